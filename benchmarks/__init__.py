@@ -1,1 +1,1 @@
-"""Speed and learning, each figure a ratio to something measured in the same run."""
+"""Benchmarks of speed and learning; each result is a ratio to a measurement in the same run."""

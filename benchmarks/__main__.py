@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: `make bench`. Endurance, which takes half an hour, is not among them."""
+"""Run all benchmarks one after the other: `make bench`. Endurance is left out, because it takes half an hour."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks import (
 
 
 def main() -> None:
-    """Runs and prints."""
+    """Run all benchmarks, and print their results."""
     print("-- one worker on one core", flush=True)
     rollout_worker.main()
     rollout_worker.main(["--memory", "--env", "cartpole_team", "connect_four"])

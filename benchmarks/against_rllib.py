@@ -1,6 +1,6 @@
-"""PPO alone for all agents, beside RLlib on the same work, in turns.
+"""Compare PPO with RLlib's on the same work, in turns.
 
-RLlib lives in an environment of its own, so name its Python in MARLFLOW_RLLIB_PYTHON:
+RLlib needs a virtual environment of its own; name its Python in MARLFLOW_RLLIB_PYTHON:
 `python -m venv V && V/bin/pip install torch "ray[rllib]==2.60.0"`.
 """
 
@@ -25,7 +25,7 @@ ENV_STEPS = 4_000
 
 
 def marlflow_env_steps_per_s(iterations: int = 12) -> float:
-    """Ours: two policies, batches of 4,000 env steps, 4 epochs of minibatches of 128, MLP 64x64."""
+    """Measure marlflow: two policies, batches of 4,000 env steps, 4 epochs of minibatches of 128, MLP 64x64."""
     # An untrained team has 2.6 of its 4 agents alive, later up to 4: every round of 4,000 env steps fills a batch.
     ppo = PPO(batch_agent_steps=ENV_STEPS, epochs=4, minibatch_agent_steps=128)
     experiment = Experiment(
@@ -45,13 +45,13 @@ def marlflow_env_steps_per_s(iterations: int = 12) -> float:
 
 
 def rllib_env_steps_per_s(python: str) -> float:
-    """Theirs."""
+    """Measure RLlib on the same work."""
     done = subprocess.run([python, str(SCRIPT)], check=True, capture_output=True, text=True)
     return float(done.stdout.split("env_steps_per_s")[1].split()[0])
 
 
 def report(repeats: int = 3) -> None:
-    """Measures and prints; says so if there is no RLlib to measure."""
+    """Measure and print; print a note if there is no RLlib."""
     python = os.environ.get("MARLFLOW_RLLIB_PYTHON")
     if python is None:
         print("beside RLlib: not measured, MARLFLOW_RLLIB_PYTHON names no Python that has it", flush=True)

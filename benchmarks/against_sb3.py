@@ -1,7 +1,7 @@
-"""What a learner costs beside Stable-Baselines3's: the same networks, batches and numbers of updates, on one core.
+"""Compare a learner with Stable-Baselines3's: the same networks, batches, and numbers of updates, on one core.
 
-Both are fed rows that are there already, in turn, on one thread, and the fastest of several turns of each counts. Both
-do all of an update: rows shuffled or drawn, losses, optimizer, soft targets, and what is reported.
+Both get rows that exist already, in turns, on one thread; the fastest of several turns counts. Both do whole updates:
+shuffling or drawing rows, losses, optimizer, soft targets, and reports.
 
 python -m benchmarks.against_sb3
 """
@@ -35,20 +35,20 @@ ROWS = 2_048
 
 
 class Spaced(gymnasium.Env[Any, Any]):
-    """Only the spaces."""
+    """An environment that has only spaces, for the constructors of Stable-Baselines3."""
 
     def __init__(self, action_space: gymnasium.Space[Any]) -> None:
         self.observation_space, self.action_space = OBSERVATION, action_space
 
 
 def silent(made: Any) -> Any:
-    """A model of theirs that reports to nobody."""
+    """Make a model of Stable-Baselines3 without a logger."""
     made.set_logger(Logger(folder=None, output_formats=[]))
     return made
 
 
 def rows(action_space: gymnasium.Space[Any]) -> EstimatedBatch:
-    """Random rows, estimated."""
+    """Make random rows with estimated advantages."""
     random = np.random.default_rng(0)
     floats = ("advantage", "value", "value_target")
     discrete = action_space is DISCRETE
@@ -73,7 +73,7 @@ def rows(action_space: gymnasium.Space[Any]) -> EstimatedBatch:
 
 
 def ppo() -> tuple[Callable[[], None], Callable[[], None], int, str]:
-    """10 epochs over 2,048 rows in minibatches of 64."""
+    """Compare 10 epochs over 2,048 rows in minibatches of 64."""
     batch, updates = rows(DISCRETE), 10 * ROWS // 64
     learner = mf.PPO().learner("p", {"p": Member(Spaces(OBSERVATION, DISCRETE), mf.MLP())}, 0, ON_CPU)
     learn = stage_call(Learn(epochs=10, minibatch=64), learner)
@@ -95,7 +95,7 @@ def ppo() -> tuple[Callable[[], None], Callable[[], None], int, str]:
 
 
 def replayed(theirs: Any, action_space: gymnasium.Space[Any]) -> Batch:
-    """The same rows in their buffer, and returned for ours."""
+    """Put random rows into the model's replay buffer, and return the same rows for marlflow."""
     batch = rows(action_space)
     column = batch.columns
     for row in range(ROWS):
@@ -107,7 +107,7 @@ def replayed(theirs: Any, action_space: gymnasium.Space[Any]) -> Batch:
 
 
 def from_replay(algorithm: Any, theirs: Any, space: Any, model: Any, size: int, updates: int) -> Any:
-    """Both as functions that make so many updates of batches of `size` rows."""
+    """Return both as functions that make a number of updates with batches of `size` rows."""
     batch = replayed(theirs, space)
     learner = algorithm.learner("p", {"p": Member(Spaces(OBSERVATION, space), model)}, 0, ON_CPU)
     replay = algorithm.replay("p", 0)
@@ -123,7 +123,7 @@ def from_replay(algorithm: Any, theirs: Any, space: Any, model: Any, size: int, 
 
 
 def dqn() -> tuple[Callable[[], None], Callable[[], None], int, str]:
-    """Batches of 64."""
+    """Compare DQN with batches of 64."""
     net = {"net_arch": [64, 64]}
     theirs = silent(
         stable_baselines3.DQN("MlpPolicy", Spaced(DISCRETE), buffer_size=ROWS, policy_kwargs=net, device="cpu")
@@ -134,25 +134,25 @@ def dqn() -> tuple[Callable[[], None], Callable[[], None], int, str]:
 
 
 def sac() -> tuple[Callable[[], None], Callable[[], None], int, str]:
-    """Batches of 256, as in the paper."""
+    """Compare SAC with batches of 256, as in the paper."""
     theirs = silent(stable_baselines3.SAC("MlpPolicy", Spaced(BOX), buffer_size=ROWS, device="cpu"))
     pair = from_replay(mf.SAC(), theirs, BOX, mf.MLP((256, 256), "relu"), 256, 40)
     return *pair, 40, "SAC, 256 x 256, batches of 256"
 
 
 def void(_: object) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 def seconds(call: Callable[[], None]) -> float:
-    """How long a call takes."""
+    """Return how long a call takes, in seconds."""
     began = perf_counter()
     call()
     return perf_counter() - began
 
 
 def report() -> None:
-    """Prints one line for each algorithm."""
+    """Print one line for each algorithm."""
     torch.set_num_threads(1)
     for setting in (ppo, dqn, sac):
         ours, theirs, updates, what = setting()

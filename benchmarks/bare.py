@@ -1,11 +1,11 @@
-"""An environment on its own: the loop of PettingZoo's documentation with random legal actions, nothing of marlflow's.
+"""Step an environment alone: the loop of PettingZoo's documentation with random legal actions, without marlflow.
 
-An action is drawn as cheaply as Python allows, so that the environment is not slowed: one number of `random.random`
-picks from the legal entries of the mask, or without a mask from a list of all actions made once; actions of a Box
-are picked from 1,024 samples made once. Dead agents are stepped with None, and an episode that is over is reset.
+Actions are drawn as cheaply as Python allows, so that they do not slow the environment: one number of
+`random.random` picks from the legal entries of the mask, from a list of all actions made once, or, for a Box, from
+1,024 samples made once. Dead agents are stepped with None, and an episode that has ended is reset.
 
-`seeded`: every episode is reset with a seed of its own, as a rollout worker must, so that the environment does the
-same work. Otherwise only the first has a seed, as in a quick script; some environments reset much faster then.
+`seeded`: every episode is reset with its own seed, as a rollout worker must, so that the environment does the same
+work. Otherwise only the first reset has a seed, as in a quick script; some environments reset much faster then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pettingzoo import ParallelEnv
 
 
 class Played(NamedTuple):
-    """How much was played, in how many seconds, also of CPU time; in AEC a living agent's turn is an env step."""
+    """Numbers of steps, and their seconds of wall and CPU time; in AEC a living agent's turn is an env step."""
 
     env_steps: int
     agent_steps: int
@@ -40,7 +40,7 @@ class Played(NamedTuple):
 
 
 class Bare:
-    """One environment, made once; `play` goes on in whole episodes for at least some seconds."""
+    """One environment, made once; `play` runs whole episodes for at least some seconds."""
 
     def __init__(self, env: Any, seeded: bool) -> None:
         self._env, self._seeded = env, seeded
@@ -51,7 +51,7 @@ class Bare:
         self._play: Callable[[float], Played] = self._parallel if isinstance(env, ParallelEnv) else self._aec
 
     def play(self, seconds: float) -> Played:
-        """Episodes until `seconds` are over."""
+        """Play episodes until `seconds` are over."""
         return self._play(seconds)
 
     def _reset(self) -> Any:
@@ -94,7 +94,7 @@ class Bare:
 
 
 def _options(space: spaces.Space[Any]) -> list[Any]:
-    """What a random action is picked from, where no mask says more."""
+    """Return the actions to pick from if there is no mask."""
     if isinstance(space, spaces.Discrete):
         return [space.dtype.type(number) for number in range(int(space.start), int(space.start + space.n))]
     space.seed(0)

@@ -1,8 +1,8 @@
-"""Kills processes of a run over Ray for a minute while it trains; then whether it learned, and what was done twice.
+"""Kill processes of a run over Ray for a minute while it trains, then check its learning and repeated work.
 
     python -m benchmarks.chaos --seconds 60
 
-Nothing may be wrong: the exit code is 1 if something is. The short form is tests/runtime/ray/test_chaos.py.
+The exit code is 1 if anything is wrong. The short form is tests/runtime/ray/test_chaos.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PARTS = {"worker": 2, f"learner-{ON_POLICY}": 1, f"learner-{OFF_POLICY}": 1, f"r
 
 
 def experiment(folder: Path, seed: int) -> Experiment:
-    """PPO and DQN with a prioritized replay in a process of its own, two carts each, until both have learned."""
+    """Return PPO and DQN, with a prioritized replay in its own process and two carts each, until both have learned."""
     ppo = JournalledPPO(batch_agent_steps=2_000, folder=folder)
     dqn = JournalledDQN(prioritized=True, folder=folder)
     return Experiment(
@@ -65,7 +65,7 @@ def experiment(folder: Path, seed: int) -> Experiment:
 
 
 def report(seconds: float = 60.0, seed: int = 0) -> list[str]:
-    """Trains, kills and prints; what was wrong."""
+    """Train, kill, and print; return what was wrong."""
     chosen = random.Random(seed)
     victims = chosen.choices(list(PARTS), weights=list(PARTS.values()), k=10_000)
     with tempfile.TemporaryDirectory() as found:
@@ -110,7 +110,7 @@ def _chaotic(setting: Experiment, run_dir: Path, killer: Killer, seconds: float)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Runs and prints."""
+    """Run the benchmark, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,8 +1,8 @@
-"""Optimizer steps per second of PPO and DQN, by network, device and precision; of a GPU only where there is one.
+"""Measure optimizer steps per second of PPO and DQN by network, device, and precision, on a GPU if there is one.
 
 The networks are an MLP 64x64 over 4 numbers and the CNN of Mnih et al. (2015) over 84 x 84 x 4 pixels. A call of
-`update` counts whole: rows from the host's memory to the device, the steps, and the report back. On a CPU an MLP at
-float32 learns in closed form (see `learner_step`), all else by autograd.
+`update` is measured whole: rows from the host's memory to the device, the steps, and the report back. On a CPU, a
+float32 MLP learns by closed-form gradients (see `learner_step`), everything else by autograd.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PPO_MINIBATCHES, PPO_ROWS, DQN_ROWS = 8, 128, 64
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network, and observations for it."""
+    """A network, and its observation shape."""
 
     name: str
     model: TorsoConfig
     observation: spaces.Box
 
     def rows(self, rows: int, rng: np.random.Generator) -> Array:
-        """Random observations, [rows, ...]."""
+        """Make random observations, [rows, ...]."""
         if self.observation.dtype == np.uint8:
             return rng.integers(0, 256, (rows, *self.observation.shape), dtype=np.uint8)
         return rng.standard_normal((rows, *self.observation.shape)).astype(np.float32)
@@ -49,7 +49,7 @@ NETWORKS = (
 
 
 def ppo_batch(network: Network, rng: np.random.Generator) -> EstimatedBatch:
-    """Random rows as the advantage estimator leaves them."""
+    """Make random rows with estimated advantages."""
     rows = PPO_MINIBATCHES * PPO_ROWS
     names = ("advantage", "value_target", "value")
     columns: dict[str, Array] = {name: rng.standard_normal(rows).astype(np.float32) for name in names}
@@ -59,14 +59,14 @@ def ppo_batch(network: Network, rng: np.random.Generator) -> EstimatedBatch:
 
 
 def transitions(network: Network, rng: np.random.Generator) -> Transitions:
-    """Random transitions as a replay hands them out."""
+    """Make random transitions as a replay returns them."""
     obs, next_obs = network.rows(DQN_ROWS, rng), network.rows(DQN_ROWS, rng)
     ones = np.ones(DQN_ROWS, np.float32)
     return Transitions(obs, rng.integers(0, ACTIONS, DQN_ROWS), ones, 0.99 * ones, next_obs, ones, np.arange(DQN_ROWS))
 
 
 def steps_per_s(learner: TorchLearner, batch: EstimatedBatch | Transitions, seconds: float) -> float:
-    """Optimizer steps per second of `update`, over at least `seconds`."""
+    """Measure optimizer steps per second of `update`, over at least `seconds`."""
     learner.update(batch, 1, PPO_ROWS)
     steps, began = learner.updates, time.perf_counter()
     while True:
@@ -76,13 +76,13 @@ def steps_per_s(learner: TorchLearner, batch: EstimatedBatch | Transitions, seco
 
 
 def computes() -> list[Compute]:
-    """What there is to compute on."""
+    """Return the available devices, each with its precisions."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     return [Compute(device, precision) for device in devices for precision in ("float32", "bfloat16")]
 
 
 def report(seconds: float = 2.0) -> None:
-    """Measures and prints."""
+    """Measure and print."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none on this machine: CPU only"
     print(f"GPU: {gpu}; CPU threads: {torch.get_num_threads()}", flush=True)
     for network in NETWORKS:

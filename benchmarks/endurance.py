@@ -1,9 +1,9 @@
-"""Whether the memory of a long run grows: of its driver, of each actor, and of what is on its way between them.
+"""Measure whether the memory of a long run grows: of the driver, of each actor, and of the object store.
 
     python -m benchmarks.endurance --minutes 30
 
-Looks every few seconds at PPO and DQN that learn over Ray, with checkpoints. The exit code is 1 if one of them has
-grown by more than `--bound-mib` since it was warm.
+Samples PPO and DQN, which learn over Ray with checkpoints, every few seconds. The exit code is 1 if any memory has
+grown by more than `--bound-mib` since the run was warm.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ EXPERIMENT = Experiment(
 
 @dataclass(frozen=True)
 class Growth:
-    """What became of one figure since the run was warm: bytes in its first and last fifth (medians), bytes per hour."""
+    """Growth of one measurement since the run was warm: bytes in its first and last fifth (medians), bytes per hour."""
 
     first: float
     last: float
@@ -67,7 +67,7 @@ class Growth:
 
 
 class Watch:
-    """Looks at all processes of a run every few seconds; `seen` has by what they are the seconds and bytes."""
+    """Samples all processes of a run every few seconds; `seen` has seconds and bytes by kind of process."""
 
     def __init__(self) -> None:
         self.seen: dict[str, list[tuple[float, float]]] = {}
@@ -76,7 +76,7 @@ class Watch:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Until it is left."""
+        """Sample in a thread until the context ends."""
         thread = threading.Thread(target=self._look_on)
         thread.start()
         try:
@@ -86,7 +86,7 @@ class Watch:
             thread.join()
 
     def note(self, what: str, at_s: float, size: float) -> None:
-        """One figure."""
+        """Add one sample."""
         self.seen.setdefault(what, []).append((at_s, size))
 
     def _look_on(self) -> None:
@@ -105,13 +105,13 @@ class Watch:
 
 
 def _own_bytes(process: psutil.Process) -> float:
-    """Resident memory without what is shared: the pages of the object store are counted once, by themselves."""
+    """Return resident memory without shared pages: the object store is counted once, by itself."""
     memory = process.memory_info()
     return float(memory.rss - memory.shared)
 
 
 def growth(points: Sequence[tuple[float, float]], warm_s: float) -> Growth | None:
-    """Of one figure; None if it was not seen often enough once the run was warm."""
+    """Return the growth of one measurement; None if there are too few samples since the run was warm."""
     warm = [(at_s, size) for at_s, size in points if at_s >= warm_s]
     fifth = len(warm) // 5
     if not fifth:
@@ -122,7 +122,7 @@ def growth(points: Sequence[tuple[float, float]], warm_s: float) -> Growth | Non
 
 
 def report(minutes: float = 30.0, bound_mib: float = 16.0) -> list[str]:
-    """Trains and prints; what has grown by more than the bound."""
+    """Train and print; return what has grown by more than the bound."""
     setting, watch = replace(EXPERIMENT, stop=Stop(time_s=60 * minutes)), Watch()
     with tempfile.TemporaryDirectory() as folder:
         with watch.looking():
@@ -144,7 +144,7 @@ def report(minutes: float = 30.0, bound_mib: float = 16.0) -> list[str]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Runs and prints."""
+    """Run the benchmark, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--bound-mib", type=float, default=16.0)

@@ -1,6 +1,6 @@
-"""BC and MARWIL from an expert's records: whether each comes to 90 % of the expert's return, on every seed.
+"""Measure whether BC and MARWIL reach 90 % of the return of a recorded expert, on every seed.
 
-The expert is a team of cart-poles that PPO trained; what it does after that is recorded, and learned from offline.
+The expert is a team of cart-poles trained by PPO, whose rows are then recorded and learned from offline.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _QUIET = ("runtime=inline", "log.console=none", "log.tensorboard=false")
 
 
 def best(run_dir: Path) -> float:
-    """The highest mean return of greedy episodes in a run."""
+    """Return the highest mean return of greedy episodes in a run."""
     found = [record["policies"]["team"]["eval_return_mean"] for record in read_metrics(run_dir / "metrics.jsonl")]
     return max(mean for mean in found if mean is not None)
 
 
 def expert(folder: Path, seed: int) -> tuple[float, Path]:
-    """Trains an expert, then records it: its mean return while it was, exploration included, and the records."""
+    """Train an expert and record it; return its mean return while recording, with exploration, and the records."""
     where = folder / f"expert_{seed}"
     train(_experiment(*_EXPERT, f"seed={seed}", f"stop.env_steps={TRAINED}"), where)
     recorded = _experiment(*_EXPERT, f"seed={seed}", f"stop.env_steps={TRAINED + RECORDED}", "record={}")
@@ -47,7 +47,7 @@ def expert(folder: Path, seed: int) -> tuple[float, Path]:
 
 
 def imitated(folder: Path, algorithm: str, records: Path, seed: int) -> tuple[float, float]:
-    """What an algorithm comes to offline, and the seconds that it takes."""
+    """Return the best return of an algorithm on the records, and its seconds."""
     where, began = folder / f"{algorithm}_{seed}", time.perf_counter()
     train(_experiment(f"experiment=cartpole_team_{algorithm}", f"env.folder={records}", f"seed={seed}"), where)
     return best(where), time.perf_counter() - began
@@ -60,7 +60,7 @@ def _experiment(*words: str) -> Experiment:
 
 
 def report(seeds: Sequence[int] = SEEDS) -> None:
-    """Trains, records, imitates and prints."""
+    """Train, record, imitate, and print."""
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             began = time.perf_counter()

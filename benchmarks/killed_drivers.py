@@ -1,4 +1,4 @@
-"""Kills a run's driver at random moments, resumes it, kills it again; then says what that has cost.
+"""Kill a run's driver at random moments and resume it, many times; then print the cost.
 
 python -m benchmarks.killed_drivers --runtime inline ray --kills 20
 """
@@ -46,7 +46,7 @@ LINGERING = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 class Command:
-    """`marlflow` in a process of its own, in a group of its own as a terminal would start it; `said` are its lines."""
+    """A `marlflow` command in its own process and process group, as a terminal starts it; `said` is its output."""
 
     def __init__(self, words: Sequence[str], folder: Path) -> None:
         self.said: list[str] = []
@@ -65,14 +65,14 @@ class Command:
         self.lingering: list[psutil.Process] = []
 
     def reads(self) -> Iterator[str]:
-        """Its lines, as they come."""
+        """Yield the output lines."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self.said.append(line.rstrip("\n"))
             yield self.said[-1]
 
     def wait_for(self, text: str, times: int = 1) -> None:
-        """Returns when it has said that so often; raises RuntimeError if it ends before."""
+        """Wait until `text` was printed `times` times; raises RuntimeError if the command ends before."""
         for line in self.reads():
             times -= text in line
             if not times:
@@ -80,43 +80,43 @@ class Command:
         raise RuntimeError("it ended by itself:\n" + "\n".join(self.said))
 
     def send(self, number: signal.Signals, group: bool = False) -> None:
-        """A signal to the driver, or to its whole group, as Ctrl-C is sent; whoever lives then is remembered."""
+        """Send a signal to the driver, or to its process group as Ctrl-C does, and remember the running processes."""
         self._family |= set(self.helpers())
         self.lingering = [one for one in self._family if one.name() in LINGERING]
         (os.killpg if group else os.kill)(self._process.pid, number)
 
     def ends(self) -> int:
-        """Reads what is left and waits; the exit code."""
+        """Read the remaining output, wait, and return the exit code."""
         list(self.reads())
         return self._process.wait()
 
     def left(self) -> list[psutil.Process]:
-        """Those of its processes, as of the last signal, that live on for more than GONE_S; but for LINGERING."""
+        """Return the processes of the last signal that outlive it by more than GONE_S, except those in LINGERING."""
         return psutil.wait_procs(self._family - set(self.lingering), timeout=GONE_S)[1]
 
     def helpers(self) -> list[psutil.Process]:
-        """The processes beside the driver; raises RuntimeError if it has ended."""
+        """Return the processes other than the driver; raises RuntimeError if the driver has ended."""
         if self._process.poll() is not None:
             raise RuntimeError("it ended by itself:\n" + "\n".join([*self.said, *self.reads()]))
         return psutil.Process(self._process.pid).children(recursive=True)
 
     @property
     def pid(self) -> int:
-        """The driver's, which is its session's too."""
+        """The driver's process id, which is its session's id too."""
         return self._process.pid
 
     @property
     def family(self) -> frozenset[psutil.Process]:
-        """Its processes as of the last signal."""
+        """The processes at the last signal."""
         return frozenset(self._family)
 
     @property
     def size(self) -> int:
-        """How many processes it had at its last signal."""
+        """The number of processes at the last signal."""
         return len(self._family)
 
     def clear(self) -> None:
-        """Ends it if it runs, with all its processes."""
+        """End the command with all its processes, if it runs."""
         if self._process.poll() is None:
             self.send(signal.SIGKILL)
         for process in [*self.left(), *self.lingering]:
@@ -129,7 +129,7 @@ class Command:
 
 @contextmanager
 def started(words: Sequence[str], folder: Path) -> Iterator[Command]:
-    """A command that is cleared away afterwards."""
+    """Start a command that is ended, with all its processes, when the context ends."""
     command = Command(words, folder)
     try:
         yield command
@@ -139,9 +139,9 @@ def started(words: Sequence[str], folder: Path) -> Iterator[Command]:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One kill: the env steps that were reported and kept before it, and from where the run then went on.
+    """One kill: the env steps reported and saved before it, and those from which the run continued.
 
-    `gone_s` are the seconds until none of its `processes` was left.
+    `gone_s` is the seconds until none of its `processes` was left.
     """
 
     reported: int
@@ -152,12 +152,12 @@ class Kill:
 
 
 def settings(runtime: str, stop_env_steps: int) -> list[str]:
-    """The words of the run that is killed."""
+    """Return the arguments of the run that is killed."""
     return ["train", *SETTINGS, f"runtime={runtime}", f"stop.env_steps={stop_env_steps}", "hydra.run.dir=run"]
 
 
 def killed_run(words: Sequence[str], folder: Path, kills: int, seed: int) -> list[Kill]:
-    """Runs `words` in `folder`, kills it so often, and lets it end; raises RuntimeError if a resume does not go on."""
+    """Run `words` in `folder`, kill it `kills` times, and let it end; raises RuntimeError if a resume fails."""
     generator, found, run = random.Random(seed), list[Kill](), folder / "run"
     before: tuple[int, int, int, float] | None = None
     while True:
@@ -193,13 +193,13 @@ def _went_on_from(command: Command) -> int:
 
 
 def reports(run: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics.jsonl."""
+    """Return the complete lines of a metrics.jsonl."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     return [json.loads(line) for line in lines]
 
 
 def problems(run: Path, killed: Sequence[Kill], stop_env_steps: int) -> list[str]:
-    """What is wrong with a run that was killed and has ended: nothing, if every promise was kept."""
+    """Return the broken promises of a run that was killed and has ended."""
     found = [f"it went on from another checkpoint than the newest: {one}" for one in killed if _is_other(one)]
     found += [f"it went back by more than {CHECKPOINT}: {one}" for one in killed if _lost(one) > CHECKPOINT]
     came = [report["env_steps"] for report in reports(run)]
@@ -218,7 +218,7 @@ def _lost(kill: Kill) -> int:
 
 
 def report(runtimes: Sequence[str] = ("inline", "ray"), kills: int = 20, seed: int = 0) -> None:
-    """Kills and prints."""
+    """Kill, resume, and print."""
     shared_memory = set(os.listdir("/dev/shm"))
     for runtime in runtimes:
         stop_env_steps = 400 * kills + 2_000
@@ -238,7 +238,7 @@ def report(runtimes: Sequence[str] = ("inline", "ray"), kills: int = 20, seed: i
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Runs and prints."""
+    """Run the benchmark, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runtime", nargs="+", default=["inline", "ray"], choices=["inline", "ray"])
     parser.add_argument("--kills", type=int, default=20)

@@ -1,4 +1,4 @@
-"""What one optimizer step costs: microseconds per step of PPO (128 rows) and DQN (64 rows) on one thread.
+"""Measure one optimizer step: microseconds per step of PPO (128 rows) and DQN (64 rows) on one thread.
 
 Run as `OMP_NUM_THREADS=1 python benchmarks/learner_step.py`. The step is also taken apart: the loss with its gradient,
 in closed form and by autograd, and the optimizer (clearing, norm, Adam); the rest is minibatches and reports.
@@ -28,7 +28,7 @@ STEPS = 64
 
 
 def best_us(run: Callable[[], object], per_call: int, repeats: int = 9) -> float:
-    """The best of `repeats` timings, in microseconds per step."""
+    """Return the best of `repeats` timings, in microseconds per step."""
     run()
     times = []
     for _ in range(repeats):
@@ -39,7 +39,7 @@ def best_us(run: Callable[[], object], per_call: int, repeats: int = 9) -> float
 
 
 def ppo_batch(rows: int, rng: np.random.Generator) -> Batch:
-    """Random rows as the advantage estimator leaves them."""
+    """Make random rows with estimated advantages."""
     floats = ("behavior_logp", "advantage", "value_target", "value")
     columns = {name: rng.standard_normal(rows).astype(np.float32) for name in floats}
     columns["behavior_logp"] = np.full(rows, -0.69, np.float32)
@@ -49,20 +49,20 @@ def ppo_batch(rows: int, rng: np.random.Generator) -> Batch:
 
 
 def transitions(rows: int, rng: np.random.Generator) -> Transitions:
-    """Random transitions as a replay hands them out."""
+    """Make random transitions as a replay returns them."""
     obs, next_obs = rng.standard_normal((2, rows, 4)).astype(np.float32)
     ones = np.ones(rows, np.float32)
     return Transitions(obs, rng.integers(0, 2, rows), ones, 0.99 * ones, next_obs, ones, np.arange(rows))
 
 
 def composed(step: Any, learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> Any:
-    """The loss by autograd."""
+    """Return the loss by autograd."""
     target = [] if learner.parameters.target_module is None else [learner.parameters.target_module]
     return step.composed(learner.module, *target, minibatch)
 
 
 def shares(learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> str:
-    """Microseconds of the loss with its gradient, of the same by autograd, and of the optimizer."""
+    """Measure microseconds of the loss with its gradient, of the same by autograd, and of the optimizer."""
     step: Any = learner.parameters.groups[0].loss
 
     def autograd() -> None:
@@ -80,7 +80,7 @@ def shares(learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> str:
 
 
 def main() -> None:
-    """Prints a line for each algorithm and network."""
+    """Print one line for each algorithm and network."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     batch = ppo_batch(128 * STEPS, rng)

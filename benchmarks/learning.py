@@ -1,7 +1,7 @@
-"""The demo over Ray on several seeds: how long until both policies reach a mean return of 150, and whether it stays.
+"""Run the demo over Ray on several seeds: time until both policies reach a mean return of 150, and if it lasts.
 
-Returns are those of training episodes, exploration included, over the last 100; the seeds are those of
-benchmarks/suite.py, on which no setting was chosen.
+Returns are over the last 100 training episodes, with exploration; the seeds are the same as in benchmarks/suite.py, on
+which no setting was chosen.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ TARGET_RETURN = 150.0
 
 
 def reached(records: Sequence[dict[str, Any]], policy: str) -> int | None:
-    """The first report in which the policy's mean return is at the target, as its place among `records`; or None."""
+    """Return the index of the first report in which the policy's mean return is at the target, or None."""
     means = [record["policies"][policy]["return_mean"] or 0.0 for record in records]
     return next((at for at, mean in enumerate(means) if mean >= TARGET_RETURN), None)
 
 
 def report() -> None:
-    """Trains and prints."""
+    """Train and print."""
     successes = 0
     for seed in SEEDS:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""MAML on tasks that it has not seen: what a team earns before and after one inner step, by a paired test.
+"""Test MAML on held-out tasks: a team's return before and after one inner step, by a paired test.
 
-One core: `python -m benchmarks.meta`. For each seed a run of `experiment=cartpole_family_maml`, then 64 held-out tasks;
-in each of them the team's first whole episode by what was learned, and by what one inner step made of it.
+One core: `python -m benchmarks.meta`. For each seed, a run of `experiment=cartpole_family_maml`, then 64 held-out
+tasks; in each, the team's first whole episode with the learned parameters, and after one inner step.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Shown(NamedTuple):
     after: Array
 
     def words(self) -> str:
-        """In one line."""
+        """Return the results in one line."""
         return (
             f"{self.before.mean():.1f} before, {self.after.mean():.1f} after one inner step (p = {self.p():.0e}); "
             f"better in {(self.after > self.before).sum()} tasks, worse in {(self.after < self.before).sum()}"
         )
 
     def p(self) -> float:
-        """How likely a mean gain of this size is if in each task the two are as likely the other way round.
+        """Return the probability of such a mean gain if in each task the order of the two were random.
 
-        One-sided, by 100,000 random exchanges, of which this is one (Fisher, 1935): no less than 1e-5.
+        One-sided, by 100,000 random exchanges, of which this is one (Fisher, 1935): at least 1e-5.
         """
         gain = self.after - self.before
         signs = np.random.default_rng(0).choice([-1.0, 1.0], (99_999, len(gain)))
@@ -59,9 +59,9 @@ class Shown(NamedTuple):
 
 
 def adapted_returns(spec: RunSpec, weights: Weights, tasks: int = HELD_OUT_TASKS) -> Shown:
-    """Before and after the inner steps of MAML's policy, in tasks of a seed that no run is trained with."""
+    """Return the returns before and after the inner steps of MAML's policy, on tasks of a held-out seed."""
     policy = spec.policies[POLICY]
-    finishing = policy.moves.on_worker()
+    finishing = policy.relocated_stages.on_worker()
     assert finishing is not None
     mapping, spaces = cast("dict[str, str]", spec.mapping), {POLICY: policy.spaces}
     config = SamplerConfig(spec.make_env, range(tasks), mapping, HELD_OUT_SEED, spaces=spaces)
@@ -72,7 +72,7 @@ def adapted_returns(spec: RunSpec, weights: Weights, tasks: int = HELD_OUT_TASKS
 
 
 def _first_returns(batch: Batch, adapted: int) -> Array:
-    """In each task, by agent, the mean return of the first episode of a phase: it is over before the phase is."""
+    """Return each task's mean return per agent in the first episode of a phase, which ends before the phase does."""
     phase = batch.only(batch.segments["adapted"] == adapted)
     num_envs = phase["env"]
     first = np.full(num_envs.max() + 1, np.iinfo(np.int64).max)
@@ -84,20 +84,20 @@ def _first_returns(batch: Batch, adapted: int) -> Array:
 
 
 def learned(run_dir: Path) -> Weights:
-    """What a run published last."""
+    """Return the last published weights of a run."""
     state = from_bytes(newest(run_dir).read(learner_file(POLICY)))
     return Weights(state["version"], state["published"])
 
 
 def experiment_of(*overrides: str) -> Experiment:
-    """The experiment that the command line would run."""
+    """Return the experiment that the command line would run."""
     with composing():
         prepared = prepare([EXPERIMENT, *overrides])
     return from_config(prepared.config, prepared.problems)
 
 
 def report() -> None:
-    """Trains and prints."""
+    """Train, test, and print."""
     for seed in SEEDS:
         overrides = [f"seed={seed}", "runtime=inline"]
         with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
-"""What it costs to pass on what an environment prints: one that prints a line at every step, over Ray.
+"""Measure the cost of forwarding an environment's output, of one that prints a line at every step, over Ray.
 
 Three workers take turns on one machine, a round each: one whose environment makes the line and does not print it, one
-that prints into Ray's log and nothing else, and one whose lines are also passed on to the driver. Ratios are of rounds
-that follow each other, so other load on the machine is in both.
+that prints into Ray's log only, and one whose lines are also forwarded to the driver. Ratios are of consecutive rounds,
+so other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -28,21 +28,19 @@ _ENV_STEPS = 4_000
 
 
 class Silent(CartPoleTeam):
-    """Makes a line at every env step, and keeps it to itself."""
+    """Makes a line at every env step, and does not print it."""
 
     line = ""
 
     def step(self, actions: dict[str, int]) -> Any:
-        """One env step, and a line."""
         self.line = f"env step {self._cycles}: {actions}"
         return super().step(actions)
 
 
 class Printing(Silent):
-    """Prints it."""
+    """Prints the line."""
 
     def step(self, actions: dict[str, int]) -> Any:
-        """One env step, and a line."""
         stepped = super().step(actions)
         print(self.line)
         return stepped
@@ -60,21 +58,21 @@ def _experiment(factory: Callable[..., Any]) -> Experiment:
 
 
 async def _took_s(workers: Any, number: int) -> float:
-    """The seconds of one round."""
+    """Return the seconds of one round."""
     began_s = time.perf_counter()
     await workers.collect(Request(number, {}, {}))
     return time.perf_counter() - began_s
 
 
 async def _rounds(variants: Sequence[Any], repeats: int) -> list[list[float]]:
-    """The seconds of each round of each variant, in turns; the first of each is not counted."""
+    """Return the seconds of each round of each variant, in turns, without the first of each."""
     for workers in variants:
         await _took_s(workers, 0)
     return [[await _took_s(workers, number) for workers in variants] for number in range(1, repeats + 1)]
 
 
 def measure(repeats: int = 60) -> tuple[float, float, int]:
-    """Medians: a round that prints and passes on beside one that only prints, and beside a silent one; lines."""
+    """Return medians: a round with forwarding relative to printing only and to silence; and the number of lines."""
     shown: list[News] = []
     ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
     runtimes = [RayRuntime() for _ in range(3)]
@@ -95,7 +93,7 @@ def measure(repeats: int = 60) -> tuple[float, float, int]:
 
 
 def report() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     passing, printing, shown = measure()
     print(
         f"an environment that prints at every step, {_ENV_STEPS:,} env steps a round: passing lines on costs "

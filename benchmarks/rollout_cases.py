@@ -1,4 +1,4 @@
-"""The environments that the rollout worker is measured on: how each is made, and what it must keep of bare speed."""
+"""The environments for the rollout worker's benchmark: how each is made, and its target share of bare speed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from marlflow.sampling.mapping import assign, group
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One environment in one worker, and the share of bare env steps per second that is the target.
+    """One environment in one worker, and its target share of bare env steps per second.
 
-    `num_envs` of it, `ticks` in each collect; `turn_s` is how long, at least, a turn of the measurement takes.
-    `wrappers` count as environment. Of `pixels`, a CNN's policy, the time in the network is left out of the ratio.
-    `rules`: who plays whom; without any, each group of agents has a policy of its own.
+    There are `num_envs` environments with `ticks` steps in each collect; a turn of the measurement takes at least
+    `turn_s` seconds. `wrappers` count as environment. With `pixels`, the time in the CNN is left out of the ratio.
+    `rules` are the mapping; without rules, each group of agents has a policy of its own.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Case:
     pixels: bool = False
 
     def make(self) -> Any:
-        """One environment, in its wrappers."""
+        """Make one environment with its wrappers."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pygame and others have their say at their first import
             return make_environment(self.factory, {}, self.wrappers)
 
     def missing(self) -> str | None:
-        """Why the environment cannot be made here, if so."""
+        """Return why the environment cannot be made here, or None."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -59,7 +59,7 @@ class Case:
         return None
 
     def worker(self, num_envs: int | None = None) -> RolloutWorker:
-        """A worker with a randomly initialized network for each policy, an MLP of 64 x 64 or a CNN; all rows count."""
+        """Make a worker with a randomly initialized MLP of 64 x 64 or CNN for each policy; all rows count."""
         adapter = open_adapter(self.make())
         rules = self.rules or [Rule(f"{name}*", name) for name in dict.fromkeys(map(group, adapter.agents))]
         actors: dict[str, Actor] = {}

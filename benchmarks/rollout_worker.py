@@ -1,14 +1,14 @@
-"""How much of an environment's bare speed one rollout worker keeps, in one process on one core.
+"""Measure a rollout worker's share of an environment's bare speed, in one process on one core.
 
     python -m benchmarks.rollout_worker [--env connect_four] [--num-envs 32] [--repeats 15] [--memory] [--profile]
 
 Worker: all environments stepped in lockstep, a randomly initialized network per policy (MLP 64 x 64; for pixels a CNN,
-its time left out), all rows recorded. Bare: see `benchmarks.bare`. The figure that counts is the worker's env steps per
-second over those of bare stepping with a seed for each episode, which is how a worker resets; beside it stands the one
-over a loop that seeds once. Agent steps per second are printed too: per env step there are as many as agents live.
+whose time is left out), all rows recorded. Bare: see `benchmarks.bare`. The main result is the worker's env steps per
+second divided by those of bare stepping with a seed for each episode, as a worker resets; the ratio to a loop that
+seeds once is printed too. So are agent steps per second: an env step has one for each living agent.
 
-All three take turns of a fraction of a second, so that whatever else the machine does hits all of them, and the ratio
-is the median over turns. `best` compares the best turn of each; by CPU time nothing counts that other programs take.
+All three take turns of a fraction of a second, so that other load on the machine affects all of them; the ratio is the
+median over turns. `best` compares the best turn of each; CPU time excludes other programs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from marlflow.sampling import RolloutWorker
 
 
 class Collected(NamedTuple):
-    """What a worker played, and its seconds in environments, in policies and of its own."""
+    """A worker's steps, and its seconds in environments, in policies, and in bookkeeping."""
 
     played: Played
     env_s: float
@@ -44,7 +44,7 @@ class Collected(NamedTuple):
 
 
 def collect(worker: RolloutWorker, case: Case, seconds: float) -> Collected:
-    """Collects for at least `seconds`; of pixels, the seconds in the network do not count."""
+    """Collect for at least `seconds`; with pixels, seconds in the network do not count."""
     env_steps = agent_steps = episodes = 0
     spent = spent_cpu = env_s = policy_s = bookkeeping_s = 0.0
     while spent < seconds:
@@ -61,7 +61,7 @@ def collect(worker: RolloutWorker, case: Case, seconds: float) -> Collected:
 
 
 class Measured(NamedTuple):
-    """The turns of one environment: stepped bare, seeded once and for each episode, and by a worker."""
+    """The turns of one environment: bare with one seed, bare with a seed per episode, and in a worker."""
 
     once: Sequence[Played]
     seeded: Sequence[Played]
@@ -69,7 +69,7 @@ class Measured(NamedTuple):
 
 
 def measure(case: Case, num_envs: int | None, repeats: int) -> Measured:
-    """All three in turns, after a first turn that does not count."""
+    """Measure all three in turns; the first turn does not count."""
     once, seeded, worker = Bare(case.make(), seeded=False), Bare(case.make(), seeded=True), case.worker(num_envs)
     seconds = case.turn_s
     turns = [(once.play(seconds), seeded.play(seconds), collect(worker, case, seconds)) for _ in range(repeats + 1)]
@@ -78,7 +78,7 @@ def measure(case: Case, num_envs: int | None, repeats: int) -> Measured:
 
 
 def report(case: Case, num_envs: int | None = None, repeats: int = 15) -> None:
-    """Measures and prints."""
+    """Measure and print."""
     measured = measure(case, num_envs, repeats)
     worker = [one.played for one in measured.worker]
     kept = _kept(measured.seeded, worker)
@@ -104,7 +104,7 @@ def report(case: Case, num_envs: int | None = None, repeats: int = 15) -> None:
 
 
 def _kept(bare: Sequence[Played], worker: Sequence[Played]) -> float:
-    """The median over turns of the worker's env steps per second to bare."""
+    """Return the median over turns of the worker's env steps per second divided by bare ones."""
     return statistics.median(w.env_rate / b.env_rate for b, w in zip(bare, worker, strict=True))
 
 
@@ -124,7 +124,7 @@ def _rates(turns: Sequence[Played]) -> str:
 
 
 def profile(case: Case, num_envs: int | None) -> None:
-    """Where a worker's time goes, by function."""
+    """Print the worker's time by function."""
     worker, profiler = case.worker(num_envs), cProfile.Profile()
     worker.collect(case.ticks)
     profiler.runcall(collect, worker, case, 2.0)
@@ -132,7 +132,7 @@ def profile(case: Case, num_envs: int | None) -> None:
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Prints the ratios of all environments that are installed, or of those named."""
+    """Print the ratios of all installed environments, or of those named."""
     names = [case.name for case in CASES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", choices=names, nargs="+", default=names)

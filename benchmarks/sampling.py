@@ -1,6 +1,7 @@
-"""Sampling only: agent steps per second of two workers on two cores, beside stepping the same environment bare on one.
+"""Measure sampling only: agent steps per second of two workers on two cores, relative to bare stepping on one core.
 
-The rows of both policies are made, sent off and never opened, as in training. Bare stepping alternates the two actions.
+The rows of both policies are made and sent, and never opened, as in training. Bare stepping alternates the two
+actions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ async def measure(env_steps_per_round: int, num_envs: int, repeats: int = 8) -> 
 
 
 def report() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     for env_steps, num_envs in ((8_192, 128), (2_048, 64)):
         workers, bare = asyncio.run(measure(env_steps, num_envs))
         print(

@@ -1,4 +1,4 @@
-"""What every benchmark of the main job runs on: four CartPoles, two agents with PPO, two with DQN, MLP 64x64."""
+"""The setting of the main benchmarks: four cart-poles, two agents with PPO, two with DQN, MLP 64x64."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MAPPING = (Rule("cart_[01]", "ppo"), Rule("cart_[23]", "dqn"))
 
 
 def experiment(env_steps_per_round: int, num_envs: int, num_workers: int = 2, seed: int = 0) -> Experiment:
-    """PPO learns from each round, 10 epochs in minibatches of 128; DQN makes one update of 64 rows per 100 env steps.
+    """Return the experiment: PPO, 10 epochs of minibatches of 128; DQN, one update of 64 rows per 100 env steps.
 
-    The learning rates are 0: every computation is made, and the policies stay as they are, so that a round is the same
-    work from the first to the last. (Trained carts stand for longer: fewer resets, and more rows for an env step.)
-    DQN stores two rounds at a time where rounds are small (`store_agent_steps`); its updates stay the same.
+    The learning rates are 0: every computation is made, and the policies do not change, so that all rounds are the same
+    work. (Trained carts balance longer: fewer resets, and more rows per env step.) DQN stores two rounds at a time if
+    rounds are small (`store_agent_steps`); its number of updates stays the same.
     """
     ppo = PPO(batch_agent_steps=128, minibatch_agent_steps=128, epochs=10, learning_rate=0.0)
     dqn = DQN(
@@ -51,7 +51,7 @@ def experiment(env_steps_per_round: int, num_envs: int, num_workers: int = 2, se
 
 @contextmanager
 def set_up(setting: Experiment) -> Iterator[tuple[CheckedExperiment, RunComponents]]:
-    """The experiment's parts, running on Ray."""
+    """Start the experiment's components on Ray."""
     made, runtime = ready(setting), RayRuntime()
     try:
         yield made, runtime.start(made.spec)
@@ -60,14 +60,14 @@ def set_up(setting: Experiment) -> Iterator[tuple[CheckedExperiment, RunComponen
 
 
 class PerSecond(NamedTuple):
-    """A speed, counted in both ways."""
+    """A speed in env steps and in agent steps per second."""
 
     env_steps: float
     agent_steps: float
 
 
 def bare_per_s(seconds: float = 2.0) -> PerSecond:
-    """The same environment on one core, stepped with alternating actions, nothing else."""
+    """Step the same environment alone on one core, with alternating actions."""
     env = parallel_env()
     env.reset(seed=0)
     env_steps, agent_steps, began = 0, 0, time.perf_counter()

@@ -1,4 +1,4 @@
-"""Every algorithm on its own experiment, five seeds each: whether each learns, and whether what it learned stays.
+"""Train every algorithm on its own experiment with five seeds: whether each learns, and whether it stays learned.
 
 The settings were chosen on seeds 0 to 4; the seeds here, 10 to 14, were not used for that. Runs are inline, in one
 thread, so that a result does not depend on the machine; two run at a time. A seed passes if
@@ -7,7 +7,7 @@ thread, so that a result does not depend on the machine; two run at a time. A se
 - the final policy, evaluated over 100 greedy episodes, is within 5 % of the bar, and
 - no evaluation after the bar was reached, the final one included, is more than 15 % below the bar.
 
-Policies that lack the memory that their environment needs have to stay below a bar instead.
+Policies without the memory that their environment needs have to stay below a bar instead.
 
 python -m benchmarks.suite [--seeds 10,11,12,13,14] [experiment ...]
 """
@@ -87,7 +87,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All evaluations of one policy in one run, in order; the last is that of the final policy."""
+    """All evaluations of one policy in one run, in order; the last is of the final policy."""
 
     evaluations: Sequence[Evaluation]
     staleness: float
@@ -109,12 +109,12 @@ class Outcome:
         return min(returns[returns.index(self.best) :])
 
     def since(self, bar: float) -> Sequence[Evaluation]:
-        """The evaluations from the first one that reaches the bar on, not counting the untrained policy's."""
+        """Return the evaluations from the first one at the bar on, without the untrained policy's."""
         reaching = [at for at, one in enumerate(self.evaluations) if one.trained and one.return_mean >= bar]
         return self.evaluations[reaching[0] :] if reaching else ()
 
     def problem(self, case: Case) -> str | None:
-        """Why the seed does not pass; None if it does."""
+        """Return why the seed does not pass, or None."""
         if case.stays_below:
             return None if self.best < case.bar else "not below"
         if not (since := self.since(case.bar)):
@@ -126,7 +126,7 @@ class Outcome:
 
 
 def run(case: Case, seed: int) -> dict[str, Outcome]:
-    """Trains once; the outcome of each policy."""
+    """Train once; return the outcome of each policy."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             str(Path(sys.executable).with_name("marlflow")),
@@ -147,7 +147,7 @@ def run(case: Case, seed: int) -> dict[str, Outcome]:
 
 
 def _outcome(records: Sequence[dict[str, Any]], policy: str) -> Outcome:
-    """What `metrics.jsonl` says of a policy."""
+    """Read a policy's outcome from `metrics.jsonl`."""
     shown = [{**record["learners"].get(policy, {}), **record["policies"][policy]} for record in records]
     evaluations = [
         Evaluation(one["eval_env_steps"], one["eval_return_mean"], one["updates"] > 0)
@@ -159,7 +159,7 @@ def _outcome(records: Sequence[dict[str, Any]], policy: str) -> Outcome:
 
 
 def report(names: Sequence[str] = (), seeds: Sequence[int] = SEEDS) -> bool:
-    """Prints a line for each policy of each case, as it is done; whether all seeds of all cases passed."""
+    """Print a line for each policy of each finished case; return whether all seeds of all cases passed."""
     cases = [case for case in CASES if not names or case.experiment in names]
     passed = True
     print("per seed: best / final / worst from the best on (env steps at which the bar was reached)", flush=True)
@@ -180,7 +180,7 @@ def report(names: Sequence[str] = (), seeds: Sequence[int] = SEEDS) -> bool:
 
 
 def line(case: Case, policy: str, outcomes: Sequence[Outcome]) -> str:
-    """The outcomes of one policy over all seeds, as printed."""
+    """Return the line of one policy's outcomes over all seeds."""
     wanted = f"below {case.bar:g}" if case.stays_below else f"bar {case.bar:g}"
     passes = sum(outcome.problem(case) is None for outcome in outcomes)
     staleness = sum(outcome.staleness for outcome in outcomes) / len(outcomes)

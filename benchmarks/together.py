@@ -1,7 +1,7 @@
-"""The main job against the theoretical best: sampling alone, then the slower of the two learners alone.
+"""Compare the main job with the theoretical best: sampling alone, then the slower of the two learners alone.
 
-That is the yardstick of the RLlib Flow paper (arXiv:2011.12719, section 5). Everything is measured in one run, in
-turns, and compared by medians.
+This is the measure of the RLlib Flow paper (arXiv:2011.12719, section 5). Everything is measured in one run, in turns,
+and compared by medians.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EXPLORE = {"dqn": {"epsilon": 1.0}}
 
 @dataclass(frozen=True)
 class Figures:
-    """Seconds per round, medians: each part alone, and all together; and env steps per round."""
+    """Median seconds per round, of each component alone and of all together, and env steps per round."""
 
     sample_s: float
     ppo_s: float
@@ -53,12 +53,12 @@ class Figures:
 
     @property
     def best_s(self) -> float:
-        """What a round would take if nothing were ever in the way."""
+        """The seconds of a round if nothing ever waited."""
         return self.sample_s + max(self.ppo_s, self.dqn_s)
 
     @property
     def share_of_best(self) -> float:
-        """1 is the theoretical best."""
+        """The share of the theoretical best, which is 1."""
         return self.best_s / self.together_s
 
 
@@ -73,13 +73,13 @@ async def sample(parts: RunComponents, rounds: int) -> tuple[float, list[Round]]
 
 
 def packed(round: Round, policy: str) -> Packed:
-    """A round's rows of one policy, unopened."""
+    """Return one policy's rows of a round, unopened."""
     fragments = [fragment for fragment in round.fragments if fragment.policy == policy]
     return Packed(sum(f.rows for f in fragments), tuple(p for f in fragments for p in f.payloads))
 
 
 class Alone:
-    """Each learner by itself, on rows that are ready."""
+    """Each learner alone, on rows that exist already."""
 
     def __init__(self, made: CheckedExperiment, parts: RunComponents) -> None:
         ppo: Any = made.spec.policies["ppo"].algorithm
@@ -154,7 +154,7 @@ RLLIB_FLOW_SHARE_OF_BARE = 722 / 60_000
 
 
 def report(env_steps_per_round: int, num_envs: int, rounds: int, repeats: int = 5) -> Figures:
-    """Measures and prints."""
+    """Measure and print."""
     setting = experiment(env_steps_per_round, num_envs)
     with set_up(setting) as (made, parts):
         bare = bare_per_s().env_steps

@@ -1,4 +1,4 @@
-"""Whether a worker's resident memory grows: measured every 100,000 of 2 million agent steps."""
+"""Measure whether a worker's resident memory grows: every 100,000 of 2 million agent steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEADY_BYTES_PER_STEP = 1.0
 
 
 def report_memory(case: Case, agent_steps: int = AGENT_STEPS) -> None:
-    """Measures and prints; if it grows, also which lines of Python hold more than before."""
+    """Measure and print; if it grows, also print which lines of Python hold more memory."""
     worker = case.worker()
     _collect(worker, case, _EVERY)
     resident = [_resident()]

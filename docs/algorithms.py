@@ -1,7 +1,7 @@
-"""Writes docs/algorithms.md from the algorithms themselves: what each can be used for, and its plan.
+"""Write docs/algorithms.md from the algorithms themselves: their capabilities and plans.
 
-python docs/algorithms.py              writes it
-python docs/algorithms.py --check      says whether it still says so
+python docs/algorithms.py              write the page
+python docs/algorithms.py --check      compare the page with the code
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
 # Algorithms
 
-Each is one file under `marlflow/algorithms`: its settings, how its loss is wired to its
-networks, and its plan. Any of them learns beside any other: a test trains every pair on one environment, and each comes
-to the same as it would alone, bit for bit. This page is written by [algorithms.py](algorithms.py) from the code.
+Each algorithm is one file in `marlflow/algorithms`, with its settings, its loss, and its plan. Any algorithms can be
+combined in one run: a test trains every pair on one environment, and each gives the same result as it does alone, bit
+for bit. This page is generated from the code by [algorithms.py](algorithms.py).
 
 ```
 marlflow train env=simple_tag policy@policies.adversary=appo policy@policies.agent=sac rollouts.pace=asynchronous
 ```
 
-`impala`, `appo`, `a3c` and `apex` are made for `rollouts.pace=asynchronous`, where no worker waits for another; say it
-beside them. In rounds, the default, they learn too, and wait with the others. What insists on fresh rows (`ppo`, `a2c`,
-`recurrent_ppo`, `ddppo`, `maml`) is refused there with its `max_staleness` of 0.
+`impala`, `appo`, `a3c`, and `apex` are made for `rollouts.pace=asynchronous`, in which no worker waits for another; set
+it with them. With the default, `lockstep`, they learn too, but workers wait for each other. Algorithms that need fresh
+rows (`ppo`, `a2c`, `recurrent_ppo`, `ddppo`, `maml`) have a `max_staleness` of 0, and are refused with `asynchronous`.
 
 ## What they can be used for
 
-*experience*: on-policy algorithms learn from rows of their newest version (or, with `max_staleness`, from somewhat
-older ones), off-policy ones from rows of any version, offline ones from what was recorded (see
-[records](offline.md)). *memory*: whether they take the recurrent models, `gru` and `lstm`, and then only
-those. *runs elsewhere*: what runs with the rollout workers, unless `placement.stages` says otherwise.
+- *experience*: on-policy algorithms learn from rows of their newest version (or, with `max_staleness`, of slightly
+  older versions), off-policy algorithms from rows of any version, and offline algorithms from [records](offline.md).
+- *memory*: algorithms with "yes" need a recurrent model, `gru` or `lstm`; the others refuse it.
+- *runs elsewhere*: stages that run on the rollout workers, unless `placement.stages` moves them.
 
 """
 SETTINGS = """
-## Settings that all have
+## Settings that all share
 
 - **Schedules.** Every number of an algorithm annotated `ScheduledFloat` (learning rates, coefficients, `epsilon`)
-  is a number or a schedule of the policy's own agent steps sampled: `Linear(start, end, agent_steps)`,
+  is a number or a schedule over the agent steps that the policy has sampled: `Linear(start, end, agent_steps)`,
   `CosineDecay(start, end, agent_steps)`, `PiecewiseConstant(values, at_agent_steps)`, or a class of your own with
   `at(agent_steps)`.
 - **Optimizer.** `optimizer` is `marlflow.learner.optimizer.Adam`, or a class of torch.optim with its settings.
   Gradients are scaled down to `max_grad_norm`.
-- **Normalization.** `model.normalize_observations` shifts and scales what the networks see by its running mean and
-  variance; `algorithm.normalize_values`, where there is a critic of states, lets it learn in units that follow the
-  returns (Pop-Art). Both belong to the policy: they are published, kept in checkpoints and resumed with its weights.
+- **Normalization.** `model.normalize_observations` normalizes observations by their running mean and variance.
+  `algorithm.normalize_values`, for algorithms with a critic of states, normalizes the value targets (Pop-Art). The
+  statistics are part of the policy: they are published, saved in checkpoints, and resumed with its weights.
 
 ```
 marlflow train env=simple_tag policy@policies.agent=ppo policies.agent.model.normalize_observations=true \\
@@ -68,9 +68,9 @@ marlflow train env=simple_tag policy@policies.agent=ppo policies.agent.model.nor
 
 ## Plans
 
-As `marlflow plan` prints them. *Lines* are those of the body of the method `plan`; beside them those of the execution
-plan of the same algorithm in RLlib Flow (Ray 1.2), where it had one. Its plan for PPO beside DQN, of 45 lines, has no
-counterpart here: plans are put together by the configuration.
+The plans as `marlflow plan` prints them. *Lines* is the length of the body of the method `plan`, followed by the length
+of the execution plan of the same algorithm in RLlib Flow (Ray 1.2), if it had one. RLlib Flow's plan for PPO and DQN in
+one run, of 45 lines, has no counterpart: here the configuration combines plans.
 
 """
 OF_RLLIB_FLOW = {
@@ -89,7 +89,7 @@ OF_RLLIB_FLOW = {
 
 
 def plan_lines(algorithm: Algorithm) -> int:
-    """How many lines the body of its `plan` has, without its docstring."""
+    """Count the lines in the body of the algorithm's method `plan`, without its docstring."""
     lines = [line for line in inspect.getsource(type(algorithm).plan).splitlines() if line.strip()]
     after_signature = next(number for number, line in enumerate(lines) if line.rstrip().endswith(":")) + 1
     body = lines[after_signature:]
@@ -100,7 +100,7 @@ def plan_lines(algorithm: Algorithm) -> int:
 
 
 def experiment(algorithm: Algorithm) -> mf.Experiment:
-    """A run of its own, to draw its plan of."""
+    """Return an experiment with one policy of this algorithm, to draw its plan."""
     discrete = "Discrete" in algorithm.capabilities.actions
     model = mf.GRU() if algorithm.capabilities.memory == "needed" else mf.MLP()
     return mf.Experiment(
@@ -112,7 +112,7 @@ def experiment(algorithm: Algorithm) -> mf.Experiment:
 
 
 def drawn(algorithm: Algorithm) -> str:
-    """Its plan; without the rollouts where it does not learn from them."""
+    """Return the drawn plan, without rollouts if the algorithm is offline."""
     if algorithm.capabilities.experience != "offline":
         return str(mf.plan(experiment(algorithm)))
     learner: Any = SimpleNamespace(
@@ -122,16 +122,16 @@ def drawn(algorithm: Algorithm) -> str:
 
 
 def recorded_fragments() -> None:
-    """Where experience comes from in the plan of an offline algorithm."""
+    """Stand in for the source of experience in the plan of an offline algorithm."""
 
 
 def asynchronous(algorithm: Algorithm) -> bool:
-    """Whether it is made for workers that do not wait."""
+    """Return whether the algorithm is made for `rollouts.pace=asynchronous`."""
     return algorithm.name in ("a3c", "impala", "appo", "apex")
 
 
 def row(algorithm: Algorithm) -> str:
-    """Its line of the table."""
+    """Return the algorithm's row of the table."""
     can = algorithm.capabilities
     elsewhere = ", ".join(algorithm.stages) or ("all of learning" if can.learns_on == "workers" else "")
     title = (inspect.getdoc(sys.modules[type(algorithm).__module__]) or "").splitlines()[0].rstrip(".")
@@ -149,7 +149,7 @@ def row(algorithm: Algorithm) -> str:
 
 
 def sections() -> Iterator[str]:
-    """One for each algorithm: its plan, and how long it is."""
+    """Yield one section for each algorithm: its plan, and the number of lines."""
     for algorithm in SHIPPED:
         then = OF_RLLIB_FLOW.get(algorithm.name)
         beside = f", RLlib Flow's {then}" if then else ""
@@ -158,14 +158,14 @@ def sections() -> Iterator[str]:
 
 
 def text() -> str:
-    """The page."""
+    """Return the text of the page."""
     head = "| name | algorithm | actions | experience | memory | replay | needs `state` | runs elsewhere |"
     table = "\n".join([head, "|---" * 8 + "|", *map(row, SHIPPED)])
     return HEAD + table + "\n" + SETTINGS + "\n".join(sections())
 
 
 def main() -> int:
-    """Writes the page, or with --check compares; 1 if it differs."""
+    """Write the page, or with --check compare it, and return 1 if it differs."""
     if "--check" not in sys.argv:
         PAGE.write_text(text(), encoding="utf-8")
         return 0

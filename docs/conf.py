@@ -1,4 +1,4 @@
-"""How Sphinx builds these pages: `make docs`, into docs/_build, without a network."""
+"""Sphinx configuration: `make docs` builds these pages into docs/_build, without a network."""
 
 import re
 import sys
@@ -44,7 +44,7 @@ mermaid_fullscreen = True
 
 
 def as_restructured_text(_app: Sphinx, _what: str, _name: str, _of: object, _options: object, lines: list[str]) -> None:
-    """Rewrites Markdown's `code` as ``code``, and takes the asterisk of a shape such as [N, *shape] literally."""
+    """Rewrite Markdown's `code` as ``code``, and escape the asterisk of a shape such as [N, *shape]."""
     text = re.sub(r"(?<![`:])`([^`\n]+)`(?!`)", r"``\1``", "\n".join(lines))
     lines[:] = re.sub(r"(?<=[\[ ])\*(?=\w)", r"\\*", text).split("\n")
 
@@ -52,11 +52,11 @@ def as_restructured_text(_app: Sphinx, _what: str, _name: str, _of: object, _opt
 def with_readable_defaults(
     _app: Sphinx, _what: str, _name: str, _of: object, _options: object, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Writes a default that a dataclass makes by a factory as `...`: Sphinx cannot parse `<factory>`."""
+    """Write a dataclass field's default factory as `...`, because Sphinx cannot parse `<factory>`."""
     return signature and signature.replace("<factory>", "..."), returns
 
 
 def setup(app: Sphinx) -> None:
-    """Connects the functions above to autodoc."""
+    """Connect the functions above to autodoc."""
     app.connect("autodoc-process-docstring", as_restructured_text)
     app.connect("autodoc-process-signature", with_readable_defaults)

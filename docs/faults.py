@@ -1,7 +1,7 @@
-"""Provokes every fault there is, and writes what comes of it to docs/faults.md.
+"""Provoke every kind of fault, and write the resulting messages to docs/faults.md.
 
-python docs/faults.py              writes it, in some minutes
-python docs/faults.py --check      says whether it still says so: paths and numbers aside
+python docs/faults.py              write the page; takes some minutes
+python docs/faults.py --check      compare the page with the messages, except for paths and numbers
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from marlflow.cli.main import main as marlflow  # noqa: E402
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
-# What may go wrong, and what then happens
+# Troubleshooting
 
-Each line was provoked by [faults.py](faults.py), and the words in it are what the run said. A *budget* is how often a
-fault may happen before the run ends: `marlflow train faults.env_errors=20`. A run that ends over its budget finishes
-its round, takes a checkpoint and can go on: `marlflow resume RUN faults.env_errors=40`. All faults are counted in
-`metrics.jsonl` under `faults`, and stand in `run.log`: what broke where, and why. An error in code of the user's opens
-with its own traceback, which is left out here. The last column names the settings that decide, with their defaults, or
-with the budget that the words beside it speak of.
+What can go wrong in a run, the message, and what is lost. [faults.py](faults.py) provoked each of these faults and
+copied the messages. A *budget* is the number of faults of one kind that a run may have before it ends: `marlflow train
+faults.env_errors=20`. When a run exceeds a budget, it finishes its round, takes a checkpoint, and ends; resume it with
+`marlflow resume RUN faults.env_errors=40`. All faults are counted in `metrics.jsonl` under `faults`, and `run.log` says
+what broke, where, and why. If your own code raises, the error begins with its traceback, which is left out here. The
+last column names the settings that matter, with their defaults or with the values of the message.
 
 """
 QUIET = [word for word in SETTINGS if not word.startswith("log.console")]
@@ -61,7 +61,7 @@ ONE_FAULT = [
 
 @dataclass(frozen=True)
 class Fault:
-    """One line of the table: `provoke` runs it in a folder of its own, `says` finds what to show in what was said."""
+    """A row of the table: `provoke` runs a command in an empty folder; `says` is the pattern of the output to show."""
 
     what: str
     provoke: Callable[[], str]
@@ -71,12 +71,12 @@ class Fault:
 
 
 def run(*words: str) -> str:
-    """What `marlflow train` says, here, with these words besides the usual ones."""
+    """Run `marlflow train` here with the usual arguments and `words`, and return its output."""
     return said(*INLINE, *words)
 
 
 def said(*words: str) -> str:
-    """What a command says, here."""
+    """Run a command here, and return its output."""
     heard = io.StringIO()
     with contextlib.redirect_stdout(heard), contextlib.redirect_stderr(heard):
         marlflow(list(words))
@@ -84,42 +84,42 @@ def said(*words: str) -> str:
 
 
 def env(name: str) -> tuple[str, ...]:
-    """The words for an environment of `faulty`."""
+    """Return the arguments for an environment of `faulty`."""
     return (f"env._target_=docs.faulty.{name}", "~env.num_agents", "~env.max_cycles", "~env.velocities")
 
 
 def full_disk(*words: str) -> str:
-    """A run during which the disk refuses every checkpoint."""
+    """Run while the disk refuses every checkpoint."""
     with patch("marlflow.runtime.checkpoints.os.fsync", faulty.no_space):
         return run(*words)
 
 
 def full_reports(*words: str) -> str:
-    """A run during which no file can become larger than its first reports are."""
+    """Run while no file can become larger than its first reports."""
     with faulty.no_file_beyond(16_000):
         return run("log.jsonl=true", "log.every_env_steps=40", "checkpoint.every_env_steps=null", *words)
 
 
 def never_closes() -> str:
-    """A run whose environments cannot be closed in the time that they have, which is short here."""
+    """Run with environments that cannot be closed within the time limit, which is short here."""
     with patch("marlflow.sampling.env_closing.CLOSE_TIMEOUT_S", 0.2):
         return run(*env("NeverCloses"), "env.num_envs=1", "rollouts.num_workers=1", "evaluation.episodes=0")
 
 
 def spoiled(spoil: Callable[[Path], Any], *words: str, stop: int = 800) -> str:
-    """What `marlflow resume` says of a run whose newest checkpoint was spoiled."""
+    """Resume a run after `spoil` has damaged its newest checkpoint, and return the output."""
     run(f"stop.env_steps={stop}", "log.console=none")
     spoil(Path("run") / "checkpoints" / str(stop))
     return said("resume", "run", "stop.env_steps=1000", "log.console=plain", *words)
 
 
 def only_one(spoil: Callable[[Path], Any]) -> str:
-    """The same, of a run that has one checkpoint only."""
+    """Resume a run whose only checkpoint is damaged, and return the output."""
     return spoiled(spoil, stop=200)
 
 
 def signalled(number: signal.Signals) -> str:
-    """A run in a process of its own that gets a signal, and what a resume says if it was the end of it."""
+    """Send a signal to a run in its own process; after SIGKILL, resume it too. Return the output."""
     with started([*ENDLESS, "runtime=inline"], Path.cwd()) as command:
         command.wait_for("1,000 env steps")
         command.send(number)
@@ -129,7 +129,7 @@ def signalled(number: signal.Signals) -> str:
 
 
 def killed(process: str, index: int, *words: str) -> str:
-    """A run over Ray of which one process is killed, the `index`th of that name, and which then learns on."""
+    """Kill the `index`th process of this name in a run over Ray, and return the output of the run, which continues."""
     with started([*ENDLESS, "runtime=ray", *words], Path.cwd()) as command:
         command.wait_for("1,000 env steps")
         _named(command, process)[index].kill()
@@ -146,60 +146,63 @@ def _named(command: Command, process: str) -> list[Any]:
 
 
 ERROR, NOTICE, ON = r"^error: .*", r"^environment .*: its episode was given up; .*", r"^to go on from .*"
-KEPT = "nothing: it was kept"
+KEPT = "nothing"
 QUICK = [
-    Fault("An environment raises, or breaks PettingZoo's rules", lambda: run(*env("Raises"), *ONE_FAULT),
-          f"{ERROR}|{ON}", "the rows of that episode that were not delivered", "`faults.env_errors: 0`"),
+    Fault("An environment raises, or violates PettingZoo's API", lambda: run(*env("Raises"), *ONE_FAULT),
+          f"{ERROR}|{ON}", "the undelivered rows of that episode", "`faults.env_errors: 0`"),
     Fault("The same, within the budget", lambda: run(*env("Raises"), "faults.env_errors=1000"), NOTICE,
-          "the rows of that episode that were not delivered", "`faults.env_errors: 1000`"),
-    Fault("An environment shows a NaN", lambda: run(*env("GoesBlind"), *ONE_FAULT), f"{ERROR}|{ON}",
-          "the rows of that episode that were not delivered", "`faults.env_errors: 0`"),
+          "the undelivered rows of that episode", "`faults.env_errors: 1000`"),
+    Fault("An observation has a NaN", lambda: run(*env("GoesBlind"), *ONE_FAULT), f"{ERROR}|{ON}",
+          "the undelivered rows of that episode", "`faults.env_errors: 0`"),
     Fault("An environment hangs", lambda: run(*env("Hangs"), *ONE_FAULT, "env.step_timeout_s=0.5"), f"{ERROR}|{ON}",
-          "the rows of that episode that were not delivered", "`env.step_timeout_s`, `faults.env_hangs: 0`"),
-    Fault("It hangs when `stop.time_s` is over",
+          "the undelivered rows of that episode", "`env.step_timeout_s`, `faults.env_hangs: 0`"),
+    Fault("It hangs when `stop.time_s` ends",
           lambda: run(*env("Hangs"), *ONE_FAULT, "stop.time_s=3", "stop.grace_period_s=1"), f"{ERROR}|{ON}",
-          "the rows of that episode that were not delivered", "`stop.time_s`, `stop.grace_period_s: 30`"),
+          "the undelivered rows of that episode", "`stop.time_s`, `stop.grace_period_s: 30`"),
     Fault("A living agent has no reward", lambda: run(*env("Unpaid"), *ONE_FAULT), f"{ERROR}|{ON}",
-          "the rows of that episode that were not delivered", "`faults.env_errors: 0`"),
+          "the undelivered rows of that episode", "`faults.env_errors: 0`"),
     Fault("A loss is not finite", lambda: run(*env("Jackpot")),
           r"^learner .*: a gradient was not finite.*", "that optimizer step", "`faults.updates_skipped: 100`"),
     Fault("Beyond a budget", lambda: run(*env("Jackpot"), "faults.updates_skipped=0"),
           rf"{ERROR}|^that was updates_skipped .*|{ON}", KEPT,
           "`faults.updates_skipped: 0`"),
     Fault("The disk is full", lambda: full_disk("stop.env_steps=1200"),
-          r"^checkpoint at .*: it could not be written; .*", "that checkpoint; the one before stands",
+          r"^checkpoint at .*: it could not be written; .*", "that checkpoint; the one before it is kept",
           "`faults.checkpoints_failed: 3`"),
-    Fault("It is full when the run ends", lambda: full_disk("stop.env_steps=400"), f"{ERROR}|^there is no checkpoint.*",
-          "what came after the last checkpoint", "`checkpoint.every_env_steps`"),
-    Fault("It is full while reports are written", full_reports, r"^.*metrics.jsonl: it could not be written; .*",
+    Fault("The disk is full when the run ends", lambda: full_disk("stop.env_steps=400"),
+          f"{ERROR}|^there is no checkpoint.*",
+          "everything after the last checkpoint", "`checkpoint.every_env_steps`"),
+    Fault("The disk is full while reports are written", full_reports, r"^.*metrics.jsonl: it could not be written; .*",
           "nothing: lines wait until there is room, and are lost if the run ends before",
           "`faults.reports_failed: 10`"),
-    Fault("It is full while rows are recorded", lambda: full_reports("record={}", "faults.records_failed=0",
+    Fault("The disk is full while rows are recorded", lambda: full_reports("record={}", "faults.records_failed=0",
                                                                      "faults.checkpoints_failed=99"),
-          r"^error: records .*|^that was records_failed .*", "what came after the last checkpoint: rows wait in memory",
+          r"^error: records .*|^that was records_failed .*",
+          "everything after the last checkpoint: rows wait in memory",
           "`faults.records_failed: 0`"),
     Fault("An environment's `close()` raises", lambda: run(*env("Sticks")),
           r"^environment .*: it could not be closed; .*", KEPT, "`faults.closes_failed: 100`"),
     Fault("An environment's `close()` hangs", never_closes, r"^environment .*: it could not be closed; .*",
-          KEPT, "`faults.closes_failed: 100`; 10 s for all of a process"),
+          KEPT, "`faults.closes_failed: 100`; 10 s for all environments of a process"),
     Fault("The newest checkpoint is damaged", lambda: spoiled(faulty.flipped), r"^checkpoint .*|^going on.*",
-          "what came after the one before", "`checkpoint.keep: 2`"),
-    Fault("A file of the only one is cut short", lambda: only_one(faulty.truncated), r"^error: .*|^  \d\. .*",
+          "everything after the checkpoint before it", "`checkpoint.keep: 2`"),
+    Fault("A file of the only checkpoint is truncated", lambda: only_one(faulty.truncated), r"^error: .*|^  \d\. .*",
           "the run", "`checkpoint.keep: 2`"),
-    Fault("A checkpoint is of another format", lambda: only_one(faulty.of_another_format), r"^error: .*|^  \d\. .*",
+    Fault("A checkpoint has another format", lambda: only_one(faulty.of_another_format), r"^error: .*|^  \d\. .*",
           KEPT, "the version of marlflow"),
-    Fault("A checkpoint is of other policies",
+    Fault("A checkpoint has other policies",
           lambda: spoiled(faulty.untouched, "policies.dqn_team.model.hidden_sizes=[8]", "seed=1"),
           r"^error: .*|^  \d\. .*", KEPT, "`seed`, `env`, `policies`"),
-    Fault("What a checkpoint says of its run has another shape", lambda: only_one(faulty.with_other_notes),
-          r"^error: .*|^  \d\. .*", "nothing, once it is removed: the one before stands", "`checkpoint.keep: 2`"),
-    Fault("Somebody put a pickle where a tensor was", lambda: only_one(faulty.with_a_pickle), r"^error: .*|^  \d\. .*",
-          "the run; nothing is ever unpickled", "`checkpoint.keep: 2`"),
-    Fault("Somebody put a link where a tensor was", lambda: only_one(faulty.with_a_link), r"^error: .*|^  \d\. .*",
-          "the run; no link is followed", "`checkpoint.keep: 2`"),
-    Fault("The cluster has no room",
+    Fault("The notes of a checkpoint have another shape", lambda: only_one(faulty.with_other_notes),
+          r"^error: .*|^  \d\. .*", "nothing, once it is removed: the one before it is used", "`checkpoint.keep: 2`"),
+    Fault("A tensor's file was replaced by a pickle", lambda: only_one(faulty.with_a_pickle), r"^error: .*|^  \d\. .*",
+          "the run; marlflow never unpickles", "`checkpoint.keep: 2`"),
+    Fault("A tensor's file was replaced by a symbolic link", lambda: only_one(faulty.with_a_link),
+          r"^error: .*|^  \d\. .*",
+          "the run; marlflow follows no links", "`checkpoint.keep: 2`"),
+    Fault("The cluster has too few resources",
           lambda: said("train", *QUIET, "runtime=ray", "placement.learners.num_gpus=99", "hydra.run.dir=run"),
-          r"^error: .*|^  \d\. .*", "nothing: it did not start", "`placement`, `rollouts.placement`"),
+          r"^error: .*|^  \d\. .*", "nothing: the run did not start", "`placement`, `rollouts.placement`"),
 ]  # fmt: skip
 SLOW = [
     Fault("Ctrl-C", lambda: signalled(signal.SIGINT), rf"^finishing.*|^stopping: .*|{ON}", KEPT,
@@ -207,19 +210,20 @@ SLOW = [
     Fault("SIGTERM", lambda: signalled(signal.SIGTERM), rf"^finishing.*|^stopping: .*|{ON}", KEPT,
           "`stop.grace_period_s: 30`"),
     Fault("The driver is killed, and the run resumed", lambda: signalled(signal.SIGKILL), r"^going on from .*",
-          "what came after the last checkpoint, which a resume does again", "`checkpoint.every_env_steps`"),
+          "everything after the last checkpoint, which a resume repeats", "`checkpoint.every_env_steps`"),
     Fault("A rollout worker is killed", lambda: killed("ray::RolloutActor", 0), r"^rollout worker .*: it died and .*",
-          "its round, which nobody received and nobody counts, and its episodes", "`faults.workers_lost: 100`"),
+          "its round, which is not counted, and its episodes", "`faults.workers_lost: 100`"),
     Fault("A learner is killed", lambda: killed("ray::Host", 0), r"^learner .*: it died and .*",
-          "what it learned since the last checkpoint; a replay beside it", "`faults.learners_lost: 20`"),
+          "its updates since the last checkpoint; a replay in the same process", "`faults.learners_lost: 20`"),
     Fault("A replay is killed", lambda: killed("ray::Host", -1, "placement.learners.replay=own"),
-          r"^replay .*: it died and .*", "its rows; it learns on once it has `learning_starts_agent_steps` again",
+          r"^replay .*: it died and .*",
+          "its rows; learning continues when the replay has `learning_starts_agent_steps` again",
           "`faults.replays_lost: 20`"),
 ]  # fmt: skip
 
 
 def line(fault: Fault) -> str:
-    """A fault's line of the table; raises ValueError if it did not say what it is to say."""
+    """Return a fault's row of the table; raises ValueError if the output does not match."""
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -235,19 +239,19 @@ def line(fault: Fault) -> str:
 
 
 def mask(text: str) -> str:
-    """What has to be the same each time: no numbers."""
+    """Mask the numbers, which differ between runs."""
     return re.sub(r"\d[\d,.]*", "0", text)
 
 
 def lines(faults: list[Fault]) -> Iterator[str]:
-    """The table."""
-    yield "| What happens | What is said | What is lost | Setting |"
+    """Yield the lines of the table."""
+    yield "| Fault | Message | What is lost | Setting |"
     yield "|---|---|---|---|"
     yield from map(line, faults)
 
 
 def main() -> int:
-    """Writes the page, or with --check compares; 1 if it differs."""
+    """Write the page, or with --check compare it, and return 1 if it differs."""
     text = HEAD + "\n".join([*lines([*QUICK, *SLOW]), *ray_faults.lines()]) + "\n"
     if "--check" not in sys.argv:
         PAGE.write_text(text, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Faults of Ray itself and of the machine: for faults.py, which writes them as a table of their own.
+"""Faults of Ray itself and of the machine, which faults.py writes as a separate table.
 
-Each is provoked in a run over Ray in a process of its own. Besides what was said, a line has the seconds from the fault
-to the end of the process, and how many of the run's processes were left then.
+Each is provoked in a run over Ray in its own process. A row also has the seconds from the fault to the end of the
+process, and the number of the run's processes that were left then.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ HEAD = (
     "",
     "## Ray itself, and the machine",
     "",
-    "Provoked in the same way by [ray_faults.py](ray_faults.py), each in a run over Ray in a process of its own.",
+    "Provoked by [ray_faults.py](ray_faults.py), each in a run over Ray in its own process.",
     "",
-    "| What happens | What is said | Seconds to the end | Processes left | What is lost | Setting |",
+    "| Fault | Message | Seconds to the end | Processes left | What is lost | Setting |",
     "|---|---|---|---|---|---|",
 )
 SLEEP_S = 60.0
@@ -36,7 +36,7 @@ SLEEP_S = 60.0
 
 @dataclass(frozen=True)
 class RayFault:
-    """One line of the table: `provoke` is called when the run has said `when`; `says` finds what to show."""
+    """A row of the table: `provoke` is called when the run has printed `when`; `says` is a pattern."""
 
     what: str
     provoke: Callable[[Command], None]
@@ -49,11 +49,11 @@ class RayFault:
 
 
 def nothing(command: Command) -> None:
-    """It goes wrong by itself."""
+    """Do nothing: the run fails without help."""
 
 
 def kills(name: str) -> Callable[[Command], None]:
-    """Kills the process of this name."""
+    """Return a function that kills the process of this name."""
 
     def kill(command: Command) -> None:
         (found,) = (helper for helper in command.helpers() if helper.name() == name)
@@ -63,12 +63,12 @@ def kills(name: str) -> Callable[[Command], None]:
 
 
 def signals(number: signal.Signals) -> Callable[[Command], None]:
-    """Sends a signal to the driver's process group."""
+    """Return a function that sends a signal to the driver's process group."""
     return lambda command: command.send(number, group=True)
 
 
 def sleeps(command: Command) -> None:
-    """Stops all processes at once, for as long as Ray's own deadlines, and lets them go on."""
+    """Stop all processes at once for as long as Ray's own deadlines, then let them continue."""
     all_processes = [psutil.Process(command.pid), *command.helpers()]
     for process in all_processes:
         process.suspend()
@@ -79,37 +79,37 @@ def sleeps(command: Command) -> None:
 
 ERROR_AND_HOW = r"^error: .*|^to go on from .*|^there is no checkpoint.*"
 ORDERLY = r"^finishing.*|^stopping: .*|^to go on from .*"
-KEPT = "nothing: it was kept"
+KEPT = "nothing"
 FAULTS = [
-    RayFault("Ray's raylet is killed", kills("raylet"), ERROR_AND_HOW, "what came after the last checkpoint",
+    RayFault("Ray's raylet is killed", kills("raylet"), ERROR_AND_HOW, "everything after the last checkpoint",
              "`checkpoint.every_env_steps`"),
     RayFault("Ray's control service (GCS) is killed", kills("gcs_server"), ERROR_AND_HOW,
-             "what came after the last checkpoint", "`checkpoint.every_env_steps`"),
+             "everything after the last checkpoint", "`checkpoint.every_env_steps`"),
     RayFault("SIGTERM to the process group (`timeout`, Slurm, a container's stop)", signals(signal.SIGTERM), ORDERLY,
              KEPT, "`stop.grace_period_s: 30`"),
     RayFault("SIGHUP: the terminal is closed", signals(signal.SIGHUP), ORDERLY, KEPT, "`stop.grace_period_s: 30`"),
     RayFault(f"All processes are stopped for {SLEEP_S:g} s, as when a machine sleeps", sleeps, r"^stopping: .*",
-             "nothing: the run goes on", "none", ("stop.env_steps=4000",)),
-    RayFault("The folder of Ray's sessions cannot be used", nothing, ERROR_AND_HOW, "nothing: it did not start",
+             "nothing: the run continues", "none", ("stop.env_steps=4000",)),
+    RayFault("The folder of Ray's sessions cannot be used", nothing, ERROR_AND_HOW, "nothing: the run did not start",
              "`RAY_TMPDIR`", environment={"RAY_TMPDIR": "/proc/1"}, when=None),
     RayFault("RAY_ADDRESS names a cluster that is gone", nothing, r"^stopping: .*",
-             "nothing: without `runtime.address` a Ray of its own is started", "`runtime.address`",
+             "nothing: without `runtime.address` the run starts its own Ray", "`runtime.address`",
              ("stop.env_steps=1000",), {"RAY_ADDRESS": "127.0.0.1:1"}, when=None),
 ]  # fmt: skip
 
 BY_HAND = (
     "",
-    "Provoked by hand, since they take a machine of their own, or some minutes:",
+    "Provoked by hand, because they need a separate machine, or take minutes:",
     "",
-    "| What happened | What was said | What was lost | Setting |",
+    "| Fault | Message | What was lost | Setting |",
     "|---|---|---|---|",
     "| /dev/shm is full (in a mount namespace, filled during a run) | `` error: Ray's raylet, process 20713, was ended "
     "(SIGBUS): perhaps because /dev/shm, which holds rows and weights on their way, is full ``<br>`` to go on from 200 "
-    "env steps: marlflow resume .../run `` | what came after the last checkpoint; no process was left | "
+    "env steps: marlflow resume .../run `` | everything after the last checkpoint; no process was left | "
     "`runtime.object_store_bytes` |",
     "| Memory runs out while the run starts (`RAY_memory_usage_threshold` below what is in use) | `` error: a process "
     "of the run died while it started: 2 worker(s) were killed due to the node running low on memory. Memory on the "
-    "node was 7.45GB used / 23.54GB limit `` | nothing: it did not start; no process was left | "
+    "node was 7.45GB used / 23.54GB limit `` | nothing: the run did not start; no process was left | "
     "`rollouts.num_workers` |",
     "| The folder of Ray's session is deleted during a run | the run went on to its end | nothing | `RAY_TMPDIR` |",
     "| An environment computes in C and keeps Python's lock (`sum(range(10**13))` in `step()`), over Ray | `` "
@@ -121,13 +121,13 @@ BY_HAND = (
     "workers_lost 1, and faults.workers_lost allows 100 `` | its round and its episodes | `faults.workers_lost: "
     "100` |",
     "| The same with `runtime=inline` | nothing, with or without `env.step_timeout_s`: no other code in Python "
-    "can run in that process, Ctrl-C included; `kill -9` ends it | what came "
+    "can run in that process, Ctrl-C included; `kill -9` ends it | everything "
     "after the last checkpoint | `runtime=ray` |",
 )
 
 
 def line(fault: RayFault) -> str:
-    """A fault's line; raises ValueError if it did not say what it is to say."""
+    """Return a fault's row of the table; raises ValueError if the output does not match."""
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, fault.environment):
         with started([*WORDS, *fault.words], Path(folder)) as command:
             if fault.when is not None:
@@ -149,7 +149,7 @@ def line(fault: RayFault) -> str:
 
 
 def lines() -> Iterator[str]:
-    """The table, and what it is of."""
+    """Yield the lines of the tables, with their headings."""
     yield from HEAD
     yield from map(line, FAULTS)
     yield from BY_HAND

@@ -1,10 +1,10 @@
 """PPO and DQN side by side, on an environment of one's own.
 
-Couriers learn with PPO, customers with DQN, both from the same rollouts. It is the experiment at the end of this file
-that matters; all above it is the environment, which has nothing of marlflow in it.
+Couriers learn with PPO, customers with DQN, both from the same rollouts. Read the experiment at the end of this file
+first; everything above it is the environment, which uses nothing of marlflow.
 
     python examples/01_ppo_and_dqn.py          one process, some ten seconds
-    python examples/01_ppo_and_dqn.py --ray    workers and learners are processes of their own
+    python examples/01_ppo_and_dqn.py --ray    workers and learners are separate processes
 """
 
 import json
@@ -22,11 +22,11 @@ MOVES = (-1, 0, 1)
 
 
 class Deliveries(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes have no types
-    """`courier_i` and `customer_i` walk around a ring of 12 cells and want to meet, as often as they can.
+    """`courier_i` and `customer_i` walk on a ring of 12 cells, and are to meet as often as possible.
 
-    Each sees how far ahead the other is, and steps back, waits or steps ahead. When they share a cell both receive 1
-    and the customer turns up elsewhere; each step costs a courier 0.1. Two who stand side by side and both step swap
-    places and do not meet, so besides walking towards each other a pair needs a convention: who waits.
+    Each observes how many cells ahead the other is, and steps back, waits, or steps ahead. When they share a cell, both
+    receive 1 and the customer moves to another cell; each step costs a courier 0.1. Two neighbors that step towards
+    each other swap places and do not meet, so a pair also needs a convention: who waits.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "deliveries_v0"}
@@ -40,15 +40,12 @@ class Deliveries(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes hav
         self.random = np.random.default_rng()
 
     def observation_space(self, agent: str) -> Box:
-        """How many cells ahead the other is, one-hot."""
         return self.sees[agent]
 
     def action_space(self, agent: str) -> Discrete:
-        """Back, wait or ahead."""
         return self.does[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
-        """Puts everyone somewhere."""
         if seed is not None:
             self.random = np.random.default_rng(seed)
         self.agents = self.possible_agents[:]
@@ -58,7 +55,6 @@ class Deliveries(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes hav
         return self.observations(), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, int]) -> tuple[Any, ...]:
-        """Moves everyone at once."""
         self.cycle += 1
         moves = np.array([MOVES[actions[agent]] for agent in self.possible_agents])
         self.courier = (self.courier + moves[: self.pairs]) % CELLS
@@ -75,18 +71,18 @@ class Deliveries(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes hav
         return self.observations(), rewards, terminated, truncated, {agent: {} for agent in agents}
 
     def elsewhere(self) -> Any:
-        """For each customer a cell that is not its courier's."""
+        """Return a random cell for each customer, other than its courier's."""
         return (self.courier + self.random.integers(1, CELLS, size=self.pairs)) % CELLS
 
     def observations(self) -> dict[str, Any]:
-        """What each agent sees."""
+        """Return the observation of each agent."""
         ahead = (self.customer - self.courier) % CELLS
         seen = np.eye(CELLS, dtype=np.float32)[np.concatenate([ahead, -ahead % CELLS])]
         return dict(zip(self.possible_agents, seen, strict=True))
 
 
 def main() -> None:
-    """Trains both, and says what came of it."""
+    """Train both policies, and print their mean returns."""
     experiment = mf.Experiment(
         env=mf.Env(Deliveries, {"pairs": 2}),
         policies={  # the policy of a group's name plays the group: courier_0 and courier_1, customer_0 and customer_1

@@ -1,8 +1,8 @@
-"""Policies of one's own: a function that plays, and a network that learns.
+"""A scripted policy of one's own, and a network of one's own that learns to beat it.
 
-Rock, paper, scissors in many rounds. `champion` is a function written by hand; it plays well at random and badly
-otherwise, since it has a habit. `student` learns with PPO, on a network written here, which reads the last rounds one
-after the other. It starts at zero and finds the habit out.
+Rock, paper, scissors in many rounds. `champion` is a function written by hand: random, except for a habit. `student`
+learns with PPO and a network written here, which reads the last rounds in order. It begins with a mean return of zero
+and discovers the habit.
 
     python examples/02_a_policy_of_your_own.py
 """
@@ -26,10 +26,10 @@ ROUNDS_SEEN = 3
 
 
 class RockPaperScissors(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes have no types
-    """20 rounds between `champion` and `student`: 1 for a round won, -1 for one lost.
+    """20 rounds between `champion` and `student`: 1 for a round won, -1 for a round lost.
 
-    Each sees the last three rounds, oldest first, as [3, 6]: its own throw and the other's, one-hot, or zeros before
-    the first round.
+    Each observes the last three rounds, oldest first, as [3, 6]: its own throw and the other's, one-hot, or zeros
+    before the first round.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "rock_paper_scissors_v0"}
@@ -42,22 +42,18 @@ class RockPaperScissors(ParallelEnv):  # type: ignore[misc]  # PettingZoo's clas
         self.does = {agent: Discrete(3) for agent in self.possible_agents}
 
     def observation_space(self, agent: str) -> Box:
-        """The last rounds."""
         return self.sees[agent]
 
     def action_space(self, agent: str) -> Discrete:
-        """Rock, paper or scissors."""
         return self.does[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
-        """Forgets all rounds."""
         self.agents = list(self.possible_agents)
         self.played = 0
         self.seen = {agent: np.zeros((ROUNDS_SEEN, 6), np.float32) for agent in self.agents}
         return dict(self.seen), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, int]) -> tuple[Any, ...]:
-        """Plays a round."""
         self.played += 1
         rewards, throws = {}, np.eye(3, dtype=np.float32)
         for agent, other in zip(self.agents, reversed(self.agents), strict=True):
@@ -72,10 +68,10 @@ class RockPaperScissors(ParallelEnv):  # type: ignore[misc]  # PettingZoo's clas
 
 
 def habit(obs: Array, action_mask: Array | None, random: RowRandom) -> Array:  # noqa: ARG001  (every throw is legal)
-    """Beats what the student threw two rounds ago, nine times out of ten; else throws anything.
+    """Beat the student's throw of two rounds ago, nine times out of ten; otherwise throw at random.
 
-    A policy of one's own: `obs` is [N, 3, 6], and it returns N actions. `random` has one stream for each row, so that
-    the same seed gives the same game, however the games are spread over workers.
+    A scripted policy: `obs` is [N, 3, 6], and it returns N actions. `random` has an independent stream for each row, so
+    the same seed gives the same games for any number of workers.
     """
     two_ago = obs[:, -2, 3:]
     beats_it = (two_ago.argmax(axis=1) + 1) % 3
@@ -85,26 +81,26 @@ def habit(obs: Array, action_mask: Array | None, random: RowRandom) -> Array:  #
 
 
 class ReadsInOrder(nn.Module):
-    """A GRU over the rounds; its last state are the features."""
+    """A GRU over the rounds; its last state is the features."""
 
     def __init__(self, columns: int, hidden_size: int) -> None:
         super().__init__()
         self.gru = nn.GRU(columns, hidden_size, batch_first=True)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Features [N, hidden_size] of `obs` [N, rounds, columns]."""
+        """Return features [N, hidden_size] of `obs` [N, rounds, columns]."""
         _, last = self.gru(obs)
         return last[0]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A network of one's own, as a policy's `model`: its settings, and how it is built from them."""
+    """The settings of a network of one's own, for a policy's `model`."""
 
     hidden_size: int = 32
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        """The network, and how many features it gives; what algorithms put on top is theirs."""
+        """Return the network and its number of features; algorithms add their heads on top."""
         network = ReadsInOrder(obs_shape[-1], self.hidden_size)
         for weights in network.parameters():
             nn.init.uniform_(weights, -0.2, 0.2, generator=generator)
@@ -112,7 +108,7 @@ class Reader:
 
 
 def main() -> None:
-    """Lets the student find out."""
+    """Train the student, and print its mean returns."""
     experiment = mf.Experiment(
         env=mf.Env(RockPaperScissors),
         policies={

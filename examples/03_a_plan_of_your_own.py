@@ -1,8 +1,8 @@
-"""A plan with a stage of one's own: PPO that is curious.
+"""A plan with a stage of one's own: PPO with a bonus for exploration.
 
-Everyone stands before a safe whose dial forgets everything at the first wrong digit. `plain` learns with PPO and never
-sees a reward. `curious` learns with PPO too, but its plan has a stage more, which adds to each reward a bonus for what
-was seldom seen (Strehl & Littman, 2008, doi:10.1016/j.jcss.2007.08.009). Both learn at once, in the same run.
+Each agent has a safe whose dial is cleared by the first wrong digit. `plain` learns with PPO and never receives a
+reward. `curious` learns with PPO too, but its plan has one more stage, which adds a bonus for rare observations to each
+reward (Strehl & Littman, 2008, doi:10.1016/j.jcss.2007.08.009). Both learn at the same time, in the same run.
 
     python examples/03_a_plan_of_your_own.py
 """
@@ -29,9 +29,9 @@ DIGITS = 4
 
 
 class Safes(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes have no types
-    """Each agent has a safe of its own, and sees how many digits of its code are dialled. Opening it brings 1.
+    """Each agent has its own safe, and observes how many digits of the code it has dialed. Opening the safe gives 1.
 
-    A wrong digit clears the dial. Who tries at random opens it about once in a million attempts.
+    A wrong digit clears the dial. Random actions open it about once in a million attempts.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "safes_v0"}
@@ -44,21 +44,17 @@ class Safes(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes have no 
         self.does = {agent: Discrete(DIGITS) for agent in self.possible_agents}
 
     def observation_space(self, agent: str) -> Box:
-        """The number of right digits so far, one-hot."""
         return self.sees[agent]
 
     def action_space(self, agent: str) -> Discrete:
-        """The next digit."""
         return self.does[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
-        """Clears all dials."""
         self.agents, self.cycle = list(self.possible_agents), 0
         self.dialled = dict.fromkeys(self.agents, 0)
         return self.observations(self.agents), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, int]) -> tuple[Any, ...]:
-        """Turns every dial whose safe is closed."""
         self.cycle += 1
         playing, is_late = self.agents, self.cycle >= self.max_cycles
         for agent in playing:
@@ -71,22 +67,21 @@ class Safes(ParallelEnv):  # type: ignore[misc]  # PettingZoo's classes have no 
         return self.observations(playing), rewards, opened, truncated, {agent: {} for agent in playing}
 
     def observations(self, agents: list[str]) -> dict[str, Any]:
-        """What these agents see."""
         return {agent: np.eye(len(CODE) + 1, dtype=np.float32)[self.dialled[agent]] for agent in agents}
 
 
 @dataclass
 class Curiosity:
-    """A stage of one's own: adds weight / sqrt(n) to the reward of a row whose observation came n times so far.
+    """Adds weight / sqrt(n) to the reward of a row whose observation occurred n times so far.
 
-    The plan has it at the learner, so it runs in the learner's process, where the rows are; its counts live there.
+    The plan runs it at the learner, whose process has the rows; the counts are kept there.
     """
 
     weight: float
     times_seen: dict[bytes, int] = field(default_factory=dict, repr=False)
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch, its rewards sweetened."""
+        """Return the batch with the bonus added to its rewards."""
         kinds, kind, times = np.unique(batch["obs"], axis=0, return_inverse=True, return_counts=True)
         for one, more in zip(kinds, times, strict=True):
             self.times_seen[one.tobytes()] = self.times_seen.get(one.tobytes(), 0) + int(more)
@@ -96,13 +91,13 @@ class Curiosity:
 
 @dataclass
 class Progress:
-    """Another one, at nothing: it runs on the driver, sees the learner's reports and passes them on."""
+    """Prints the learner's reports and passes them on. It has no place, so it runs on the driver."""
 
     every_updates: int = 500
     updates: int = field(default=0, repr=False)
 
     def __call__(self, update: Update) -> Update:
-        """The report, unchanged."""
+        """Print the report, and return it unchanged."""
         before, self.updates = self.updates, self.updates + update.updates
         if self.updates // self.every_updates > before // self.every_updates:
             print(f"{update.learner} after {self.updates} updates: entropy {update.loss['entropy']:.2f}")
@@ -111,14 +106,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class CuriousPPO(mf.PPO):
-    """PPO with one setting and two stages more; actor, learner and loss are PPO's own."""
+    """PPO with one more setting and two more stages; actor, learner, and loss are PPO's."""
 
     name: ClassVar[str] = "curious_ppo"
 
     curiosity: float = 0.1
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """From experience to weights."""
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
@@ -133,7 +127,7 @@ class CuriousPPO(mf.PPO):
 
 
 def main() -> None:
-    """Trains both kinds beside each other."""
+    """Train both policies in one run, and print how many safes each opens."""
     experiment = mf.Experiment(
         env=mf.Env(Safes),
         policies={

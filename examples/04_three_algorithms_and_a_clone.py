@@ -1,8 +1,8 @@
-"""Three algorithms at once, and a fourth that learns from what one of them did.
+"""Three algorithms in one run, and a fourth that learns from the recorded rows of one of them.
 
-Six cart-poles stand in one environment. Two are balanced by PPO, whose learning rate falls along a cosine; two by DQN,
-whose optimizer is one of torch's; two by SAC. What PPO's did is recorded. Then `clone` learns with MARWIL from the
-records alone, and plays an episode only to show what it has learned.
+An environment with six cart-poles. PPO balances two, with a learning rate that falls along a cosine; DQN two, with an
+optimizer of torch; SAC two. The rows of PPO's policy are recorded. Then `clone` learns with MARWIL from the records
+alone, and plays episodes only for evaluation.
 
     python examples/04_three_algorithms_and_a_clone.py
 """
@@ -18,7 +18,7 @@ RANDOM_RETURN = 22.0
 
 
 def school() -> mf.Experiment:
-    """Three policies learn side by side, each from its own two carts; the rows of `ppo` are recorded."""
+    """Return the run in which three policies learn, each from its own two carts; the rows of `ppo` are recorded."""
     return mf.Experiment(
         env=mf.Env(cartpole_team.parallel_env, {"num_agents": 6}, num_envs=8),
         policies={
@@ -47,7 +47,7 @@ def school() -> mf.Experiment:
 
 
 def watching(folder: str) -> mf.Experiment:
-    """`clone` learns from what `ppo` did, the bad and the good, each row three times; it ends with the records."""
+    """Return the run in which `clone` learns from all rows of `ppo`, each three times; it ends with the records."""
     return mf.Experiment(
         env=mf.Env("marlflow.offline.environment.recorded_environment", {"folder": folder, "passes": 3}),
         policies={"clone": mf.Policy(mf.MARWIL(batch_agent_steps=1_600, beta=1.0))},
@@ -60,7 +60,7 @@ def watching(folder: str) -> mf.Experiment:
 
 
 def main() -> None:
-    """Trains three, then one from their records, and says what each came to."""
+    """Train three policies, then one from the records, and print the final evaluation of each."""
     result = mf.train(school())
     print(f"chance: {RANDOM_RETURN:.0f}")
     for name, policy in result.metrics["policies"].items():

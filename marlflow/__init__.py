@@ -250,7 +250,11 @@ _RENAMED = {
     "Checkpoints": "CheckpointConfig",
     "Cosine": "CosineDecay",
     "Inference": "InferencePlacement",
+    "KeptMatchmaker": "StatefulMatchmaker",
     "MetricsRecord": "Report",
+    "Normalise": "Normalize",
+    "Optimiser": "Optimizer",
+    "Part": "LossGroup",
     "Placement": "LearnerPlacement",
     "PolicyPlacement": "PlacementOverrides",
     "Recorded": "OfflineData",
@@ -258,6 +262,7 @@ _RENAMED = {
     "RuntimeChoice": "RuntimeConfig",
     "Setting": "ScheduledFloat",
     "Step": "PiecewiseConstant",
+    "TorchOptimiser": "TorchOptimizer",
     "at_start": "initial_value",
 }
 
@@ -275,7 +280,7 @@ def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] |
 
 
 def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None = None) -> str:
-    """Who would get which CPU, GPU and machine, as `marlflow plan` prints it; otherwise as `plan`.
+    """Return the CPU, GPU and machine of each process, as `marlflow plan` prints it; otherwise as `plan`.
 
     On several machines this is one way to fill them: Ray decides when the run starts.
     """

@@ -1,6 +1,6 @@
 """Advantage actor-critic, A2C (Mnih et al., 2016, arXiv:1602.01783, synchronous).
 
-Collects on-policy rows, estimates advantages, takes one policy-gradient step, publishes, and discards the rows. With
+Collects on-policy rows, estimates advantages, takes one policy-gradient step, and discards the rows. With
 `microbatches`, one step averages the gradients of several batches.
 """
 
@@ -31,7 +31,7 @@ from marlflow.stages import Advantages, ApplyGradients, Average, ComputeGradient
 
 @dataclass(frozen=True)
 class ActorCriticAlgorithm(LearningAlgorithm):
-    """Base of A2C and its asynchronous variants: an actor and a critic trained with one loss."""
+    """Base of A2C and its asynchronous variants."""
 
     learning_rate: ScheduledFloat = 7e-4
     discount: ScheduledFloat = 0.99

@@ -1,7 +1,7 @@
 """Asynchronous advantage actor-critic, A3C (Mnih et al., 2016, arXiv:1602.01783, algorithm S3).
 
-Each worker computes gradients of its own fragments with the weights that it acts with. The learner applies each
-gradient on arrival, and that worker continues with the resulting weights.
+Each worker computes gradients of its own fragments. The learner applies each gradient on arrival, and that worker
+continues with the resulting weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Algorithm protocol, its capabilities, and the base class of learning algorithms."""
+"""The Algorithm protocol, its capabilities, and the base classes of learning algorithms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from marlflow.replay.protocol import Replay
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One of the policies that a learner trains: what its agents see and do, and the model of its network."""
+    """The spaces of one policy of a learner, and the model of its network."""
 
     spaces: Spaces
     model: TorsoConfig
@@ -42,24 +42,26 @@ Experience: TypeAlias = Literal["on-policy", "off-policy", "offline", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The uses and needs of an algorithm.
-
-    actions: gymnasium space names that it can act in. experience: on-policy rows, off-policy rows of any age, recorded
-    (offline) rows, or none. trains_on: the item type of its loss; NoneType if it does not learn. replay: has a replay
-    buffer. state: needs the column `state` (the environment's global state). tasks: needs an environment with tasks.
-    memory: whether recurrent models are refused or needed. learns_on: in a learner process, or in a replica on every
-    rollout worker (see learn.replicas). joint: one learner trains several policies, on joint rows of all.
-    """
+    """The uses and needs of an algorithm."""
 
     actions: tuple[str, ...]
+    """The gymnasium spaces that it can act in, by name."""
     experience: Experience
+    """On-policy rows, off-policy rows of any age, recorded (offline) rows, or none."""
     trains_on: type = NoneType
+    """The item type of its loss; NoneType if it does not learn."""
     replay: bool = False
+    """Whether it has a replay buffer."""
     state: bool = False
+    """Whether it needs the column `state`, the environment's global state."""
     tasks: bool = False
+    """Whether it needs an environment with tasks."""
     memory: Literal["refused", "needed"] = "refused"
+    """Whether recurrent models are refused or needed."""
     learns_on: LearnsOn = "learner"
+    """In a learner process, or in a replica on every rollout worker."""
     joint: bool = False
+    """Whether one learner trains several policies, on joint rows of all."""
 
     @property
     def learns(self) -> bool:
@@ -71,9 +73,8 @@ class Capabilities:
 class Algorithm(Protocol):
     """An algorithm: settings, and factories of its parts.
 
-    The configuration names it by `_target_`, a user's class as well as marlflow's. Derive algorithms of one policy from
-    LearningAlgorithm and algorithms of several policies from JointAlgorithm; these lack only a network, losses and a
-    plan.
+    The configuration names its class, marlflow's or a user's, by `_target_`. Derive from LearningAlgorithm (one policy)
+    or JointAlgorithm (several), which lack only a network, losses and a plan.
     """
 
     name: ClassVar[str]
@@ -86,18 +87,18 @@ class Algorithm(Protocol):
 
     @property
     def replay_shards(self) -> int:
-        """Number of replay buffers that it uses."""
+        """Number of replay buffers."""
         ...
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> Sequence[Problem | str]:
         """Return why it cannot be used with these spaces, model or settings; empty if it can.
 
-        A Problem whose subject is the algorithm's name is reported of the policy; a sentence comes after its name.
+        Sentences are prefixed with the policy's name.
         """
         ...
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        """Make the actor of a policy, which runs on the rollout workers."""
+        """Make a policy's actor, which runs on the rollout workers."""
         ...
 
     def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
@@ -105,27 +106,26 @@ class Algorithm(Protocol):
         ...
 
     def replay(self, name: str, seed: int) -> StoredReplay[Any]:
-        """Make the replay buffer or one shard; called in the replay's process."""
+        """Make the replay buffer or one shard; called in its process."""
         ...
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        """Make the dataflow from experience to weights, with `replay_shards` replays."""
+        """Make the dataflow from experience to weights."""
         ...
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        """Return the current values of scheduled settings after `agent_steps` of its learner's policies together.
+        """Return the scheduled settings after `agent_steps` of all the learner's policies.
 
-        The actor, learner and replays get them before each round, and use the names that they know.
+        Sent to actor, learner and replays before each round.
         """
         ...
 
 
 class TorchAlgorithm:
-    """What LearningAlgorithm and JointAlgorithm share: settings, their checks, and how a learner is made.
+    """Settings, their checks, and the learner, for LearningAlgorithm and JointAlgorithm.
 
-    The learner is built from the network and losses and from the fields `learning_rate` (required), `max_grad_norm` and
-    `optimizer`. An algorithm with a replay buffer also adds `replay`. Valid ranges of fields are in experiment.ranges,
-    by name; any other whole number must be at least 1, or at least 0 if named in `non_negative_fields`.
+    Valid ranges of fields are in config.ranges, by name; any other whole number must be at least 1, or at least 0 if
+    named in `non_negative_fields`.
     """
 
     name: ClassVar[str]
@@ -184,9 +184,9 @@ class TorchAlgorithm:
         return True
 
     def _normalizing_problems(self, model: TorsoConfig) -> Iterator[Problem]:
-        asked = {"normalize_observations": model, "normalize_values": self}
-        for setting, where in asked.items():
-            if getattr(where, setting, False) and not self.learner_sees_every_row:
+        settings = {"normalize_observations": model, "normalize_values": self}
+        for setting, owner in settings.items():
+            if getattr(owner, setting, False) and not self.learner_sees_every_row:
                 reason, remedy = "its learner does not see all rows", "leave it off, or use ppo"
                 yield Problem(f"cannot do {setting}", self.name, reason, remedy)
 
@@ -195,28 +195,28 @@ class TorchAlgorithm:
             value = getattr(self, field.name)
             # Annotations are strings here; a field that may be scheduled is annotated as a setting.
             if isinstance(value, Schedule) and not re.search(r"\b(ScheduledFloat|Schedule)\b", str(field.type)):
-                says = f"cannot change {field.name} while it learns"
-                yield Problem(says, self.name, remedy="give it a number")
+                message = f"cannot change {field.name} while it learns"
+                yield Problem(message, self.name, remedy="give it a number")
 
     def _minibatch_problems(self) -> Iterator[Problem]:
         batch, minibatch = (getattr(self, f"{kind}_agent_steps", 0) for kind in ("batch", "minibatch"))
         if 1 <= batch < minibatch:
-            says = f"cannot cut batches of {batch} agent steps into minibatches of {minibatch}"
-            yield Problem(says, self.name, remedy="lower minibatch_agent_steps")
+            message = f"cannot cut batches of {batch} agent steps into minibatches of {minibatch}"
+            yield Problem(message, self.name, remedy="lower minibatch_agent_steps")
 
 
 class LearningAlgorithm(TorchAlgorithm):
-    """Base of algorithms of one policy: a frozen dataclass derives from it and adds `network`, `losses` and `plan`.
+    """Base of algorithms of one policy: frozen dataclasses that add `network`, `losses` and `plan`.
 
-    Its fields `learning_rate` (required), `max_grad_norm` and `optimizer` are the learner's. With a replay buffer it
-    also adds `replay`.
+    Sizes are in agent steps of the policy. The fields `learning_rate` (required), `max_grad_norm` and `optimizer` are
+    the learner's. With a replay buffer, add `replay`.
     """
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Any:
         """Make a torch module with an `actor`, whose parameters are published, and optionally a `critic`.
 
-        Stages that estimate values need `critic`: it maps observations [N, ...], and memories [N, ...] if the model is
-        recurrent, to values [N].
+        `critic` maps observations [N, ...], and memories [N, ...] if recurrent, to values [N], for stages that estimate
+        values.
         """
         raise NotImplementedError(f"{type(self).__name__} has no network(spaces, model, seed)")
 
@@ -238,16 +238,12 @@ class LearningAlgorithm(TorchAlgorithm):
 class JointAlgorithm(TorchAlgorithm):
     """Base of algorithms that train several policies on joint rows: add `network`, `losses` and `plan`.
 
-    Its capabilities have `joint=True` and `trains_on=JointBatch`. Its fields `learning_rate` (required),
-    `max_grad_norm` and `optimizer` are the learner's. `experience` of its plan is the joint stream: a `Concat` gathers
-    it, and a `Join` at the learner makes the joint rows.
+    Capabilities need `joint=True` and `trains_on=JointBatch`. The plan's `experience` is the joint stream, gathered by
+    a `Concat` and made joint rows by a `Join` at the learner.
     """
 
     def network(self, members: Mapping[str, Member], seed: int) -> Any:
-        """Make a torch module with `actors`: an actor per policy, with its own parameters, which are published.
-
-        `members` are the policies of the learner, in order.
-        """
+        """Make a torch module with `actors`: an actor per policy of `members`, with its own published parameters."""
         raise NotImplementedError(f"{type(self).__name__} has no network(members, seed)")
 
     def losses(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
@@ -255,7 +251,7 @@ class JointAlgorithm(TorchAlgorithm):
         raise NotImplementedError(f"{type(self).__name__} has no losses(members)")
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        """Make the actor of one policy, in a network of that policy alone: its shape must not depend on the others."""
+        """Make one policy's actor, in a network of it alone: its shape must not depend on the others."""
         actor: Actor = self.network({"policy": Member(spaces, model)}, seed).actors["policy"]
         return actor
 
@@ -268,8 +264,8 @@ class JointAlgorithm(TorchAlgorithm):
 def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> Iterator[Problem]:
     """Yield why an algorithm cannot act in the action space."""
     action, *others = spaces.action, *capabilities.actions
-    wanted = " or ".join([*filter(None, [", ".join(others[:-1])]), others[-1]])
-    remedy = f"it needs {wanted} actions"
+    supported = " or ".join([*filter(None, [", ".join(others[:-1])]), others[-1]])
+    remedy = f"it needs {supported} actions"
     if type(action).__name__ not in capabilities.actions:
         yield cannot_act(name, spaces, remedy=remedy)
     # Networks output floats; a Box of integers would need rounding. Policies that only act may still use one.
@@ -278,24 +274,24 @@ def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> It
 
 
 def cannot_act(name: str, spaces: Spaces, reason: str = "", remedy: str = "") -> Problem:
-    """Return the problem of an algorithm that cannot act in these spaces."""
-    says = f"cannot act in {describe_space(spaces.action)}"
-    return Problem(says, name, reason, remedy, kind=ProblemKind.CANNOT_ACT)
+    """Return the problem of an unsupported action space."""
+    message = f"cannot act in {describe_space(spaces.action)}"
+    return Problem(message, name, reason, remedy, kind=ProblemKind.CANNOT_ACT)
 
 
 def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -> Iterator[Problem]:
-    """Yield why an algorithm cannot learn with a model: memory refused, or memory needed."""
-    remembers, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
-    if remembers and capabilities.memory == "refused":
+    """Yield why an algorithm cannot learn with a model: memory refused, or needed."""
+    is_recurrent, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
+    if is_recurrent and capabilities.memory == "refused":
         reason = "it does not look at rows in their order"
         remedy = "use recurrent_ppo or r2d2, or a model without memory, such as mlp"
         yield Problem(f"cannot learn with {kind}, which has memory", name, reason, remedy)
-    if not remembers and capabilities.memory == "needed":
+    if not is_recurrent and capabilities.memory == "needed":
         remedy = "or use ppo or dqn, which need none"
         yield Problem(f"needs a model with memory, gru or lstm, not {kind}", name, remedy=remedy)
 
 
 def describe_space(space: Any) -> str:
-    """Return a short description of a space for errors: `Discrete(5)`, `Box(2,)`."""
+    """Return a short description for errors: `Discrete(5)`, `Box(2,)`."""
     shape = getattr(space, "shape", None)
     return f"Box{shape}" if type(space).__name__ == "Box" else str(space)

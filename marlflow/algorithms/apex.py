@@ -1,8 +1,7 @@
 """Ape-X: distributed prioritized experience replay with DQN (Horgan et al., 2018, arXiv:1803.00933).
 
 Environments explore with different epsilons, workers compute initial priorities, replay shards receive batches
-round-robin, and one learner trains on draws of whichever shard is ready. A limit, not a ratio, ties draws to stored
-rows, so nothing waits for the learner.
+round-robin, and one learner trains on draws of whichever shard is ready.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ from marlflow.stages import (
 class ApeX(DQN):
     """Ape-X's settings: DQN's with other defaults, and its own.
 
-    `replay_shards` replays share `replay_agent_steps` and `learning_starts_agent_steps`. At least
-    `train_every_agent_steps` are stored per update; a slower learner blocks nothing. Env i of N explores with
-    `epsilon ** (1 + i * epsilon_ladder / (N - 1))`.
+    `replay_shards` share `replay_agent_steps` and `learning_starts_agent_steps`. At least `train_every_agent_steps` are
+    stored per update. Env i of N explores with `epsilon ** (1 + i * epsilon_ladder / (N - 1))`.
     """
 
     name: ClassVar[str] = "apex"
@@ -57,24 +55,24 @@ class ApeX(DQN):
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         # Each shard waits for its share of `learning_starts_agent_steps`.
         starts, shards = -(-self.learning_starts_agent_steps // len(replays)), range(len(replays))
-        dealt = (
+        batches = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
             .then(NStep(self.n_step, self.discount), at=replays[0])
             .then(InitialPriorities(), at=learner)
             .split(Rotation(len(replays)), shards)
         )
-        drawn = {
+        draws = {
             f"shard_{shard}": merge(
                 # Stored rows earn draws: none before learning starts, and not endlessly on unchanged rows.
                 AtMost(store=AgentSteps(self.train_every_agent_steps, starts), draw=1),
                 name=f"Shard {shard}",
-                store=dealt[shard].then(Insert(), at=replay, name=f"Insert {shard}"),
+                store=batches[shard].then(Insert(), at=replay, name=f"Insert {shard}"),
                 draw=source(Draw(self.batch_agent_steps), at=replay, name=f"Draw {shard}"),
             ).only("draw")
             for shard, replay in enumerate(replays)
         }
         learned = (
-            merge(Freely(), name="Shards", **drawn)
+            merge(Freely(), name="Shards", **draws)
             # Bounds the draws that wait for the learner (back pressure).
             .queue(self.draws_ahead, name="Draws")
             .then(Learn(), at=learner)
@@ -82,11 +80,11 @@ class ApeX(DQN):
             .then(Publish(every=self.publish_every_updates), at=learner)
             .split(ByShard(), shards)
         )
-        returned = {
+        priorities = {
             f"shard_{shard}": learned[shard].then(Reprioritize(), at=replay, name=f"Reprioritize {shard}")
             for shard, replay in enumerate(replays)
         }
-        return Plan("apex", output=merge(Freely(), name="Returned", **returned))
+        return Plan("apex", output=merge(Freely(), name="Returned", **priorities))
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QActor:
         actor = self.network(spaces, model, seed).actor

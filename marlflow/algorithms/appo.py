@@ -1,8 +1,8 @@
 """Asynchronous Proximal Policy Optimization, APPO: PPO's clipped loss on V-trace advantages.
 
-As IMPALA (Espeholt et al., 2018, arXiv:1802.01561), but trains on each batch several times. The clipped ratio (Schulman
-et al., 2017, arXiv:1707.06347) is to the policy at the start of the batch; V-trace corrects from the behavior policy to
-that one (Hilton et al., 2022, arXiv:2110.00641, section 3).
+As IMPALA (Espeholt et al., 2018, arXiv:1802.01561), with several epochs per batch. The clipped ratio (Schulman et al.,
+2017, arXiv:1707.06347) is to the policy at the start of the batch; V-trace corrects from the behavior policy to that
+one (Hilton et al., 2022, arXiv:2110.00641, section 3).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from marlflow.stages import Concat, Learn, Normalize, Publish, VTrace
 
 @dataclass(frozen=True)
 class APPO(ActorCriticAlgorithm):
-    """APPO's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
+    """APPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "appo"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", EstimatedBatch)
@@ -63,7 +63,7 @@ class APPO(ActorCriticAlgorithm):
 
 
 class APPOLoss(PPOLoss):
-    """PPO's loss with the ratio to the policy at the start of the batch instead of the behavior policy."""
+    """PPO's loss with the ratio to the policy at the start of the batch."""
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         # `logp` is from VTrace, at the start of the batch; `behavior_logp` is from sampling.

@@ -1,7 +1,4 @@
-"""Behavioral cloning, BC (Pomerleau, 1989).
-
-Collects recorded rows, increases their actions' likelihood, publishes, and discards the rows.
-"""
+"""Behavioral cloning, BC (Pomerleau, 1989): increases the likelihood of recorded actions."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from marlflow.stages import Concat, Learn, Publish
 
 @dataclass(frozen=True)
 class BC(LearningAlgorithm):
-    """BC's settings. Sizes are in recorded agent steps; an update is one optimizer step."""
+    """BC's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "bc"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "offline", Batch)

@@ -41,7 +41,7 @@ class C51Loss:
     def priorities(
         self, module: DistributionalQNetwork, target_module: DistributionalQNetwork, minibatch: Mapping[str, Tensor]
     ) -> Tensor:
-        """Return each row's divergence, [N], without learning."""
+        """Return each row's divergence, [N]."""
         logits_tm1 = module.logits(minibatch["obs"])
         return self._divergence(logits_tm1, module, target_module, minibatch).clamp(min=0.0)
 

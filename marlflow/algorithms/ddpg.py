@@ -1,7 +1,7 @@
 """Deep Deterministic Policy Gradient, DDPG (Lillicrap et al., 2016, arXiv:1509.02971).
 
-Stores every row in a replay buffer and trains in an exact ratio to the rows stored: a critic, and an actor that
-maximizes it. Exploration noise is independent Gaussian, as good as the paper's (arXiv:1802.09477).
+Stores every row in a replay buffer and trains a critic, and an actor that maximizes it, in an exact ratio to the rows
+stored. Exploration noise is independent Gaussian, as good as the paper's (arXiv:1802.09477).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 @dataclass(frozen=True)
 class DDPG(OffPolicyActorCritic):
-    """DDPG's settings. Sizes are in agent steps of the policy; an update is one optimizer step of each loss group."""
+    """DDPG's settings; an update is one optimizer step of each loss group."""
 
     name: ClassVar[str] = "ddpg"
     capabilities: ClassVar[Capabilities] = Capabilities(("Box",), "off-policy", Transitions, replay=True)

@@ -1,7 +1,7 @@
 """Decentralized distributed PPO, DD-PPO (Wijmans et al., 2020, arXiv:1911.00357).
 
-PPO without a central learner: each rollout worker has a replica that trains on its own rows. Gradients are all-reduced
-at each step, so replicas stay identical; neither rows nor weights are sent between processes.
+Each rollout worker has a replica that trains on its own rows. Gradients are all-reduced at each step, so replicas stay
+identical; neither rows nor weights are sent between processes.
 """
 
 from __future__ import annotations

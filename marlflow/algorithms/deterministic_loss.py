@@ -20,7 +20,7 @@ from marlflow.policy.torso import TorsoConfig, build_torso
 
 
 class DeterministicNetwork(nn.Module):
-    """An actor and `critics` critics; raises ConfigInvalid unless actions are a Box."""
+    """An actor and its critics; raises ConfigInvalid unless actions are a Box."""
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, critics: int, exploration_noise: float, seed: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class DeterministicNetwork(nn.Module):
 
 
 class Smoothing(NamedTuple):
-    """Target policy smoothing: noise on actions in [-1, 1], its standard deviation and clip range."""
+    """Target policy smoothing: standard deviation and clip range of noise on actions in [-1, 1]."""
 
     noise: float
     clip: float
@@ -46,7 +46,6 @@ class DeterministicCriticsLoss:
         self.smoothing, self.noise_per_row = smoothing, 0 if smoothing is None else action_size
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Set `target_noise` and `target_noise_clip`, if actions are smoothed."""
         if self.smoothing is not None:
             noise, clip = self.smoothing
             self.smoothing = Smoothing(values.get("target_noise", noise), values.get("target_noise_clip", clip))

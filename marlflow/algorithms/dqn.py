@@ -34,9 +34,9 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprior
 
 @dataclass(frozen=True)
 class DQN(OffPolicyAlgorithm):
-    """DQN's settings. Sizes are in agent steps of the policy; an update is one optimizer step.
+    """DQN's settings; an update is one optimizer step.
 
-    More than one of `atoms` makes action values distributions over that many values from `value_min` to `value_max`.
+    With more than one of `atoms`, values are distributions over that many values from `value_min` to `value_max`.
     """
 
     name: ClassVar[str] = "dqn"
@@ -88,11 +88,11 @@ class DQN(OffPolicyAlgorithm):
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = super().validate(spaces, model)
         if self.atoms > 1 and isinstance(self.huber_delta, Schedule):
-            says = "with atoms has no Huber loss, so huber_delta cannot change"
-            problems.append(Problem(says, self.name, remedy="give it a number"))
+            message = "with atoms has no Huber loss, so huber_delta cannot change"
+            problems.append(Problem(message, self.name, remedy="give it a number"))
         if self.atoms > 1 and not self.value_min < self.value_max:
-            says = f"needs value_min below value_max, not {self.value_min} and {self.value_max}"
-            problems.append(Problem(says, self.name))
+            message = f"needs value_min below value_max, not {self.value_min} and {self.value_max}"
+            problems.append(Problem(message, self.name))
         return problems
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | DistributionalQNetwork:

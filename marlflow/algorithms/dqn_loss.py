@@ -1,4 +1,4 @@
-"""The (double) Q-learning loss, by autograd for any network or in closed form for small ones on a CPU."""
+"""The (double) Q-learning loss, by autograd or in closed form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DQNLoss:
         return loss(module, target_module, minibatch)
 
     def composed(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the loss of a minibatch of Transitions, differentiable, for any network."""
+        """Return the differentiable loss of a minibatch of Transitions, for any network."""
         q_tm1 = module(minibatch["obs"])
         error = self._error(q_tm1, module, target_module, minibatch)
         total = (huber_loss(error, self.huber_delta) * minibatch["weight"]).mean()
@@ -38,9 +38,9 @@ class DQNLoss:
         return LossTerms(total, terms, priorities)
 
     def in_closed_form(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the same loss with gradients already set, for small networks on a CPU, at half the cost."""
+        """Return the same loss with gradients already set, for small networks on a CPU."""
         with torch.inference_mode():
-            ahead, next_obs, mask = QPass(module, minibatch["obs"]), minibatch["next_obs"], minibatch.get("next_mask")
+            forward, next_obs, mask = QPass(module, minibatch["obs"]), minibatch["next_obs"], minibatch.get("next_mask")
             q_t_value = target_module(next_obs)
             q_t_selector = module(next_obs) if self.double else q_t_value
             rows = TransitionRows(
@@ -51,14 +51,14 @@ class DQNLoss:
                 mask_t=None if mask is None else mask.numpy(),
             )
             terms, d_q, error = q_learning_gradient(
-                ahead.q.numpy(), q_t_selector.numpy(), q_t_value.numpy(), rows, self.huber_delta
+                forward.q.numpy(), q_t_selector.numpy(), q_t_value.numpy(), rows, self.huber_delta
             )
             # Accumulates the parameters' gradients, so no backward pass is needed: the loss is None below.
-            ahead.pull(torch.from_numpy(d_q))
+            forward.pull(torch.from_numpy(d_q))
         return LossTerms(None, terms, torch.from_numpy(abs(error)))
 
     def priorities(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> Tensor:
-        """Return each row's absolute TD error, [N], without learning."""
+        """Return each row's absolute TD error, [N]."""
         return self._error(module(minibatch["obs"]), module, target_module, minibatch).abs()
 
     def _error(

@@ -1,7 +1,7 @@
 """IMPALA (Espeholt et al., 2018, arXiv:1802.01561).
 
-Sampling and learning are fully asynchronous: excess fragments are dropped, oldest first, and V-trace corrects for the
-lag between the behavior policy and the learner.
+Sampling and learning are asynchronous: excess fragments are dropped, oldest first, and V-trace corrects for the lag
+between the behavior policy and the learner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from marlflow.stages import Concat, Learn, Publish, VTrace
 
 @dataclass(frozen=True)
 class IMPALA(ActorCriticAlgorithm):
-    """IMPALA's settings. Sizes are in agent steps of the policy; a batch is one optimizer step."""
+    """IMPALA's settings; a batch is one optimizer step."""
 
     name: ClassVar[str] = "impala"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", EstimatedBatch)

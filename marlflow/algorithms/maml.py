@@ -1,13 +1,9 @@
 """Model-Agnostic Meta-Learning, MAML (Finn, Abbeel and Levine, 2017, arXiv:1703.03400), algorithm 3.
 
-Each environment has its own task, set by `reset(seed, options={"task": n})`. Rollout workers sample with the
-published parameters, adapt them by policy-gradient steps, and sample again; the learner differentiates through these
-steps to update the initial parameters. Evaluation does not adapt.
-
-The meta-gradient is equation 4, by autograd; the inner step's derivative is the low-variance curvature of Rothfuss et
-al. (2019, arXiv:1810.06784), less biased than that of the likelihood. As in the paper, the first samples get no credit
-for the second ones (Al-Shedivat et al., 2018, arXiv:1710.03641, have that term). Trains for several epochs with PPO's
-clipping.
+Each environment has its own task, set by `reset(seed, options={"task": n})`. Rollout workers sample with the published
+parameters, adapt them by policy-gradient steps, and sample again; the learner differentiates through these steps. The
+meta-gradient is equation 4, by autograd, with the low-variance curvature of Rothfuss et al. (2019, arXiv:1810.06784)
+and PPO's clipping; the first samples get no credit for the second ones. Evaluation does not adapt.
 """
 
 from __future__ import annotations
@@ -121,7 +117,7 @@ def _network(spaces: Spaces, model: TorsoConfig, seed: int) -> CategoricalActor:
 
 
 class MetaActor(nn.Module):
-    """The initial `actor` of all tasks; critics are fitted to each task's rows."""
+    """The initial `actor` of all tasks."""
 
     def __init__(self, actor: CategoricalActor) -> None:
         super().__init__()

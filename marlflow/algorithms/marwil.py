@@ -1,7 +1,7 @@
 """Monotonic advantage re-weighted imitation learning, MARWIL (Wang et al., 2018, NeurIPS).
 
-Learns from recorded rows of any quality: estimates advantages from returns and the critic, increases the likelihood of
-actions that did better than expected, publishes, and discards the rows.
+Learns from recorded rows of any quality: estimates advantages from returns and the critic, and increases the likelihood
+of actions that did better than expected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SMALLEST_SCALE = 1e-8
 
 @dataclass(frozen=True)
 class MARWIL(LearningAlgorithm):
-    """MARWIL's settings. Sizes are in recorded agent steps; an update is one optimizer step.
+    """MARWIL's settings; an update is one optimizer step.
 
     Value targets are returns (GAE with lambda 1), bootstrapped at a segment's end.
     """
@@ -73,10 +73,7 @@ class MARWIL(LearningAlgorithm):
 
 
 class Imitator(ActorCritic):
-    """An actor-critic with a moving average of squared advantages, `mean_square`, [].
-
-    It moves by `scale_rate` per batch, after training on the batch.
-    """
+    """An actor-critic with a moving average of squared advantages, `mean_square`, []."""
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, scale_start: float, scale_rate: float, seed: int) -> None:
         super().__init__(spaces, model, model, seed)
@@ -85,7 +82,7 @@ class Imitator(ActorCritic):
         self._scale_rate = scale_rate
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
-        """Update the moving average with a batch's `advantage`."""
+        """Move the average by `scale_rate` towards a batch's, after training on it."""
         with torch.no_grad():
             self.mean_square.copy_(moving_average(self.mean_square, columns["advantage"].square(), self._scale_rate))
 

@@ -19,10 +19,9 @@ from marlflow.replay.sampling import Prioritized, Uniform
 
 
 class OffPolicyAlgorithm(LearningAlgorithm):
-    """Base of algorithms with a replay buffer and a target network: a frozen dataclass derives from it.
+    """Base of algorithms with a replay buffer and a target network.
 
-    It defines these fields, of which `n_step` defaults to 1, and adds `network()`, `losses()` and `plan()`. Sizes are
-    in agent steps of the policy.
+    A frozen dataclass derives from it, defines these fields, and adds `network()`, `losses()` and `plan()`.
     """
 
     has_target: ClassVar[bool] = True
@@ -33,12 +32,12 @@ class OffPolicyAlgorithm(LearningAlgorithm):
     n_step: int = 1
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        """Return why it cannot be used here; learning has to start before the replay buffer is full."""
         problems = super().validate(spaces, model)
+        # Learning has to start before the replay buffer is full.
         if self.learning_starts_agent_steps > self.replay_agent_steps:
             starts, holds = self.learning_starts_agent_steps, self.replay_agent_steps
-            says = f"would start learning after {starts} agent steps, but its replay holds {holds}"
-            problems.append(Problem(says, self.name, remedy="raise replay_agent_steps"))
+            message = f"would start learning after {starts} agent steps, but its replay holds {holds}"
+            problems.append(Problem(message, self.name, remedy="raise replay_agent_steps"))
         return problems
 
     def sampling(self) -> Uniform | Prioritized:
@@ -63,8 +62,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     actor_only_settings: ClassVar[frozenset[str]] = frozenset({"acts_uniformly", "exploration_noise"})
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        """Return why it cannot be used here; a Box of actions needs bounds."""
         problems = super().validate(spaces, model)
+        # Random actions are drawn between the bounds of a Box.
         if isinstance(spaces.action, gym.Box) and (problem := box_problem(spaces.action)):
             problems.append(cannot_act(self.name, spaces, reason=problem))
         return problems

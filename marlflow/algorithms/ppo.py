@@ -1,7 +1,6 @@
 """Proximal Policy Optimization, PPO (Schulman et al., 2017, arXiv:1707.06347).
 
-Collects an on-policy batch, estimates advantages (GAE), trains for several epochs with the clipped surrogate loss,
-publishes, and discards the rows.
+Collects an on-policy batch, estimates advantages (GAE), and trains for several epochs with the clipped surrogate loss.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Pub
 
 @dataclass(frozen=True)
 class PPO(LearningAlgorithm):
-    """PPO's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
+    """PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)

@@ -1,4 +1,4 @@
-"""PPO's loss, by autograd for any network or in closed form for small ones on a CPU."""
+"""PPO's loss, by autograd or in closed form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PPOLoss:
         return self.in_closed_form(module, minibatch) if DensePass.fits(module) else self.composed(module, minibatch)
 
     def composed(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the loss of a minibatch of an EstimatedBatch, differentiable, for any network and actions."""
+        """Return the differentiable loss of a minibatch of an EstimatedBatch, for any network and actions."""
         outputs, value = module(minibatch["obs"])
         return self.of_rows(module.actor, module.value_error, outputs, value, minibatch, torch.mean)
 
@@ -73,9 +73,9 @@ class PPOLoss:
         return LossTerms(total, terms)
 
     def in_closed_form(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the same loss with gradients already set, for small networks on a CPU, at less than half the cost."""
+        """Return the same loss with gradients already set, for small networks on a CPU."""
         with torch.inference_mode():
-            ahead = DensePass(module, minibatch["obs"])
+            forward = DensePass(module, minibatch["obs"])
             mask = minibatch.get("action_mask")
             rows = PPORows(
                 action=minibatch["action"].numpy(),
@@ -87,8 +87,8 @@ class PPOLoss:
             )
             now = self.coefficients
             terms, d_logits, d_value = ppo_gradient(
-                ahead.logits.numpy(),
-                ahead.value.numpy(),
+                forward.logits.numpy(),
+                forward.value.numpy(),
                 rows,
                 clip_range=now.clip_range,
                 value=now.value,
@@ -96,7 +96,7 @@ class PPOLoss:
                 value_clip_range=now.value_clip_range,
             )
             # Accumulates the parameters' gradients, so no backward pass is needed: the loss is None below.
-            ahead.pull(torch.from_numpy(d_logits), torch.from_numpy(d_value))
+            forward.pull(torch.from_numpy(d_logits), torch.from_numpy(d_value))
         return LossTerms(None, terms)
 
     def _value_loss(self, value: Tensor, minibatch: Mapping[str, Tensor]) -> Tensor:

@@ -1,7 +1,7 @@
 """Recurrent replay distributed DQN, R2D2 (Kapturowski et al., 2019, https://openreview.net/forum?id=r1lyTjAqYX).
 
-Recurrent Q-learning: the replay buffer stores sequences with the memory before them. The learner refreshes that memory
-on burn-in rows, then trains on the others with n-step double Q-learning on a squashed scale.
+The replay buffer stores sequences with the memory before them. The learner refreshes that memory on burn-in rows, then
+trains on the others with n-step double Q-learning on a squashed scale.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.policy.recurrent_q import RecurrentQNetwork
+from marlflow.policy.recurrent_actors import RecurrentQNetwork
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized
@@ -30,7 +30,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, Reprior
 
 @dataclass(frozen=True)
 class R2D2(LearningAlgorithm):
-    """R2D2's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
+    """R2D2's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "r2d2"
     capabilities: ClassVar[Capabilities] = Capabilities(

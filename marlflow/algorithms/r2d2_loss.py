@@ -15,7 +15,7 @@ from marlflow.losses.recurrent_q_learning import (
     sequence_priority,
     squashed_double_q_target,
 )
-from marlflow.policy.recurrent_q import RecurrentQNetwork
+from marlflow.policy.recurrent_actors import RecurrentQNetwork
 
 
 class R2D2Loss:
@@ -25,7 +25,9 @@ class R2D2Loss:
     """
 
     def __init__(self, burn_in: int, squash_epsilon: float, max_share: float) -> None:
-        self.burn_in, self.squash_epsilon, self.max_share = burn_in, squash_epsilon, max_share
+        self.burn_in = burn_in
+        self.squash_epsilon = squash_epsilon
+        self.max_share = max_share
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # Nothing of this loss is scheduled.

@@ -1,8 +1,7 @@
 """Recurrent Proximal Policy Optimization: PPO (Schulman et al., 2017, arXiv:1707.06347) on sequences of rows.
 
-As PPO, but trains on sequences: the network is unrolled from the memory stored with a sequence's first row, and
-gradients flow back to there (truncated backpropagation through time). For what matters in practice see Ni et al.,
-"Recurrent model-free RL can be a strong baseline for many POMDPs", ICML 2022, arXiv:2110.05038.
+The network is unrolled from the memory stored with a sequence's first row, with truncated backpropagation through time.
+For what matters in practice see Ni et al., 2022, arXiv:2110.05038.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from marlflow.stages import Advantages, Concat, CutSequences, DropStale, Learn, 
 
 @dataclass(frozen=True)
 class RecurrentPPO(LearningAlgorithm):
-    """Recurrent PPO's settings. Sizes are in agent steps of the policy; an update is one optimizer step."""
+    """Recurrent PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "recurrent_ppo"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", Sequences, memory="needed")
@@ -71,8 +70,8 @@ class RecurrentPPO(LearningAlgorithm):
         problems = super().validate(spaces, model)
         if self.sequence_agent_steps > self.minibatch_agent_steps >= 1:
             lengths = f"{self.sequence_agent_steps} and {self.minibatch_agent_steps}"
-            says = f"needs sequence_agent_steps of at most minibatch_agent_steps, not {lengths}"
-            problems.append(Problem(says, self.name))
+            message = f"needs sequence_agent_steps of at most minibatch_agent_steps, not {lengths}"
+            problems.append(Problem(message, self.name))
         return problems
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActorCritic:
@@ -84,7 +83,7 @@ class RecurrentPPO(LearningAlgorithm):
 
 
 class RecurrentPPOLoss:
-    """PPO's loss of each valid row; the mean over rows is described at `Sequences.weight`."""
+    """PPO's loss of each valid row, weighted by `Sequences.weight`."""
 
     def __init__(self, coefficients: Coefficients) -> None:
         self.by_row = PPOLoss(coefficients)

@@ -33,7 +33,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 @dataclass(frozen=True)
 class SAC(OffPolicyActorCritic):
-    """SAC's settings. Sizes are in agent steps of the policy; an update is one optimizer step of each loss group."""
+    """SAC's settings; an update is one optimizer step of each loss group."""
 
     name: ClassVar[str] = "sac"
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", Transitions, replay=True)
@@ -77,22 +77,22 @@ class SAC(OffPolicyActorCritic):
         return DiscreteNetwork(spaces, model, self.initial_temperature, seed)
 
     def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
-        worth = Temperature(None if self.temperature is None else initial_value(self.temperature))
+        temperature = Temperature(None if self.temperature is None else initial_value(self.temperature))
         critics_loss: BoxCriticsLoss | DiscreteCriticsLoss
         actor_loss: BoxActorLoss | DiscreteActorLoss
         if isinstance(spaces.action, gym.Box):
             size = math.prod(spaces.action_shape)
-            critics_loss = BoxCriticsLoss(worth, size)
-            actor_loss = BoxActorLoss(worth, size, -size if self.target_entropy is None else self.target_entropy)
+            critics_loss = BoxCriticsLoss(temperature, size)
+            actor_loss = BoxActorLoss(temperature, size, -size if self.target_entropy is None else self.target_entropy)
         else:
-            critics_loss = DiscreteCriticsLoss(worth)
-            actor_loss = DiscreteActorLoss(worth, self.target_entropy, self.target_entropy_share)
+            critics_loss = DiscreteCriticsLoss(temperature)
+            actor_loss = DiscreteActorLoss(temperature, self.target_entropy, self.target_entropy_share)
         # In this order: the temperature's loss reads the entropy that the actor's loss computed.
         groups = (
             LossGroup("critics", lambda module: module.critics.parameters(), critics_loss),
             LossGroup("actor", lambda module: module.actor.parameters(), actor_loss),
         )
         # A fixed temperature is not trained.
-        if worth.fixed is not None:
+        if temperature.fixed is not None:
             return groups
         return *groups, LossGroup("temperature", lambda module: [module.log_temperature], TemperatureLoss(actor_loss))

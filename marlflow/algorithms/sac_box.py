@@ -20,7 +20,7 @@ from marlflow.policy.torso import TorsoConfig, build_torso
 
 
 class BoxNetwork(nn.Module):
-    """A squashed Gaussian actor, two critics, and the log of the temperature, initially `temperature`."""
+    """A squashed Gaussian actor, two critics, and the log of the temperature."""
 
     def __init__(self, spaces: Spaces, box: gym.Box, model: TorsoConfig, temperature: float, seed: int) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from marlflow.policy.torso import TorsoConfig, build_torso
 
 
 class DiscreteNetwork(nn.Module):
-    """A softmax actor, two critics, and the log of the temperature, initially `temperature`."""
+    """A softmax actor, two critics, and the log of the temperature."""
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, temperature: float, seed: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class DiscreteNetwork(nn.Module):
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
 
     def probabilities(self, obs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return action probabilities and their logs, [N, A] each; see `legal_probabilities`."""
+        """Return action probabilities and their logs, [N, A] each."""
         return legal_probabilities(self.actor(obs).float(), mask)
 
 
@@ -64,7 +64,9 @@ class DiscreteActorLoss:
     """
 
     def __init__(self, temperature: Temperature, target_entropy: float | None, target_share: float) -> None:
-        self.temperature, self.target_entropy, self.target_share = temperature, target_entropy, target_share
+        self.temperature = temperature
+        self.target_entropy = target_entropy
+        self.target_share = target_share
         self.short_of_target = torch.zeros(0)
 
     def set_schedule(self, values: Mapping[str, float]) -> None:

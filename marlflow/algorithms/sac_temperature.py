@@ -1,7 +1,7 @@
 """SAC's temperature (entropy coefficient), fixed or learned.
 
-Critics, actor and temperature are updated in this order. Critics and actor use the temperature from before; the
-temperature's loss uses the entropy from before the actor's step.
+Critics and actor use the temperature from before the update; its own loss uses the entropy from before the actor's
+step.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Temperature:
 
 
 class EntropySeen(Protocol):
-    """The actor's loss after a call: how far each row's estimated entropy is below its target, [N]."""
+    """The actor's loss: how far each row's estimated entropy is below its target, [N]."""
 
     short_of_target: Tensor
 
 
 class TemperatureLoss:
-    """Raises the temperature while the entropy from the actor's last loss is below its target."""
+    """Raises the temperature while the actor's entropy is below its target."""
 
     def __init__(self, actor_loss: EntropySeen) -> None:
         self._actor_loss = actor_loss

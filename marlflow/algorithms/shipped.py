@@ -1,7 +1,4 @@
-"""All learning algorithms of marlflow with default settings, for suggestions, tables and tests.
-
-This is no registry: configurations name an algorithm by its class.
-"""
+"""All learning algorithms of marlflow with default settings, for suggestions, tables and tests."""
 
 from __future__ import annotations
 

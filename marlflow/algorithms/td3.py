@@ -34,7 +34,7 @@ from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTar
 
 @dataclass(frozen=True)
 class TD3(OffPolicyActorCritic):
-    """TD3's settings. Sizes are in agent steps of the policy; an update is one optimizer step of the critics."""
+    """TD3's settings; an update is one optimizer step of the critics."""
 
     name: ClassVar[str] = "td3"
     capabilities: ClassVar[Capabilities] = Capabilities(("Box",), "off-policy", Transitions, replay=True)

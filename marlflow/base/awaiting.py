@@ -1,7 +1,4 @@
-"""Coroutines that are begun at once, so that one that never waits costs no turn of the event loop.
-
-Python 3.12 has this as eager tasks.
-"""
+"""Start coroutines eagerly, as `asyncio.eager_task_factory` of Python 3.12 does."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ T = TypeVar("T")
 
 
 def begun(coroutine: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
-    """Run a coroutine until it waits; return its result, or an awaitable for the rest. Its exceptions pass through.
+    """Run a coroutine until it waits; return its result, or an awaitable for the rest.
 
-    Call it in a running event loop, if the coroutine may wait. There is no current task until then, so it must not
-    begin with what needs one, such as `asyncio.timeout`.
+    Exceptions pass through. The coroutine must not begin with what needs a current task, such as `asyncio.timeout`.
 
     >>> async def three() -> int:
     ...     return 3
@@ -37,7 +33,7 @@ async def _awaited(coroutine: Coroutine[Any, Any, T], waits_for: Any) -> T:
 
 @types.coroutine
 def _rest(coroutine: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
-    """Await, for a coroutine that was started, everything it waits for, and send it the results."""
+    # Continues after the first value, which `begun` already received by its send(None).
     try:
         while True:
             try:

@@ -1,8 +1,7 @@
 """Batches of experience: columns over rows, and segments.
 
-A row is one decision of one agent. A segment is one agent's consecutive decisions in one episode under one policy. Its
-constant properties and its bootstrap, the observation after its last row, are stored once per segment. So the next
-observation of a row is the segment's next row or its bootstrap, and is never stored twice.
+A row is one decision of one agent; a segment is one agent's consecutive rows in one episode under one policy. A row's
+next observation is the segment's next row or its bootstrap, so no observation is stored twice.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ class Batch(TrainBatch):
     """Whole segments of rows of one policy.
 
     `columns`, [N, ...] each: `obs`, `action`, `reward` (float64, undiscounted), `behavior_logp`, `version`, `t_env`
-    (env steps in the episode before the decision), `t_agent` (this agent's decisions before it), `action_mask` (bool
-    [N, A], only where the agents have one), and what stages add (`advantage`, `value_target`, ...).
+    (env steps in the episode before the decision), `t_agent` (the agent's decisions before it), `action_mask` (bool [N,
+    A], if agents have masks), and those added by stages (`advantage`, `value_target`, ...).
 
-    `segments`, [S, ...] each: `length` (rows), `terminated`, `truncated` (at most one of them), `bootstrap_obs`,
-    `bootstrap_mask` (beside `action_mask`), `carried` (its first row was begun in the fragment before), `agent` (slot),
-    `env`, `lane`, `episode`. The rows of a segment are contiguous and in order.
+    `segments`, [S, ...] each: `length` (rows), `terminated`, `truncated` (at most one of them), `bootstrap_obs` (after
+    the last row), `bootstrap_mask` (with `action_mask`), `carried` (first row begun in the previous fragment), `agent`
+    (slot), `env`, `lane`, `episode`. A segment's rows are contiguous.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {"Fragment": ".gather(Concat(agent_steps=...))"}
@@ -40,26 +39,19 @@ class Batch(TrainBatch):
 
     @property
     def rows(self) -> int:
-        """Number of agent steps."""
         return len(self.columns["reward"])
 
     def columns_for_losses(self) -> dict[str, Array]:
-        """Return `columns` as losses see them: without bookkeeping columns and float64."""
         return for_losses(self.columns)
 
     def mean_version(self) -> float:
-        """Return the mean of the column `version`; NaN without rows."""
         return mean_of(self.columns["version"])
 
     def rows_carried(self) -> int:
-        """Return the number of segments whose first row was begun in the previous fragment."""
         return int(self.segments["carried"].sum())
 
     def __getitem__(self, name: str) -> Array:
-        """Return the column `name`, [N, ...]; a segment's property is repeated for each of its rows.
-
-        Raises ColumnMissing if there is neither.
-        """
+        """Return column `name`, [N, ...], repeating segment properties per row; raises ColumnMissing."""
         if name in self.columns:
             return self.columns[name]
         if name not in self.segments:
@@ -67,24 +59,25 @@ class Batch(TrainBatch):
         return np.repeat(self.segments[name], self.segments["length"], axis=0)
 
     def ends(self) -> Array:
-        """Return the index of each segment's last row, [S]."""
+        """Return each segment's last row index, [S]."""
         return np.cumsum(self.segments["length"]) - 1
 
     def with_columns(self, **columns: Array) -> Batch:
-        """Return this batch with columns added or replaced; the others are shared."""
+        """Return this batch with columns added or replaced."""
+        # The other columns are shared, not copied.
         return Batch({**self.columns, **columns}, self.segments)
 
-    def only(self, keep: Array) -> Batch:
-        """Return the segments selected by `keep` (bool [S])."""
-        rows = np.repeat(keep, self.segments["length"])
+    def only(self, selected: Array) -> Batch:
+        """Return the segments `selected` (bool [S])."""
+        rows = np.repeat(selected, self.segments["length"])
         return Batch(
             {name: column[rows] for name, column in self.columns.items()},
-            {name: column[keep] for name, column in self.segments.items()},
+            {name: column[selected] for name, column in self.segments.items()},
         )
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        """Concatenate the rows of `batches`, in order."""
+        """Concatenate batches in order."""
         if len(batches) == 1:
             return batches[0]
         return Batch(_concat(b.columns for b in batches), _concat(b.segments for b in batches))
@@ -97,7 +90,7 @@ def _concat(tables: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
 
 @dataclass(frozen=True, slots=True)
 class EstimatedBatch(Batch):
-    """A batch whose rows have `value`, `advantage` and `value_target`, float32 [N] each."""
+    """A batch with columns `value`, `advantage` and `value_target`, float32 [N] each."""
 
     made_from: ClassVar[Mapping[str, str]] = {
         "Batch": ".then(Advantages(...), at=learner)",
@@ -107,12 +100,7 @@ class EstimatedBatch(Batch):
 
 @dataclass(frozen=True, slots=True)
 class Transitions(TrainBatch):
-    """Independent n-step transitions drawn from a replay buffer, [B, ...] each.
-
-    `reward` is the discounted n-step sum, `discount` the factor of the value of `next_obs` (discount**k for a window of
-    k steps, 0 after termination), `weight` the importance weight, `row_id` the row's id in its replay buffer,
-    `version` that of the weights which chose the action.
-    """
+    """Independent n-step transitions drawn from a replay buffer, [B, ...] each."""
 
     made_from: ClassVar[Mapping[str, str]] = {
         "Fragment": "a replay (NStep(...), Insert(), and source(Draw(...), at=replay))",
@@ -122,15 +110,19 @@ class Transitions(TrainBatch):
     obs: Array
     action: Array
     reward: Array
+    """Discounted n-step sums."""
     discount: Array
+    """Factor of the value of `next_obs`: discount**k after k steps, 0 after termination."""
     next_obs: Array
     weight: Array
+    """Importance weights."""
     row_id: Array
+    """Ids in the replay buffer."""
     action_mask: Array | None = None
     next_mask: Array | None = None
     version: Array | None = None
+    """Versions of the acting weights."""
 
     @property
     def rows(self) -> int:
-        """Number of agent steps drawn."""
         return len(self.reward)

@@ -1,8 +1,4 @@
-"""Encodes N agents' observations as N rows of the `obs` column, leaf by leaf.
-
-Each leaf takes a few vector operations for all agents. After a failure rows are encoded one at a time, to find the
-first bad observation.
-"""
+"""Encode N agents' observations as N rows of the `obs` column, leaf by leaf."""
 
 from __future__ import annotations
 
@@ -44,13 +40,14 @@ class Encoder:
     def stack(self, observations: Sequence[Any]) -> Array:
         """Encode N observations as rows, [N, *layout.shape], a copy; raises ObservationOutside.
 
-        Accepts lists and other dtypes if the space's dtype can hold the numbers. Extra keys of a Dict are ignored.
+        Accepts lists, dtypes that cast without loss, and extra keys of a Dict.
         """
         if not len(observations):
             return np.empty((0, *self.layout.shape), self.layout.dtype)
         try:
             return self._rows(observations)
         except Unfit:
+            # Encode one row at a time to find the first bad observation.
             return np.concatenate([self._row(index, observation) for index, observation in enumerate(observations)])
 
     def _row(self, index: int, observation: Any) -> Array:
@@ -72,15 +69,14 @@ class _Node(Protocol):
 
 
 class _Branch:
-    """A Dict, or a Tuple of `length`."""
-
+    # A Dict, or a Tuple, which has a `length`.
     def __init__(self, path: Path, children: Sequence[tuple[Any, _Node]], length: int | None) -> None:
         self._name, self._length = named(path), length
         self._children = [(key, itemgetter(key), node) for key, node in children]
 
     def write(self, values: Sequence[Any], rows: Array) -> None:
         if self._length is not None:
-            self._count(values)
+            self._check_length(values)
         for key, pick, node in self._children:
             try:
                 # itemgetter in a comprehension is the cheapest way to take one key of many dicts.
@@ -90,7 +86,7 @@ class _Branch:
                 raise Unfit(f"{self._name} {text}") from error
             node.write(inner, rows)
 
-    def _count(self, values: Sequence[Any]) -> None:
+    def _check_length(self, values: Sequence[Any]) -> None:
         try:
             lengths = set(map(len, values))
         except TypeError as error:
@@ -100,10 +96,11 @@ class _Branch:
 
 
 class _Numbers:
-    """A Box or MultiBinary, flattened."""
-
+    # Box or MultiBinary, flattened.
     def __init__(self, leaf: Leaf, packed: bool) -> None:
-        self._bounded, self._where, self._packed = _bounded(leaf), slice(leaf.start, leaf.stop), packed
+        self._bounded = _bounded(leaf)
+        self._where = slice(leaf.start, leaf.stop)
+        self._packed = packed
 
     def write(self, values: Sequence[Any], rows: Array) -> None:
         numbers = self._bounded.gather(values).reshape(len(values), -1)
@@ -112,8 +109,7 @@ class _Numbers:
 
 
 class _OneHot:
-    """A Discrete or MultiDiscrete, one-hot."""
-
+    # Discrete or MultiDiscrete.
     def __init__(self, leaf: Leaf) -> None:
         self._bounded = _bounded(leaf)
         first, sizes = _first_and_sizes(leaf.space)
@@ -151,7 +147,7 @@ def _bounded(leaf: Leaf) -> Bounded:
 
 
 def _first_and_sizes(space: spaces.Space[Any]) -> tuple[Array, Array]:
-    """Return a Discrete or MultiDiscrete space's least values, int64 in its shape, and numbers of values, [K]."""
+    """Return a discrete space's least values, int64 in its shape, and numbers of values, [K]."""
     assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
     sizes = np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec, np.int64)
     return np.asarray(space.start, np.int64), sizes.reshape(-1)

@@ -2,18 +2,18 @@
 
 MarlflowError
 ├── InvalidInput            bad input, found before the run starts; lists every problem
-│   ├── ConfigInvalid       an invalid configuration
-│   ├── PlanInvalid         an invalid plan
-│   └── CheckpointUnusable  no checkpoint that this run can resume from
-├── StageFailed             an operator raised; names the stage and the plan
-├── Stalled                 nothing is in flight and no stage can move
+│   ├── ConfigInvalid
+│   ├── PlanInvalid
+│   └── CheckpointUnusable
+├── StageFailed             an operator raised
+├── Stalled                 the dataflow is deadlocked
 ├── UserCodeFailed          user code raised, or returned something invalid
 │   ├── EnvironmentFailed   an environment raised, or broke PettingZoo's contract
 │   │   └── EnvironmentHung a step or reset exceeded its time limit
 │   └── MatchmakerFailed    a matchmaker raised, or returned an impossible matchup
-├── RecordsDamaged          a file of recorded experience is unreadable
-├── ColumnMissing           a batch lacks a column; says which it has
-├── WeightsMismatch         weights of a network of another size
+├── RecordsDamaged          a dataset file is unreadable
+├── ColumnMissing           a batch lacks a column
+├── WeightsMismatch         weights do not fit the network
 ├── ActorLost               a process of the run was lost
 ├── RuntimeFailed           Ray could not start or was lost
 ├── CheckpointFailed        a checkpoint could not be written
@@ -27,7 +27,7 @@ from marlflow.base.near import meant
 from marlflow.base.problems import Problem
 
 DEBUGGER_QUIT = "the debugger was quit"
-"""What KeyboardInterrupt says where it stands for leaving a debugger in code of the user's."""
+"""Message of the KeyboardInterrupt raised when the user quits a debugger in user code."""
 
 
 class MarlflowError(Exception):
@@ -37,8 +37,7 @@ class MarlflowError(Exception):
 class InvalidInput(MarlflowError):
     """Bad input, found before the run starts.
 
-    `problems` has one sentence per problem: the expectation, the actual value, where it is, and the remedy. `found` has
-    the same problems as data, where some code reads their parts.
+    `problems` are sentences: expectation, actual value, location, remedy. `found` holds the same as data.
     """
 
     subject = "input"
@@ -71,7 +70,7 @@ class PlanInvalid(InvalidInput):
 
 
 class CheckpointUnusable(InvalidInput):
-    """No checkpoint is intact, or it belongs to another run; lists the differences."""
+    """No checkpoint is intact, or it belongs to another run."""
 
     subject = "checkpoint"
 
@@ -100,12 +99,10 @@ class Stalled(MarlflowError):
 
 
 class UserCodeFailed(MarlflowError):
-    """User code raised, or returned something invalid.
-
-    `user_traceback` is text without marlflow's frames, because traceback objects cannot cross processes.
-    """
+    """User code raised, or returned something invalid; `user_traceback` omits marlflow's frames."""
 
     def __init__(self, where: str, reason: str, user_traceback: str = "") -> None:
+        # Text, because traceback objects cannot cross processes.
         self.where, self.reason, self.user_traceback = where, reason, user_traceback
         super().__init__(where, reason, user_traceback)
 
@@ -117,7 +114,7 @@ class UserCodeFailed(MarlflowError):
 class EnvironmentFailed(UserCodeFailed):
     """An environment raised an exception or violated PettingZoo's API.
 
-    `earlier` are the failures that its worker tolerated before this one in the same round, which nobody else reports.
+    `earlier` are failures its worker tolerated in the same round, reported only here.
     """
 
     kind = FaultKind.ENV_ERRORS
@@ -135,7 +132,7 @@ class MatchmakerFailed(UserCodeFailed):
 
 
 class RecordsDamaged(MarlflowError):
-    """A file of recorded experience is unreadable; says which and why."""
+    """A file of recorded experience is unreadable."""
 
 
 class ColumnMissing(MarlflowError, KeyError):
@@ -150,20 +147,20 @@ class ColumnMissing(MarlflowError, KeyError):
 
 
 class WeightsMismatch(MarlflowError):
-    """Weights of another network than the one that loads them; says both sizes."""
+    """Weights do not fit the network that loads them."""
 
 
 class ActorLost(MarlflowError):
-    """A process of the run was lost; says which, and the likely cause."""
+    """A process of the run was lost."""
 
 
 class RuntimeFailed(MarlflowError):
-    """Ray could not start or was lost; says why."""
+    """Ray could not start or was lost."""
 
 
 class CheckpointFailed(MarlflowError):
-    """A checkpoint could not be written; says why, and which one is the last intact."""
+    """A checkpoint could not be written."""
 
 
 class BudgetExceeded(MarlflowError):
-    """More faults of one kind than `faults.*` allows; says which and how many."""
+    """More faults of one kind than `faults.*` allows."""

@@ -1,4 +1,4 @@
-"""Kinds of faults that do not end a run, named as in `faults.*` and in reports."""
+"""Kinds of tolerated faults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class FaultKind(StrEnum):
-    """A kind of fault; its value is the key of its budget in `faults` and of its count in reports."""
+    """A kind of fault that does not end a run; its value is the key in `faults.*` and in reports."""
 
     ENV_ERRORS = "env_errors"
     """An environment raised, or broke PettingZoo's contract."""
@@ -24,5 +24,5 @@ class FaultKind(StrEnum):
 
     @property
     def of_environment(self) -> bool:
-        """Whether an environment broke an episode, so that a worker counts it as well."""
+        """Whether an environment broke an episode; workers count these too."""
         return self in (FaultKind.ENV_ERRORS, FaultKind.ENV_HANGS)

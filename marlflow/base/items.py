@@ -11,10 +11,7 @@ from marlflow.base.batch import Array
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Published weights: a version, never used twice, and the parameters that act.
-
-    `flat` is one float32 vector, or a reference to it on the driver of a run over Ray.
-    """
+    """Published weights under a unique version; `flat` is a float32 vector or, on Ray's driver, a reference."""
 
     version: int
     flat: Any
@@ -22,49 +19,44 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A number of rows and the batches that hold them, or references to those batches.
+    """Batches, or references to them, with their number of rows.
 
-    The driver passes them on unopened; the place of the next stage opens them. For rows of several policies `keys`
-    names the policy of each payload, and they are opened into a mapping from policy to batch.
+    The driver passes them on unopened; the next stage's place opens them.
     """
 
     rows: int
     payloads: tuple[Any, ...]
     keys: tuple[str, ...] = ()
+    """One policy per payload, if they open as a mapping from policy to batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """The rows of one policy from one collect of one worker, as the driver sees them.
-
-    `payloads` holds the batch, or an unopened reference to it; `closes_round` says that it is its round's last. In a
-    joint stream `policy` is the stream's name (see JointFragment). `finished` says of each
-    stage of the policy's plan that runs on the workers when it began and ended (seconds since the epoch) and how many
-    rows came out.
-    """
+    """The rows of one policy from one collect of one worker."""
 
     policy: str
+    """In a joint stream, the stream's name."""
     worker: int
     round: int
     closes_round: bool
+    """Whether it is the last fragment of its round."""
     rows: int
     rows_carried: int
     payloads: tuple[Any, ...]
+    """The batch, or a reference to it."""
     keys: tuple[str, ...] = ()
     finished: tuple[Sequence[Any], ...] = ()
+    """Per stage run on the workers: start and end time (seconds since the epoch), and number of output rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class JointFragment(Fragment):
-    """The rows of all policies of a joint learner from one collect of one worker; `keys` says whose each payload is.
-
-    `policy` is the learner's name.
-    """
+    """The rows of all policies of a joint learner, named `policy`; `keys` gives each payload's policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """The report of a replay buffer that took `rows` agent steps and now holds `stored`."""
+    """The report of a replay buffer that received `rows` agent steps and now holds `stored`."""
 
     rows: int
     stored: int
@@ -72,43 +64,44 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The report of one update of a learner.
-
-    `rows` counts agent steps trained on, each as often as it was used; `updates` counts optimizer steps, and
-    `updates_skipped` those that were not taken because their gradient was not finite; `version` is
-    the learner's when it began; `staleness_mean` is over the rows; `priorities` and `row_ids` go back to a replay.
-    """
+    """The report of one update of a learner."""
 
     learner: str
     rows: int
+    """Agent steps trained on, repeats included."""
     updates: int
+    """Optimizer steps."""
     version: int
+    """The learner's before the update."""
     loss: Mapping[str, float] = field(default_factory=dict)
     staleness_mean: float = 0.0
+    """In versions, over the rows."""
     stale_rows_dropped: int = 0
     rows_carried: int = 0
     updates_skipped: int = 0
+    """Optimizer steps skipped because the gradient was not finite."""
     priorities: Array | None = None
+    """By row, for the replay buffer, with `row_ids`."""
     row_ids: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """The gradient of a loss over `rows` agent steps, by all parameters of a learner, to be applied by it.
-
-    `flat` is float32 [P], in the learner's own order; `loss` has the terms; `version_mean` is the mean version by which
-    the rows were chosen, NaN if there are none; `rows_carried` of them were begun in the fragment before.
-    """
+    """A learner's gradient over `rows` agent steps."""
 
     made_from: ClassVar[Mapping[str, str]] = {"EstimatedBatch": ".then(ComputeGradients(), at=learner)"}
 
     flat: Array
+    """float32 [P], in the learner's parameter order."""
     rows: int
     loss: Mapping[str, float] = field(default_factory=dict)
+    """The terms of the loss."""
     version_mean: float = 0.0
+    """The rows' mean version; NaN without rows."""
     rows_carried: int = 0
+    """Rows begun in the previous fragment."""
 
 
 def as_it_is(value: Any) -> Any:
-    """Return the value: opens or packs payloads that are not references."""
+    """Return `value` unchanged, to open or pack payloads that are not references."""
     return value

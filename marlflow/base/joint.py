@@ -1,7 +1,4 @@
-"""Joint batches: rows of several policies aligned by env, episode and env step, for central critics and mixers.
-
-A joint row has a seat for every agent of every joined policy.
-"""
+"""Joint batches: rows of several policies aligned by env, episode and env step, for central critics and mixers."""
 
 from __future__ import annotations
 
@@ -20,22 +17,14 @@ _AT_ENDS = ("terminated", "truncated", "carried", "bootstrap_obs", "bootstrap_ma
 
 
 class JointBatches(dict[str, Batch]):
-    """The batches of several policies of the same rounds, by policy: the opened rows of a joint stream."""
+    """Batches of the same rounds by policy: the opened rows of a joint stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class JointBatch(TrainBatch):
-    """N joint rows, one per env step at which a joined policy's agent decided, ordered by env, episode and `t_env`.
+    """N joint rows, one per env step at which an agent decided, ordered by env, episode and `t_env`.
 
-    `keys` has `env`, `episode` and `t_env`, [N] each. `agents` [K] is each seat's agent slot; `seats` gives each
-    policy's seats, so `present[:, seats["left"]]` is [N, K_left]. `present` (bool [N, K]): the agent decided then.
-
-    `columns[policy]` has that policy's columns, [N, K_policy, ...] each, zero where the agent was absent (action masks
-    too). `segment_ends[policy]`, [N, K_policy, ...] each: `ends` (bool: a segment ends with this row), and there
-    `terminated`, `truncated`, `carried`, `bootstrap_obs` and, with masks, `bootstrap_mask`; zero elsewhere. An agent's
-    next row need not be the next joint row.
-
-    `next_row` (int [N]) is the next joint row of the same environment and episode in this batch, or -1.
+    Each agent of the joined policies has a seat, K in all.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
@@ -44,33 +33,37 @@ class JointBatch(TrainBatch):
     }
 
     keys: Mapping[str, Array]
+    """`env`, `episode` and `t_env`, [N] each."""
     agents: Array
+    """The seats' agent slots, [K]."""
     seats: Mapping[str, slice]
+    """The columns of each policy in `present`, [N, K]; those of "left" are [N, K_left]."""
     present: Array
+    """bool [N, K]: whether the agent decided."""
     columns: Mapping[str, Mapping[str, Array]]
+    """By policy, [N, K_policy, ...] each; zero where not present (action masks too)."""
     segment_ends: Mapping[str, Mapping[str, Array]]
+    """By policy, [N, K_policy, ...] each: `ends` (bool: a segment ends here) and, at those rows, `terminated`,
+    `truncated`, `carried`, `bootstrap_obs` and, with masks, `bootstrap_mask`; zero elsewhere.
+    """
     next_row: Array
+    """int [N]: the next joint row of the same env and episode, or -1; an agent's own next row may come later."""
 
     @property
     def rows(self) -> int:
-        """Number of agent steps of all joined policies."""
         return int(self.present.sum())
 
     @property
     def count(self) -> int:
-        """Number of joint rows, which a minibatch has as a whole."""
         return len(self.present)
 
     def columns_for_losses(self) -> dict[str, Array]:
-        """Return each policy's columns [N, K_policy, ...] as `<policy>:<column>`, with `<policy>:present`.
-
-        They include `segment_ends`, as `<policy>:ends`, `<policy>:terminated` and so on.
-        """
-        found: dict[str, Array] = {}
+        """Return columns and `segment_ends` [N, K_policy, ...] as `<policy>:<column>`, with `<policy>:present`."""
+        result: dict[str, Array] = {}
         for policy, seats in self.seats.items():
-            own = {**self.columns[policy], **self.segment_ends[policy], "present": self.present[:, seats]}
-            found |= {f"{policy}:{name}": column for name, column in for_losses(own).items()}
-        return found
+            columns = {**self.columns[policy], **self.segment_ends[policy], "present": self.present[:, seats]}
+            result |= {f"{policy}:{name}": column for name, column in for_losses(columns).items()}
+        return result
 
     def mean_version(self) -> float:
         versions = [
@@ -84,7 +77,6 @@ class JointBatch(TrainBatch):
         return sum(int(ends["carried"].sum()) for ends in self.segment_ends.values() if "carried" in ends)
 
     def to_tree(self) -> dict[str, Any]:
-        """Return the fields as plain mappings and arrays."""
         nested = {name: {p: dict(c) for p, c in getattr(self, name).items()} for name in ("columns", "segment_ends")}
         seats = {policy: [seats.start, seats.stop] for policy, seats in self.seats.items()}
         plain = {"agents": self.agents, "present": self.present, "next_row": self.next_row}
@@ -92,12 +84,11 @@ class JointBatch(TrainBatch):
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> JointBatch:
-        """Rebuild the batch of `to_tree`; raises TypeError for a tree with other fields."""
         return cls(**{**tree, "seats": {policy: slice(*seats) for policy, seats in tree["seats"].items()}})
 
 
 def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | None = None) -> JointBatch:
-    """Align the batches of several policies as joint rows; seats follow the order of `batches`, then agent slots.
+    """Align several policies' batches as joint rows; seats follow the order of `batches`, then agent slots.
 
     `agents` fixes each policy's slots (default: those in its batch). Raises ValueError if an agent has no seat, or
     decides twice at one env step.
@@ -116,8 +107,9 @@ def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | Non
         # A view: writing to it fills `present`.
         taken = present[:, seats[policy]]
         taken[row, seat] = True
-        own = {name: column for name, column in batch.columns.items() if name not in _KEYS}
-        columns[policy] = {name: _spread(column, row, seat, taken.shape) for name, column in own.items()}
+        columns[policy] = {
+            name: _spread(column, row, seat, taken.shape) for name, column in batch.columns.items() if name not in _KEYS
+        }
         row, seat = row[batch.ends()], seat[batch.ends()]
         ends = {name: batch.segments[name] for name in _AT_ENDS if name in batch.segments}
         ends["ends"] = np.ones(len(row), bool)
@@ -126,12 +118,12 @@ def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | Non
     if doubled := sum(batch.rows for batch in batches.values()) - int(present.sum()):
         raise ValueError(f"{doubled} rows are an agent's second decision at one env step: was a batch joined twice?")
     by_key = dict(zip(_KEYS, keys, strict=True))
-    sitting = np.concatenate(list(slots.values()))
-    return JointBatch(by_key, sitting, seats, present, columns, segment_ends, _next_row(keys))
+    agent_of_seat = np.concatenate(list(slots.values()))
+    return JointBatch(by_key, agent_of_seat, seats, present, columns, segment_ends, _next_row(keys))
 
 
 def _joint_rows(batches: Mapping[str, Batch]) -> tuple[Array, dict[str, Array]]:
-    """Return the joint rows' keys, [3, N], and the joint row of each policy's rows."""
+    # Returns the joint rows' keys, [3, N], and the joint row of each policy's rows.
     table = np.array([np.concatenate([batch[key] for batch in batches.values()]) for key in _KEYS], np.int64)
     # lexsort takes its last key as the first to sort by.
     order = np.lexsort(table[::-1])
@@ -145,26 +137,29 @@ def _joint_rows(batches: Mapping[str, Batch]) -> tuple[Array, dict[str, Array]]:
 
 
 def _seats(slots: Mapping[str, Array]) -> dict[str, slice]:
-    stops = np.cumsum([len(own) for own in slots.values()]).tolist()
-    return {policy: slice(stop - len(own), stop) for (policy, own), stop in zip(slots.items(), stops, strict=True)}
+    stops = np.cumsum([len(agents) for agents in slots.values()]).tolist()
+    return {
+        policy: slice(stop - len(agents), stop) for (policy, agents), stop in zip(slots.items(), stops, strict=True)
+    }
 
 
 def _seat(policy: str, agent: Array, slots: Array) -> Array:
-    if strangers := sorted(set(agent.tolist()) - set(slots.tolist())):
-        raise ValueError(f"policy {policy!r} has seats for agent slots {slots.tolist()}, but {strangers} decided too")
+    if unknown := sorted(set(agent.tolist()) - set(slots.tolist())):
+        raise ValueError(f"policy {policy!r} has seats for agent slots {slots.tolist()}, but {unknown} decided too")
+    # Slots are sorted and unique, so the insertion point is the position.
     return np.searchsorted(slots, agent)
 
 
 def _spread(column: Array, row: Array, seat: Array, shape: tuple[int, ...]) -> Array:
-    """Scatter a column to joint rows and seats, zeros elsewhere."""
     dense = np.zeros((*shape, *column.shape[1:]), column.dtype)
     dense[row, seat] = column
     return dense
 
 
 def _next_row(keys: Array) -> Array:
-    copy_and_episode = keys[:2]
+    env_and_episode = keys[:2]
     following = np.arange(1, keys.shape[1] + 1)
-    goes_on = np.zeros(len(following), bool)
-    goes_on[:-1] = (copy_and_episode[:, 1:] == copy_and_episode[:, :-1]).all(axis=0)
-    return np.where(goes_on, following, -1)
+    # Rows are sorted by env and episode, so an episode's next row is the one below, unless it is another episode's.
+    continues = np.zeros(len(following), bool)
+    continues[:-1] = (env_and_episode[:, 1:] == env_and_episode[:, :-1]).all(axis=0)
+    return np.where(continues, following, -1)

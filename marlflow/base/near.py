@@ -1,4 +1,4 @@
-"""Suggestions for mistyped names in error messages."""
+"""Suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
 
 def meant(name: str, known: Collection[str], what: str = "it has") -> str:
-    """Suggest the nearest name, or else list all names.
+    """Suggest the nearest name, or list all.
 
     >>> meant("pqo", ["ppo", "dqn"]), meant("sarsa", ["ppo", "dqn"], "there are")
     ("; did you mean 'ppo'?", '; there are ppo, dqn')
@@ -29,7 +29,7 @@ def meant(name: str, known: Collection[str], what: str = "it has") -> str:
 
 
 def absent(path: str, key: str, known: Collection[str], owner: str) -> str:
-    """Say that there is no `key` at `path`, its last part; `owner` has the `known` keys.
+    """Report an unknown `key`, the last part of `path`; `owner` has the `known` keys.
 
     >>> absent("rollouts.pase", "pase", ["num_workers", "pace"], "Rollouts")
     "there is no rollouts.pase; did you mean 'rollouts.pace'?"

@@ -1,10 +1,10 @@
 """Row layout of observations: how an observation space becomes one array of one dtype.
 
 - plain: a Box keeps its shape and dtype (uint8 pixels stay uint8); floats become float32.
-- flat: any other space is one float32 vector in gymnasium's order: Discrete and MultiDiscrete values one-hot,
-  MultiBinary as 0 and 1, Boxes flattened.
-- packed: with a Box of uint8 among the leaves, the vector as bytes, each leaf in its own dtype, which takes a quarter
-  of the memory for pixels.
+- flat: other spaces become a float32 vector in gymnasium's order: Discrete and MultiDiscrete one-hot, MultiBinary as
+  0 and 1, Boxes flattened.
+- packed: with a uint8 Box among the leaves, a vector of bytes, each leaf in its own dtype (pixels take a quarter of
+  the memory).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _WIDEST_ONE_HOT = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One Box, Discrete, MultiDiscrete or MultiBinary of an observation, and its position in a row.
+    """A Box, Discrete, MultiDiscrete or MultiBinary in an observation, and its position in a row.
 
-    `shape` is its own, or the one-hot width. `start` and `stop` count bytes in packed rows, else numbers of `dtype`.
+    `shape` may be a one-hot width. `start` and `stop` count bytes if packed, else numbers of `dtype`.
     """
 
     path: Path
@@ -43,12 +43,12 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """Number of numbers."""
+        """Count of numbers."""
         return math.prod(self.shape)
 
     @property
     def pixels(self) -> bool:
-        """Whether the numbers are brightnesses, 0 to 255, which networks read as 0 to 1."""
+        """Whether it is a uint8 image, 0 to 255, which networks scale to 0 to 1."""
         space = self.space
         if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
             return False
@@ -57,7 +57,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class ObservationLayout:
-    """Rows of `shape` and `dtype`, and the leaves' positions in them; the module docstring defines the forms."""
+    """The `form` (see the module docstring), shape and dtype of rows, and their leaves' positions."""
 
     form: Literal["plain", "flat", "packed"]
     leaves: tuple[Leaf, ...]
@@ -65,30 +65,30 @@ class ObservationLayout:
     dtype: np.dtype[Any]
 
     def read(self, rows: Array) -> Mapping[Path, Array]:
-        """Return the leaves of `rows` [N, *shape] by path, each [N, *leaf.shape] in its dtype."""
+        """Return the leaves of `rows` [N, *shape] by path, [N, *leaf.shape] each."""
         if self.form == "plain":
             return {self.leaves[0].path: rows}
-        found = {}
+        parts = {}
         for leaf in self.leaves:
             # Only contiguous memory can be viewed in another dtype.
             part = np.ascontiguousarray(rows[:, leaf.start : leaf.stop])
-            found[leaf.path] = part.view(leaf.dtype).reshape(len(rows), *leaf.shape)
-        return found
+            parts[leaf.path] = part.view(leaf.dtype).reshape(len(rows), *leaf.shape)
+        return parts
 
 
 def layout(space: spaces.Space[Any]) -> ObservationLayout:
-    """Return the layout of `space`; raises ConfigInvalid with its `observation_problems`."""
+    """Return the layout of `space`; raises ConfigInvalid if unsupported."""
     if problems := observation_problems(space):
         raise ConfigInvalid(problems)
     if isinstance(space, spaces.Box):
         dtype = row_dtype(space)
         leaf = Leaf((), space, space.shape, dtype, 0, math.prod(space.shape))
         return ObservationLayout("plain", (leaf,), space.shape, dtype)
-    found = list(_leaf_spaces(space))
-    packed = any(isinstance(inner, spaces.Box) and inner.dtype == np.uint8 for _, inner in found)
+    leaf_spaces = list(_leaf_spaces(space))
+    packed = any(isinstance(inner, spaces.Box) and inner.dtype == np.uint8 for _, inner in leaf_spaces)
     leaves: list[Leaf] = []
     stop = 0
-    for path, inner in found:
+    for path, inner in leaf_spaces:
         start, shape = stop, _shape(inner)
         dtype = row_dtype(inner) if packed else np.dtype(np.float32)
         stop += math.prod(shape) * (dtype.itemsize if packed else 1)
@@ -99,11 +99,12 @@ def layout(space: spaces.Space[Any]) -> ObservationLayout:
 
 
 def observation_problems(space: spaces.Space[Any]) -> list[str]:
-    """Return why no policy supports observations of `space`, or an empty list."""
-    found, numbers = [], 0
+    """Return why policies cannot observe `space`, or an empty list."""
+    problems: list[str] = []
+    numbers = 0
     for path, leaf in _leaf_spaces(space):
         if not isinstance(leaf, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-            found.append(
+            problems.append(
                 f"{named(path)} is a {type(leaf).__name__}, whose values have no fixed size; policies see Box, "
                 "Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them: drop or encode it, by a wrapper"
             )
@@ -111,11 +112,11 @@ def observation_problems(space: spaces.Space[Any]) -> list[str]:
         size = math.prod(_shape(leaf))
         numbers += size
         if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) and size > _WIDEST_ONE_HOT:
-            found.append(
+            problems.append(
                 f"{named(path)} is {leaf}: one-hot, these are {size} numbers, and {_WIDEST_ONE_HOT} is the most; "
                 "make it a Box, by a wrapper"
             )
-    return found if found or numbers else [f"observation is {space}, which has nothing to see"]
+    return problems if problems or numbers else [f"observation is {space}, which has nothing to see"]
 
 
 def named(path: Path) -> str:
@@ -124,11 +125,11 @@ def named(path: Path) -> str:
 
 
 def row_dtype(leaf: spaces.Space[Any]) -> np.dtype[Any]:
-    """Return the dtype of a leaf's numbers: a Box's own, float32 for all floats, else uint8."""
+    """Return a leaf's dtype: a Box's own, float32 for all floats, else uint8."""
     if not isinstance(leaf, spaces.Box):
         return np.dtype(np.uint8)
-    own = np.dtype(leaf.dtype)
-    return np.dtype(np.float32 if own.kind == "f" else own.type)
+    dtype = np.dtype(leaf.dtype)
+    return np.dtype(np.float32 if dtype.kind == "f" else dtype.type)
 
 
 def _leaf_spaces(space: spaces.Space[Any], path: Path = ()) -> Iterator[tuple[Path, spaces.Space[Any]]]:

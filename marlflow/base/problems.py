@@ -1,4 +1,4 @@
-"""Problems of input as data: code reads their parts, users read the sentence made of them."""
+"""Problems of input as data, from which error messages are made."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ class ProblemKind(Enum):
 class Problem:
     """A problem of some input; `str()` gives its sentence.
 
-    `says` is the predicate of the sentence and `subject` what it is about, an algorithm for example, empty where `says`
-    is a whole sentence. `reason` says why, `remedy` what to do; each may be empty.
+    `says` is the predicate, or the whole sentence if `subject` is empty. `reason` and `remedy` may be empty.
     """
 
     says: str
@@ -39,4 +38,4 @@ class Problem:
 
 
 Problems = list[Problem | str]
-"""What several checks have found: problems of which code reads parts, and sentences of which nothing does."""
+"""Problems as data where code reads their parts, otherwise as sentences."""

@@ -1,8 +1,7 @@
-"""Counter-based random streams that belong to an agent and episode, not to a worker.
+"""Counter-based random numbers: results do not depend on how environments are distributed over workers.
 
 A number is a pure function of (seed, env, episode, agent, decision, draw) (Salmon et al., "Parallel random numbers: as
-easy as 1, 2, 3", SC 2011), mixed by SplitMix64 (Steele et al., OOPSLA 2014). So results do not depend on how
-environments are distributed over workers, and checkpoints need no generator state.
+easy as 1, 2, 3", SC 2011), mixed by SplitMix64 (Steele et al., OOPSLA 2014). Checkpoints need no generator state.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _MASK = (1 << 64) - 1
 
 
 def mix(x: Array) -> Array:
-    """Apply SplitMix64's finalizer: uint64 [...] to well-mixed uint64 [...]."""
+    """Apply SplitMix64's finalizer to uint64 [...]."""
     x = x + _GOLDEN
     x = (x ^ (x >> _S30)) * _MIX_1
     x = (x ^ (x >> _S27)) * _MIX_2
@@ -31,7 +30,7 @@ def mix(x: Array) -> Array:
 
 
 def key(*parts: int) -> int:
-    """Combine integers, in order, into one 64-bit key."""
+    """Hash integers, in order, to 64 bits."""
     value = 0
     # The arithmetic of `mix`, on Python's integers.
     for part in parts:
@@ -48,10 +47,10 @@ def episode_seed(seed: int, env_index: int, episode: int) -> int:
 
 
 class RowRandom:
-    """Random numbers for N rows, one independent stream per row; each call draws once from every stream.
+    """N independent random streams, one per row; each call draws once from all.
 
-    `keys` [N] are the streams (from `key(seed, env, episode, agent)`), `counters` [N] their decision counts,
-    `env_indices` int64 [N] the rows' environments (default 0), for exploration that differs by environment.
+    `keys` [N] are `key(seed, env, episode, agent)`, `counters` [N] decision counts, `env_indices` int64 [N] the rows'
+    environments (default 0), for exploration that differs by environment.
     """
 
     __slots__ = ("_base", "_draw", "env_indices")
@@ -63,9 +62,11 @@ class RowRandom:
 
     def only(self, rows: Array) -> RowRandom:
         """Return the streams of `rows` (int64 [K]), from their first draw."""
-        some = RowRandom.__new__(RowRandom)
-        some._base, some._draw, some.env_indices = self._base[rows], 0, self.env_indices[rows]
-        return some
+        # Built without __init__, which would mix the keys again.
+        subset = RowRandom.__new__(RowRandom)
+        subset._base, subset._draw = self._base[rows], 0
+        subset.env_indices = self.env_indices[rows]
+        return subset
 
     @classmethod
     def joined(cls, parts: Sequence[RowRandom]) -> RowRandom:

@@ -1,13 +1,11 @@
-"""Settings that change with a policy's own agent steps sampled, so that a resume continues exactly.
+"""Settings that change with a policy's agent steps, so that a resume continues exactly.
 
-A setting is a number, or one of these:
-
-    >>> Linear(1.0, 0.05, agent_steps=10_000).at(5_000)
-    0.525
-    >>> CosineDecay(1e-3, 0.0, agent_steps=100).at(50)
-    0.0005
-    >>> PiecewiseConstant([0.1, 0.01], at_agent_steps=[1_000]).at(1_000)
-    0.01
+>>> Linear(1.0, 0.05, agent_steps=10_000).at(5_000)
+0.525
+>>> CosineDecay(1e-3, 0.0, agent_steps=100).at(50)
+0.0005
+>>> PiecewiseConstant([0.1, 0.01], at_agent_steps=[1_000]).at(1_000)
+0.01
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ ScheduledFloat: TypeAlias = float | Schedule
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Changes linearly from `start` to `end` over the first `agent_steps`, then stays at `end`."""
+    """Changes linearly from `start` to `end` over `agent_steps`, then stays."""
 
     start: float
     end: float
@@ -52,7 +50,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class CosineDecay:
-    """Changes from `start` to `end` along half a cosine over the first `agent_steps`, then stays (arXiv:1608.03983)."""
+    """Changes from `start` to `end` along half a cosine over `agent_steps`, then stays (arXiv:1608.03983)."""
 
     start: float
     end: float
@@ -62,13 +60,13 @@ class CosineDecay:
         _check_length(self.agent_steps)
 
     def at(self, agent_steps: int) -> float:
-        done = min(1.0, agent_steps / self.agent_steps)
-        return self.end + 0.5 * (self.start - self.end) * (1.0 + math.cos(math.pi * done))
+        progress = min(1.0, agent_steps / self.agent_steps)
+        return self.end + 0.5 * (self.start - self.end) * (1.0 + math.cos(math.pi * progress))
 
 
 @dataclass(frozen=True, slots=True)
 class PiecewiseConstant:
-    """Starts with the first of `values` and takes the next one at each of `at_agent_steps`.
+    """Starts at the first of `values` and takes the next at each of `at_agent_steps`.
 
     Raises ConfigInvalid unless there is one value more than steps, and the steps increase.
     """
@@ -93,12 +91,12 @@ class PiecewiseConstant:
 
 
 def initial_value(setting: ScheduledFloat) -> float:
-    """Return a setting's value before the first agent step."""
+    """Return a setting's value at agent step 0."""
     return float(setting.at(0) if isinstance(setting, Schedule) else setting)
 
 
 def scheduled(settings: Any, agent_steps: int) -> Mapping[str, float]:
-    """Return the values of a dataclass's scheduled fields after `agent_steps`, by name."""
+    """Return a dataclass's scheduled values after `agent_steps`, by field name."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     return {name: float(value.at(agent_steps)) for name, value in values.items() if isinstance(value, Schedule)}
 

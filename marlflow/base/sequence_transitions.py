@@ -12,17 +12,10 @@ from marlflow.base.train_batch import TrainBatch
 
 @dataclass(frozen=True, slots=True)
 class SequenceTransitions(TrainBatch):
-    """S sequences of one agent's consecutive decisions: up to B rows of burn-in, then 1 to L trained rows.
+    """S sequences of an agent's consecutive decisions: up to B rows of burn-in, then 1 to L trained rows.
 
-    Trained rows begin at step B, burn-in ends right before it, and the observation after the last trained row follows
-    it. Missing steps are zero.
-
-    `obs` [S, B + L + 1, ...]; `valid` bool [S, B + L + 1] marks existing ones. `memory` [S, ...] is the recurrent
-    state before the first valid step. Per trained row, [S, L, ...] each: `trained` (bool: the row exists), `action`,
-    `reward` (discounted n-step sum), `discount` (of the value after the n steps, 0 after termination) and `following`
-    (int64: the step of the observation after them, from step B). `mask` bool [S, L + 1, A] are the legal actions from
-    step B. `weight` [S] are importance weights, `row_id` [S] the sequences' ids in their replay, `version` [rows] each
-    trained row's version.
+    Trained rows begin at step B; burn-in ends right before it. Missing steps are zero. Shapes are [S, L, ...], by
+    trained row, unless given.
     """
 
     made_from: ClassVar[Mapping[str, str]] = {
@@ -31,24 +24,33 @@ class SequenceTransitions(TrainBatch):
     }
 
     obs: Array
+    """[S, B + L + 1, ...]; the last observation follows the trained rows."""
     valid: Array
+    """bool [S, B + L + 1]: which observations exist."""
     memory: Array
+    """[S, ...]: recurrent state before the first valid step."""
     trained: Array
+    """bool: which rows exist."""
     action: Array
     reward: Array
+    """Discounted n-step sums."""
     discount: Array
+    """Of the value after the n steps; 0 after termination."""
     following: Array
+    """int64: the step after the n steps, counted from B."""
     weight: Array
+    """[S]: importance weights."""
     row_id: Array
+    """[S]: ids in the replay buffer."""
     version: Array
+    """[rows]: versions of the acting weights."""
     mask: Array | None = None
+    """bool [S, L + 1, A]: legal actions from step B."""
 
     @property
     def count(self) -> int:
-        """Number of sequences, S."""
         return len(self.row_id)
 
     @property
     def rows(self) -> int:
-        """Number of trained agent steps."""
         return len(self.version)

@@ -1,7 +1,4 @@
-"""Cuts segments into fixed-length sequences for recurrent learners.
-
-Sequences do not cross segment ends, and each row is in exactly one.
-"""
+"""Fixed-length sequences for recurrent learners, cut from segments."""
 
 from __future__ import annotations
 
@@ -17,12 +14,7 @@ from marlflow.base.train_batch import TrainBatch, for_losses
 
 @dataclass(frozen=True, slots=True)
 class Sequences(TrainBatch):
-    """S sequences of up to T rows each, with their estimates.
-
-    `columns` are an EstimatedBatch's, [S, T, ...] each, zero after a sequence's last row; `valid` (bool [S, T]) marks
-    rows. `memory` [S, ...] is the recurrent state before the first row. `carried` (bool [S]): the first row was begun
-    in the previous fragment.
-    """
+    """S sequences of up to T rows each, with their estimates."""
 
     made_from: ClassVar[Mapping[str, str]] = {
         "EstimatedBatch": ".then(CutSequences(length=...), at=learner)",
@@ -34,46 +26,45 @@ class Sequences(TrainBatch):
     }
 
     columns: Mapping[str, Array]
+    """Of an EstimatedBatch, [S, T, ...] each; zero where not valid."""
     valid: Array
+    """bool [S, T]: which rows exist."""
     memory: Array
+    """[S, ...]: recurrent state before the first row."""
     carried: Array
+    """bool [S]: whether the first row was begun in the previous fragment."""
 
     @property
     def count(self) -> int:
-        """Number of sequences, S."""
         return len(self.valid)
 
     @property
     def rows(self) -> int:
-        """Number of agent steps."""
         return int(np.count_nonzero(self.valid))
 
     @property
     def version(self) -> Array:
-        """Weights version of each row, [rows]."""
+        """Version of each row's weights, [rows]."""
         version: Array = self.columns["version"][self.valid]
         return version
 
     @property
     def weight(self) -> Array:
-        """Weight of each row, float32 [S, T]: count / rows of the whole batch, also for minibatches of it.
-
-        Losses of minibatches are then means over sequences, and losses of several shares add up.
-        """
+        """Weight of each row, float32 [S, T]: count / rows, also within minibatches."""
+        # Losses of minibatches are then means over sequences, and losses of several shares add up.
         return self.valid * np.float32(self.count / max(1, self.rows))
 
     def columns_for_losses(self) -> dict[str, Array]:
-        """`columns`, `valid`, `memory` and `weight`; no float64."""
         return for_losses({**self.columns, "valid": self.valid, "memory": self.memory, "weight": self.weight})
 
     def rows_carried(self) -> int:
-        """Return the number of sequences whose first row was begun in the previous fragment."""
         return int(self.carried.sum())
 
 
 def cut_sequences(batch: EstimatedBatch, length: int) -> Sequences:
-    """Cut the rows of `batch`, which has a `memory` column, into sequences of `length`, shorter at segment ends."""
+    """Cut `batch`, which has a `memory` column, into sequences of `length` rows, shorter at segment ends."""
     rows_of = batch.segments["length"]
+    # Divides rounding up.
     counts = -(-rows_of // length)
     # Position of each sequence's first row within its segment.
     offset = (np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)) * length

@@ -1,9 +1,8 @@
 """Serialization of run state without pickle: arrays as safetensors, the rest as JSON in its header.
 
-A *tree* is None, a bool, an int of any size, a float (NaN and infinities too), a str, a list of trees, a dict of trees
-by str, or a numpy array (any shape; bool, integers and floats), nested at most 64 deep. Reading one never executes
-code. An array's name in the file (https://github.com/huggingface/safetensors#format) is its place in the tree, as a
-JSON pointer (RFC 6901).
+A *tree* is None, a bool, int, float (NaN and infinities too), str, numpy array (bool, integers or floats), or a list or
+str-keyed dict of trees, nested at most 64 deep. Reading one never executes code. An array is named by its JSON pointer
+(RFC 6901) in the tree.
 
 In the JSON a dict is {"dict": {...}}; {"array": name}, {"int": hexadecimal} beyond 64 bits and {"float": "nan"} are
 values that JSON lacks.
@@ -25,8 +24,8 @@ from marlflow.base.errors import CheckpointUnusable
 
 Tree: TypeAlias = Any
 
-_DEEPEST = 64
-_MOST_DIMENSIONS = 64
+_MAX_DEPTH = 64
+_MAX_DIMENSIONS = 64
 _FORMAT = "marlflow tree 1"
 # Safetensors' dtype names by numpy's little-endian dtype strings.
 _NAME_OF = {
@@ -59,13 +58,13 @@ MALFORMED = (
 
 
 def to_bytes(tree: Tree) -> bytes:
-    """Serialize `tree` as one safetensors file; raises TypeError, with the path, for anything that is no tree.
+    """Serialize `tree` as a safetensors file; raises TypeError, with the path, if it is not a tree.
 
-    Equal trees give equal bytes. Tuples come back as lists, subclasses of numbers and str as the plain type.
+    Equal trees give equal bytes. Tuples become lists; subclasses of numbers and str their plain type.
     """
     arrays: dict[str, Array] = {}
-    noted = json.dumps(_noted(tree, "", 0, arrays), separators=(",", ":"))
-    header: dict[str, Any] = {"__metadata__": {"format": _FORMAT, "tree": noted}}
+    encoded = json.dumps(_encoded(tree, "", 0, arrays), separators=(",", ":"))
+    header: dict[str, Any] = {"__metadata__": {"format": _FORMAT, "tree": encoded}}
     # Widest items first, so that each array is aligned to its item size.
     by_width = sorted(arrays.items(), key=lambda item: -item[1].itemsize)
     start = 0
@@ -79,9 +78,9 @@ def to_bytes(tree: Tree) -> bytes:
 
 
 def from_bytes(data: bytes | memoryview) -> Tree:
-    """Restore the tree given to `to_bytes`, with writable arrays; raises CheckpointUnusable for other bytes.
+    """Restore the tree given to `to_bytes`, with writable arrays; raises CheckpointUnusable.
 
-    The arrays share one buffer. Bytes changed within an array go unnoticed, so store a hash too.
+    The arrays share one buffer. Corrupted array data goes undetected, so store a hash too.
     """
     try:
         return _read(memoryview(data))
@@ -89,26 +88,25 @@ def from_bytes(data: bytes | memoryview) -> Tree:
         raise CheckpointUnusable([f"these bytes are not what marlflow keeps: {error}"]) from None
 
 
-def differences_of_shape(expected: Tree, came: Tree, path: str = "") -> Iterator[str]:
-    """Yield where `came` does not match `expected`: a missing key, or a value of another type.
+def differences_of_shape(expected: Tree, actual: Tree, path: str = "") -> Iterator[str]:
+    """Yield where `actual` does not match `expected`: a missing key, or a value of another type.
 
     Extra keys are allowed, lists may have any content, and an expected None matches anything.
     """
     kinds = (int, float) if isinstance(expected, float) else (type(expected),)
     if expected is None:
         return
-    if isinstance(came, bool) != isinstance(expected, bool) or not isinstance(came, kinds):
-        yield f"{path or 'it'} is {reprlib.repr(came)}, where {reprlib.repr(expected)} could stand"
-    elif isinstance(expected, dict) and isinstance(came, dict):
+    if isinstance(actual, bool) != isinstance(expected, bool) or not isinstance(actual, kinds):
+        yield f"{path or 'it'} is {reprlib.repr(actual)}, where {reprlib.repr(expected)} could stand"
+    elif isinstance(expected, dict) and isinstance(actual, dict):
         for key, value in expected.items():
-            if key in came:
-                yield from differences_of_shape(value, came[key], _below(path, key))
+            if key in actual:
+                yield from differences_of_shape(value, actual[key], _child_path(path, key))
             else:
-                yield f"{_below(path, key)} is missing"
+                yield f"{_child_path(path, key)} is missing"
 
 
-def _noted(node: Tree, path: str, depth: int, arrays: dict[str, Array]) -> object:
-    """Encode `node` for JSON; its arrays go to `arrays`, C-contiguous and little-endian."""
+def _encoded(node: Tree, path: str, depth: int, arrays: dict[str, Array]) -> object:
     match node:
         case None | bool():
             return node
@@ -120,21 +118,23 @@ def _noted(node: Tree, path: str, depth: int, arrays: dict[str, Array]) -> objec
             return _encodable(node, path)
         case list() | tuple():
             _check_depth(depth, path)
-            return [_noted(child, f"{path}/{at}", depth + 1, arrays) for at, child in enumerate(node)]
+            return [_encoded(child, f"{path}/{at}", depth + 1, arrays) for at, child in enumerate(node)]
         case dict():
             _check_depth(depth, path)
             children = ((_key(key, path), child) for key, child in node.items())
-            return {"dict": {key: _noted(child, _below(path, key), depth + 1, arrays) for key, child in children}}
+            return {
+                "dict": {key: _encoded(child, _child_path(path, key), depth + 1, arrays) for key, child in children}
+            }
         case np.ndarray():
-            arrays[path] = _plain(node, path)
+            arrays[path] = _storable(node, path)
             return {"array": path}
-    raise _refused(path, f"came {type(node).__qualname__}")
+    raise _not_a_tree(path, f"came {type(node).__qualname__}")
 
 
-def _refused(path: str, what_came: str) -> TypeError:
+def _not_a_tree(path: str, problem: str) -> TypeError:
     return TypeError(
         f"at {path or 'the top'!r}: expected None, a bool, int, float, text, list, dict by text or numpy array of "
-        f"bools, integers or floats, but {what_came}"
+        f"bools, integers or floats, but {problem}"
     )
 
 
@@ -142,30 +142,30 @@ def _encodable(text: str, path: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _refused(path, f"came the text {text!r}, which Unicode does not allow") from None
+        raise _not_a_tree(path, f"came the text {text!r}, which Unicode does not allow") from None
     return text
 
 
 def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
-        raise _refused(path, f"came a dict with the key {key!r}")
+        raise _not_a_tree(path, f"came a dict with the key {key!r}")
     return _encodable(key, path)
 
 
-def _below(path: str, key: str) -> str:
+def _child_path(path: str, key: str) -> str:
     return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
 def _check_depth(depth: int, path: str) -> None:
-    if depth >= _DEEPEST:
-        raise _refused(path, f"it is nested more than {_DEEPEST} deep; does it hold itself?")
+    if depth >= _MAX_DEPTH:
+        raise _not_a_tree(path, f"it is nested more than {_MAX_DEPTH} deep; does it hold itself?")
 
 
-def _plain(array: Array, path: str) -> Array:
+def _storable(array: Array, path: str) -> Array:
     dtype = array.dtype.newbyteorder("<")
     # A subclass, such as a masked array, holds more than its numbers.
     if type(array) is not np.ndarray or dtype.str not in _NAME_OF:
-        raise _refused(path, f"came {type(array).__qualname__} of {array.dtype}")
+        raise _not_a_tree(path, f"came {type(array).__qualname__} of {array.dtype}")
     return array.astype(dtype, order="C", copy=False)
 
 
@@ -177,9 +177,9 @@ def _read(data: memoryview) -> Tree:
     if not isinstance(header, dict):
         raise ValueError("the header is no JSON object")
     match header.pop("__metadata__", None):
-        case {"format": str(format_), "tree": str(noted)} if format_ == _FORMAT:
+        case {"format": str(format_), "tree": str(encoded)} if format_ == _FORMAT:
             arrays = _arrays(header, data[8 + size :])
-            tree = _tree(_json(noted.encode(), "tree"), 0, arrays)
+            tree = _decoded(_json(encoded.encode(), "tree"), 0, arrays)
         case _:
             raise ValueError(f"the header is not that of a {_FORMAT!r}")
     if arrays:
@@ -199,8 +199,7 @@ def _json(text: bytes | memoryview, what: str) -> object:
 
 
 def _arrays(header: Mapping[str, object], data: memoryview) -> dict[str, Array]:
-    """Return the arrays named in `header`, which must cover `data` in order without gap or overlap."""
-    # A environment, so that the arrays are writable.
+    # A copy, so that the arrays are writable.
     buffer = np.array(data, np.uint8)
     arrays, start = {}, 0
     for name, entry in header.items():
@@ -221,7 +220,7 @@ def _array(kind: str, shape: list[Any], data: Array) -> Array:
     dtype = _DTYPE_OF.get(kind)
     if (
         dtype is None
-        or len(shape) > _MOST_DIMENSIONS
+        or len(shape) > _MAX_DIMENSIONS
         # An exact type, because bool is a subclass of int.
         or not all(type(n) is int and 0 <= n < sys.maxsize for n in shape)
     ):
@@ -234,29 +233,28 @@ def _array(kind: str, shape: list[Any], data: Array) -> Array:
     return data.view(dtype).reshape(shape)
 
 
-def _tree(noted: object, depth: int, arrays: dict[str, Array]) -> Tree:
-    """Decode `noted`, taking each array out of `arrays`."""
-    match noted:
+def _decoded(encoded: object, depth: int, arrays: dict[str, Array]) -> Tree:
+    match encoded:
         case None | bool() | int() | float():
-            return noted
+            return encoded
         case str():
-            return _valid(noted)
-        case list() | {"dict": dict()} if depth >= _DEEPEST:
-            raise ValueError(f"the tree is nested more than {_DEEPEST} deep")
+            return _valid_text(encoded)
+        case list() | {"dict": dict()} if depth >= _MAX_DEPTH:
+            raise ValueError(f"the tree is nested more than {_MAX_DEPTH} deep")
         case list():
-            return [_tree(child, depth + 1, arrays) for child in noted]
+            return [_decoded(child, depth + 1, arrays) for child in encoded]
         case {"dict": dict(children), **others} if not others:
-            return {_valid(key): _tree(child, depth + 1, arrays) for key, child in children.items()}
+            return {_valid_text(key): _decoded(child, depth + 1, arrays) for key, child in children.items()}
         case {"array": str(name), **others} if not others and name in arrays:
             return arrays.pop(name)
         case {"int": str(digits), **others} if not others:
             return int(digits, 16)
         case {"float": "nan" | "inf" | "-inf" as value, **others} if not others:
             return float(value)
-    raise ValueError(f"the tree has {reprlib.repr(noted)}, which says nothing, or names an array that is not there")
+    raise ValueError(f"the tree has {reprlib.repr(encoded)}, which says nothing, or names an array that is not there")
 
 
-def _valid(text: str) -> str:
+def _valid_text(text: str) -> str:
     # JSON can encode half of a surrogate pair, which is invalid text; UnicodeEncodeError is a ValueError.
     text.encode()
     return text

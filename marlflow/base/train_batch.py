@@ -1,8 +1,4 @@
-"""The interface of training batches.
-
-A base class and not a Protocol, because stages' annotations are checked against it before anything runs, and because a
-batch of another kind has to say little: most of it follows from its fields.
-"""
+"""The interface of training batches."""
 
 from __future__ import annotations
 
@@ -20,11 +16,11 @@ Column: TypeAlias = NDArray[Any]
 _NOT_FOR_LOSSES = frozenset({"version", "t_env", "t_agent", "row_id"})
 
 
+# A base class rather than a Protocol, because stages' annotations are checked against it before anything runs.
 class TrainBatch(ABC):
-    """A batch to learn from: a frozen dataclass derives from it, and is not registered anywhere.
+    """A batch to learn from, the base of frozen dataclasses.
 
-    `rows` has to be given. The other methods have defaults for a dataclass whose fields are columns [N, ...], one entry
-    for each row.
+    Only `rows` is required: the defaults suit a dataclass whose fields are columns [N, ...].
     """
 
     __slots__ = ()
@@ -36,38 +32,38 @@ class TrainBatch(ABC):
 
     @property
     def count(self) -> int:
-        """Number of items that a minibatch takes or leaves as a whole: sequences if recurrent, else rows."""
+        """Number of items that a minibatch never divides: sequences if recurrent, else rows."""
         return self.rows
 
     def columns_for_losses(self) -> dict[str, Column]:
-        """Return the columns that losses see, [count, ...] each: no float64, nothing about where rows are from."""
+        """Return the columns that losses use, [count, ...] each, without float64 and bookkeeping columns."""
         return for_losses({field.name: getattr(self, field.name) for field in fields(self)})  # type: ignore[arg-type]
 
     def mean_version(self) -> float:
-        """Return the mean version of the weights that chose the rows; NaN without rows, or if it is not known."""
+        """Return the mean version of the acting weights; NaN without rows or versions."""
         return mean_of(getattr(self, "version", None))
 
     def rows_carried(self) -> int:
-        """Return the number of rows that were begun in the previous fragment."""
+        """Return the number of rows begun in the previous fragment."""
         return 0
 
     def row_ids(self) -> Column | None:
-        """Return the ids of the rows in their replay, [count]; None if they are not from a replay."""
-        found: Column | None = getattr(self, "row_id", None)
-        return found
+        """Return the rows' ids in their replay buffer, [count], if any."""
+        row_ids: Column | None = getattr(self, "row_id", None)
+        return row_ids
 
     def to_tree(self) -> dict[str, Any]:
-        """Return the fields as plain mappings, arrays and numbers, to save a batch that waits for its learner."""
+        """Return the fields as plain mappings, arrays and numbers, for checkpoints."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> TrainBatch:
-        """Return the batch that `to_tree` was called on; raises TypeError for a tree with other fields."""
+        """Restore a batch from `to_tree`; raises TypeError for other fields."""
         return cls(**tree)
 
 
 def for_losses(columns: Mapping[str, Column | None]) -> dict[str, Column]:
-    """Return the columns for losses: without None and bookkeeping columns, float32 in place of float64."""
+    """Return columns as losses use them: bookkeeping and None removed, float64 as float32."""
     return {
         name: column.astype(np.float32) if column.dtype == np.float64 else column
         for name, column in columns.items()
@@ -76,7 +72,7 @@ def for_losses(columns: Mapping[str, Column | None]) -> dict[str, Column]:
 
 
 def mean_of(version: Column | None) -> float:
-    """Return the mean of the versions of rows; NaN without rows or versions."""
+    """Return the mean version; NaN without rows or versions."""
     return float(version.mean()) if version is not None and len(version) else math.nan
 
 

@@ -1,4 +1,4 @@
-"""Tries an environment before anything is trained in it: does it keep the rules, and what would learners get?"""
+"""`marlflow check-env`: checks an environment before training, and measures its speed."""
 
 from marlflow.check_env.check import check_environment, quietly
 from marlflow.check_env.outcome import Trial

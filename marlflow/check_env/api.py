@@ -1,4 +1,4 @@
-"""PettingZoo's own tests of an environment, with what they print and warn of kept apart from what they find."""
+"""Runs PettingZoo's own environment tests, and collects their warnings."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ from marlflow.sampling.watchdog import Overdue, Watchdog
 # Env steps (of an AEC environment: times agents) that each test takes at most; PettingZoo's own default is 1,000.
 _CYCLES = 250
 _PETTINGZOO = str(Path(pettingzoo.__file__).parent)
-_OF_PETTINGZOO_TESTS = str(Path(_PETTINGZOO, "test"))
-
-
-# What is said of every Dict, also of the one that PettingZoo itself has masks in.
-_OF_MASKED = (
+_PETTINGZOO_TESTS = str(Path(_PETTINGZOO, "test"))
+# PettingZoo warns of every Dict observation, also of its own convention for action masks.
+_MASK_WARNINGS = (
     "PettingZoo: Observation space for each agent probably should be gymnasium.spaces.box or gymnasium.spaces.discrete",
     "PettingZoo: Observation is not a NumPy array",
 )
@@ -37,15 +35,15 @@ _OF_MASKED = (
 def run_tests(
     make_env: Callable[[], Any], kind: Kind, masks: Masks, notes: list[str], step_timeout_s: float | None = None
 ) -> tuple[TestOutcome, ...]:
-    """API test and seed test, each on fresh environments; adds to `notes` what PettingZoo warns of.
+    """Run the API test and the seed test; add their warnings to `notes`.
 
-    A test in which a step or reset takes longer than `step_timeout_s` seconds has failed.
+    A test fails if a step or reset takes longer than `step_timeout_s` seconds.
     """
     warned: list[str] = []
     watchdog = Watchdog(step_timeout_s)
     with watchdog.on_guard():
-        outcomes = _run(lambda: _watched(make_env(), watchdog), kind, masks, warned)
-    notes += [note for note in warned if masks != "in the observation" or note not in _OF_MASKED]
+        outcomes = _run(lambda: _guarded(make_env(), watchdog), kind, masks, warned)
+    notes += [note for note in warned if masks != "in the observation" or note not in _MASK_WARNINGS]
     return outcomes
 
 
@@ -60,6 +58,7 @@ def _run(make_env: Callable[[], Any], kind: Kind, masks: Masks, notes: list[str]
             _outcome("api_test", lambda: test.api_test(make_env(), num_cycles=_CYCLES), notes),
             _outcome("seed_test", lambda: test.seed_test(make_env, num_cycles=_CYCLES), notes),
         )
+    # The parallel tests take illegal actions where they do not read masks.
     api, seed = "parallel_api_test", "parallel_seed_test"
     return (
         TestOutcome(api, "left out", "it does not read masks in infos, and would take illegal actions")
@@ -79,14 +78,14 @@ def _outcome(name: str, test: Callable[[], None], notes: list[str]) -> TestOutco
         return TestOutcome(name, "failed", "a step or reset took longer than env.step_timeout_s", _where(overdue))
     except BdbQuit:
         raise KeyboardInterrupt(DEBUGGER_QUIT) from None
-    except Exception as error:  # noqa: BLE001  (whatever it is, it is what the test found)
-        return TestOutcome(name, "failed", _said(error), _where(error))
+    except Exception as error:  # noqa: BLE001  (any error is the test's result)
+        return TestOutcome(name, "failed", _message(error), _where(error))
     return TestOutcome(name, "passed")
 
 
 @contextlib.contextmanager
 def _quiet(notes: list[str]) -> Iterator[None]:
-    """Nothing is printed in here, but for a debugger's; every warning becomes a note, once."""
+    # Drops all output except a debugger's prompt.
     printed = cast(Any, FirstLines(sys.stderr, 0))
     with (
         contextlib.redirect_stdout(printed),
@@ -101,26 +100,24 @@ def _quiet(notes: list[str]) -> Iterator[None]:
 
 
 def as_note(warning: warnings.WarningMessage) -> str:
-    """A warning in one line, and where it comes from unless that is PettingZoo's test."""
+    """Return a warning as one line, with its location unless that is in PettingZoo."""
     text = " ".join(str(warning.message).split())
-    if warning.filename.startswith(_OF_PETTINGZOO_TESTS):
+    if warning.filename.startswith(_PETTINGZOO_TESTS):
         return f"PettingZoo: {text}"
     return f"{warning.category.__name__}: {text} ({warning.filename}:{warning.lineno})"
 
 
-def _said(error: Exception) -> str:
-    """The assertion's text, or the assertion itself where it has none."""
+def _message(error: Exception) -> str:
     text = " ".join(str(error).split())
+    # An assertion without text is quoted as source.
     if isinstance(error, AssertionError):
         frames = traceback.extract_tb(error.__traceback__)
         return text or (frames[-1].line or "an assertion failed" if frames else "an assertion failed")
     return f"{type(error).__name__}: {text}"
 
 
-def _watched(env: Any, watchdog: Watchdog) -> Any:
-    """The environment, whose steps and resets are watched, and which takes a bounded time to close."""
-
-    def watched(method: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded(env: Any, watchdog: Watchdog) -> Any:
+    def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:
             watchdog.begun += 1
             watchdog.inside = True
@@ -132,13 +129,13 @@ def _watched(env: Any, watchdog: Watchdog) -> Any:
         return call
 
     if watchdog.timeout_s is not None:
-        env.step, env.reset = watched(env.step), watched(env.reset)
-    # The seed test closes; what comes of it is found where the random episodes end, and must not hang here.
+        env.step, env.reset = guarded(env.step), guarded(env.reset)
+    # The seed test closes environments; closing is checked at the end of the random episodes and must not hang here.
     env.close = partial(close_within, env.close, "PettingZoo's test")
     return env
 
 
 def _where(error: BaseException) -> str:
-    """The innermost line that is the environment's own, `file:line`; empty where the test itself found it."""
+    # Without PettingZoo's own frames: the test may have found the error itself.
     frames = [frame for frame in their_frames(error) if not frame.filename.startswith(_PETTINGZOO)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""

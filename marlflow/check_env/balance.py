@@ -1,4 +1,4 @@
-"""Whether what learners get is what the environment issued: rows and unattributed reward against the ledger."""
+"""Checks reward conservation: rows and unattributed reward against the rewards issued."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from marlflow.check_env.play import Played
 from marlflow.check_env.seats import Seats
 from marlflow.sampling import EpisodeResult
 
-# Adding up in another order changes a sum by no more than this part of what was added.
+# Relative tolerance, since adding in another order rounds differently.
 _ROUNDING = 1e-9
 
 
 def unbalanced(played: Played, ledger: Ledger, seats: Seats, seed: int) -> str | None:
-    """The first episode, and agent, for which they are not the same; None if they always are.
-
-    `ledger` saw the environment that was played with `seed`. What came before an agent's first decision or after its
-    end belongs to no row: a worker counts it for a whole collect, so in total it must be what rows do not have.
-    """
+    """Describe the first mismatch between `played` and `ledger`, by episode and agent; None without one."""
     rows: Counter[tuple[int, str]] = Counter()
     for (episode, policy, _), count in played.decisions.items():
         rows[episode, policy] += count
+    # Reward before an agent's first decision or after its end is in no row. Workers count it per collect and not per
+    # episode, so it can only be compared in total.
     gaps: defaultdict[str, list[float]] = defaultdict(list)
     for result in played.results:
         account = ledger.accounts[episode_seed(seed, 0, result.episode)]
-        wrong = _wrong_return(result, account) or _wrong_rows(result.episode, account, rows, played, seats, gaps)
-        if wrong is not None:
-            return f"episode seed {account.seed}: {wrong}"
-    in_the_midst = played.out_of_time or played.failure is not None
-    return None if in_the_midst else _wrong_total(played, ledger.running, seats, gaps)
+        mismatch = _return_mismatch(result, account) or _row_mismatch(
+            result.episode, account, rows, played, seats, gaps
+        )
+        if mismatch is not None:
+            return f"episode seed {account.seed}: {mismatch}"
+    is_incomplete = played.out_of_time or played.failure is not None
+    return None if is_incomplete else _total_mismatch(played, ledger.running, seats, gaps)
 
 
-def _wrong_return(result: EpisodeResult, account: Account) -> str | None:
+def _return_mismatch(result: EpisodeResult, account: Account) -> str | None:
     for agent, amounts in account.issued.items():
         issued, returned = math.fsum(amounts), result.returns.get(agent, 0.0)
-        if not _same(issued, returned, amounts):
+        if not _equal(issued, returned, amounts):
             return f"{agent!r} was issued {issued:g}, its return is {returned:g}"
     return None
 
 
-def _wrong_rows(
+def _row_mismatch(
     episode: int,
     account: Account,
     rows: Counter[tuple[int, str]],
@@ -51,15 +51,15 @@ def _wrong_rows(
     seats: Seats,
     gaps: defaultdict[str, list[float]],
 ) -> str | None:
-    """Of one episode; adds to `gaps` what each policy's rows do not have."""
     decisions: Counter[str] = Counter()
     for agent, count in account.decisions.items():
         decisions[seats.policy_of(agent)] += count
     for policy, amounts in _by_policy(account, seats).items():
         in_rows = played.rewards[episode, policy]
+        # The reward that the episode's rows lack.
         gap = math.fsum([*amounts, *(-reward for reward in in_rows)])
         gaps[policy].append(gap)
-        if (episode, policy) not in played.shared and not _same(gap, 0.0, amounts):
+        if (episode, policy) not in played.shared and not _equal(gap, 0.0, amounts):
             return f"{policy!r} was issued {math.fsum(amounts):g}, its rows have {math.fsum(in_rows):g}"
     for policy, count in decisions.items():
         if rows[episode, policy] != count:
@@ -67,13 +67,13 @@ def _wrong_rows(
     return None
 
 
-def _wrong_total(played: Played, begun: Account, seats: Seats, gaps: defaultdict[str, list[float]]) -> str | None:
-    """Over all episodes; of the one that has `begun` nobody has decided anything yet."""
-    for policy, amounts in _by_policy(begun, seats).items():
+def _total_mismatch(played: Played, running: Account, seats: Seats, gaps: defaultdict[str, list[float]]) -> str | None:
+    # In the running episode no agent has acted yet, so none of its reward is in rows.
+    for policy, amounts in _by_policy(running, seats).items():
         gaps[policy] += amounts
     for policy, missing in gaps.items():
         counted = played.unattributed[policy]
-        if not _same(math.fsum(missing), math.fsum(counted), [*missing, *counted]):
+        if not _equal(math.fsum(missing), math.fsum(counted), [*missing, *counted]):
             return (
                 f"over all episodes the rows of {policy!r} lack {math.fsum(missing):g} of what was issued, "
                 f"and {math.fsum(counted):g} was counted as unattributed"
@@ -82,11 +82,11 @@ def _wrong_total(played: Played, begun: Account, seats: Seats, gaps: defaultdict
 
 
 def _by_policy(account: Account, seats: Seats) -> dict[str, list[float]]:
-    found: defaultdict[str, list[float]] = defaultdict(list)
+    by_policy: defaultdict[str, list[float]] = defaultdict(list)
     for agent, amounts in account.issued.items():
-        found[seats.policy_of(agent)] += amounts
-    return found
+        by_policy[seats.policy_of(agent)] += amounts
+    return by_policy
 
 
-def _same(one: float, other: float, amounts: Iterable[float]) -> bool:
-    return abs(one - other) <= _ROUNDING * math.fsum(map(abs, amounts))
+def _equal(first: float, second: float, amounts: Iterable[float]) -> bool:
+    return abs(first - second) <= _ROUNDING * math.fsum(map(abs, amounts))

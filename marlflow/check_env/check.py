@@ -1,4 +1,4 @@
-"""What `marlflow check-env` does, step by step; each finds what it can, whatever the others found."""
+"""The steps of `marlflow check-env`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marlflow.check_env.outcome import Kind, Masks, Trial
 from marlflow.check_env.play import Played, play
 from marlflow.check_env.reproduce import difference
 from marlflow.check_env.seats import Seats, seats_of
-from marlflow.check_env.speed import measured
+from marlflow.check_env.speed import measure_speed
 from marlflow.check_env.suitable import suitable
 from marlflow.check_env.summary import episodes_of, groups_of
 from marlflow.config.environment import environment_maker, environment_name, opened
@@ -28,39 +28,41 @@ BUDGET_S = 60.0
 
 
 def quietly(doing: str) -> None:
-    """A watch that shows nothing."""
+    """Show no progress."""
     del doing
 
 
 def check_environment(
     env: Env, episodes: int = 200, seed: int = 0, budget_s: float = BUDGET_S, watch: Watch = quietly
 ) -> Trial:
-    """Tries an environment: PettingZoo's own tests, random episodes as learners would get them, speed.
+    """Check an environment with PettingZoo's tests and random episodes, and measure its speed.
 
-    `budget_s` (seconds) is for the random episodes; `watch` is told what is being done. `print` shows the result.
-    Raises ConfigInvalid if the environment cannot be made.
+    `budget_s`: seconds for the episodes. `watch` receives a description of each step. Raises ConfigInvalid if the
+    environment cannot be created.
     """
     if episodes < 1:
         raise ConfigInvalid([f"episodes must be at least 1, not {episodes}"])
-    made: list[Any] = []
+    envs: list[Any] = []
 
     def make_first() -> Any:
-        made.append(environment_maker(env)())
-        return made[-1]
+        envs.append(environment_maker(env)())
+        return envs[-1]
 
+    # Warnings of the environment become notes of the result.
     findings = Findings(environment_name(env))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         try:
             with opened(make_first, env) as adapter:
-                findings.kind = _kind(made[0])
+                findings.kind = _kind(envs[0])
                 findings.agents = tuple(adapter.agents)
                 findings.state = _state(adapter, findings)
-                seats = seats_of(adapter, made[0])
+                seats = seats_of(adapter, envs[0])
         except ConfigInvalid as error:
             if not isinstance(error.__cause__, EnvironmentFailed):
                 raise
-            findings.kind = _kind(made[0])
+            # The environment was created, but failed when it was opened.
+            findings.kind = _kind(envs[0])
             findings.failed(error.__cause__)
         else:
             _try(env, seats, episodes, seed, budget_s, watch, findings)
@@ -72,10 +74,10 @@ def check_environment(
 def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watch: Watch, findings: Findings) -> None:
     make_env = environment_maker(env)
     watch("PettingZoo's own tests")
-    masks: Masks = next((of.masks for of in seats.groups if of.masks != "none"), "none")
+    masks: Masks = next((group.masks for group in seats.groups if group.masks != "none"), "none")
     findings.tests = run_tests(make_env, findings.kind, masks, findings.notes, env.step_timeout_s)
     watch("the networks of its policies")
-    fits = {of.name: suitable(of.spaces, seats.has_tasks) for of in seats.groups}
+    fits = {group.name: suitable(group.spaces, seats.has_tasks) for group in seats.groups}
     if not findings.playable(seats):
         findings.groups = groups_of(seats, fits, Played())
         return
@@ -84,10 +86,11 @@ def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watc
         watch(f"random episodes: {done} of {episodes}")
 
     played = play(make_env, seats, seed, episodes, budget_s, env.step_timeout_s, progress)
-    wrong = unbalanced(played, played.ledger, seats, seed) if played.ledger and played.results else None
+    mismatch = unbalanced(played, played.ledger, seats, seed) if played.ledger and played.results else None
     findings.groups = groups_of(seats, fits, played)
-    findings.episodes = episodes_of(played, wrong is None if played.results else None, seed, episodes, budget_s)
-    findings.about_play(played, seats, wrong)
+    findings.episodes = episodes_of(played, mismatch is None if played.results else None, seed, episodes, budget_s)
+    findings.about_play(played, seats, mismatch)
+    # Replays and speed would only fail in the same way.
     if played.failure is not None:
         return
     watch("the same episodes again")
@@ -100,8 +103,8 @@ def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watc
     findings.about_reproducing()
     watch("its speed")
     try:
-        findings.speed = measured(make_env, seats, fits, env.num_envs, seed)
-    except Exception as error:  # noqa: BLE001  (all else went well; what was found is not to be lost)
+        findings.speed = measure_speed(make_env, seats, fits, env.num_envs, seed)
+    except Exception as error:  # noqa: BLE001  (the other results must not be lost)
         findings.notes.append(f"its speed could not be measured: {type(error).__name__}: {error}")
 
 
@@ -110,10 +113,10 @@ def _kind(env: Any) -> Kind:
 
 
 def _state(adapter: EnvAdapter, findings: Findings) -> str | None:
-    """What `env.state()` gives in words; None if the environment has none."""
     try:
         space = adapter.state_space()
-    except EnvironmentFailed as failure:  # only joint critics need it; the rest can go on
+    except EnvironmentFailed as failure:
+        # Only joint critics need the state, so this is no problem for other algorithms.
         findings.notes.append(f"env.{failure.reason}")
         return None
     return None if space is None else f"{space.dtype} {space.shape}"

@@ -1,4 +1,4 @@
-"""Random legal actions for an environment that is played by hand."""
+"""Random legal actions for an environment that is played without a worker."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ _SAMPLES = 256
 
 
 class Dice:
-    """Uniformly random actions, where a mask says so only legal ones; each agent's space is copied and seeded anew.
-
-    So the environment's own spaces, and their generators, are left as they are.
-    """
+    """Draws uniformly random actions, only legal ones where there is a mask."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -27,7 +24,7 @@ class Dice:
         self._samples: dict[str, list[Any]] = {}
 
     def choose(self, agent: str, space: spaces.Space[Any], mask: Any) -> Any:
-        """An action of `agent`; raises EnvironmentFailed if its mask allows none."""
+        """Return an action of `agent`; raise EnvironmentFailed if its mask allows none."""
         if mask is not None and isinstance(space, spaces.Discrete):
             legal = np.flatnonzero(mask)
             if not len(legal):
@@ -35,8 +32,10 @@ class Dice:
             return space.dtype.type(space.start + legal[int(self._uniform() * len(legal))])
         samples = self._samples.get(agent)
         if samples is None:
-            own = copy.deepcopy(space)
-            own.seed(key(self._seed, len(self._samples)) >> 33)
-            samples = self._samples[agent] = [own.sample() for _ in range(_SAMPLES)]
+            # A copy, so that the generator of the environment's own space is left alone.
+            seeded = copy.deepcopy(space)
+            seeded.seed(key(self._seed, len(self._samples)) >> 33)
+            samples = self._samples[agent] = [seeded.sample() for _ in range(_SAMPLES)]
         action = samples[int(self._uniform() * _SAMPLES)]
-        return action.copy() if isinstance(action, np.ndarray) else action  # an environment may write into it
+        # Samples are used many times, and an environment may write into an action.
+        return action.copy() if isinstance(action, np.ndarray) else action

@@ -1,4 +1,4 @@
-"""What is wrong with an environment, and what is worth knowing of it, as sentences that say what to do."""
+"""Problems of an environment and notes on it, as sentences with remedies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _API_TESTS = ("api_test", "parallel_api_test")
 
 @dataclass
 class Findings:
-    """A trial under way."""
+    """The results of a trial so far."""
 
     name: str
     kind: Kind = "Parallel"
@@ -37,7 +37,7 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
     def trial(self, seed: int) -> Trial:
-        """All that was found; what was noted several times stands there once."""
+        """Return the trial; repeated notes appear once."""
         return Trial(
             name=self.name,
             kind=self.kind,
@@ -55,7 +55,7 @@ class Findings:
         )
 
     def failed(self, error: BaseException) -> None:
-        """The environment raised, or did what it must not."""
+        """Add an error of the environment as a problem."""
         if not isinstance(error, UserCodeFailed):
             self.problems.append(EnvProblem(str(error), "mend it in the environment"))
             return
@@ -65,29 +65,27 @@ class Findings:
         self.problems.append(EnvProblem(f"{error.where}: {error.reason}", remedy, without_own_frames(error)))
 
     def about_tests(self) -> None:
-        """A failed API test is a problem, for the rules that it tests are what marlflow builds on.
-
-        To be called last: what has been found already, and has a place in an episode, is not said again.
-        """
+        """Add failed tests of PettingZoo: API tests as problems, seed tests as notes. Call last."""
         for test in self.tests:
             if test.verdict != "failed":
                 continue
-            what = f"PettingZoo's {test.name} fails: {test.why}" + (f" ({test.where})" if test.where else "")
+            text = f"PettingZoo's {test.name} fails: {test.why}" + (f" ({test.where})" if test.where else "")
             if test.name not in _API_TESTS:
                 apart = "; marlflow's own replay, with masks and other seeds, found no difference"
-                self.notes.append(what + (apart if self.reproducible else ""))
+                self.notes.append(text + (apart if self.reproducible else ""))
+            # The episodes may have found the same already, with its place. Otherwise marlflow relies on these rules.
             elif not any(test.why in problem.what for problem in self.problems):
                 remedy = f"mend it: marlflow relies on PettingZoo's rules; what is tested: {_TESTS_URL}"
-                self.problems.append(EnvProblem(what, remedy))
+                self.problems.append(EnvProblem(text, remedy))
 
     def playable(self, seats: Seats) -> bool:
-        """Whether the spaces of all agents allow at least random episodes; those that do not are problems."""
-        wrong = [problem for of in seats.groups for problem in _unplayable(of)]
+        """Return whether random episodes are possible; add unsuitable spaces as problems."""
+        wrong = [problem for seat_group in seats.groups for problem in _unplayable(seat_group)]
         self.problems += wrong
         return not wrong
 
     def about_play(self, played: Played, seats: Seats, unbalanced: str | None) -> None:
-        """What random episodes came to."""
+        """Add the findings of random episodes."""
         if played.failure is not None:
             self.failed(played.failure)
         elif not played.results:
@@ -97,7 +95,7 @@ class Findings:
         if unbalanced is not None:
             remedy = "this should not be possible: please report it, with the environment"
             self.problems.append(EnvProblem(f"rewards: {unbalanced}", remedy))
-        self._about_groups(seats)
+        self._add_group_findings(seats)
         if played.vanished:
             self.notes.append(
                 f"{played.vanished} times an agent left `agents` neither terminated nor truncated: set one of the two; "
@@ -105,22 +103,22 @@ class Findings:
             )
 
     def _endless(self, played: Played) -> None:
-        what = f"no episode ended within {played.env_steps:,} env steps"
-        self.problems.append(EnvProblem(what, "truncate its agents after some number of env steps"))
+        text = f"no episode ended within {played.env_steps:,} env steps"
+        self.problems.append(EnvProblem(text, "truncate its agents after some number of env steps"))
 
-    def _about_groups(self, seats: Seats) -> None:
-        for of in self.groups:
-            if all(of.algorithms[name] for name in LEARNING):
-                what = f"no algorithm that learns can play {of.name}: {of.algorithms[LEARNING[0]]}"
-                self.problems.append(EnvProblem(what, "change its spaces by a wrapper, or leave it to policy random"))
-            if of.never_acted and self.episodes is not None and self.episodes.played:
-                self.notes.append(f"never asked for an action in any episode: {', '.join(of.never_acted)}")
-            if of.reward_unattributed:
+    def _add_group_findings(self, seats: Seats) -> None:
+        for seat_group in self.groups:
+            if all(seat_group.algorithms[name] for name in LEARNING):
+                text = f"no algorithm that learns can play {seat_group.name}: {seat_group.algorithms[LEARNING[0]]}"
+                self.problems.append(EnvProblem(text, "change its spaces by a wrapper, or leave it to policy random"))
+            if seat_group.never_acted and self.episodes is not None and self.episodes.played:
+                self.notes.append(f"never asked for an action in any episode: {', '.join(seat_group.never_acted)}")
+            if seat_group.reward_unattributed:
                 self.notes.append(
-                    f"{of.name} received {of.reward_unattributed:g} in all before a first decision or after an end: no "
-                    "row has it, so nothing is learned from it"
+                    f"{seat_group.name} received {seat_group.reward_unattributed:g} in all before a first decision or "
+                    "after an end: no row has it, so nothing is learned from it"
                 )
-        names = [group(of.agents[0]) for of in seats.groups]
+        names = [group(seat_group.agents[0]) for seat_group in seats.groups]
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
             first = seats.groups[names.index(name)].agents[0]
             self.notes.append(
@@ -129,7 +127,7 @@ class Findings:
             )
 
     def about_reproducing(self) -> None:
-        """It is worth knowing, but not wrong, if episodes cannot be repeated."""
+        """Add a note if episodes are not reproducible."""
         if self.differs:
             self.notes.append(
                 f"it is not reproducible: {self.differs}. Draw everything random from what reset(seed=...) was given; "
@@ -137,11 +135,11 @@ class Findings:
             )
 
 
-def _unplayable(of: SeatGroup) -> Iterator[EnvProblem]:
-    space = of.spaces.action
-    if of.masks != "none" and not isinstance(space, gym.Discrete):
-        what = f"{of.name} has an action mask {of.masks}, but its actions are {space}"
-        yield EnvProblem(what, "action masks are for Discrete actions: make them so, or leave the mask out")
+def _unplayable(seat_group: SeatGroup) -> Iterator[EnvProblem]:
+    space = seat_group.spaces.action
+    if seat_group.masks != "none" and not isinstance(space, gym.Discrete):
+        text = f"{seat_group.name} has an action mask {seat_group.masks}, but its actions are {space}"
+        yield EnvProblem(text, "action masks are for Discrete actions: make them so, or leave the mask out")
     if not isinstance(space, gym.Discrete | gym.MultiDiscrete | gym.MultiBinary | gym.Box):
         remedy = "actions must be Discrete, MultiDiscrete, MultiBinary or Box: flatten them by a wrapper"
-        yield EnvProblem(f"the actions of {of.name} are {space}", remedy)
+        yield EnvProblem(f"the actions of {seat_group.name} are {space}", remedy)

@@ -1,4 +1,4 @@
-"""An account of what one environment issued, kept at its own `step`, by none of the code that makes rows of it."""
+"""Records the rewards that an environment issues, independently of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marlflow.base.errors import UserCodeFailed
 
 @dataclass
 class Account:
-    """One episode: rewards in the order in which they were issued, and decisions, by agent; how many env steps."""
+    """One episode: rewards in order of issue, decisions by agent, and env steps."""
 
     seed: int | None
     issued: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -24,9 +24,9 @@ class Account:
 
 
 class Ledger:
-    """Stands at `reset` and `step` of `env` itself, so that the very environment plays that learners get.
+    """Wraps `reset` and `step` of `env` and records what they issue.
 
-    `accounts` has the last episode that began with each seed.
+    `accounts` has the last episode of each seed.
     """
 
     def __init__(self, env: Any) -> None:
@@ -35,6 +35,7 @@ class Ledger:
         self.accounts: dict[int | None, Account] = {}
         self.running = Account(None)
         self.slowest_step_s = 0.0
+        # Patched on the instance, so that the worker plays exactly the environment that learners get.
         if isinstance(env, AECEnv):
             env.reset, env.step = self._aec_reset, self._aec_step
         else:
@@ -49,6 +50,7 @@ class Ledger:
 
     def _aec_step(self, action: Any) -> None:
         account, env = self.running, self._env
+        # None is the action of a dead agent.
         if action is not None:
             account.decisions[env.agent_selection] += 1
             account.env_steps += 1
@@ -76,11 +78,12 @@ class Ledger:
             try:
                 self.running.issued[agent].append(float(reward))
             except (TypeError, ValueError):
-                continue  # whoever plays refuses it, and says why
+                # The rollout worker raises an error for it.
+                continue
 
 
 def without_own_frames(failure: UserCodeFailed) -> str:
-    """The traceback of what an environment raised, from its first frame on, if need be without a ledger's."""
+    """Return a failure's traceback from its first frame on, without a ledger's frame."""
     error = failure.__cause__
     frame = error.__traceback__ if error is not None else None
     start = None

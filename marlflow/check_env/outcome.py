@@ -1,4 +1,4 @@
-"""What came of trying an environment: plain data, which `report` puts into words."""
+"""The result of checking an environment, as plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Masks = Literal["none", "in the observation", "in the info"]
 
 @dataclass(frozen=True, slots=True)
 class EnvProblem:
-    """Why an environment is not ready: what is wrong, what to do, and the environment's own traceback if it raised."""
+    """Why an environment is not ready, what to do, and its traceback if it raised."""
 
     what: str
     remedy: str
@@ -23,21 +23,21 @@ class EnvProblem:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Smallest, mean and largest of some figures."""
+    """Smallest, mean and largest of some values."""
 
     low: float
     mean: float
     high: float
 
     @staticmethod
-    def of(figures: Sequence[float]) -> Spread | None:
-        """The spread of `figures`; None if there are none."""
-        return Spread(min(figures), float(np.mean(figures)), max(figures)) if figures else None
+    def of(values: Sequence[float]) -> Spread | None:
+        """Return the spread; None without values."""
+        return Spread(min(values), float(np.mean(values)), max(values)) if values else None
 
 
 @dataclass(frozen=True, slots=True)
 class TestOutcome:
-    """One of PettingZoo's own tests, and why it did not pass; `where` is the environment's line, if it is known."""
+    """The outcome of one of PettingZoo's tests; `where` is the environment's line, if known."""
 
     __test__ = False  # its name must not make pytest collect it
 
@@ -49,11 +49,10 @@ class TestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """The agents of one name, as far as they see and do the same.
+    """Agents of one name with equal spaces.
 
-    `legal_mean` of `num_actions` are legal on average where there are masks. `decisions` are agent steps per agent and
-    episode, `returns` per agent and episode. `never_acted` are its agents without a single decision. `algorithms` says
-    of each by name why it cannot be used, or nothing if it can.
+    `legal_mean`: mean number of legal actions, of `num_actions`. `decisions` (agent steps) and `returns` are per agent
+    and episode. `algorithms` has by name the reason why an algorithm cannot be used, or "".
     """
 
     name: str
@@ -74,10 +73,7 @@ class GroupOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Env steps per second: `bare` with random legal actions, and of one rollout worker with untrained `networks`.
-
-    The shares are of the worker's time.
-    """
+    """Env steps per second, `bare` with random actions and in a rollout worker; shares of the worker's time."""
 
     bare_env_steps_per_s: float
     worker_env_steps_per_s: float
@@ -89,7 +85,7 @@ class Speed:
 
     @property
     def ratio(self) -> float:
-        """How much of the bare speed the worker keeps."""
+        """Speed in the worker, relative to bare speed."""
         return self.worker_env_steps_per_s / self.bare_env_steps_per_s
 
 
@@ -97,10 +93,9 @@ class Speed:
 class Episodes:
     """The random episodes.
 
-    `out_of_time_s` is set where time was up before all of the `asked` were played, and `failed_in` is the number, from
-    1, of the episode in which the environment failed. `conserved` says whether rows and unattributed reward came to
-    what the environment issued (None: nothing to compare), `zero_sum` whether every episode's returns sum to exactly
-    zero (None: they are all zero).
+    `out_of_time_s`: the budget, if it ended before all `asked` episodes. `failed_in`: number, from 1, of the failed
+    episode. `conserved`: whether rows and unattributed reward add up to the rewards issued (None: no episodes).
+    `zero_sum`: whether the returns of each episode sum to exactly zero (None: all are zero).
     """
 
     asked: int
@@ -117,7 +112,7 @@ class Episodes:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Everything that was found. `reproducible` is None where it could not be found out; `differs` says what did."""
+    """The result of a check. `reproducible` is None if unknown; `differs` describes the difference."""
 
     name: str
     kind: Kind
@@ -135,7 +130,7 @@ class Trial:
 
     @property
     def ready(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
     def __str__(self) -> str:

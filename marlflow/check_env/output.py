@@ -1,4 +1,4 @@
-"""Keeps what an environment prints while it is tried from burying what was found."""
+"""Limits the output that an environment prints while it is checked."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from typing import Any, cast
 
 
 class FirstLines:
-    """A text stream that passes the first `most` lines on to `stream`; `left_out` counts the others.
-
-    While a debugger holds the program all of it passes, since its user has to see it.
-    """
+    """Passes the first `most` lines to `stream`; `left_out` counts the others."""
 
     def __init__(self, stream: Any, most: int) -> None:
         self._stream, self._room = stream, most
         self.left_out = 0
 
     def write(self, text: str) -> int:
-        """Passes on as much of `text` as there is room for."""
+        """Write the lines that are within the limit."""
+        # The user of a debugger has to see its prompt.
         if _is_debugged():
             self._stream.write(text)
             return len(text)
@@ -41,9 +39,9 @@ def _is_debugged() -> bool:
 
 @contextmanager
 def first_lines(most: int) -> Iterator[None]:
-    """Of what is printed in here the first `most` lines of standard output and of standard error, each, are shown.
+    """Limit standard output and standard error to the first `most` lines each.
 
-    All of it goes to standard error, where at the end stands how much was left out.
+    All of it goes to standard error, with the number of lines left out at the end.
     """
     errors = sys.stderr
     streams = FirstLines(errors, most), FirstLines(errors, most)
@@ -52,5 +50,5 @@ def first_lines(most: int) -> Iterator[None]:
             yield
     finally:
         if left_out := sum(stream.left_out for stream in streams):
-            what = "1 more line" if left_out == 1 else f"{left_out:,} more lines"
-            print(f"{what} of output left out; --all-output shows all", file=errors)
+            more_lines = "1 more line" if left_out == 1 else f"{left_out:,} more lines"
+            print(f"{more_lines} of output left out; --all-output shows all", file=errors)

@@ -1,7 +1,4 @@
-"""Random episodes through one rollout worker, held against the account of what the environment issued.
-
-It is the worker that learners are fed by, with fragments of many sizes: what is checked here is what they get.
-"""
+"""Plays random episodes through a rollout worker, as learners would get them."""
 
 from __future__ import annotations
 
@@ -27,21 +24,21 @@ from marlflow.policy.scripted import CallableActor, RandomActor
 from marlflow.sampling import EpisodeResult, RolloutWorker, SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
 
-# Fragments of all sizes, since what is open at their end is carried over it.
-_TICKS = (1, 2, 3, 50, 7, 1, 20, 100)
+# Many sizes, because segments that are open at the end of a fragment are continued in the next one.
+_FRAGMENT_TICKS = (1, 2, 3, 50, 7, 1, 20, 100)
 _COLLECT_S = 1.0
 
 
 @dataclass
 class Played:
-    """What came of the episodes. Rows and rewards are by episode and policy, an agent's decisions by its slot too."""
+    """Random episodes; rows and rewards by episode and policy, decisions also by agent slot."""
 
     results: list[EpisodeResult] = field(default_factory=list)
     decisions: Counter[tuple[int, str, int]] = field(default_factory=Counter)
     rewards: defaultdict[tuple[int, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     unattributed: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     shared: set[tuple[int, str]] = field(default_factory=set)
-    """Where unattributed reward came in the same collect: it may be another episode's."""
+    """Episodes and policies with unattributed reward in the same collect, which may belong to another episode."""
     terminated: Counter[str] = field(default_factory=Counter)
     truncated: Counter[str] = field(default_factory=Counter)
     legal: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -62,10 +59,10 @@ def play(
     step_timeout_s: float | None,
     progress: Callable[[int], None],
 ) -> Played:
-    """`episodes` episodes of one environment, or as many as `budget_s` seconds allow, or until something fails."""
+    """Play `episodes` episodes, or fewer within `budget_s` seconds or until an error."""
     played = Played()
 
-    def watched() -> Any:
+    def recorded_env() -> Any:
         env = make_env()
         played.ledger = Ledger(env)
         return env
@@ -73,9 +70,9 @@ def play(
     worker = None
     try:
         actors = {policy: partial(random_actor, spaces) for policy, spaces in seats.spaces.items()}
-        config = SamplerConfig(watched, (0,), seats.mapping, seed)
+        config = SamplerConfig(recorded_env, (0,), seats.mapping, seed)
         worker = RolloutWorker(config, actors, Watchdog(step_timeout_s))
-        _collect(worker, played, episodes, budget_s, progress)
+        _collect_episodes(worker, played, episodes, budget_s, progress)
     except MarlflowError as error:
         played.failure = error
     finally:
@@ -85,7 +82,7 @@ def play(
 
 
 def random_actor(spaces: Spaces) -> Actor:
-    """Uniform over the legal actions; where that is impossible because the space is unbounded, standard normal."""
+    """Return an actor that is uniform over legal actions; standard normal in an unbounded space."""
     space = spaces.action
     if isinstance(space, gym.Box) and not space.is_bounded():
         shape, size = space.shape, int(np.prod(space.shape))
@@ -99,15 +96,16 @@ def random_actor(spaces: Spaces) -> Actor:
     return RandomActor(space)
 
 
-def _collect(
+def _collect_episodes(
     worker: RolloutWorker, played: Played, episodes: int, budget_s: float, progress: Callable[[int], None]
 ) -> None:
     began = perf_counter()
     ticks_done = running = 0
-    for wanted in itertools.cycle(_TICKS):
+    for wanted in itertools.cycle(_FRAGMENT_TICKS):
         elapsed = perf_counter() - began
+        # As many ticks as take about a second, so that the time budget and progress are checked often.
         affordable = int(_COLLECT_S * ticks_done / elapsed) if ticks_done else 1
-        # No tick ends two episodes of one environment: so the last collect ends where the last episode does.
+        # A tick ends at most one episode of an environment, so the last collect ends with the last episode.
         ticks = max(1, min(wanted, affordable, episodes - len(played.results)))
         receipt, batches = worker.collect(ticks)
         ticks_done += ticks
@@ -117,7 +115,7 @@ def _collect(
         touched = range(running, len(played.results) + 1)
         running = len(played.results)
         for policy, batch in batches.items():
-            _read(played, policy, batch)
+            _count_rows(played, policy, batch)
             amount = receipt.policies[policy].reward_unattributed
             if amount:
                 played.unattributed[policy].append(amount)
@@ -130,7 +128,7 @@ def _collect(
             return
 
 
-def _read(played: Played, policy: str, batch: Batch) -> None:
+def _count_rows(played: Played, policy: str, batch: Batch) -> None:
     segments, start = batch.segments, 0
     for number, length in enumerate(segments["length"].tolist()):
         episode, slot = int(segments["episode"][number]), int(segments["agent"][number])

@@ -1,4 +1,4 @@
-"""A trial as a person reads it: what was tested, a table of the agents, what is worth knowing, and the verdict."""
+"""Prints a trial: tests, a table of the agents, notes, and the verdict."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from rich.text import Text
 from marlflow.check_env.outcome import Episodes, GroupOutcome, Speed, Spread, TestOutcome, Trial
 from marlflow.observe import wording
 
-# A column narrower than this cannot be read; more groups than fit beside each other stand below each other.
-_COLUMN = 26
-_LABEL = 18
+# Groups that do not fit at this width are printed in further tables below.
+_COLUMN_WIDTH = 26
+_LABEL_WIDTH = 18
 
 
 def as_text(trial: Trial, width: int = 100) -> str:
-    """All of it without colors, `width` characters wide."""
+    """Return the report without colors."""
     into = io.StringIO()
     show(trial, Console(file=into, width=width, color_system=None, highlight=False, force_terminal=False))
     return into.getvalue().rstrip()
 
 
 def show(trial: Trial, console: Console) -> None:
-    """Prints all of it, without the spaces that fill a table's columns up at the end of a line."""
+    """Print the report."""
     for part in _parts(trial, console.width):
         if isinstance(part, Text):
             console.print(part, soft_wrap=True)
             continue
         for line in console.render_lines(part, pad=False):
+            # Without the spaces that pad a table's columns, which wrap in narrow terminals.
             while line and not line[-1].text.rstrip():
                 line.pop()
             last = [Segment(line[-1].text.rstrip(), line[-1].style)] if line else []
@@ -43,8 +44,8 @@ def _parts(trial: Trial, width: int) -> Iterator[ConsoleRenderable]:
     agents = f", {wording.agents_phrase(trial.agents)}" if trial.agents else ""
     yield Text.assemble((trial.name, "bold"), f"  {trial.kind}{agents}, seed {trial.seed}")
     yield Text()
-    yield _listed([(label, value) for label, value in _about_environment(trial)])
-    per_block = max(1, (width - _LABEL) // _COLUMN)
+    yield _two_columns([(label, value) for label, value in _about_environment(trial)])
+    per_block = max(1, (width - _LABEL_WIDTH) // _COLUMN_WIDTH)
     for first in range(0, len(trial.groups), per_block):
         yield Text()
         yield _groups(trial.groups[first : first + per_block], trial.episodes is not None)
@@ -68,7 +69,7 @@ def _about_environment(trial: Trial) -> Iterator[tuple[str, Text]]:
     if episodes.conserved is not None:
         yield "rewards", _rewards(episodes)
     if trial.reproducible is not None:
-        yield "reproducible", _yes("yes") if trial.reproducible else _no("no")
+        yield "reproducible", _green("yes") if trial.reproducible else _red("no")
     yield "env.state()", Text(trial.state or "none")
     if trial.speed is not None:
         yield "speed", Text(_speed(trial.speed, episodes))
@@ -76,14 +77,14 @@ def _about_environment(trial: Trial) -> Iterator[tuple[str, Text]]:
 
 def _test(test: TestOutcome) -> Text:
     if test.verdict == "passed":
-        return _yes("passed")
+        return _green("passed")
     text = f"{test.verdict}: {test.why}" + (f" ({test.where})" if test.where else "")
-    return _no(text) if test.verdict == "failed" else Text(text)
+    return _red(text) if test.verdict == "failed" else Text(text)
 
 
 def _played(episodes: Episodes) -> Text:
     if episodes.failed_in is not None:
-        return _no(f"failed in episode {episodes.failed_in:,} of {episodes.asked:,}")
+        return _red(f"failed in episode {episodes.failed_in:,} of {episodes.asked:,}")
     played = f"{episodes.played:,}, {episodes.env_steps:,} env steps"
     if episodes.out_of_time_s is not None:
         return Text(f"{played}; stopped after {episodes.out_of_time_s:g} s, before all {episodes.asked:,} were played")
@@ -92,9 +93,9 @@ def _played(episodes: Episodes) -> Text:
 
 def _rewards(episodes: Episodes) -> Text:
     if not episodes.conserved:
-        return _no("not conserved")
+        return _red("not conserved")
     sums = {True: "zero-sum", False: "not zero-sum", None: "but all of them are zero"}
-    return _yes(f"conserved, {sums[episodes.zero_sum]}")
+    return _green(f"conserved, {sums[episodes.zero_sum]}")
 
 
 def _speed(speed: Speed, episodes: Episodes) -> str:
@@ -111,12 +112,12 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.2g} ms"
 
 
-# -- the table of agents ----------------------------------------------------------------------------------------------
+# -- table of agents --------------------------------------------------------------------------------------------------
 
 
 def _groups(groups: Sequence[GroupOutcome], played: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    table.add_column("", no_wrap=True, min_width=_LABEL - 2, style="dim")
+    table.add_column("", no_wrap=True, min_width=_LABEL_WIDTH - 2, style="dim")
     for group in groups:
         table.add_column(Text(group.name), header_style="bold", overflow="fold")
     for label, cell in (*_SPACES, *(_EPISODES if played else ()), *_ALGORITHMS):
@@ -156,7 +157,7 @@ def _ended(group: GroupOutcome) -> Text:
 
 
 def _never(group: GroupOutcome) -> Text:
-    return _no(", ".join(group.never_acted)) if group.never_acted else Text()
+    return _red(", ".join(group.never_acted)) if group.never_acted else Text()
 
 
 def _unattributed(group: GroupOutcome) -> Text:
@@ -179,14 +180,17 @@ _EPISODES: tuple[tuple[str, _Cell], ...] = (
 
 
 def _able(group: GroupOutcome) -> Text:
-    return _yes(", ".join(name for name, reason in group.algorithms.items() if not reason))
+    return _green(", ".join(name for name, reason in group.algorithms.items() if not reason))
 
 
 def _unable(group: GroupOutcome) -> Text:
-    """The algorithms of each reason together."""
+    # Algorithms with the same reason share a line.
     reasons = dict.fromkeys(reason for reason in group.algorithms.values() if reason)
-    names = {reason: ", ".join(name for name, own in group.algorithms.items() if own == reason) for reason in reasons}
-    return Text("\n".join(f"{unable}: {reason}" for reason, unable in names.items()), style="yellow")
+    names = {
+        reason: ", ".join(name for name, group_reason in group.algorithms.items() if group_reason == reason)
+        for reason in reasons
+    }
+    return Text("\n".join(f"{algorithms}: {reason}" for reason, algorithms in names.items()), style="yellow")
 
 
 _ALGORITHMS: tuple[tuple[str, _Cell], ...] = (("can play", _able), ("cannot play", _unable))
@@ -198,7 +202,7 @@ def _spread(spread: Spread, decimals: int) -> str:
     return mean if low == high else f"{mean} ({low} to {high})"
 
 
-# -- the end ----------------------------------------------------------------------------------------------------------
+# -- verdict ----------------------------------------------------------------------------------------------------------
 
 
 def _verdict(trial: Trial) -> Iterator[ConsoleRenderable]:
@@ -216,9 +220,9 @@ def _verdict(trial: Trial) -> Iterator[ConsoleRenderable]:
     )
 
 
-def _listed(lines: Sequence[tuple[str, Text]]) -> Table:
+def _two_columns(lines: Sequence[tuple[str, Text]]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, min_width=_LABEL - 2, style="dim")
+    table.add_column(no_wrap=True, min_width=_LABEL_WIDTH - 2, style="dim")
     table.add_column(overflow="fold")
     for label, value in lines:
         table.add_row(label, value)
@@ -234,9 +238,9 @@ def _bullets(items: Sequence[tuple[str, Text]]) -> Padding:
     return Padding(table, (0, 0, 0, 2))
 
 
-def _yes(text: str) -> Text:
+def _green(text: str) -> Text:
     return Text(text, style="green")
 
 
-def _no(text: str) -> Text:
+def _red(text: str) -> Text:
     return Text(text, style="red")

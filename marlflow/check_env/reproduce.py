@@ -1,6 +1,6 @@
-"""Whether the same seed and the same actions give the same episode, in the same instance and in another.
+"""Checks reproducibility: whether a seed and the same actions give the same episode again.
 
-It is what an exact resume needs: an environment for which this holds can be brought back to where it stood.
+Exact resume needs this: it replays running episodes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from marlflow.env import EnvAdapter, StepResult, open_adapter
 from marlflow.sampling.env_closing import close_adapter
 
 _EPISODES = 3
-_ENV_STEPS = 400  # of each
+_ENV_STEPS = 400  # of each episode
 _RECORD_S = 3.0
 
 Moment = list[tuple[str, Any]]
-"""What a turn shows, thing by thing: its name in words, and its value or a digest of it."""
+"""The contents of a step as pairs: a name in words, and the value or a digest of it."""
 
 
 class RecordedEpisode(NamedTuple):
-    """An episode: its seed, the actions of each turn, and what was seen at reset and after each."""
+    """Seed and actions of an episode, and the contents of reset and of each step."""
 
     seed: int
     actions: list[list[Any]]
@@ -34,92 +34,91 @@ class RecordedEpisode(NamedTuple):
 
 
 def difference(make_env: Callable[[], Any], seed: int) -> str | None:
-    """What differs when episodes are played again, and where; None if nothing does.
-
-    Raises EnvironmentFailed if the environment does.
-    """
+    """Describe the first difference in replayed episodes; None without one. Raises EnvironmentFailed."""
     first = open_adapter(make_env())
     try:
         deadline = perf_counter() + _RECORD_S
-        recorded = [_record(first, episode_seed(seed, 0, e), Dice(e), deadline) for e in range(_EPISODES)]
-        differs = _replayed(first, recorded, "played again in the same instance")
+        recorded = [_play(first, episode_seed(seed, 0, e), Dice(e), deadline) for e in range(_EPISODES)]
+        differs = _replay_difference(first, recorded, "played again in the same instance")
         if differs is not None:
             return differs
     finally:
         close_adapter(first)
+    # For example, a layout drawn at construction is the same in one instance and differs in another.
     second = open_adapter(make_env())
     try:
-        return _replayed(second, recorded, "played in another instance")
+        return _replay_difference(second, recorded, "played in another instance")
     finally:
         close_adapter(second)
 
 
-def _record(adapter: EnvAdapter, seed: int, dice: Dice, deadline: float) -> RecordedEpisode:
-    turn = adapter.reset(seed)
-    moments, actions = [_moment(adapter, turn)], list[list[Any]]()
-    while not turn.over and len(actions) < _ENV_STEPS and perf_counter() < deadline:
-        masks = turn.masks or [None] * len(turn.deciding)
-        chosen = []
-        for slot, mask in zip(turn.deciding, masks, strict=True):
+def _play(adapter: EnvAdapter, seed: int, dice: Dice, deadline: float) -> RecordedEpisode:
+    step = adapter.reset(seed)
+    moments, actions = [_moment(adapter, step)], list[list[Any]]()
+    while not step.over and len(actions) < _ENV_STEPS and perf_counter() < deadline:
+        masks = step.masks or [None] * len(step.deciding)
+        step_actions = []
+        for slot, mask in zip(step.deciding, masks, strict=True):
             agent = adapter.agents[slot]
-            chosen.append(dice.choose(agent, adapter.action_space(agent), mask))
-        actions.append(chosen)
-        turn = adapter.act(chosen)
-        moments.append(_moment(adapter, turn))
+            step_actions.append(dice.choose(agent, adapter.action_space(agent), mask))
+        actions.append(step_actions)
+        step = adapter.act(step_actions)
+        moments.append(_moment(adapter, step))
     return RecordedEpisode(seed, actions, moments)
 
 
-def _replayed(adapter: EnvAdapter, recorded: Sequence[RecordedEpisode], how: str) -> str | None:
+def _replay_difference(adapter: EnvAdapter, recorded: Sequence[RecordedEpisode], how: str) -> str | None:
     for episode in recorded:
-        turn = adapter.reset(episode.seed)
+        step = adapter.reset(episode.seed)
         for env_step, moment in enumerate(episode.moments):
-            differs = _first_difference(moment, _moment(adapter, turn))
+            differs = _first_difference(moment, _moment(adapter, step))
             if differs is not None:
                 return f"{how}, episode seed {episode.seed} differs at env step {env_step}: {differs}"
             if env_step < len(episode.actions):
-                turn = adapter.act(episode.actions[env_step])
+                step = adapter.act(episode.actions[env_step])
     return None
 
 
 def _first_difference(before: Moment, after: Moment) -> str | None:
-    for (name, was), (other, now) in zip(before, after, strict=False):
+    for (name, before_value), (other, after_value) in zip(before, after, strict=False):
         if name != other:
             return f"{name} then, {other} now"
-        if was != now:
-            return name if isinstance(was, bytes) else f"{name} was {was}, is {now}"
+        if before_value != after_value:
+            return name if isinstance(before_value, bytes) else f"{name} was {before_value}, is {after_value}"
     return None if len(before) == len(after) else "not as much happened"
 
 
-def _moment(adapter: EnvAdapter, turn: StepResult) -> Moment:
+def _moment(adapter: EnvAdapter, step: StepResult) -> Moment:
     agents = adapter.agents
-    moment: Moment = [("who decides", [agents[slot] for slot in turn.deciding])]
-    for slot, observation in zip(turn.deciding, turn.observations, strict=True):
+    moment: Moment = [("who decides", [agents[slot] for slot in step.deciding])]
+    for slot, observation in zip(step.deciding, step.observations, strict=True):
         moment.append((f"the observation of {agents[slot]!r}", _digest(observation)))
-    for slot, mask in zip(turn.deciding, turn.masks, strict=False):
+    for slot, mask in zip(step.deciding, step.masks, strict=False):
         moment.append((f"the action mask of {agents[slot]!r}", _digest(mask)))
-    for slot, reward in zip(turn.reward_slots, turn.rewards, strict=True):
+    for slot, reward in zip(step.reward_slots, step.rewards, strict=True):
         moment.append((f"the reward of {agents[slot]!r}", float(reward)))
-    for ending in turn.ended:
+    for ending in step.ended:
         moment.append((f"how {agents[ending.slot]!r} ended", (ending.terminated, ending.truncated)))
         moment.append((f"the final observation of {agents[ending.slot]!r}", _digest(ending.observation)))
     return moment
 
 
 def _digest(value: Any) -> bytes:
-    found = hashlib.blake2b(digest_size=16)
-    _add(found, value)
-    return found.digest()
+    digest = hashlib.blake2b(digest_size=16)
+    _update(digest, value)
+    return digest.digest()
 
 
-def _add(found: Any, value: Any) -> None:
+def _update(digest: Any, value: Any) -> None:
     if isinstance(value, Mapping):
         for name in sorted(value):
-            found.update(str(name).encode())
-            _add(found, value[name])
+            digest.update(str(name).encode())
+            _update(digest, value[name])
     elif isinstance(value, tuple | list):
         for part in value:
-            _add(found, part)
+            _update(digest, part)
     else:
+        # Objects have no bytes that are comparable between instances.
         array = np.asarray(value)
-        found.update(f"{array.dtype} {array.shape}".encode())
-        found.update(np.ascontiguousarray(array).tobytes() if array.dtype != object else repr(value).encode())
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes() if array.dtype != object else repr(value).encode())

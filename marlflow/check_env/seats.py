@@ -1,4 +1,4 @@
-"""Who takes part in a trial: groups of agents that one policy could play, and who plays whom in random episodes."""
+"""Agent groups of a trial, and policy mappings for random episodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marlflow.sampling.mapping import ByGroup, group
 
 @dataclass(frozen=True)
 class SeatGroup:
-    """Agents of one name that see and do the same."""
+    """Agents of one name with equal spaces."""
 
     name: str
     agents: tuple[str, ...]
@@ -26,7 +26,7 @@ class SeatGroup:
 
 @dataclass(frozen=True)
 class Seats:
-    """Every declared agent is a policy of its own, so that each has an account; the undeclared share their group's."""
+    """The groups; each declared agent has a policy of its own, so that its rewards are compared separately."""
 
     groups: tuple[SeatGroup, ...]
     declared: bool
@@ -34,51 +34,56 @@ class Seats:
 
     @property
     def mapping(self) -> Mapping[str, str] | ByGroup:
-        """As a rollout worker wants it, for an account of each agent."""
-        return {agent: agent for of in self.groups for agent in of.agents} if self.declared else self._late
+        """Policy mapping of a rollout worker, with a policy for each agent."""
+        if not self.declared:
+            return self._by_name
+        return {agent: agent for seat_group in self.groups for agent in seat_group.agents}
 
     @property
     def by_group(self) -> Mapping[str, str] | ByGroup:
-        """As a rollout worker wants it, with one policy for each group."""
-        return {agent: of.name for of in self.groups for agent in of.agents} if self.declared else self._late
+        """Policy mapping with a policy for each group."""
+        if not self.declared:
+            return self._by_name
+        return {agent: seat_group.name for seat_group in self.groups for agent in seat_group.agents}
 
     @property
-    def _late(self) -> ByGroup:
-        """By names, so that it holds for agents that come late."""
-        return ByGroup(tuple(of.name for of in self.groups))
+    def _by_name(self) -> ByGroup:
+        # Agents may appear later, so the policy is found by the agent's name.
+        return ByGroup(tuple(seat_group.name for seat_group in self.groups))
 
     @property
     def spaces(self) -> dict[str, Spaces]:
-        """What the agents of each policy of `mapping` see and do."""
+        """Spaces of each policy in `mapping`."""
         if not self.declared:
-            return {of.name: of.spaces for of in self.groups}
-        return {agent: of.spaces for of in self.groups for agent in of.agents}
+            return {seat_group.name: seat_group.spaces for seat_group in self.groups}
+        return {agent: seat_group.spaces for seat_group in self.groups for agent in seat_group.agents}
 
     def policy_of(self, agent: str) -> str:
-        """The policy that plays `agent`."""
+        """Return the policy of `agent`."""
         return agent if self.declared else group(agent)
 
-    def policies(self, of: SeatGroup) -> tuple[str, ...]:
-        """The policies that play a group."""
-        return of.agents if self.declared else (of.name,)
+    def policies(self, seat_group: SeatGroup) -> tuple[str, ...]:
+        """Return the policies of a group."""
+        return seat_group.agents if self.declared else (seat_group.name,)
 
 
 def seats_of(adapter: EnvAdapter, env: Any) -> Seats:
-    """The groups of the environment `env`, on which `adapter` was opened."""
-    found: dict[str, list[tuple[list[str], Spaces]]] = {}
+    """Return the groups of `env`."""
+    variants_by_name: dict[str, list[tuple[list[str], Spaces]]] = {}
     for agent in adapter.agents:
         spaces = Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
-        variants = found.setdefault(group(agent), [])
-        same = next((agents for agents, of in variants if of == spaces), None)
+        variants = variants_by_name.setdefault(group(agent), [])
+        same = next((agents for agents, variant in variants if variant == spaces), None)
         if same is None:
             variants.append(([agent], spaces))
         else:
             same.append(agent)
+    # Agents of one name but different spaces need different policies, and become groups of their own.
     groups = [
         SeatGroup(
             name if len(variants) == 1 else ", ".join(agents), tuple(agents), spaces, _masks(adapter, env, agents[0])
         )
-        for name, variants in found.items()
+        for name, variants in variants_by_name.items()
         for agents, spaces in variants
     ]
     return Seats(tuple(groups), adapter.declared, adapter.has_tasks)

@@ -1,4 +1,4 @@
-"""How fast the environment is alone, and in a rollout worker with untrained networks."""
+"""Measures the speed of the environment, bare and in a rollout worker with untrained networks."""
 
 from __future__ import annotations
 
@@ -22,61 +22,64 @@ from marlflow.check_env.suitable import Suitable
 from marlflow.sampling import Receipt, RolloutWorker, SamplerConfig
 from marlflow.sampling.env_closing import close_within
 
-_ROUNDS = 3  # of each in turn, of which the fastest counts: what disturbs only ever slows down
+# Rounds of each. The fastest one counts, because disturbances only slow down.
+_ROUNDS = 3
 _ROUND_S = 0.5
-_MAKING_S = 5.0
+_MAX_CREATION_S = 5.0
 
 
-def measured(
+def measure_speed(
     make_env: Callable[[], Any], seats: Seats, fits: Mapping[str, Suitable], num_envs: int, seed: int
 ) -> Speed:
-    """Both speeds, with all that a worker does beside them; as many environments as are made in a few seconds."""
+    """Measure both speeds, with no more environments than a few seconds suffice to create."""
     began = perf_counter()
-    bare = _Bare(make_env(), seed)
-    num_envs = max(1, min(num_envs, int(_MAKING_S / max(perf_counter() - began, 1e-6))))
+    bare = _BareEnv(make_env(), seed)
+    num_envs = max(1, min(num_envs, int(_MAX_CREATION_S / max(perf_counter() - began, 1e-6))))
     with _one_thread():
-        found = {of.name: fits[of.name].actor or random_actor(of.spaces) for of in seats.groups}
-        actors = {name: partial(as_it_is, actor) for name, actor in found.items()}
+        actors_by_group = {group.name: fits[group.name].actor or random_actor(group.spaces) for group in seats.groups}
+        actors = {name: partial(as_it_is, actor) for name, actor in actors_by_group.items()}
         worker = RolloutWorker(SamplerConfig(make_env, range(num_envs), seats.by_group, seed), actors)
         try:
-            alone, receipts = _in_turn(bare, worker, num_envs)
+            bare_rates, receipts = _alternate(bare, worker, num_envs)
         finally:
             worker.close()
             bare.close()
-    rate, best = max(((_rate(receipt), receipt) for receipt in receipts), key=lambda measured: measured[0])
+    rate, best = max(((_rate(receipt), receipt) for receipt in receipts), key=lambda measure_speed: measure_speed[0])
     seconds = best.env_s + best.policy_s + best.bookkeeping_s
     shares = (part / seconds for part in (best.env_s, best.policy_s, best.bookkeeping_s))
-    return Speed(max(alone), rate, num_envs, ", ".join(dict.fromkeys(fit.network for fit in fits.values())), *shares)
+    return Speed(
+        max(bare_rates), rate, num_envs, ", ".join(dict.fromkeys(fit.network for fit in fits.values())), *shares
+    )
 
 
-def _in_turn(bare: _Bare, worker: RolloutWorker, num_envs: int) -> tuple[list[float], list[Receipt]]:
-    """Env steps per second of the environment alone, and what the worker collected."""
-    alone = [bare.rate(_ROUND_S)]
-    ticks = max(1, int(alone[0] * _ROUND_S / num_envs / 2))
-    worker.collect(max(1, ticks // 8))  # the first has columns to allocate
+def _alternate(bare: _BareEnv, worker: RolloutWorker, num_envs: int) -> tuple[list[float], list[Receipt]]:
+    bare_rates = [bare.rate(_ROUND_S)]
+    ticks = max(1, int(bare_rates[0] * _ROUND_S / num_envs / 2))
+    # Warm-up: the first collect allocates columns.
+    worker.collect(max(1, ticks // 8))
     receipts = []
     for _ in range(_ROUNDS):
         receipts.append(worker.collect(ticks)[0])
-        alone.append(bare.rate(_ROUND_S))
-    return alone, receipts
+        bare_rates.append(bare.rate(_ROUND_S))
+    return bare_rates, receipts
 
 
 def _rate(receipt: Receipt) -> float:
     return receipt.env_steps / (receipt.env_s + receipt.policy_s + receipt.bookkeeping_s)
 
 
-class _Bare:
-    """An environment that is played by hand, each episode with a seed of its own, as in a worker."""
+class _BareEnv:
+    """An environment that is played without a worker."""
 
     def __init__(self, env: Any, seed: int) -> None:
-        self._env, self._dice, self._seed = env, Dice(seed), seed
+        self._env = env
+        self._dice, self._seed = Dice(seed), seed
         self._steps = self._forever(self._aec if isinstance(env, AECEnv) else self._parallel)
 
     def close(self) -> None:
         close_within(self._env.close, "the environment alone")
 
     def rate(self, seconds: float) -> float:
-        """Env steps per second, over that many seconds; goes on where the last ended."""
         began, elapsed, env_steps = perf_counter(), 0.0, 0
         while elapsed < seconds:
             next(self._steps)
@@ -86,10 +89,10 @@ class _Bare:
 
     def _forever(self, play: Callable[[int], Iterator[None]]) -> Iterator[None]:
         for episode in itertools.count():
+            # A new seed for each episode, as in a worker.
             yield from play(episode_seed(self._seed, -1, episode))
 
     def _aec(self, seed: int) -> Iterator[None]:
-        """An item after each env step of one episode."""
         env = self._env
         env.reset(seed=seed)
         while env.agents:
@@ -98,20 +101,19 @@ class _Bare:
             if terminated or truncated:
                 env.step(None)
                 continue
-            env.step(self._choose(agent, observation, info))
+            env.step(self._action(agent, observation, info))
             yield
 
     def _parallel(self, seed: int) -> Iterator[None]:
-        """An item after each env step of one episode."""
         env = self._env
         observations, infos = env.reset(seed=seed)
         while env.agents:
             agents = env.agents
-            actions = {agent: self._choose(agent, observations.get(agent), infos.get(agent)) for agent in agents}
+            actions = {agent: self._action(agent, observations.get(agent), infos.get(agent)) for agent in agents}
             observations, _, _, _, infos = env.step(actions)
             yield
 
-    def _choose(self, agent: str, observation: Any, info: Any) -> Any:
+    def _action(self, agent: str, observation: Any, info: Any) -> Any:
         mask = observation.get("action_mask") if isinstance(observation, dict) else None
         mask = (info or {}).get("action_mask") if mask is None else mask
         return self._dice.choose(agent, self._env.action_space(agent), mask)
@@ -119,8 +121,8 @@ class _Bare:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """As in a worker's process: torch computes on one thread."""
     before = torch.get_num_threads()
+    # As in a worker's process.
     torch.set_num_threads(1)
     try:
         yield

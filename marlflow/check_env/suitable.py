@@ -1,4 +1,4 @@
-"""Which of marlflow's algorithms can play a group of agents, and an untrained network for it, built once."""
+"""Which algorithms can play a group of agents, and an untrained network for it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LEARNING = tuple(algorithm.name for algorithm in SHIPPED)
 
 @dataclass(frozen=True)
 class Suitable:
-    """Why each algorithm cannot be used, by its name (empty for those that can), and what acts untrained.
+    """The reason why each algorithm cannot be used, by name ("" if it can), and an untrained `actor`.
 
-    `actor` has random weights in a `network` of that name; it is None where no algorithm that learns can be used.
+    `network` describes the actor's model. `actor` is None if no learning algorithm can be used.
     """
 
     reasons: Mapping[str, str]
@@ -34,35 +34,32 @@ class Suitable:
 
 
 def suitable(spaces: Spaces, has_tasks: bool) -> Suitable:
-    """Asks every algorithm; the network of one that learns is built, for what stops it stops all of them.
-
-    `has_tasks`: whether the environment is a family of tasks.
-    """
+    """Check every algorithm; `has_tasks`: whether the environment is a family of tasks."""
     reasons = {algorithm.name: _problems(algorithm, spaces, has_tasks) for algorithm in (*SHIPPED, _RANDOM)}
-    able = [algorithm for algorithm in SHIPPED if not reasons[algorithm.name]]
+    usable = [algorithm for algorithm in SHIPPED if not reasons[algorithm.name]]
     if not reasons[_RANDOM.name]:
         reasons[_RANDOM.name] = _unbuildable(spaces)
-    if not able:
+    if not usable:
         return Suitable(reasons, None, "random actions")
     models: dict[str, TorsoConfig] = {"CNN": CNN(), "MLP 64x64": MLP()} if _is_image(spaces) else {"MLP 64x64": MLP()}
+    # Only one algorithm's network is built: spaces that no network supports rule out all of them.
     for network, model in models.items():
         try:
-            return Suitable(reasons, able[0].actor(spaces, model, 0), network)
+            return Suitable(reasons, usable[0].actor(spaces, model, 0), network)
         except ConfigInvalid as error:
             reason = "; ".join(error.problems)
-    return Suitable({**reasons, **{algorithm.name: reason for algorithm in able}}, None, "random actions")
+    return Suitable({**reasons, **{algorithm.name: reason for algorithm in usable}}, None, "random actions")
 
 
 def _problems(algorithm: Algorithm, spaces: Spaces, has_tasks: bool) -> str:
     if algorithm.capabilities.tasks and not has_tasks:
         return 'adapts to tasks, and the environment has none (metadata["tasks"])'
     model = GRU() if algorithm.capabilities.memory == "needed" else MLP()
-    found = algorithm.validate(spaces, model)
-    return "; ".join(one if isinstance(one, str) else str(replace(one, subject="")) for one in found)
+    problems = algorithm.validate(spaces, model)
+    return "; ".join(problem if isinstance(problem, str) else str(replace(problem, subject="")) for problem in problems)
 
 
 def _unbuildable(spaces: Spaces) -> str:
-    """Why there is no random actor."""
     try:
         _RANDOM.actor(spaces, MLP(), 0)
     except ConfigInvalid as error:

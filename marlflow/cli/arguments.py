@@ -1,4 +1,4 @@
-"""Parses the arguments of a command: overrides such as `env=simple_tag`, and flags, most of which are Hydra's."""
+"""Parse the arguments of a command: overrides such as `env=simple_tag`, and flags, mostly Hydra's."""
 
 from __future__ import annotations
 
@@ -65,45 +65,46 @@ def split(
     own_with_value: Sequence[str] = (),
     hydra: bool = True,
 ) -> Words:
-    """Separate overrides from flags; `own` are the command's flags, `hydra` says whether it takes Hydra's.
+    """Separate overrides from flags: the command's `own`, and Hydra's if `hydra`.
 
     Raises ConfigInvalid with every unknown flag.
     """
-    found, problems = Words(), []
+    parsed, problems = Words(), []
     rest = iter(words)
     for word in rest:
         name, _, value = word.partition("=")
         if not word.startswith("-"):
-            found.overrides.append(word)
+            parsed.overrides.append(word)
         elif word in own:
-            found.own_flags.add(word)
+            parsed.own_flags.add(word)
         elif name in own_with_value:
-            found.own_values[name] = value or _value_after(name, rest)[0]
+            parsed.own_values[name] = value or _value_after(name, rest)[0]
         elif name in _CONFIG_DIR:
+            # Both to Hydra and to our own composition, which checks the run first.
             folder = value or next(rest, "")
-            found.config_dirs.append(folder)
-            found.hydra_flags += [name, folder]
+            parsed.config_dirs.append(folder)
+            parsed.hydra_flags += [name, folder]
         elif hydra and word in _ALONE:
-            found.hydra_flags.append(word)
+            parsed.hydra_flags.append(word)
         elif hydra and name in _WITH_VALUE:
-            found.hydra_flags += [word] if value else [word, *_value_after(name, rest)]
+            parsed.hydra_flags += [word] if value else [word, *_value_after(name, rest)]
         else:
             known = [*own, *own_with_value, "--help", *_CONFIG_DIR, *(_ALONE if hydra else ())]
             problems.append(_no_flag(word, next(copy(rest), ""), command, known))
     if problems:
         raise ConfigInvalid(problems)
-    return found
+    return parsed
 
 
 def _value_after(flag: str, rest: Iterator[str]) -> list[str]:
     value = next(rest, None)
+    # Without a value, --info shows everything.
     if value is None and flag not in ("-i", "--info"):
         raise ConfigInvalid([f"{flag} needs a value"])
     return [] if value is None else [value]
 
 
 def _no_flag(word: str, following: str, command: str, known: Sequence[str]) -> str:
-    """Return the error for an unknown flag; `following` is the next argument, which may be its value."""
     name, _, value = word.partition("=")
     key = name.lstrip("-")
     refused = f"marlflow {command} has no flag {word}"
@@ -113,14 +114,15 @@ def _no_flag(word: str, following: str, command: str, known: Sequence[str]) -> s
     if close := nearest(key, names):
         return f"{refused}; did you mean '--{close}'?"
     if not key:
-        return f"{refused}; its flags are {', '.join(f'--{one}' for one in names)}"
+        return f"{refused}; its flags are {', '.join(f'--{flag}' for flag in names)}"
+    # `--seed 1` becomes `seed=1` in the suggestion.
     if not following.startswith("-") and "=" not in following:
         value = value or following
     return f"{refused}; settings are written without dashes: {key.replace('-', '_')}={value or '<value>'}"
 
 
 def unknown_command(name: str) -> ConfigInvalid:
-    """Return the error for a first argument that is not a command."""
+    """Return the error for an unknown command."""
     if "=" in name:
         return ConfigInvalid([f"marlflow needs a command before {name!r}: marlflow train {name}"])
     return ConfigInvalid([f"marlflow has no command {name!r}{meant(name, COMMANDS, 'the commands are')}"])

@@ -1,4 +1,4 @@
-"""`marlflow check-env`: runs an environment and reports what learners would get from it."""
+"""`marlflow check-env`: run an environment and report what learners would get from it."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _EXAMPLES = "marlflow check-env connect_four, or marlflow check-env my_module.ma
 
 def run_check_env(words: list[str]) -> int:
     """Print the report; return 0 if the environment is ready, else 1. Raises InvalidInput."""
-    found = split(words, "check-env", own=[JSON, ALL_OUTPUT], own_with_value=[EPISODES], hydra=False)
-    found.overrides = _with_env(found.overrides)
-    trial = _tried(found, _whole_number(found.own_values.get(EPISODES, "200")))
-    if JSON in found.own_flags:
+    parsed = split(words, "check-env", own=[JSON, ALL_OUTPUT], own_with_value=[EPISODES], hydra=False)
+    parsed.overrides = _env_override(parsed.overrides)
+    trial = _run_trial(parsed, _whole_number(parsed.own_values.get(EPISODES, "200")))
+    if JSON in parsed.own_flags:
         print(json.dumps({"ready": trial.ready, **dataclasses.asdict(trial)}, indent=2))
     else:
         show(trial, Console(highlight=False))
         if trial.ready:
-            print(f"next: marlflow train {shlex.join([*found.overrides, *_model(trial)])}")
+            print(f"next: marlflow train {shlex.join([*parsed.overrides, *_model(trial)])}")
     return 0 if trial.ready else 1
 
 
 def _model(trial: Trial) -> list[str]:
-    """Return the model for pixel observations; the default model is for numbers."""
+    # The default model is for numbers.
     return ["model@default_policy.model=cnn"] if trial.speed is not None and "CNN" in trial.speed.networks else []
 
 
-def _with_env(words: list[str]) -> list[str]:
+def _env_override(words: list[str]) -> list[str]:
     """Turn a bare argument, an environment's name or with dots an import path, into an override."""
     named = [word for word in words if "=" not in word and not word.startswith("~")]
     if len(named) > 1:
@@ -63,7 +63,7 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
-def _tried(words: Words, episodes: int) -> Trial:
+def _run_trial(words: Words, episodes: int) -> Trial:
     job = prepared(words)
     sentences = list(job.problems)
     experiment = read(job.config, sentences)
@@ -76,6 +76,7 @@ def _tried(words: Words, episodes: int) -> Trial:
         with _progress() as watch, output_shown(words):
             return check_environment(experiment.env, episodes, experiment.seed, watch=watch)
     except KeyboardInterrupt as interrupted:
+        # An environment that hangs is the usual reason for Ctrl-C here, so say where it was.
         frames = their_frames(interrupted)
         if frames:
             print(f"in {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}", file=sys.stderr)
@@ -84,7 +85,7 @@ def _tried(words: Words, episodes: int) -> Trial:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show the current step in a line that disappears afterwards; on a terminal only."""
+    # On a terminal only: one line with the current step, which disappears afterwards.
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
         yield quietly

@@ -1,8 +1,6 @@
-"""Tab completion: this module completes the command's name, Hydra everything after it.
+"""Tab completion: of the command's name here, of everything after it by Hydra.
 
-    eval "$(marlflow --shell-completion install=bash)"
-
-Hydra's completion knows a program and overrides, but no commands, so the command is removed from the line first.
+eval "$(marlflow --shell-completion install=bash)"
 """
 
 from __future__ import annotations
@@ -33,8 +31,10 @@ def complete(words: Sequence[str]) -> int:
             if named == rest[-1:] and not line.endswith(" "):
                 print(" ".join(name for name in names("env") if name.startswith(named[0])))
                 return 0
+            # To Hydra, an environment is an override.
             rest = [f"env={word}" if word in named else word for word in rest]
-        os.environ["COMP_LINE"] = " ".join([typed[0], *_as_hydra_wants(rest, line)])
+        # Hydra completes overrides of a program without commands, so the command is removed from the line.
+        os.environ["COMP_LINE"] = " ".join([typed[0], *_to_hydra_overrides(rest, line)])
     from marlflow.cli.train import hand_to_hydra
 
     hand_to_hydra(words, lambda _: None)
@@ -42,12 +42,11 @@ def complete(words: Sequence[str]) -> int:
 
 
 def _names_env(word: str) -> bool:
-    """Return whether an argument of check-env is (the beginning of) the environment's name."""
     return "=" not in word and not word.startswith(("-", "+", "~"))
 
 
-def _as_hydra_wants(typed: Sequence[str], line: str) -> list[str]:
-    """Return the overrides before the one being typed, with or without their `+`, and that one."""
+def _to_hydra_overrides(typed: Sequence[str], line: str) -> list[str]:
+    """Return the overrides before the one being typed in Hydra's form, and that one."""
     from marlflow.config.compose import composing
     from marlflow.config.overrides import prepare
 

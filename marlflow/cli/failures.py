@@ -1,4 +1,4 @@
-"""The message of a run that failed."""
+"""The error message of a failed run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def failure(error: MarlflowError, job: str = "") -> str:
 
     `job` names the run in a sweep.
     """
-    said = f"error: {job}: " if job else "error: "
+    prefix = f"error: {job}: " if job else "error: "
     for cause in _causes(error):
         if isinstance(cause, UserCodeFailed):
-            own = f"{cause.user_traceback.rstrip()}\n\n" if cause.user_traceback else ""
-            return f"{own}{said}{cause.where}: {cause.reason}"
+            text = f"{cause.user_traceback.rstrip()}\n\n" if cause.user_traceback else ""
+            return f"{text}{prefix}{cause.where}: {cause.reason}"
     if isinstance(error, StageFailed) and error.__cause__ is not None:
         raised = error.__cause__
-        own = "".join(traceback.format_exception(type(raised), raised, raised.__traceback__, chain=False))
-        return f"{own}\n{said}{error}"
-    return f"{said}{error}"
+        text = "".join(traceback.format_exception(type(raised), raised, raised.__traceback__, chain=False))
+        return f"{text}\n{prefix}{error}"
+    return f"{prefix}{error}"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -77,7 +77,7 @@ some values (--cfg job of train prints all, with comments):
   stop.env_steps=1e6                       env steps of the whole run
   stop.policies.<id>.return_mean=150       or until a policy is good enough
   rollouts.num_workers=4                   processes that play the environment
-  env.num_envs=32                            environments at once, over all workers
+  env.num_envs=32                          environments at once, over all workers
   faults.env_errors=20                     episodes that the environment may break before the run ends
   policies.<id>.algorithm.learning_rate=1e-3
   'policies.<id>.algorithm.learning_rate={{_target_: marlflow.Linear, start: 1e-3, end: 0, agent_steps: 1e6}}'
@@ -135,7 +135,7 @@ choices:
 
 some values:
   seed=1                                   of the episodes and of the actions in them
-  env.num_envs=32                            environments at once when its speed is measured
+  env.num_envs=32                          environments at once when its speed is measured
   env.step_timeout_s=10                    seconds that a step may take; null: any time
 
 flags:
@@ -161,7 +161,7 @@ _CHOICES = {
 
 
 def command_help(command: str) -> str:
-    """Return the help of a command that takes a configuration."""
+    """Return the help text of a command."""
     if command == "check-env":
         return _CHECK_ENV.format(envs=_choices(("env", "wrappers")))
     if command == "resume":

@@ -1,4 +1,4 @@
-"""Shared by the commands: from arguments to a composed configuration."""
+"""From arguments to a composed configuration, for all commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The entry point: dispatches to a command and prints errors.
 
-Exit codes: 0, success; 1, a run failed; 2, bad input, found before anything started; 129, the terminal was closed;
-130, interrupted; 143, terminated.
+Exit codes: 0, success; 1, a run failed; 2, bad input, found before anything started; 129, the terminal was closed; 130,
+interrupted; 143, terminated.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def _dispatch(words: list[str]) -> int:
     return _command(words[0])(words[1:])
 
 
+# Imported on demand: `marlflow --help` need not load torch.
 def _command(name: str) -> Callable[[list[str]], int]:
     if name == "train":
         from marlflow.cli.train import run_train

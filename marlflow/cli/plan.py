@@ -1,4 +1,4 @@
-"""`marlflow plan`: draws and checks the dataflow and the placement of `marlflow train`; runs nothing."""
+"""`marlflow plan`: draw and check the dataflow and placement of `marlflow train`; run nothing."""
 
 from __future__ import annotations
 
@@ -21,32 +21,31 @@ from marlflow.runtime.resources import Machines
 
 
 def run_plan(words: list[str]) -> int:
-    """Print the plan as a tree, or with --mermaid as a Mermaid flowchart; return 0. Raises InvalidInput."""
-    found = split(words, "plan", own=[MERMAID, ALL_OUTPUT], own_with_value=[MACHINES], hydra=False)
-    job = prepared(found)
+    """Print the plan as a tree, or with --mermaid as a flowchart; return 0. Raises InvalidInput."""
+    parsed = split(words, "plan", own=[MERMAID, ALL_OUTPUT], own_with_value=[MACHINES], hydra=False)
+    job = prepared(parsed)
     problems = list(job.problems)
     experiment = read(job.config, problems)
-    described = found.own_values.get(MACHINES)
+    described = parsed.own_values.get(MACHINES)
     machines = _machines(experiment, described)
     try:
-        with output_shown(found):
-            made = check(experiment, problems, machines)
+        with output_shown(parsed):
+            checked = check(experiment, problems, machines)
     except ConfigInvalid as error:
         if described is not None:
             raise
-        raise ConfigInvalid([_or_elsewhere(problem) for problem in error.found]) from error
-    plan = drawn_plan(made.experiment, made.spec)
-    for remark in made.remarks:
+        raise ConfigInvalid([_with_machines_hint(problem) for problem in error.found]) from error
+    plan = drawn_plan(checked.experiment, checked.spec)
+    for remark in checked.remarks:
         print(f"note: {remark}", file=sys.stderr)
-    if MERMAID in found.own_flags:
+    if MERMAID in parsed.own_flags:
         print(plan.mermaid())
     else:
-        print(f"{_players(made)}\n\n{plan}\n\n{drawn_placement(made, machines)}")
+        print(f"{_assignments(checked)}\n\n{plan}\n\n{drawn_placement(checked, machines)}")
     return 0
 
 
 def _machines(experiment: Experiment | None, described: str | None) -> Machines | None:
-    """Return the machines described by `--machines`, or the machines that the run would find."""
     if described is None:
         return machines_to_plan_for(experiment)
     if experiment is not None and experiment.runtime.name == "inline":
@@ -63,17 +62,16 @@ def _machines(experiment: Experiment | None, described: str | None) -> Machines 
     return described_machines(entries, MACHINES)
 
 
-def _or_elsewhere(problem: Problem | str) -> Problem | str:
-    """Add to a problem of these machines how to plan for others."""
+def _with_machines_hint(problem: Problem | str) -> Problem | str:
+    # These machines may lack what the run has elsewhere.
     if isinstance(problem, str) or problem.kind is not ProblemKind.LACKS_RESOURCES:
         return problem
     return f"{problem}; to plan for other machines, describe them: {MACHINES} '[{{CPU: 16, GPU: 2, count: 4}}]'"
 
 
-def _players(made: CheckedExperiment) -> str:
-    """Yield one line per policy with the agents it plays."""
+def _assignments(checked: CheckedExperiment) -> str:
     lines = []
-    for name, policy in made.spec.policies.items():
-        agents = ", ".join(made.players[name])
+    for name, policy in checked.spec.policies.items():
+        agents = ", ".join(checked.players[name])
         lines.append(f"policy {name} ({policy.algorithm.name}) plays {agents}")
     return "\n".join(lines)

@@ -1,9 +1,9 @@
-"""`marlflow resume`: continues a run from its last checkpoint, in its own directory."""
+"""`marlflow resume`: continue a run from its last checkpoint, in its own directory."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import chdir, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,18 +26,18 @@ _USAGE = "marlflow resume <run directory> [key=value ...] [--trust]"
 
 
 def run_resume(words: list[str]) -> int:
-    """Continue the run; return 0. Raises InvalidInput before any file is changed, and the run's own MarlflowErrors."""
-    found = split(words, "resume", own=(TRUST,), hydra=False)
-    run_dir, new = _run_dir(found.overrides)
-    overrides, config_dirs, started_in = _recorded(run_dir)
-    is_trusted = TRUST in found.own_flags or is_own(run_dir)
+    """Continue the run; return 0. Raises InvalidInput before any file is changed, and the run's MarlflowErrors."""
+    parsed = split(words, "resume", own=(TRUST,), hydra=False)
+    run_dir, new = _run_dir(parsed.overrides)
+    overrides, config_dirs, started_in = _read_hydra_files(run_dir)
+    is_trusted = TRUST in parsed.own_flags or is_own(run_dir)
     if not is_trusted:
         check_overrides(run_dir, overrides)
-    found.overrides = _replaced(overrides, new)
-    found.config_dirs = [*config_dirs, *(str(Path(folder).resolve()) for folder in found.config_dirs)]
+    parsed.overrides = _merge_overrides(overrides, new)
+    parsed.config_dirs = [*config_dirs, *(str(Path(folder).resolve()) for folder in parsed.config_dirs)]
     # Modules of an untrusted folder could shadow installed ones.
-    with _where_it_was_started(started_in) if is_trusted else nullcontext():
-        ready = prepared(found)
+    with _in_folder(started_in) if is_trusted else nullcontext():
+        ready = prepared(parsed)
         if not is_trusted:
             check_names(run_dir, ready.config)
         _check_modules(ready.config, started_in)
@@ -48,11 +48,11 @@ def run_resume(words: list[str]) -> int:
 
 
 @contextmanager
-def _where_it_was_started(folder: Path) -> Iterator[None]:
-    """Change to the folder in which the run was started, for its modules and relative paths; stay if it is gone."""
+def _in_folder(folder: Path) -> Iterator[None]:
     if not folder.is_dir():
         yield
         return
+    # The run finds its modules and relative paths there.
     with chdir(folder):
         # Each process of Ray gets this path too. Modules of the folder that the command was given in come after it.
         if str(folder) not in sys.path:
@@ -104,36 +104,36 @@ def _run_dir(words: Sequence[str]) -> tuple[Path, list[str]]:
     return run_dir, list(words[1:])
 
 
-def _recorded(run_dir: Path) -> tuple[list[str], list[str], Path]:
-    """Return the overrides, the folders of configuration groups, and the folder in which the run was started."""
+def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
+    """Return the run's overrides, folders of configuration groups, and the folder in which it was started."""
     recorded = run_dir / ".hydra"
     if not (recorded / "overrides.yaml").is_file():
         raise ConfigInvalid(
             [
-                f"{run_dir} has no .hydra/overrides.yaml, which `marlflow train` leaves{_near(run_dir)}; a run that "
-                "was started from Python goes on with marlflow.resume(experiment, run_dir)"
+                f"{run_dir} has no .hydra/overrides.yaml, which `marlflow train` leaves{_suggestion(run_dir)}; "
+                "a run that was started from Python goes on with marlflow.resume(experiment, run_dir)"
             ]
         )
-    overrides = _loaded(recorded / "overrides.yaml", "")
-    sources = _loaded(recorded / "hydra.yaml", "hydra.runtime.config_sources")
+    overrides = _load(recorded / "overrides.yaml", "")
+    sources = _load(recorded / "hydra.yaml", "hydra.runtime.config_sources")
     dirs = [source.path for source in sources if source.provider in _NAMED and source["schema"] == "file"]
-    started_in = Path(_loaded(recorded / "hydra.yaml", "hydra.runtime.cwd", str))
+    started_in = Path(_load(recorded / "hydra.yaml", "hydra.runtime.cwd", str))
     return [str(override) for override in overrides], dirs, started_in
 
 
-def _near(folder: Path) -> str:
-    """Return a suggestion: the run that contains the folder, or the newest run in it."""
+def _suggestion(folder: Path) -> str:
+    """Suggest the run that contains the folder, or the newest run in it."""
     inside = sorted(folder.glob("*/.hydra"), key=lambda recorded: recorded.stat().st_mtime)
     around = [part / ".hydra" for part in folder.parents if (part / ".hydra").is_dir()]
-    found = [*around[:1], *reversed(inside)]
-    return f" (did you mean {found[0].parent}?)" if found else ""
+    candidates = [*around[:1], *reversed(inside)]
+    return f" (did you mean {candidates[0].parent}?)" if candidates else ""
 
 
-def _loaded(path: Path, key: str, kind: type = ListConfig) -> Any:
-    """Return the value of `key` in a file of the run's configuration (without a key all) if it is of this kind."""
+def _load(path: Path, key: str, kind: type = ListConfig) -> Any:
+    """Return a value of the run's configuration, without a `key` all of it; raises ConfigInvalid for another kind."""
     try:
-        found = OmegaConf.load(path)
-        if isinstance(part := OmegaConf.select(found, key) if key else found, kind):
+        content = OmegaConf.load(path)
+        if isinstance(part := OmegaConf.select(content, key) if key else content, kind):
             return part
         expected = "list" if kind is ListConfig else "text"
         reason = f"there is no {expected} at {key}" if key else f"it is no {expected}"
@@ -142,8 +142,7 @@ def _loaded(path: Path, key: str, kind: type = ListConfig) -> Any:
     raise ConfigInvalid([f"{path} cannot be read: {reason}; put it back as `marlflow train` left it"])
 
 
-def _replaced(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Return the old overrides without the keys that new ones set."""
+def _merge_overrides(old: Sequence[str], new: Sequence[str]) -> list[str]:
     renewed = {_key(override) for override in new}
     return [*(override for override in old if _key(override) not in renewed), *new]
 
@@ -152,16 +151,17 @@ def _key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-def _resume(config: DictConfig, problems: Sequence[str], run_dir: Path) -> None:
-    """Check the run and its checkpoint before any file is changed; then resume."""
+def _resume(config: DictConfig, problems: Iterable[str], run_dir: Path) -> None:
     from marlflow.config.checks import check, machines_of
     from marlflow.config.schema import read
     from marlflow.driver.checkpointing import check_identity, newest
     from marlflow.driver.train import resume_checked
 
-    found = list(problems)
-    experiment = read(config, found)
-    made = check(experiment, found, machines_of(experiment))
-    check_identity(newest(run_dir), made)
+    problems = list(problems)
+    experiment = read(config, problems)
+    checked = check(experiment, problems, machines_of(experiment))
+    # Before run_job, which writes files.
+    check_identity(newest(run_dir), checked)
+    # Hydra would resolve an interpolation in the path.
     folder = str(run_dir).replace("${", "\\${")
-    run_job(config, folder, lambda job: outcome(resume_checked(made, run_dir, files=recorded(job))))
+    run_job(config, folder, lambda job: outcome(resume_checked(checked, run_dir, files=recorded(job))))

@@ -31,16 +31,12 @@ class _Job:
 
     @property
     def result(self) -> Result | None:
-        """The run's result; None if the job failed."""
         return None if isinstance(self.outcome, MarlflowError) else self.outcome
 
 
 @dataclass(slots=True)
 class Sweep:
-    """The jobs that ended in this process, where Hydra's basic launcher runs them.
-
-    `fixed` are the keys of the overrides that all jobs share.
-    """
+    """The jobs that ended in this process; `fixed` are the keys of the overrides that all share."""
 
     fixed: Collection[str]
     _jobs: list[_Job] = field(default_factory=list)
@@ -48,8 +44,8 @@ class Sweep:
     def watch(self, run: Callable[[], Result]) -> Result:
         """Run the job that Hydra has started; print an error at once, with the job's number, and raise it."""
         hydra = HydraConfig.get()
-        own = [override.lstrip("+~") for override in hydra.overrides.task]
-        settings = " ".join(override for override in own if override.partition("=")[0] not in self.fixed)
+        overrides = [override.lstrip("+~") for override in hydra.overrides.task]
+        settings = " ".join(override for override in overrides if override.partition("=")[0] not in self.fixed)
         number, folder = hydra.job.num, Path(hydra.runtime.output_dir)
         try:
             outcome = run()
@@ -60,47 +56,46 @@ class Sweep:
         self._jobs.append(_Job(number, settings, folder, outcome))
         return outcome
 
-    def has_said(self, error: MarlflowError) -> bool:
-        """Return whether the error is one of a job, which has been printed."""
+    def has_printed(self, error: MarlflowError) -> bool:
+        """Return whether the error is one of a job, already printed."""
         return any(job.outcome is error for job in self._jobs)
 
     @property
     def code(self) -> int:
-        """Return the exit code: 0 if no job failed, 2 if all failures were bad input, else 1."""
+        """The exit code: 0 if no job failed, 2 if all failures were bad input, else 1."""
         errors = [job.outcome for job in self._jobs if isinstance(job.outcome, MarlflowError)]
         if not errors:
             return 0
         return _BAD_INPUT if all(isinstance(error, InvalidInput) for error in errors) else _FAILED
 
     def table(self) -> str:
-        """Return one line per job: settings, returns by policy, what ended it, folder; empty without jobs."""
+        """Return one line per job: settings, returns by policy, what ended it, folder."""
         if not self._jobs:
             return ""
-        figures = list(dict.fromkeys(name for job in self._jobs for name in _figures(job.result)))
-        rows = [["job", "settings", *figures, "ended by", "folder"]]
+        columns = list(dict.fromkeys(name for job in self._jobs for name in _final_metrics(job.result)))
+        rows = [["job", "settings", *columns, "ended by", "folder"]]
         for job in self._jobs:
-            found = _figures(job.result)
-            shown = [f"{found[name]:,.2f}" if name in found else "" for name in figures]
+            metrics = _final_metrics(job.result)
+            cells = [f"{metrics[name]:,.2f}" if name in metrics else "" for name in columns]
             ended = "error" if job.result is None else job.result.stopped_by
-            rows.append([str(job.number), job.settings, *shown, ended, os.path.relpath(job.folder)])
-        return "\n".join(_aligned(rows, right=range(2, 2 + len(figures))))
+            rows.append([str(job.number), job.settings, *cells, ended, os.path.relpath(job.folder)])
+        return "\n".join(_aligned(rows, right=range(2, 2 + len(columns))))
 
 
-def _figures(result: Result | None) -> Mapping[str, float]:
-    """Return the objective and each policy's last evaluation, or without evaluation its mean training return."""
+def _final_metrics(result: Result | None) -> Mapping[str, float]:
+    """Return the objective and each policy's last evaluation, or without one its mean training return."""
     if result is None:
         return {}
-    found: dict[str, float | None] = {} if result.objective is None else {"objective": result.objective}
+    metrics: dict[str, float | None] = {} if result.objective is None else {"objective": result.objective}
     for name, policy in result.metrics["policies"].items():
         if policy["eval_return_mean"] is not None:
-            found[f"{name} eval"] = policy["eval_return_mean"]
+            metrics[f"{name} eval"] = policy["eval_return_mean"]
         else:
-            found[f"{name} return"] = policy["return_mean"]
-    return {name: value for name, value in found.items() if value is not None}
+            metrics[f"{name} return"] = policy["return_mean"]
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> Iterator[str]:
-    """Align the rows in columns; the columns `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (

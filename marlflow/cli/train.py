@@ -1,4 +1,4 @@
-"""`marlflow train`: checks everything, then runs the job, or with `-m` has Hydra run several."""
+"""`marlflow train`: check everything, then run the job, or with `-m` have Hydra run several."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from marlflow.driver.train import Result
 
 _TIME = re.compile(r"\$\{now:([^}]*)\}")
-_SWEEPS_ALL = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+_GRID_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
 def run_train(words: list[str]) -> int:
@@ -41,40 +41,39 @@ def run_train(words: list[str]) -> int:
 
     Raises ConfigInvalid before anything starts, and any other MarlflowError of the run.
     """
-    found = split(words, "train")
-    ready = prepared(found)
+    parsed = split(words, "train")
+    ready = prepared(parsed)
     config = ready.config
-    if found.only_shows:
+    if parsed.only_shows:
         if ready.problems:
             raise ConfigInvalid(ready.problems)
-        _show([*found.hydra_flags, *ready.overrides], config if found.shows_configuration else None)
+        _show([*parsed.hydra_flags, *ready.overrides], config if parsed.shows_configuration else None)
         return 0
-    several = found.multirun or config.hydra.mode is RunMode.MULTIRUN
-    made = _checked(config, [*ready.problems, *_unused_folders(found.overrides, several)], several)
+    several = parsed.multirun or config.hydra.mode is RunMode.MULTIRUN
+    checked = _check_run(config, [*ready.problems, *_unused_folders(parsed.overrides, several)], several)
     folder = _new_folder(config, several)
     if several:
         overrides = [*ready.overrides, *([] if folder is None else [f"{_folder_key(several)}={quoted(folder)}"])]
-        return _run_sweep([*found.hydra_flags, *overrides], Sweep(ready.fixed))
+        return _run_sweep([*parsed.hydra_flags, *overrides], Sweep(ready.fixed))
     from marlflow.driver.train import train_checked
 
-    run_job(config, folder, lambda job: outcome(train_checked(made, _run_dir(), files=recorded(job))))
+    run_job(config, folder, lambda job: outcome(train_checked(checked, _run_dir(), files=recorded(job))))
     return 0
 
 
 def _show(words: Sequence[str], config: DictConfig | None) -> None:
-    """Print what Hydra's flags in `words` ask for; a configuration is printed with its comments."""
-    shown = io.StringIO()
-    with redirect_stdout(shown):
+    output = io.StringIO()
+    # Hydra prints; a configuration gets its comments afterwards.
+    with redirect_stdout(output):
         hand_to_hydra(words, lambda _: None)
-    print(shown.getvalue() if config is None else explained(shown.getvalue(), _as_written(config)), end="")
+    print(output.getvalue() if config is None else explained(output.getvalue(), _as_written(config)), end="")
 
 
 def _run_sweep(words: Sequence[str], sweep: Sweep) -> int:
-    """Run several jobs, then print a table of their results; return the exit code."""
     try:
-        hand_to_hydra(words, lambda config: outcome(sweep.watch(lambda: _trained(config))))
+        hand_to_hydra(words, lambda config: outcome(sweep.watch(lambda: _train_job(config))))
     except MarlflowError as error:
-        if not sweep.has_said(error):
+        if not sweep.has_printed(error):
             raise
     finally:
         if table := sweep.table():
@@ -83,26 +82,27 @@ def _run_sweep(words: Sequence[str], sweep: Sweep) -> int:
 
 
 def _as_written(config: DictConfig) -> Any:
-    """Return the configuration as plain dicts and lists, unresolved."""
+    # Unresolved: interpolations are shown as written.
     return OmegaConf.to_container(config)
 
 
-def _checked(config: DictConfig, problems: Sequence[str], several: bool) -> CheckedExperiment:
-    """Check a run before its folder is made; of a sweep, the first job."""
+def _check_run(config: DictConfig, problems: Sequence[str], several: bool) -> CheckedExperiment:
+    """Check a run before its folder is made; in a sweep, the first job."""
     from marlflow.config.checks import check, machines_of
     from marlflow.config.folders import existing_run_problems, folder_problems
     from marlflow.config.schema import read
 
-    found = list(problems)
-    experiment = read(config, found)
+    all_problems = list(problems)
+    experiment = read(config, all_problems)
     if several:
-        found += _sweep_problems(config)
-    if not found:  # else it may be made of what is wrong
+        # Only the first job can be checked here; Hydra composes the others when they start.
+        all_problems += _sweep_problems(config)
+    if not all_problems:  # else it may be made of what is wrong
         folder = Path(OmegaConf.select(config, _folder_key(several)))
-        found += folder_problems("the folder of the run", folder)
-        if not found and _TIME.search(_folder_template(config, several)) is None:
-            found += existing_run_problems(folder / _first_job(config) if several else folder)
-    return check(experiment, found, machines_of(experiment))
+        all_problems += folder_problems("the folder of the run", folder)
+        if not all_problems and _TIME.search(_folder_template(config, several)) is None:
+            all_problems += existing_run_problems(folder / _first_job(config) if several else folder)
+    return check(experiment, all_problems, machines_of(experiment))
 
 
 def _folder_key(several: bool) -> str:
@@ -117,14 +117,13 @@ def _folder_template(config: DictConfig, several: bool) -> str:
 
 
 def _first_job(config: DictConfig) -> str:
-    """Return the subfolder of a sweep's first job; empty if only the sweep can resolve it."""
     try:
-        return str(OmegaConf.select(_changed(config, "hydra.job.num", 0), "hydra.sweep.subdir"))
+        return str(OmegaConf.select(_with_value(config, "hydra.job.num", 0), "hydra.sweep.subdir"))
     except OmegaConfBaseException:
         return ""  # each job looks again before it begins
 
 
-def _changed(config: DictConfig, key: str, value: str | int) -> DictConfig:
+def _with_value(config: DictConfig, key: str, value: str | int) -> DictConfig:
     changed = OmegaConf.create(OmegaConf.to_container(config, resolve=False))  # Hydra's own is read-only
     assert isinstance(changed, DictConfig)
     OmegaConf.update(changed, key, value, force_add=True)
@@ -132,28 +131,26 @@ def _changed(config: DictConfig, key: str, value: str | int) -> DictConfig:
 
 
 def _new_folder(config: DictConfig, several: bool) -> str | None:
-    """Make a new folder where it is named by the time, and return its name for Hydra; else None.
-
-    Runs that start in the same second, such as a Slurm array's, would share a folder otherwise.
-    """
+    """Make a new folder where it is named by the time, and return its name for Hydra; else None."""
     from marlflow.config.folders import new_folder
 
+    # Runs that start in the same second, such as a Slurm array's, would share a folder otherwise.
     key, template = _folder_key(several), _folder_template(config, several)
     if _TIME.search(template) is None:
         return None
     now = time.localtime()
-    template = _TIME.sub(lambda found: time.strftime(found[1], now), template)
-    folder = Path(OmegaConf.select(_changed(config, key, template), key))
+    template = _TIME.sub(lambda match: time.strftime(match[1], now), template)
+    folder = Path(OmegaConf.select(_with_value(config, key, template), key))
     return template + new_folder(folder).name.removeprefix(folder.name)
 
 
 def quoted(value: str) -> str:
-    """Quote `value` for Hydra's command line; interpolations `${...}` keep their meaning."""
+    """Quote for Hydra's command line; interpolations `${...}` keep their meaning."""
     return "'" + value.replace("'", "\\'") + "'"
 
 
 def _unused_folders(overrides: Sequence[str], several: bool) -> Iterator[str]:
-    """Yield the folders that Hydra would silently ignore: a single run's in a sweep, and the reverse."""
+    """Yield the folders that Hydra would ignore: a single run's in a sweep, and the reverse."""
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
         if several and key == "hydra.run.dir":
@@ -166,9 +163,9 @@ def _unused_folders(overrides: Sequence[str], several: bool) -> Iterator[str]:
 
 
 def _sweep_problems(config: DictConfig) -> Iterator[str]:
-    """Yield a problem if the sweeper chooses jobs by an objective and none is set."""
+    # Other sweepers, such as Optuna's, choose jobs by the objective.
     sweeper = str(config.hydra.sweeper._target_)
-    if sweeper != _SWEEPS_ALL and config.get("objective") is None:
+    if sweeper != _GRID_SWEEPER and config.get("objective") is None:
         yield (
             f"the sweeper {sweeper.rpartition('.')[2]} goes by a figure of each job, and objective is null; set "
             "objective=policies.<id>.return_mean, or leave hydra/sweeper out to run all values"
@@ -176,7 +173,7 @@ def _sweep_problems(config: DictConfig) -> Iterator[str]:
 
 
 def hand_to_hydra(words: Sequence[str], job: Callable[[DictConfig], float | None]) -> None:
-    """Run Hydra's own command line on `words`, which composes each job and calls `job`; raises what `job` raises."""
+    """Run Hydra's own command line, which composes each job and calls `job`; raises what `job` raises."""
     with _hydra_arguments(words):
         try:
             hydra.main(version_base="1.3", config_path=f"pkg://{MODULE}", config_name=NAME)(job)()
@@ -186,7 +183,7 @@ def hand_to_hydra(words: Sequence[str], job: Callable[[DictConfig], float | None
 
 @contextmanager
 def _hydra_arguments(words: Sequence[str]) -> Iterator[None]:
-    """Set sys.argv, which Hydra reads, and the variable that has it raise a job's exception instead of exiting."""
+    # Hydra reads sys.argv, and with HYDRA_FULL_ERROR raises a job's exception instead of exiting.
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv = ["marlflow", *words]
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -204,8 +201,7 @@ def _run_dir() -> Path:
     return Path(HydraConfig.get().runtime.output_dir)
 
 
-def _trained(config: DictConfig) -> Result:
-    """Train one job of a sweep, which Hydra has composed."""
+def _train_job(config: DictConfig) -> Result:
     from marlflow.config.folders import existing_run_problems
     from marlflow.config.schema import from_config
     from marlflow.driver.train import train
@@ -217,10 +213,8 @@ def _trained(config: DictConfig) -> Result:
 
 
 def recorded(config: DictConfig) -> dict[str, str]:
-    """Return a run's configuration files, as Hydra would write them, with this user's signature.
-
-    Hydra itself would write them before the run is checked, over those of an existing run; hydra.output_subdir is null.
-    """
+    """Return a run's configuration files, as Hydra would write them, with this user's signature."""
+    # Hydra itself would write them before the run is checked, over an existing run's files.
     hydra_config: Any = HydraConfig.instance().cfg
     files = {"config": config, "hydra": hydra_config, "overrides": hydra_config.hydra.overrides.task}
     return signed({f".hydra/{name}.yaml": OmegaConf.to_yaml(content) for name, content in files.items()})

@@ -1,8 +1,8 @@
 """Trust in a run's folder: is its configuration this user's own, or may it name foreign code?
 
-A configuration names classes, which are imported, so a run's folder is code. `marlflow train` signs the configuration
-that it writes with a key that only this user can read. `marlflow resume` accepts a configuration with this
-signature; of any other it lists the names outside marlflow, imports none of them, and requires --trust.
+A configuration names classes, which are imported, so a run's folder is code. `marlflow train` signs it with a key that
+only this user can read; `marlflow resume` accepts this signature. Without it, names outside marlflow are listed, not
+imported, and --trust is required.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SIGNATURE: Final = ".hydra/signature"
 SIGNED: Final = (".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml")
 _KEY_BYTES = 32
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
-_OF_HYDRA = re.compile(r"[+~]*hydra\b")
+_HYDRA_KEY = re.compile(r"[+~]*hydra\b")
 
 
 def signed(contents: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of a configuration with their signature; without one if this user can have no key."""
+    """Return the files of a configuration with their signature, if this user can have a key."""
     key = _key()
     return dict(contents) if key is None else {**contents, SIGNATURE: _signature(key, contents)}
 
@@ -45,11 +45,11 @@ def is_own(run_dir: Path) -> bool:
     """Return whether the configuration in a run's folder has this user's signature, and so is unchanged."""
     try:
         contents = {name: (run_dir / name).read_text(encoding="utf-8") for name in SIGNED}
-        found = (run_dir / SIGNATURE).read_text(encoding="utf-8")
+        signature = (run_dir / SIGNATURE).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
     key = _key()
-    return key is not None and hmac.compare_digest(_signature(key, contents), found)
+    return key is not None and hmac.compare_digest(_signature(key, contents), signature)
 
 
 def _signature(key: bytes, contents: Mapping[str, str]) -> str:
@@ -58,43 +58,40 @@ def _signature(key: bytes, contents: Mapping[str, str]) -> str:
 
 
 def _key() -> bytes | None:
-    """Return this user's key, made when it is first needed; None if there is no place for it."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     path = state / "marlflow" / "key"
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Linked when it is whole, for another process may be making one too.
-        made = path.with_name(f"key.{secrets.token_hex(8)}")
+        # Linked once complete, because another process may be making one too.
+        draft = path.with_name(f"key.{secrets.token_hex(8)}")
         if not path.exists():
-            with open(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(_KEY_BYTES))
             with suppress(FileExistsError):
-                os.link(made, path)
-            made.unlink()
+                os.link(draft, path)
+            draft.unlink()
         if len(key := path.read_bytes()) == _KEY_BYTES:
             return key
     return None
 
 
 def check_overrides(run_dir: Path, overrides: Sequence[str]) -> None:
-    """Raise ConfigInvalid if an override of a folder that is not trusted sets Hydra up: it imports before any check."""
-    if found := [override for override in overrides if _OF_HYDRA.match(override)]:
-        raise _untrusted(run_dir, found)
+    """Raise ConfigInvalid if an override configures Hydra itself."""
+    # Hydra imports what such an override names before any check.
+    if names := [override for override in overrides if _HYDRA_KEY.match(override)]:
+        raise _untrusted(run_dir, names)
 
 
 def check_names(run_dir: Path, config: Any) -> None:
-    """Raise ConfigInvalid with every name in a composed configuration by which code outside marlflow is imported."""
-    if found := sorted(names_outside(config)):
-        raise _untrusted(run_dir, found)
+    """Raise ConfigInvalid with every name outside marlflow that a configuration would import."""
+    if names := sorted(names_outside(config)):
+        raise _untrusted(run_dir, names)
 
 
 def names_outside(config: Any) -> set[str]:
-    """Return each name in a configuration by which something may be imported that marlflow's own conf does not name.
-
-    Nothing is imported to find out. A `_target_` is one wherever it may be; any other text if it is written like an
-    import path and its first part is the name of a module that is there.
-    """
+    """Return the names that a configuration may import and that marlflow's own conf does not have; import nothing."""
     values = OmegaConf.to_container(config, resolve=False)
+    # A `_target_` is a name wherever it is; other text if it looks like an import path of a module that exists.
     named = {text for key, text in _texts(values) if key == "_target_" or (_is_import_path(text) and _is_there(text))}
     return {text for text in named - _own_names() if not text.startswith(("marlflow.", "hydra._internal."))}
 
@@ -111,7 +108,6 @@ def _is_there(text: str) -> bool:
 
 
 def _texts(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every text in nested dicts and lists, with the key that it has."""
     if isinstance(values, str):
         yield key, values
     elif isinstance(values, Mapping):
@@ -124,14 +120,13 @@ def _texts(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def _own_names() -> frozenset[str]:
-    """Return every text in the configuration files of marlflow and Hydra."""
-    found = {"hydra.conf"}
+    texts = {"hydra.conf"}
     for package in (MODULE, "hydra.conf"):
         for path in _yaml_files(files(package)):
             with suppress(YAMLError, OmegaConfBaseException):
                 values = OmegaConf.to_container(OmegaConf.create(path.read_text(encoding="utf-8")))
-                found.update(text for _, text in _texts(values))
-    return frozenset(found)
+                texts.update(text for _, text in _texts(values))
+    return frozenset(texts)
 
 
 def _yaml_files(folder: Any) -> Iterator[Any]:

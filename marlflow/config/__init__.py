@@ -1,1 +1,1 @@
-"""From a configuration to a checked experiment."""
+"""Compose and check an experiment."""

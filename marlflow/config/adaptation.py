@@ -1,4 +1,4 @@
-"""What policies that adapt to tasks ask of a run, before it starts."""
+"""Check what policies that adapt to tasks require of a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from marlflow.runtime.spec import RunSpec
 
 
 def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
-    """One sentence for each reason why a policy could not adapt, or cannot act at all.
+    """Yield why a policy cannot adapt, or cannot act at all.
 
-    No tasks to adapt to (`has_tasks`: whether the environment has any), a phase too short for a step, or an inference
-    actor in the way.
+    `has_tasks` is whether the environment has tasks.
     """
     for name in spec.learning:
         policy = spec.policies[name]
@@ -25,6 +24,7 @@ def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
             continue
         if not isinstance(actor, AdaptingActor):
             continue
+        # One phase for each step of adaptation, and one that acts with the adapted parameters.
         phases = 1 + actor.inner_steps
         if policy.algorithm.capabilities.tasks and not has_tasks:
             yield (
@@ -33,6 +33,7 @@ def adaptation_problems(spec: RunSpec, has_tasks: bool) -> Iterator[str]:
                 'options={"task": n}; or use ppo'
             )
         if spec.ticks < phases:
+            # Env steps of all phases over the envs of one worker, rounded up.
             least = -(-phases * spec.num_envs // spec.num_workers)
             yield (
                 f"{subject} adapts in {phases} phases of a collect, but an env takes {spec.ticks} env steps in one; "

@@ -1,4 +1,4 @@
-"""The checks that every command makes before it runs an experiment or shows it, and the machines that they look at."""
+"""Run the checks of every command that runs or shows an experiment."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from marlflow.runtime.resources import Machines, without_cuda
 
 
 def check(
-    experiment: Experiment | None, found: Sequence[str] = (), machines: Machines | None = None
+    experiment: Experiment | None, earlier_problems: Sequence[str] = (), machines: Machines | None = None
 ) -> CheckedExperiment:
-    """Everything that can be known to be wrong before a run starts, for every command that runs one or shows it.
+    """Run all checks on an experiment; raise InvalidInput with all problems.
 
-    `found` is what was wrong with the configuration that the experiment was read from; it is None if that says no
-    environment. `machines` is what the run will find, from `machines_of`; None if that is not known yet. Raises
-    InvalidInput with all problems.
+    `earlier_problems` were found in its configuration; without an environment, `experiment` is None. `machines` is the
+    available hardware; None skips that check.
     """
-    made: CheckedExperiment | None = None
-    problems: Problems = list(found)
+    checked: CheckedExperiment | None = None
+    problems: Problems = list(earlier_problems)
     if experiment is not None:
-        made, more = problems_of(experiment, machines)
+        checked, more = problems_of(experiment, machines)
         problems += more
-        if made is not None and experiment.runtime.name == "inline":
-            problems += without_cuda(replace(made.spec, inference=None))
-    if made is None or problems:
+        if checked is not None and experiment.runtime.name == "inline":
+            # The inline runtime ignores placement.inference, so an actor on cuda is no problem.
+            problems += without_cuda(replace(checked.spec, inference=None))
+    if checked is None or problems:
         raise ConfigInvalid(problems)
-    drawn_plan(made.experiment, made.spec).check()
-    if problems := list(rehearsal_problems(made.spec, made.state_space)):
+    # Type errors of the plan come first: rehearsing a wrong plan would fail in confusing ways.
+    drawn_plan(checked.experiment, checked.spec).check()
+    if problems := list(rehearsal_problems(checked.spec, checked.state_space)):
         raise ConfigInvalid(problems)
-    return made
+    return checked
 
 
 def machines_of(experiment: Experiment | None) -> Machines | None:
-    """What this machine, or the cluster that Ray has joined, has for a run; None if that is not known yet."""
+    """Return the hardware of this machine or of the Ray cluster joined; None if not known yet."""
     return None if experiment is None else runtime_of(experiment).machines()
 
 
 def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
-    """As `machines_of`; the cluster at `runtime.address` is joined for a moment, to see what it has free."""
+    """Return `machines_of`, but connect briefly to the cluster at `runtime.address`."""
     if experiment is None or experiment.runtime.name == "inline" or experiment.runtime.address is None:
         return machines_of(experiment)
     from marlflow.runtime.ray.cluster import free_machines
@@ -54,7 +55,7 @@ def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
 
 
 def runtime_of(experiment: Experiment) -> Runtime:
-    """The runtime that the experiment chose; Ray is imported only if it is asked for."""
+    """Return the runtime of an experiment; imports Ray only for `ray`."""
     if experiment.runtime.name == "inline":
         from marlflow.runtime.inline import InlineRuntime
 

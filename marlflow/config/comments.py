@@ -1,4 +1,4 @@
-"""What the files of conf/ say of each key: read for the reference page, and for a configuration that is shown."""
+"""Read the comments of conf/, for documentation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, TypeAlias
 
+# The keys that lead to a value, outermost first.
 Path: TypeAlias = tuple[str, ...]
-"""The keys on the way to a value."""
 
 _CONF = "marlflow.conf"
 _ROOT, _TARGET = "train", "_target_"
+# The column of comments in printed configurations.
 _COLUMN = 48
 
 _KEY = re.compile(r"(?P<indent> *)(?P<item>- )?(?P<key>'[^']*'|\"[^\"]*\"|[^\s#:'\"\[{][^:]*?):(?: +(?P<rest>.*))?$")
@@ -22,7 +23,7 @@ _COMMENT = re.compile(r"(?:^|\s+)#\s?(?P<comment>.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of a file: where it is, its value as it is written there, and its comment, line by line."""
+    """Hold the path, value and comment lines of a key."""
 
     path: Path
     value: str
@@ -31,67 +32,70 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Commented:
-    """One file of conf/: the lines at its top that say what it is for, and its keys in order."""
+    """Hold the description and the keys of one file of conf/."""
 
     heading: tuple[str, ...]
     entries: tuple[Entry, ...]
 
     @property
     def target(self) -> str | None:
-        """The class or function that the whole file is the settings of, if it is."""
+        """Return the class or function that the file configures, if any."""
         return next((entry.value for entry in self.entries if entry.path == (_TARGET,)), None)
 
 
 def commented(text: str) -> Commented:
-    """The keys of a file in conf/ and what stands behind `#`; of its list of defaults each entry is a key."""
+    """Parse a file of conf/; each entry of its defaults list counts as a key."""
     heading: list[str] = []
     entries: list[Entry] = []
     for line in text.splitlines():
         key, comment = _KEY.match(_COMMENT.sub("", line)), _COMMENT.search(line)
-        said = (comment["comment"],) if comment else ()
+        comment_lines = (comment["comment"],) if comment else ()
         if key is not None:
             path = (*_parents(entries, len(key["indent"]) // 2), _without_package(key["key"].strip("'\"")))
-            entries.append(Entry(path, (key["rest"] or "").strip(), said))
-        elif entries and said and line.startswith(" "):
+            entries.append(Entry(path, (key["rest"] or "").strip(), comment_lines))
+        # An indented comment without a key continues the comment of the last key.
+        elif entries and comment_lines and line.startswith(" "):
             last = entries.pop()
-            entries.append(Entry(last.path, last.value, (*last.comment, *said)))
-        elif not entries and said and not said[0].startswith("@package"):
-            heading += said
+            entries.append(Entry(last.path, last.value, (*last.comment, *comment_lines)))
+        elif not entries and comment_lines and not comment_lines[0].startswith("@package"):
+            heading += comment_lines
     return Commented(tuple(heading), tuple(entries))
 
 
 def files(group: str) -> Mapping[str, Commented]:
-    """The files of a group, by name."""
+    """Return the files of a group, by name."""
     return {name: commented(text_of(f"{group}/{name}")) for name in names(group)}
 
 
 @functools.cache
 def names(group: str) -> tuple[str, ...]:
-    """The names that marlflow ships for a configuration group, such as those that `env=` takes."""
+    """Return the shipped options of a configuration group, such as `env`."""
     folder = resources.files(_CONF) / group
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
 def root() -> Commented:
-    """The file of the whole run."""
+    """Return the file of the whole run."""
     return commented(text_of(_ROOT))
 
 
-def explained(shown: str, config: Mapping[str, Any]) -> str:
-    """`shown`, a part of `config` as YAML in blocks, with the comments of conf/ behind its keys.
+def explained(yaml_text: str, config: Mapping[str, Any]) -> str:
+    """Add the comments of conf/ to `yaml_text`, a part of `config`.
 
-    What is a part says in its first line of which, as Hydra writes it: `# @package env`.
+    Its first line may name its package, as Hydra writes it: `# @package env`.
     """
     comments: dict[Path, Sequence[str]] = {}
     for path, comment in _comments_of(config):
         if comment:
+            # The first comment of a path is the most specific.
             comments.setdefault(path, comment)
-    part = re.match(r"# @package (\S+)", shown)
+    part = re.match(r"# @package (\S+)", yaml_text)
     package = () if part is None or part[1] == "_global_" else tuple(part[1].split("."))
     lines: list[str] = []
     above: list[Entry] = []
-    for line in shown.splitlines():
+    for line in yaml_text.splitlines():
         key = _KEY.match(line)
+        # Items of a list have no key of their own.
         if key is None or key["item"]:
             lines.append(line)
             continue
@@ -101,17 +105,16 @@ def explained(shown: str, config: Mapping[str, Any]) -> str:
 
 
 def text_of(name: str) -> str:
-    """A file of conf/, such as `env/simple_tag`."""
+    """Return the text of a file of conf/, such as `env/simple_tag`."""
     return (resources.files(_CONF) / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def _parents(before: Sequence[Entry], depth: int) -> Path:
-    """The keys that a key at this depth stands under: those of the last one that is not as deep."""
     return next((entry.path for entry in reversed(before) if len(entry.path) == depth), ())
 
 
 def _without_package(key: str) -> str:
-    """`default_policy` of `policy@default_policy`, `model` of `/model@model`, `env` of `override /env`."""
+    """Return `default_policy` of `policy@default_policy`, `model` of `/model@model`."""
     return key.rpartition("@")[2].rpartition("/")[2]
 
 
@@ -122,26 +125,27 @@ def _behind(line: str, comment: Sequence[str]) -> Iterator[str]:
 
 
 def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str]]]:
-    """What conf/ says of each key that a configuration of these choices may have; what comes first says it best."""
+    """Yield the comments of all possible keys, the most specific first."""
     for entry in root().entries:
         yield entry.path[1:] if entry.path[0] == "defaults" else entry.path, entry.comment
     yield from _under(("env",), _of_target("env", config.get("env")))
+    # Several wrappers and placements may be combined, so the comments of all their files are offered.
     for group, prefix in (("wrappers", ("env", "wrappers")), ("runtime", ("runtime",)), ("placement", ("placement",))):
         for file in files(group).values():
-            yield from ((path, said) for path, said in _under(prefix, file) if path != prefix)
+            yield from ((path, comment) for path, comment in _under(prefix, file) if path != prefix)
     policies = config.get("policies")
     of_all: dict[Path, Any] = {("default_policy",): config.get("default_policy")}
-    of_all |= {("policies", str(name)): one for name, one in (policies or {}).items()}
+    of_all |= {("policies", str(name)): settings for name, settings in (policies or {}).items()}
     for policy_path, policy in of_all.items():
         if isinstance(policy, Mapping):
-            for path, said in _under(policy_path, files("policy")["ppo"]):
-                yield path, said if path != policy_path else ()
+            # Any policy file would do: all learning policies have the same keys with the same comments.
+            for path, comment in _under(policy_path, files("policy")["ppo"]):
+                yield path, comment if path != policy_path else ()
             for part in ("algorithm", "model"):
                 yield from _under((*policy_path, part), _of_target(part, policy.get(part)))
 
 
 def _of_target(group: str, values: Any) -> Commented | None:
-    """The file of a group whose settings these are."""
     target = values.get(_TARGET) if isinstance(values, Mapping) else None
     return next((file for file in files(group).values() if target is not None and file.target == target), None)
 

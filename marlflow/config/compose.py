@@ -1,4 +1,4 @@
-"""Composes a configuration with Hydra, from Python as on the command line."""
+"""Compose configurations with Hydra."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def _run_name(choice: str, *, _parent_: DictConfig) -> str:
-    """The name of a run in the environment that was chosen; of `env=python` the import path that it was given.
-
-    `_parent_` is the configuration, from OmegaConf.
-    """
+    # OmegaConf passes the node that contains the interpolation, here the whole configuration.
     target = str(OmegaConf.select(_parent_, "env._target_")) if choice == "python" else ""
     return target if _IMPORT_PATH.fullmatch(target) else choice
 
@@ -37,36 +34,36 @@ OmegaConf.register_new_resolver("run_name", _run_name, replace=True)
 
 @contextmanager
 def composing() -> Iterator[None]:
-    """Hydra knows marlflow's configuration groups in here."""
+    """Make marlflow's configuration groups known to Hydra."""
+    # Hydra refuses to be initialized twice in one process.
     GlobalHydra.instance().clear()
     with hydra.initialize_config_module(MODULE, job_name="marlflow", version_base="1.3"):
         yield
 
 
 def choices(overrides: Sequence[str]) -> set[str]:
-    """The choices of configuration groups that these overrides lead to, as `group` or `group@package`.
+    """Return the group choices of `overrides`, as `group` or `group@package`, without composing.
 
-    Reads the defaults lists and composes nothing. Raises Hydra's errors. To be called while `composing`.
+    Raises Hydra's errors. Call within `composing`.
     """
-    found = config_loader().compute_defaults_list(NAME, list(overrides), RunMode.RUN).overrides.known_choices
-    return {str(key) for key in found if not str(key).startswith("hydra/")}
+    known_choices = config_loader().compute_defaults_list(NAME, list(overrides), RunMode.RUN).overrides.known_choices
+    return {str(key) for key in known_choices if not str(key).startswith("hydra/")}
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:
-    """The configuration with Hydra's own node; raises Hydra's errors. To be called while `composing`."""
+    """Compose a configuration, with Hydra's own node; raise Hydra's errors. Call within `composing`."""
     config = hydra.compose(NAME, overrides=list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(config)
     return config
 
 
 def set_values(config: DictConfig, values: Sequence[str], task: Sequence[str]) -> None:
-    """Applies overrides of values to a configuration that was composed of all others, as Hydra would have done then.
+    """Apply value overrides to a composed configuration, without composing again.
 
-    `task` are all overrides of the job, which the configuration records. Raises Hydra's errors. Values depend on what
-    is there (see overrides.py) and change no choice of a group, so nothing has to be composed again. To be called while
-    `composing`.
+    `task` lists all overrides of the job, for its record. Raises Hydra's errors. Call within `composing`.
     """
     parser = OverridesParser.create(config_loader())
+    # Composing again would take as long as the first time, and value overrides change no choice of a group.
     ConfigLoaderImpl._apply_overrides_to_config(parser.parse_overrides(list(values)), config)
     with read_write(config.hydra):
         job = config.hydra.job
@@ -81,15 +78,14 @@ def set_values(config: DictConfig, values: Sequence[str], task: Sequence[str]) -
 
 
 def config_loader() -> Any:
-    """Hydra's own; to be called while `composing`."""
+    """Return Hydra's config loader. Call within `composing`."""
     return GlobalHydra.instance().config_loader()
 
 
 def run_job(config: DictConfig, folder: str | None, task: Callable[[DictConfig], object]) -> None:
-    """Runs `task` as a job of Hydra with a configuration that is composed already; raises what it raises.
+    """Run `task` as a Hydra job with a composed configuration; raise its error.
 
-    Hydra's command line would compose it again, twice. All else is as there: logging, callbacks, environment variables,
-    the working directory. `folder` replaces hydra.run.dir.
+    All else is as on Hydra's command line, such as logging and the working directory. `folder` replaces hydra.run.dir.
     """
     raised: list[BaseException] = []
 
@@ -99,6 +95,7 @@ def run_job(config: DictConfig, folder: str | None, task: Callable[[DictConfig],
         except Exception as error:  # noqa: BLE001  raised again below: Hydra would print a line of its own
             raised.append(error)
 
+    # This is hydra.main without its composition, which would repeat what is composed already.
     with composing(), read_write(config.hydra):
         config.hydra.mode = RunMode.RUN
         if folder is not None:

@@ -1,7 +1,7 @@
-"""Makes objects from plain data, and says of everything that does not fit where it is, what was expected and what came.
+"""Build objects from plain data, and report each value that does not fit.
 
-A class's or function's own signature is the schema: its parameters are the keys, its annotations their types. So a
-default is written once, a user's own class is checked like one of marlflow's, and nothing can smuggle a typo in.
+The signature of a class or function is the schema, so each default is written once, and users' classes are checked like
+marlflow's own.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from marlflow.learner.optimizer import TorchOptimizer
 
 TARGET: Final = "_target_"
 _UNSET = "???"
+# Whole numbers up to here fit into a float.
 _LARGEST_WHOLE = 10**300
-"""What a float can hold."""
 
 
 class _Left:
-    """What stands for a value that did not fit: the problem is noted, and the default stands in."""
+    """Mark a value that did not fit, so that its default is used."""
 
 
 LEFT: Final = _Left()
 
 
 def construct(make: Callable[..., Any], values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
-    """Calls `make` with `values`, converted to what its signature says; LEFT if it cannot be called.
+    """Call `make` with `values`, converted to its annotations; return LEFT if that fails.
 
-    Adds to `problems` one sentence for each thing that is wrong; `path` is where in the configuration `values` are.
-    What does not fit is left out, so that its default stands in and all else can be checked too.
+    Appends one sentence to `problems` for each error, at its path under `path`. Values that do not fit are left out, so
+    that the others are checked too.
     """
     arguments = arguments_for(make, values, path, problems)
     if arguments is None:
@@ -58,41 +58,48 @@ def construct(make: Callable[..., Any], values: Mapping[str, Any], path: str, pr
 def arguments_for(
     make: Callable[..., Any], values: Mapping[str, Any], path: str, problems: list[str], given: int = 0
 ) -> dict[str, Any] | None:
-    """`values` as arguments of `make`, whose first `given` parameters others give; None if a needed one is left out."""
+    """Convert `values` to arguments of `make`; return None if a required one is missing.
+
+    The first `given` parameters are passed by the caller.
+    """
+    # For example, a wrapper gets the environment as its first argument, so the configuration must not.
     parameters = dict(list(_parameters(make).items())[given:])
     hints = hints_of(make)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    named = {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    named_parameters = {
+        name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
     arguments = {}
     for key, value in values.items():
         where = f"{path}.{key}" if path else key
-        if key not in named and not takes_any:
-            problems.append(unknown_key(where, key, named, _called(make)))
+        if key not in named_parameters and not takes_any:
+            problems.append(unknown_key(where, key, named_parameters, _called(make)))
             continue
         fitted = fit(value, hints.get(key, Any), where, problems)
         if not isinstance(fitted, _Left):
             arguments[key] = fitted
-    missing = [name for name, p in named.items() if p.default is p.empty and name not in arguments]
-    misspelt = {nearest(key, named) for key in values if key not in named}
-    unsaid = [name for name in missing if name not in values and name not in misspelt]
-    problems.extend(f"{path}.{name} is missing: {_called(make)} needs it" for name in unsaid)
+    missing = [name for name, p in named_parameters.items() if p.default is p.empty and name not in arguments]
+    # A missing parameter whose misspelled key was already reported is not reported again.
+    misspelt = {nearest(key, named_parameters) for key in values if key not in named_parameters}
+    unreported = [name for name in missing if name not in values and name not in misspelt]
+    problems.extend(f"{path}.{name} is missing: {_called(make)} needs it" for name in unreported)
     return None if missing else arguments
 
 
 def build(values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
-    """Makes what the `_target_` of `values` names, from all else in it; LEFT if that does not work."""
+    """Instantiate the `_target_` of `values` with the other keys; return LEFT if that fails."""
     make = imported(values[TARGET], f"{path}.{TARGET}", problems)
     if isinstance(make, _Left):
         return LEFT
     settings = {key: value for key, value in values.items() if key != TARGET}
     if isinstance(make, type) and issubclass(make, torch.optim.Optimizer):
-        # The parameters and the learning rate, which it also takes, are the learner's to give.
+        # Wrapped, because the learner passes the parameters and the learning rate later.
         return construct(TorchOptimizer, {"make": make, "settings": settings}, path, problems)
     return construct(make, settings, path, problems)
 
 
 def imported(name: object, path: str, problems: list[str]) -> Any:
-    """The callable at `package.module.name`; LEFT if there is none."""
+    """Import the callable at `package.module.name`; return LEFT if there is none."""
     if name == _UNSET:
         problems.append(f"{path} is not set; give it an import path, package.module.name")
         return LEFT
@@ -103,32 +110,33 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
+        # Modules move between versions of marlflow; the public name stays.
         is_public = module_name.startswith("marlflow.") and attribute in importlib.import_module("marlflow").__all__
         remedy = f"; did you mean marlflow.{attribute}?" if is_public else ""
         problems.append(f"{path}: {name} cannot be imported: {error}{remedy}")
         return LEFT
     try:
-        found = getattr(module, attribute, None)
-    except ImportError as error:  # SuperSuit's way to say that there is none, or another version
+        value = getattr(module, attribute, None)
+    except ImportError as error:
+        # SuperSuit raises it for names that do not exist, or only in another version.
         problems.append(f"{path}: {name} cannot be imported: {error}{_question(attribute, _public(module))}")
         return LEFT
-    if callable(found):
-        return found
+    if callable(value):
+        return value
     public = _public(module)
-    kind = f"no {attribute!r}" if found is None else f"no class or function {attribute!r}"
+    kind = f"no {attribute!r}" if value is None else f"no class or function {attribute!r}"
     problems.append(f"{path}: module {module_name} has {kind}{meant(attribute, public)}")
     return LEFT
 
 
 def _public(module: types.ModuleType) -> list[str]:
-    """The classes and functions of a module, or of a package and its modules."""
     name = module.__name__
-    own = {key: getattr(value, "__module__", None) or "" for key, value in vars(module).items() if callable(value)}
-    return [key for key, source in own.items() if f"{source}.".startswith(f"{name}.") and not key.startswith("_")]
+    origins = {key: getattr(value, "__module__", None) or "" for key, value in vars(module).items() if callable(value)}
+    return [key for key, source in origins.items() if f"{source}.".startswith(f"{name}.") and not key.startswith("_")]
 
 
 def fit(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
-    """`value` as what the annotation `hint` says, converted where nothing is lost; LEFT if it does not fit."""
+    """Convert `value` to the annotation `hint` where that is lossless; return LEFT if it does not fit."""
     if isinstance(value, str) and value == _UNSET:
         problems.append(f"{path} is not set; give it a value")
         return LEFT
@@ -163,17 +171,18 @@ def _fit_anything(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
 
 
 def _fit_union(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
-    # Text last, for everything may stand for itself as text.
+    # str comes last, because a text may also be the import path or name that another member takes.
     members = sorted(typing.get_args(hint), key=lambda member: member is str)
-    said: list[list[str]] = []
+    explanations: list[list[str]] = []
     for member in members:
-        tried: list[str] = []
-        fitted = fit(value, member, path, tried)
-        if not tried:
+        member_problems: list[str] = []
+        fitted = fit(value, member, path, member_problems)
+        if not member_problems:
             return fitted
-        if tried != [_misfitting(value, member, path)]:
-            said.append(tried)
-    problems.extend(said[0] if len(said) == 1 else [_misfitting(value, hint, path)])
+        # A member that explains more than its type came closest; if it is the only one, its errors are the useful ones.
+        if member_problems != [_misfitting(value, member, path)]:
+            explanations.append(member_problems)
+    problems.extend(explanations[0] if len(explanations) == 1 else [_misfitting(value, hint, path)])
     return LEFT
 
 
@@ -181,7 +190,7 @@ def _fit_literal(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
     allowed = typing.get_args(hint)
     if value in allowed:
         return value
-    names = [str(one) for one in allowed]
+    names = [str(option) for option in allowed]
     problems.append(_misfitting(value, hint, path) + _question(value, names))
     return LEFT
 
@@ -196,21 +205,22 @@ def _fit_mapping(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
     if not isinstance(value, Mapping):
         return _misfit(value, hint, path, problems)
     _, item = typing.get_args(hint)
-    fitted = {str(key): fit(one, item, f"{path}.{key}", problems) for key, one in value.items()}
-    return {key: one for key, one in fitted.items() if not isinstance(one, _Left)}
+    fitted = {str(key): fit(entry, item, f"{path}.{key}", problems) for key, entry in value.items()}
+    return {key: entry for key, entry in fitted.items() if not isinstance(entry, _Left)}
 
 
 def _fit_sequence(value: Any, hint: Any, path: str, problems: list[str]) -> Any:
     if not isinstance(value, Sequence) or isinstance(value, str):
         return _misfit(value, hint, path, problems)
     item = (typing.get_args(hint) or (Any,))[0]
-    fitted = [fit(one, item, f"{path}[{number}]", problems) for number, one in enumerate(value)]
-    return tuple(one for one in fitted if not isinstance(one, _Left))
+    fitted = [fit(entry, item, f"{path}[{number}]", problems) for number, entry in enumerate(value)]
+    return tuple(entry for entry in fitted if not isinstance(entry, _Left))
 
 
 def _fit_class(value: Any, hint: type, path: str, problems: list[str]) -> Any:
     if is_dataclass(hint) and isinstance(value, Mapping):
         return construct(hint, value, path, problems)
+    # bool is a subclass of int, and is no number in a configuration.
     if hint in (int, float) and isinstance(value, int | float | np.integer | np.floating) and type(value) is not bool:
         return _fit_number(value, hint, path, problems)
     if hint in (int, float, bool, str, types.NoneType):
@@ -263,12 +273,12 @@ _WORDS: Mapping[Any, str] = {
 
 
 def described(hint: Any) -> str:
-    """What fits an annotation, as errors call it."""
+    """Describe an annotation for error messages."""
     origin = typing.get_origin(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(described(member) for member in typing.get_args(hint))
     if origin is Literal:
-        return "one of " + ", ".join(str(one) for one in typing.get_args(hint))
+        return "one of " + ", ".join(str(option) for option in typing.get_args(hint))
     if isinstance(origin, type) and issubclass(origin, abc.Mapping):
         return "a mapping {...}"
     if isinstance(origin, type) and issubclass(origin, abc.Sequence):
@@ -279,7 +289,7 @@ def described(hint: Any) -> str:
 
 
 def kind_of(value: Any) -> str | None:
-    """What a value is, as errors call it; None for what is not plain data."""
+    """Name the type of a value for error messages; return None if it is not plain data."""
     kinds: Mapping[str, Any] = {
         "true or false": bool | np.bool_,
         "a number": int | float | np.integer | np.floating,
@@ -303,17 +313,20 @@ def _called(make: Callable[..., Any]) -> str:
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(make).parameters
-    except (TypeError, ValueError):  # a builtin without a signature: it checks for itself
+    except (TypeError, ValueError):
+        # A builtin without a signature checks its arguments itself.
         return {"values": inspect.Parameter("values", inspect.Parameter.VAR_KEYWORD)}
 
 
 @functools.lru_cache(maxsize=512)
 def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """The annotations of what a class or function takes, by name; none if they cannot be resolved."""
+    """Return the annotations of a callable's parameters; empty if they cannot be resolved."""
+    # The annotations of a dataclass are its fields'; of another class, its constructor's.
     source: Any = make.__init__ if isinstance(make, type) and not is_dataclass(make) else make  # type: ignore[misc]
     try:
         return typing.get_type_hints(source)
-    except (NameError, TypeError, AttributeError):  # names that are there for type checkers only
+    except (NameError, TypeError, AttributeError):
+        # Names imported only under TYPE_CHECKING do not exist at run time.
         return {}
 
 

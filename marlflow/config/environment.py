@@ -1,4 +1,4 @@
-"""Opens the environment once before a run, and says in one sentence why it cannot be, with the user's own lines."""
+"""Open the environment once before a run, and explain failures in one sentence."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from marlflow.sampling.env_closing import close_adapter
 
 log = logging.getLogger("marlflow")
 
+# Seconds until a slow opening is logged.
 _OPENS_FOR_S = 30.0
-"""So long an environment may take to open before it is said."""
+# Lines of the traceback in errors: most environments are in libraries, where the innermost lines show the cause.
 _FRAMES = 4
-"""Most environments live in libraries, where the innermost lines are what tells."""
 
 
 def environment_maker(env: Env) -> Callable[[], Any]:
-    """What makes one environment; it can be sent to other processes."""
+    """Return a picklable function that makes one environment."""
     if isinstance(env.factory, str):
         return functools.partial(make_environment, env.factory, dict(env.arguments), tuple(env.wrappers))
-    return functools.partial(_made_by, env.factory, dict(env.arguments), tuple(env.wrappers))
+    return functools.partial(_make_with, env.factory, dict(env.arguments), tuple(env.wrappers))
 
 
-def _made_by(
+def _make_with(
     factory: Callable[..., Any], arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]]
 ) -> Any:
     return wrapped(factory(**arguments), wrappers, _name(factory))
 
 
 def environment_name(env: Env) -> str:
-    """What messages call it before it is made."""
+    """Return the name of the environment in messages."""
     return _name(env.factory)
 
 
@@ -54,32 +54,32 @@ def _name(factory: Callable[..., Any] | str) -> str:
 
 
 def argument_problems(env: Env) -> Iterator[str]:
-    """Arguments of another kind than what the factory takes if they are left out; and numbers that are none.
+    """Yield arguments whose type differs from the factory's default, and numbers that are not finite.
 
-    Many environments find that out in the middle of an episode, or never. Of a factory that passes all on, the
-    `raw_env` beside it says what is taken, as in PettingZoo.
+    Many environments would fail in the middle of an episode, or never.
     """
     defaults = _defaults(env.factory)
     for name, value in env.arguments.items():
-        wanted, came = kind_of(defaults.get(name)), kind_of(value)
+        expected, actual = kind_of(defaults.get(name)), kind_of(value)
         if isinstance(value, float) and not math.isfinite(value) and value != defaults.get(name):
             yield f"env.{name} must be a finite number, not {value}"
-        elif None not in (wanted, came) and wanted != came:
-            yield f"env.{name} must be {wanted}, such as {defaults[name]!r}, not {value!r:.80}"
+        elif None not in (expected, actual) and expected != actual:
+            yield f"env.{name} must be {expected}, such as {defaults[name]!r}, not {value!r:.80}"
 
 
 def _defaults(factory: Callable[..., Any] | str) -> dict[str, Any]:
-    made = factory
-    if isinstance(made, str):
+    function = factory
+    if isinstance(function, str):
         try:
-            made = import_factory(made)
-        except Exception:  # noqa: BLE001  (importing runs code of the user's; opening it says what is wrong)
+            function = import_factory(function)
+        except Exception:  # noqa: BLE001  importing runs user code; opening it later reports the error
             return {}
     try:
-        parameters = inspect.signature(made).parameters
+        parameters = inspect.signature(function).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            # A factory that only passes **kwargs on: in PettingZoo modules, raw_env has the parameters.
             beside = importlib.import_module(str(factory).rpartition(".")[0]) if isinstance(factory, str) else None
-            parameters = inspect.signature(getattr(beside, "raw_env", made)).parameters
+            parameters = inspect.signature(getattr(beside, "raw_env", function)).parameters
     except (TypeError, ValueError):  # a builtin without a signature
         return {}
     return {name: parameter.default for name, parameter in parameters.items()}
@@ -87,7 +87,7 @@ def _defaults(factory: Callable[..., Any] | str) -> dict[str, Any]:
 
 @contextmanager
 def opened(make_env: Callable[[], Any], env: Env) -> Iterator[EnvAdapter]:
-    """The adapter of one environment, for as long as it is looked at; raises ConfigInvalid if it cannot be reset."""
+    """Open an adapter for the duration of the block; raise ConfigInvalid if reset() fails."""
     adapter = _open(make_env, env)
     try:
         yield adapter
@@ -99,25 +99,26 @@ def opened(make_env: Callable[[], Any], env: Env) -> Iterator[EnvAdapter]:
 def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
     name = _name(env.factory)
     try:
-        with _told_if_slow(f"environment {name}"):
+        with _warn_if_slow(f"environment {name}"):
             return open_adapter(make_env(), name=name)
-    except (ConfigInvalid, BdbQuit):  # who quits a debugger wants to stop
+    # Leaving a debugger ends the command; it is no error of the environment.
+    except (ConfigInvalid, BdbQuit):
         raise
     except EnvironmentFailed as error:
-        # Its reason says what was called: reset() raised ValueError: ...
+        # The reason already names the call, as in "reset() raised ValueError: ...".
         where = "" if error.__cause__ is None else lines_of(error.__cause__, _FRAMES)
         raise ConfigInvalid([f"environment {name} cannot start: {error.reason}{where}"]) from error
     except Exception as error:
         given = ", ".join(f"{key}={value!r}" for key, value in env.arguments.items())
-        what = f"environment {name} cannot be made" + (f" with {given}" if given else "")
-        raise ConfigInvalid([f"{what}: {raised(error, _FRAMES)}"]) from error
+        subject = f"environment {name} cannot be made" + (f" with {given}" if given else "")
+        raise ConfigInvalid([f"{subject}: {raised(error, _FRAMES)}"]) from error
 
 
 @contextmanager
-def _told_if_slow(what: str) -> Iterator[None]:
-    """Logs a warning if the body, which opens the environment `what`, takes longer than _OPENS_FOR_S."""
+def _warn_if_slow(subject: str) -> Iterator[None]:
     text = "%s has been opening for %.0f s: it is being made, or reset for the first time, and nothing ends that"
-    timer = threading.Timer(_OPENS_FOR_S, log.warning, (text, what, _OPENS_FOR_S))
+    timer = threading.Timer(_OPENS_FOR_S, log.warning, (text, subject, _OPENS_FOR_S))
+    # A thread still waiting must not keep the process alive.
     timer.daemon = True
     timer.start()
     try:

@@ -1,4 +1,4 @@
-"""What a run is, as plain data: the same whether Hydra composed it or a few lines of Python did."""
+"""Describe a run as plain data."""
 
 from __future__ import annotations
 
@@ -16,54 +16,55 @@ from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resource
 from marlflow.sampling.mapping import Rule
 from marlflow.sampling.matchmaking import Matchmaker
 
+# The keys of `env` that are not arguments of its factory.
 ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s")
-"""What a configuration says of an environment beside its `_target_` and the arguments of that."""
 
 
-class _Unsaid(int):
-    """A number that nobody has said: one that comes with the environment's name takes its place."""
+class _UnsetNumEnvs(int):
+    """Mark the default of `num_envs`, which the number of a shipped environment replaces."""
 
 
 @dataclass(frozen=True)
 class Env:
-    """The environment: its factory, what it is called with, and wrappers.
+    """Specify the environment: its factory, its arguments and its wrappers.
 
-    The factory is a callable, the import path of one, or the name of an environment that ships, as `env=` on the
-    command line takes it: Env("simple_tag", {"num_good": 2}). That one comes with its own arguments, `num_envs` and
-    wrappers, which are the innermost; what is given here is in their place or around them. Raises ConfigInvalid for a
-    name that does not exist.
+    `factory` is a callable, an import path, or the name of a shipped environment: Env("simple_tag", {"num_good": 2}).
+    For a name, the given arguments replace its defaults, and the given wrappers go around its own. Raises ConfigInvalid
+    for an unknown name.
 
-    `num_envs` is how many run at once, over all workers. `wrappers` are applied in order, the first innermost. A step
-    or reset that takes longer than `step_timeout_s` (seconds) is given up; None is no limit.
+    `num_envs` environments run over all workers. `wrappers` are applied in order, the first innermost. `step_timeout_s`
+    (seconds) limits a step or reset; None is no limit.
     """
 
     factory: Callable[..., Any] | str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     wrappers: Sequence[Callable[[Any], Any]] = ()
-    num_envs: int = _Unsaid(16)
+    num_envs: int = _UnsetNumEnvs(16)
     step_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Looks a name up."""
         num_envs: int = self.num_envs
+        # A name without a dot is that of a shipped environment; an import path always has one.
         if isinstance(self.factory, str) and "." not in self.factory:
+            # Imported late: that module imports this one.
             from marlflow.config.named_environments import named_environment
 
-            named = named_environment(self.factory, self.arguments)
-            object.__setattr__(self, "factory", named.factory)
-            object.__setattr__(self, "arguments", named.arguments)
-            object.__setattr__(self, "wrappers", (*named.wrappers, *self.wrappers))
-            num_envs = named.num_envs if isinstance(num_envs, _Unsaid) else num_envs
-        if isinstance(num_envs, _Unsaid):
+            shipped = named_environment(self.factory, self.arguments)
+            object.__setattr__(self, "factory", shipped.factory)
+            object.__setattr__(self, "arguments", shipped.arguments)
+            object.__setattr__(self, "wrappers", (*shipped.wrappers, *self.wrappers))
+            num_envs = shipped.num_envs if isinstance(num_envs, _UnsetNumEnvs) else num_envs
+        if isinstance(num_envs, _UnsetNumEnvs):
             num_envs = int(num_envs)
         object.__setattr__(self, "num_envs", num_envs)
 
 
 @dataclass(frozen=True)
 class PolicyStop:
-    """When a learner's plan ends, while the others go on; None is never. Its policies then act at their last version.
+    """Set when one learner's plan ends while others continue; None is never.
 
-    `agent_steps` are those of all its policies together; `return_mean` is what each of them has to reach.
+    Its policies then act with their last weights. `agent_steps` is their total; each has to reach the mean return
+    `return_mean`.
     """
 
     agent_steps: int | None = None
@@ -72,7 +73,7 @@ class PolicyStop:
 
 @dataclass(frozen=True)
 class PlacementOverrides:
-    """What one learner takes, where that differs: None is as in the run's `placement.learners`."""
+    """Override the run's `placement.learners` for one learner; None keeps the run's value."""
 
     num_learners: int | None = None
     num_cpus: float | None = None
@@ -87,11 +88,11 @@ class PlacementOverrides:
 
 @dataclass(frozen=True)
 class RunPlacement:
-    """What the processes of a run take, on how many machines.
+    """Set the resources of a run's processes.
 
-    `learners` is what each learner takes that does not say otherwise. `shared_gpus` is how many GPUs
-    the learners share in equal fractions, instead of `learners.num_gpus` for each. With `inference` one actor acts for
-    all workers, in batches. `spread` sends the processes to as many machines as possible, instead of as few.
+    `learners` is the default of every learner. `shared_gpus` are shared by all learners in equal fractions, instead of
+    `learners.num_gpus` each. With `inference`, one actor acts for all workers. `spread` uses the most machines instead
+    of the fewest.
     """
 
     learners: LearnerPlacement = field(default_factory=LearnerPlacement)
@@ -102,9 +103,9 @@ class RunPlacement:
 
 @dataclass(frozen=True)
 class OfflineData:
-    """Recorded rows that a policy learns from: those of `policy` in a folder of records, each `passes` times.
+    """Name the recorded rows that a policy learns from: `passes` times those in `folder`.
 
-    `policy` None is that of its own name, or if there is only one, that one.
+    `policy` None is the recorded policy of the same name, or the only one.
     """
 
     folder: str
@@ -114,9 +115,9 @@ class OfflineData:
 
 @dataclass(frozen=True)
 class Record:
-    """Which rows are recorded: those of `policies` (None: all that learn), in `folder` (None: `record` in the run's).
+    """Choose the rows that workers write to files.
 
-    All rollout workers have to see the folder.
+    `policies` None: all that learn. `folder` None: `record` in the run's; every worker needs access.
     """
 
     policies: Sequence[str] | None = None
@@ -125,12 +126,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy: what it learns with, what its networks look like, and what its processes take.
+    """Set a policy's algorithm, networks and learner.
 
-    It learns alone, by a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or where a
-    LearnerConfig lists it, the algorithm of that. `queue_fragments` is how many fragments may wait for its plan; None:
-    two rounds. With `experience` it learns from what was recorded instead of what it plays; its plan ends when that
-    ends.
+    It has a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or that LearnerConfig's.
+    `queue_fragments` may wait for its plan; None: two rounds. With `experience` it learns from recorded rows instead of
+    its own episodes; its plan ends with them.
     """
 
     algorithm: Algorithm | None = None
@@ -142,15 +142,15 @@ class Policy:
 
     @property
     def acts_by(self) -> Algorithm:
-        """Its algorithm; PPO where none is said."""
+        """Return the policy's algorithm, PPO by default."""
         return PPO() if self.algorithm is None else self.algorithm
 
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """What learns several policies at once, or one under another name: `policies`, which have no algorithm then.
+    """Train several policies together, or one under another name.
 
-    `queue_fragments` is how many fragments may wait for its plan; None is two rounds.
+    The `policies` must have no algorithm. `queue_fragments` may wait for the plan; None: two rounds.
     """
 
     policies: Sequence[str]
@@ -162,10 +162,11 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Rollout workers: how many, how many env steps each collects at a time (over all its envs), and their pace.
+    """Set the number of rollout workers, their fragments and their pace.
 
-    `lockstep`: all of them in rounds, each after on-policy learners are done with the one before. `overlap`: a round is
-    collected during learning. `asynchronous`: each worker goes on at once, and a round is what one of them made.
+    `fragment_env_steps` are env steps of a worker at a time, over all its environments. `pace`: `lockstep` collects a
+    round after on-policy learners have trained on the last one, `overlap` during learning; `asynchronous` workers do
+    not wait for each other, and a round is one worker's.
     """
 
     num_workers: int = 2
@@ -176,12 +177,11 @@ class Rollouts:
 
 @dataclass(frozen=True)
 class Stop:
-    """When a run ends; any of them ends it.
+    """Set when a run ends: at the first condition that holds; None is never.
 
-    `policies` maps a policy to the `return_mean` it has to reach; all of them together are one condition. `time_s`
-    (seconds) has room for the last evaluation, and cuts a round short. `grace_period_s` is how long a running round may
-    take to finish when the run is interrupted, and a step or reset of an environment, or the last evaluation, when
-    `time_s` is over.
+    `policies` maps policies to the mean returns to reach, all of them together. `time_s` (seconds) includes the last
+    evaluation and cuts a round short. `grace_period_s` (seconds) is for a running round after an interrupt, and for an
+    environment's step or reset, or the last evaluation, after `time_s`.
     """
 
     env_steps: int | None = None
@@ -192,15 +192,13 @@ class Stop:
 
 @dataclass(frozen=True)
 class Faults:
-    """How much may go wrong before a run ends, with a checkpoint and an error.
+    """Set how many faults of each kind a run tolerates; one more ends it with a checkpoint and an error.
 
-    Episodes that an environment broke, each of which costs its rows that were not yet delivered: `env_errors` raised or
-    broke PettingZoo's contract, `env_hangs` took longer than `env.step_timeout_s`. Processes that died and were
-    replaced: `workers_lost`, `learners_lost`, `replays_lost`. `updates_skipped`: optimizer steps that were not taken
-    because the gradient was not finite. `checkpoints_failed`: checkpoints that could not be written; `reports_failed`:
-    writes to metrics.jsonl, TensorBoard events and drawings that failed; `records_failed`: times that recorded rows
-    could not be written, which are written later. `closes_failed`: environments whose `close()` raised, or took too
-    long.
+    Broken episodes, whose undelivered rows are lost: `env_errors` (raised, or broke PettingZoo's contract), `env_hangs`
+    (longer than `env.step_timeout_s`). Lost and replaced processes: `workers_lost`, `learners_lost`, `replays_lost`.
+    `updates_skipped`: optimizer steps with a gradient that was not finite. Failed writes: `checkpoints_failed`,
+    `reports_failed` (metrics.jsonl, TensorBoard, drawings), `records_failed` (recorded rows, written later).
+    `closes_failed`: environments whose `close()` raised or took too long.
     """
 
     env_errors: int = 0
@@ -217,12 +215,11 @@ class Faults:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What is kept of a run, for `resume`: everything, every how many env steps (None: only at the end).
+    """Set when checkpoints are written and which are retained.
 
-    The first checkpoint is taken after the first round, so that there soon is something to go on from.
-    The newest `keep` stay, and besides the one in which the figure `best` of the metrics record was highest. `replay`
-    says whether the replays' rows are kept. Running episodes are played again on resume, those longer than
-    `replay_max_env_steps` begin anew.
+    The first follows the first round, then one every `every_env_steps` (None: only at the end). The newest `keep` and
+    the one with the highest metric `best` are retained. `replay` says whether replays' rows are saved. On resume,
+    running episodes are replayed, or start over if longer than `replay_max_env_steps`.
     """
 
     every_env_steps: int | None = 50_000
@@ -234,16 +231,14 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Episodes apart from training: every how many env steps, how many, and how the policies act in them.
+    """Set the evaluation episodes, which are separate from training.
 
-    The first evaluation comes after the first round, and one at the end of the run.
+    `episodes` are played after the first round and every `every_env_steps`, `final_episodes` at the end (None: as
+    many). 0 is no evaluation. `mode` is `greedy` (the most likely action, or the mean) or `sampled` (from the learned
+    distribution, without exploration noise).
 
-    `final_episodes` are played at the end of the run, None: as many as `episodes`. 0 episodes: no evaluation.
-    `greedy`: the most likely action, or the mean. `sampled`: a draw from the distribution that a policy has learned,
-    without exploration noise; where actions have to be mixed, as in rock-paper-scissors, only this says how a policy
-    plays. `opponents`: names of policies, or `random`. Each policy that learns then has `episodes` of its own, in which
-    it takes its seats in turn, and each opponent in turn takes all others, rounded up so that each of these pairings
-    has as many; None: all policies play as in training.
+    `opponents` are names of policies, or `random`: each learning policy plays `episodes`, in each of its seats in turn,
+    against each opponent in all others, rounded up to equally many per pairing. None: all play as in training.
     """
 
     every_env_steps: int = 50_000
@@ -254,18 +249,18 @@ class Evaluation:
 
     @property
     def episodes_at_the_end(self) -> int:
-        """The number of episodes of the evaluation at the end of a run."""
+        """Return the number of episodes at the end of a run."""
         return self.episodes if self.final_episodes is None else self.final_episodes
 
     @property
     def is_wanted(self) -> bool:
-        """Whether any episode is played, during the run or at its end."""
+        """Return whether any episode is played, during the run or at its end."""
         return self.episodes > 0 or self.episodes_at_the_end > 0
 
 
 @dataclass(frozen=True)
 class Log:
-    """What is said and kept, every how many env steps."""
+    """Set where reports are written, and how often."""
 
     every_env_steps: int = 10_000
     console: Literal["auto", "live", "plain", "none"] = "auto"
@@ -276,10 +271,10 @@ class Log:
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """Where it all runs: `inline` (one process, one thread) or `ray`, which may join a cluster at `address`.
+    """Choose the runtime: `inline` (one process, one thread) or `ray`.
 
-    A Ray that is started for the run holds rows and weights in `object_store_bytes` of memory; None leaves that to Ray.
-    It listens on loopback only; `node_ip_address` is the address of this machine by which others are to reach it.
+    `address` joins a running Ray cluster. A Ray started for the run has `object_store_bytes` for rows and weights
+    (None: Ray's default), and listens on loopback only, unless others connect to this machine's `node_ip_address`.
     """
 
     name: Literal["inline", "ray"] = "ray"
@@ -290,10 +285,11 @@ class RuntimeConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run. `mapping` says who plays whom: rules, or a matchmaker, which deals each episode.
+    """Describe a whole run.
 
-    Without rules the policy of a group's name plays that group, and `default_policy` the rest. `learners` has those
-    that learn several policies at once; each other policy learns alone.
+    `mapping` assigns policies to agents: rules, or a matchmaker for each episode. Without it a policy plays the group
+    of its name, and `default_policy` all others. `learners` train several policies together; every other policy learns
+    alone.
     """
 
     env: Env
@@ -315,25 +311,28 @@ class Experiment:
     learners: Mapping[str, LearnerConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises ConfigInvalid for what is of another kind altogether: the likely slips of the pen."""
         from marlflow.config.wrong_types import other_kinds
 
+        # Checked at construction, where the traceback shows the line to change; all other checks run later, together.
         if problems := list(other_kinds(self.env, self.policies, self.default_policy, self.mapping)):
             raise ConfigInvalid(problems)
 
     def resolved(self) -> Experiment:
-        """The same experiment in which each policy has its algorithm: its own, its learner's, or PPO."""
-        own = {name: learner.algorithm for learner in self.learners.values() for name in learner.policies}
-        policies = {name: replace(one, algorithm=own.get(name, one.acts_by)) for name, one in self.policies.items()}
+        """Return a copy in which each policy has its algorithm: its own, its learner's, or PPO."""
+        of_learners = {name: learner.algorithm for learner in self.learners.values() for name in learner.policies}
+        policies = {
+            name: replace(policy, algorithm=of_learners.get(name, policy.acts_by))
+            for name, policy in self.policies.items()
+        }
         default = replace(self.default_policy, algorithm=self.default_policy.acts_by)
         return replace(self, policies=policies, default_policy=default)
 
     def learner(self, name: str) -> LearnerConfig | Policy:
-        """What is said of a learner: as one of `learners`, or as the policy that learns alone."""
+        """Return the settings of a learner: its LearnerConfig, or the policy that learns alone."""
         return self.learners.get(name) or self.policies.get(name, self.default_policy)
 
     def all_learners(self) -> Iterator[tuple[str, Algorithm, PlacementOverrides]]:
-        """Path, algorithm and placement of all that may learn: policies that learn alone, and `learners`."""
+        """Yield path, algorithm and placement of each policy without LearnerConfig, and of `learners`."""
         members = {name for learner in self.learners.values() for name in learner.policies}
         for name, policy in self.policies.items():
             if name not in members:
@@ -343,6 +342,6 @@ class Experiment:
             yield f"learners.{name}", learner.algorithm, learner.placement
 
     def path_of_learner(self, name: str) -> str:
-        """Where that is said in a configuration."""
+        """Return the configuration path of a learner's settings."""
         section = "learners" if name in self.learners else "policies" if name in self.policies else None
         return "default_policy" if section is None else f"{section}.{name}"

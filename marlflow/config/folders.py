@@ -1,4 +1,4 @@
-"""The folders that a run writes to: whether they can be made, and that each run has one of its own."""
+"""Check the folders that a run writes to, and create a new one for each run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 
 
 def folder_problems(setting: str, folder: Path) -> Iterator[str]:
-    """One sentence if `folder`, which `setting` names, is no folder and cannot be made, or cannot be written to."""
+    """Yield a problem if `folder`, from `setting`, cannot be created or written to."""
     try:
         folder = folder.absolute()
-        folder.exists()  # raises for a name that is too long, or has a NUL
+        # Raises for a name that is too long, or has a NUL.
+        folder.exists()
         existing = next(part for part in (folder, *folder.parents) if part.exists())
-        # A folder of its own, for who may write where depends on more than permissions: /proc has none to be made in.
+        # Creates a folder, because permissions alone do not tell: nothing can be created in /proc, for example.
         Path(tempfile.mkdtemp(prefix=".marlflow-", dir=existing)).rmdir()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -23,7 +24,7 @@ def folder_problems(setting: str, folder: Path) -> Iterator[str]:
 
 
 def existing_run_problems(folder: Path) -> Iterator[str]:
-    """One sentence if there is a run in `folder`, which another one would mix with its own files."""
+    """Yield a problem if `folder` already contains a run."""
     if any((folder / name).exists() for name in ("checkpoints", "metrics.jsonl")):
         yield (
             f"there is a run in {folder} already; continue it with `marlflow resume {shlex.quote(str(folder))}`, or "
@@ -32,16 +33,18 @@ def existing_run_problems(folder: Path) -> Iterator[str]:
 
 
 def new_folder(folder: Path) -> Path:
-    """Makes `folder`, or if it exists the first of `<folder>_2`, `<folder>_3`, ... that does not; returns its path.
+    """Create `folder`, or the first new one of `<folder>_2`, `<folder>_3`, ..., and return it.
 
-    Processes that start at the same time, on machines that share a file system as well, get different folders.
+    Processes that start at the same time get different folders.
     """
+    # Parents may be shared by runs; only the last folder has to be new.
     folder.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
-        made = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
+        candidate = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
         try:
-            made.mkdir()  # fails if it exists, so only one process gets it
+            # Fails if it exists, so only one process gets it.
+            candidate.mkdir()
         except FileExistsError:
             continue
-        return made
+        return candidate
     raise AssertionError("numbers do not end")

@@ -1,4 +1,4 @@
-"""Who learns: the learners of a run and the policies of each, and what is wrong with them."""
+"""Find and check the learners of a run."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ _OF_LEARNERS = ("placement", "stop", "queue_fragments")
 
 
 def learners_of(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, LearnerConfig]:
-    """The learners of a run: those of the experiment, and one of its own for each other of `policies` that learns.
-
-    They are in the order of their first policies. `policies` are those that play, with their algorithms.
-    """
+    """Return the learners of `policies`, the resolved policies with agents, in their order."""
     listed = {name: key for key, learner in experiment.learners.items() for name in learner.policies}
-    found: dict[str, LearnerConfig] = {}
+    learners: dict[str, LearnerConfig] = {}
     for name, policy in policies.items():
         if name in listed:
-            found.setdefault(listed[name], experiment.learners[listed[name]])
+            learners.setdefault(listed[name], experiment.learners[listed[name]])
         elif policy.acts_by.capabilities.learns:
-            found[name] = LearnerConfig((name,), policy.acts_by, policy.placement, policy.stop, policy.queue_fragments)
-    return found
+            learners[name] = LearnerConfig(
+                (name,), policy.acts_by, policy.placement, policy.stop, policy.queue_fragments
+            )
+    return learners
 
 
 def learner_problems(experiment: Experiment) -> Iterator[str]:
-    """One sentence for each of `learners` that cannot be, before it is known who plays; `experiment` is unresolved."""
+    """Yield problems of `learners` that do not depend on the agents; `experiment` is unresolved."""
     taken: dict[str, str] = {}
     for key, learner in experiment.learners.items():
         path = f"learners.{key}"
@@ -51,7 +50,6 @@ def learner_problems(experiment: Experiment) -> Iterator[str]:
 
 
 def _algorithm_problems(path: str, learner: LearnerConfig) -> Iterator[str]:
-    """Why its algorithm cannot train its policies."""
     capabilities = learner.algorithm.capabilities
     if not learner.policies:
         yield f"{path}.policies is empty; list the policies that it trains, or remove {path}"
@@ -65,7 +63,6 @@ def _algorithm_problems(path: str, learner: LearnerConfig) -> Iterator[str]:
 
 
 def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) -> Iterator[str]:
-    """What a policy says of itself that its learner says."""
     for name in learner.policies:
         if (policy := experiment.policies.get(name)) is None:
             continue
@@ -74,9 +71,10 @@ def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) 
                 f"policies.{name}.algorithm is {policy.algorithm.name}, and {path} trains {name!r} by "
                 f"{learner.algorithm.name}; set policies.{name}.algorithm=null, or take {name!r} out of {path}.policies"
             )
-        usual = {field.name: getattr(Policy(), field.name) for field in fields(Policy)}
+        # Settings that differ from the defaults would be ignored silently.
+        defaults = {field.name: getattr(Policy(), field.name) for field in fields(Policy)}
         for setting in _OF_LEARNERS:
-            if getattr(policy, setting) != usual[setting]:
+            if getattr(policy, setting) != defaults[setting]:
                 yield f"policies.{name}.{setting} is not used, since {path} trains {name!r}; set {path}.{setting}"
         if policy.experience is not None and learner.algorithm.capabilities.joint:
             yield (
@@ -86,7 +84,7 @@ def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) 
 
 
 def unplayed_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
-    """One sentence for each policy that a learner lists and nobody plays; `policies` are those that are played."""
+    """Yield a problem for each policy of a learner that has no agents."""
     for key, learner in experiment.learners.items():
         for name in dict.fromkeys(learner.policies):
             if name not in policies:
@@ -96,6 +94,7 @@ def unplayed_problems(experiment: Experiment, policies: Mapping[str, Policy]) ->
 
 
 def subject_of(spec: LearnerSpec) -> str:
-    """A learner as errors name it: by its policy, if that learns alone."""
+    """Name a learner in errors: by its policy, if that learns alone."""
+    # Most users never write `learners`, so errors name the policy.
     kind = "policy" if spec.members == (spec.name,) else "learner"
     return f"{kind} {spec.name!r} ({spec.algorithm.name})"

@@ -1,4 +1,4 @@
-"""Settings that are each in their range and make no sense together, wherever in an experiment they are."""
+"""Check settings that are each in range but contradict each other."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from marlflow.config.settings import any_wrong_type, setting_problems
 
 
 def limit_problems(experiment: Experiment) -> Problems:
-    """One sentence for each setting of a wrong type or out of its range, and for each that does not go with others."""
-    found: Problems = [*setting_problems(experiment), *argument_problems(experiment.env)]
-    if any_wrong_type(found):
-        return found
-    if not found:
-        found += _shares(experiment)
-    found += [*_store_problems(experiment.runtime), *placement_problems(experiment)]
+    """Yield a problem for each setting of a wrong type, out of range, or in conflict."""
+    problems: Problems = [*setting_problems(experiment), *argument_problems(experiment.env)]
+    if any_wrong_type(problems):
+        return problems
+    if not problems:
+        problems += _env_division_problems(experiment)
+    problems += [*_store_problems(experiment.runtime), *placement_problems(experiment)]
     for path, algorithm, placement in experiment.all_learners():
-        found += _replay_problems(f"{path}.algorithm", algorithm)
-        found += _share_problems(path, algorithm, placement.num_learners or experiment.placement.learners.num_learners)
-    return found
+        problems += _replay_problems(f"{path}.algorithm", algorithm)
+        problems += _share_problems(
+            path, algorithm, placement.num_learners or experiment.placement.learners.num_learners
+        )
+    return problems
 
 
-def _shares(experiment: Experiment) -> Iterator[str]:
+def _env_division_problems(experiment: Experiment) -> Iterator[str]:
     num_envs, workers = experiment.env.num_envs, experiment.rollouts.num_workers
     if num_envs < workers:
         yield (
@@ -35,6 +37,7 @@ def _shares(experiment: Experiment) -> Iterator[str]:
             f"raise env.num_envs or lower rollouts.num_workers"
         )
         return
+    # Envs are divided evenly, so no worker has more than this.
     most, steps = -(-num_envs // workers), experiment.rollouts.fragment_env_steps
     if steps < most:
         yield (
@@ -57,8 +60,9 @@ def _store_problems(runtime: RuntimeConfig) -> Iterator[str]:
 
 
 def _share_problems(path: str, algorithm: Algorithm, learners: int) -> Iterator[str]:
-    """Processes that learn together share each minibatch, and each of them needs a row of it."""
     for kind in ("minibatch", "batch"):
+        # Processes that learn together divide each minibatch among them; an algorithm without minibatches divides the
+        # batch.
         rows = getattr(algorithm, f"{kind}_agent_steps", None)
         if isinstance(rows, int):
             if algorithm.capabilities.learns_on == "learner" and learners > rows:
@@ -77,8 +81,8 @@ def _replay_problems(path: str, algorithm: Algorithm) -> Iterator[str]:
             f"{path}.replay_agent_steps"
         )
     if isinstance(algorithm, DQN) and algorithm.atoms == 1:
-        for name, usual in {"value_min": DQN.value_min, "value_max": DQN.value_max}.items():
-            if (value := getattr(algorithm, name)) != usual:
+        for name, default in {"value_min": DQN.value_min, "value_max": DQN.value_max}.items():
+            if (value := getattr(algorithm, name)) != default:
                 yield (
                     f"{path}.{name} is {value:g}, and atoms is 1: only with more of them are values distributions over "
                     f"a range; set {path}.atoms=51, or leave {name} out"

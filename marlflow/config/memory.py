@@ -1,7 +1,6 @@
-"""The memory that a run would take at least, held against what there is, before anything is built.
+"""Compare a lower bound of a run's memory with what is available.
 
-Every figure is a lower bound: networks without their critics, rows without their bookkeeping, processes at their
-smallest. So a run that fits is never refused, and what is refused could not have run.
+It counts networks without critics and rows without bookkeeping, so a run that fits is never refused.
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ from marlflow.runtime.resources import requests_of
 from marlflow.runtime.spec import LearnerPlacement, PolicySpec, RunSpec
 
 _FLOAT32 = 4
+# A lower bound: a process of Ray with torch takes about three times as much.
 _PROCESS_BYTES = 100 * 2**20
-"""A process of Ray with torch takes about three times as much."""
 
 _CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory"))
+# More than any machine has; used for sizes that overflow.
 _UNCOUNTABLE = 2**62
 _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """So many `nbytes` of memory, for `what`, which names the setting that they depend on."""
+    """Hold a lower bound in bytes, and `what` needs them with the settings that it depends on."""
 
     nbytes: int
     what: str
@@ -44,66 +44,69 @@ class Need:
 def memory_problems(
     experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], available_bytes: int | None = None
 ) -> Iterator[str]:
-    """One sentence if the run needs more memory than this machine has; none of a cluster's, which is not known here.
+    """Yield a problem if the run needs more memory than there is; clusters are not checked.
 
-    `players` has the agents of each policy. `available_bytes` is what there is, None: what this machine has left.
+    `players` lists the agents of each policy. `available_bytes` None: those left on this machine.
     """
     if experiment.runtime.address is not None:
         return
-    there = available_memory() if available_bytes is None else available_bytes
+    left = available_memory() if available_bytes is None else available_bytes
     store = experiment.runtime.object_store_bytes
-    if store is not None and store > there:  # else Ray would refuse to start
+    # Ray refuses to start with a store that is larger than the memory.
+    if store is not None and store > left:
         yield (
-            f"runtime.object_store_bytes is {store:,} ({_written(store)}), and this machine has {_written(there)} of "
+            f"runtime.object_store_bytes is {store:,} ({_written(store)}), and this machine has {_written(left)} of "
             "memory left; lower it, or leave it null"
         )
     needs = sorted(_needs(experiment, spec, players), key=lambda need: need.nbytes, reverse=True)
     total = sum(need.nbytes for need in needs)
-    if total > there:
+    if total > left:
+        # Needs below 1 % of the total are no use as advice.
         large = [need for need in needs[:_MOST_NAMED] if need.nbytes > total // 100]
-        named = "; ".join(f"{_written(need.nbytes)} for {need.what}" for need in large)
+        listed = "; ".join(f"{_written(need.nbytes)} for {need.what}" for need in large)
         yield (
-            f"the run needs at least {_written(total)} of memory ({named}), and this machine has {_written(there)} "
+            f"the run needs at least {_written(total)} of memory ({listed}), and this machine has {_written(left)} "
             "left; lower these settings"
         )
 
 
 def available_memory() -> int:
-    """The bytes of memory that this machine, or the container that this process is in, has left."""
+    """Return the bytes of memory left on this machine, or in this process's container."""
     return min([_left_on_machine(), *_left_in_container()])
 
 
 def parameters_of(build: Callable[[], Any]) -> int | None:
-    """The number of parameters of the network that `build` returns; nothing is allocated, nothing initialized.
+    """Count the parameters of the network that `build` returns, without allocating memory.
 
-    If that is no torch module (an actor around another one), all parameters that were made are counted. None if they
-    cannot be built without memory, as some of a user's own. Raises what `build` raises as ConfigInvalid.
+    Returns None if `build` needs real memory. Raises ConfigInvalid from `build`.
     """
     counted: dict[int, nn.Parameter] = {}
 
     def count(_module: nn.Module, _name: str, parameter: nn.Parameter) -> None:
         counted[id(parameter)] = parameter
 
+    # An actor may keep its network in an attribute of any name; the hook sees every parameter registered.
     hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"):
-            made = build()
+            network = build()
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        # Torch says so of sizes whose product has no 64 bits, and of numbers read from a tensor without memory.
+        # Torch reports an overflow for sizes whose product exceeds 64 bits. Other errors come from code that reads a
+        # tensor's values, which do not exist on the meta device.
         return _UNCOUNTABLE if "overflow" in str(error) else None
     finally:
         hook.remove()
-    own = made.parameters() if isinstance(made, nn.Module) else counted.values()
-    return sum(parameter.numel() for parameter in own)
+    parameters = network.parameters() if isinstance(network, nn.Module) else counted.values()
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def _needs(experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]]) -> Iterator[Need]:
     for learner in spec.learners.values():
         path = experiment.path_of_learner(learner.name)
         for policy in learner.policies:
-            own = f"policies.{policy.name}" if policy.name in experiment.policies else "default_policy"
+            policy_path = f"policies.{policy.name}" if policy.name in experiment.policies else "default_policy"
             most = None if experiment.stop.env_steps is None else experiment.stop.env_steps * len(players[policy.name])
-            keys = f"{own}.model, {path}.algorithm"
+            keys = f"{policy_path}.model, {path}.algorithm"
             yield from _network_needs(policy, learner.placement, keys, spec, experiment.runtime.name == "ray")
             yield from _row_needs(policy, path, spec, most)
     if experiment.runtime.name == "ray":
@@ -115,23 +118,22 @@ def _network_needs(
     policy: PolicySpec, placement: LearnerPlacement, keys: str, spec: RunSpec, separate: bool
 ) -> Iterator[Need]:
     algorithm = policy.algorithm
-    found = parameters_of(policy.actor)
-    if found is not None:
-        # Weights, gradients, Adam's moments, and what is published; and what acts on each worker.
+    num_parameters = parameters_of(policy.actor)
+    if num_parameters is not None:
+        # Each learner has weights, gradients and Adam's moments. One copy more is published, and one is on each worker.
         moments = 2 if isinstance(getattr(algorithm, "optimizer", None), Adam) else 0
         on_cpu = torch.device(placement.torch_device).type == "cpu"
         learners = placement.num_learners if separate else 1
         sets = ((2 + moments) * learners if on_cpu else 0) + 1 + spec.num_workers
-        size = "parameters" if found == _UNCOUNTABLE else f"{found:,} parameters"
-        yield Need(found * sets * _FLOAT32, f"{size} of policy {policy.name!r} ({keys})")
+        size = "parameters" if num_parameters == _UNCOUNTABLE else f"{num_parameters:,} parameters"
+        yield Need(num_parameters * sets * _FLOAT32, f"{size} of policy {policy.name!r} ({keys})")
 
 
 def _row_needs(policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: int | None) -> Iterator[Need]:
-    """What rows take; `most_agent_steps` is how many the run can make."""
     algorithm, row = policy.algorithm, _row_bytes(policy.spaces)
     held = getattr(algorithm, "replay_agent_steps", 0) if algorithm.capabilities.replay else 0
     if most_agent_steps is not None and held * row <= _whole_memory():
-        # Memory that was never written to takes none, but no more than there is can be asked for at once.
+        # Pages that were never written take no memory, but a single allocation cannot exceed the machine's memory.
         held = min(held, most_agent_steps)
     yield Need(held * row, f"the rows of a replay ({path}.algorithm.replay_agent_steps)")
     batch = getattr(algorithm, "batch_agent_steps", 0)
@@ -142,7 +144,6 @@ def _row_needs(policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: i
 
 
 def _row_bytes(spaces: Spaces) -> int:
-    """An observation and an action, as they are held."""
     parts: Sequence[tuple[tuple[int, ...], int]] = (
         (spaces.obs_shape, spaces.obs_dtype.itemsize),
         (spaces.action_shape, spaces.action_dtype.itemsize),
@@ -155,7 +156,6 @@ def _whole_memory() -> int:
 
 
 def _left_on_machine() -> int:
-    """What Linux says; elsewhere all that the machine has."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -164,12 +164,13 @@ def _left_on_machine() -> int:
 
 
 def _left_in_container() -> Iterator[int]:
-    """What a limit of a cgroup, version 2 or 1, leaves, if there is one; cached files of it count as left."""
+    # Cached files count as available, because the kernel drops them when memory runs out.
     for folder, limit, usage in (
         (_CGROUPS[0], "memory.max", "memory.current"),
         (_CGROUPS[1], "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
-        with contextlib.suppress(OSError, ValueError):  # no such cgroup, or "max": no limit
+        # OSError: no such cgroup. ValueError: the limit is "max", that is none.
+        with contextlib.suppress(OSError, ValueError):
             most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
             counts = dict(line.split()[:2] for line in (folder / "memory.stat").read_text().splitlines())
             cached = int(counts.get("inactive_file", 0))

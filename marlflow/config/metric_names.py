@@ -1,4 +1,4 @@
-"""The figures of reports that an experiment names: its objective, its best checkpoint, and when to stop."""
+"""Check the metrics that an experiment names: its objective, its best checkpoint, its goals."""
 
 from __future__ import annotations
 
@@ -9,42 +9,43 @@ from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.learners import learners_of
 from marlflow.observe.report import LearnerMetrics, PolicyMetrics
 
-_NO_FIGURES = ("eval_mode", "eval_against", "schedules", "loss")
-_FIGURES = {
-    "policies": tuple(name for name in PolicyMetrics.__annotations__ if name not in _NO_FIGURES),
-    "learners": tuple(name for name in LearnerMetrics.__annotations__ if name not in _NO_FIGURES),
+# Fields of reports that are not single numbers.
+_NOT_METRICS = ("eval_mode", "eval_against", "schedules", "loss")
+_METRICS = {
+    "policies": tuple(name for name in PolicyMetrics.__annotations__ if name not in _NOT_METRICS),
+    "learners": tuple(name for name in LearnerMetrics.__annotations__ if name not in _NOT_METRICS),
 }
-_ONE = {"policies": "policy", "learners": "learner"}
+_SINGULAR = {"policies": "policy", "learners": "learner"}
 
 
 def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None) -> Iterator[str]:
-    """One sentence for each figure that no report will have; `policies` None: it is not known which there are."""
+    """Yield a problem for each metric that no report has; `policies` None: not known yet."""
     known = (
         {} if policies is None else {"policies": list(policies), "learners": list(learners_of(experiment, policies))}
     )
-    asked = {f"stop.policies.{name}": ("policies", name) for name in experiment.stop.policies}
+    metrics = {f"stop.policies.{name}": ("policies", name) for name in experiment.stop.policies}
     for key, objective in {"objective": experiment.objective, "checkpoint.best": experiment.checkpoint.best}.items():
         if objective is None:
             continue
         section, _, rest = objective.partition(".")
         name, _, figure = rest.rpartition(".")
-        if section not in _FIGURES or not name:
+        if section not in _METRICS or not name:
             yield (
                 f"{key} must be policies.<id>.return_mean, or another figure of a policy or a learner, not "
                 f"{objective!r}"
             )
             continue
-        asked[f"{key} {objective}"] = section, name
-        if figure not in _FIGURES[section]:
+        metrics[f"{key} {objective}"] = section, name
+        if figure not in _METRICS[section]:
             yield f"{key} {objective}: {_missing(experiment, section, name, figure)}"
-    for path, (section, name) in asked.items():
+    for path, (section, name) in metrics.items():
         if section in known and name not in known[section]:
-            yield f"{path}: there is no {_ONE[section]} {name!r}{meant(name, known[section], f'the {section} are')}"
+            suggestion = meant(name, known[section], f"the {section} are")
+            yield f"{path}: there is no {_SINGULAR[section]} {name!r}{suggestion}"
 
 
 def _missing(experiment: Experiment, section: str, name: str, figure: str) -> str:
-    """What to write in place of a figure that is not there: perhaps it is one of the policy's learner."""
-    if section == "policies" and figure in _FIGURES["learners"]:
-        learner = next((key for key, one in experiment.learners.items() if name in one.policies), name)
+    if section == "policies" and figure in _METRICS["learners"]:
+        learner = next((key for key, config in experiment.learners.items() if name in config.policies), name)
         return f"{figure} is a figure of a learner; write learners.{learner}.{figure}"
-    return f"a {_ONE[section]} has no figure {figure!r}{meant(figure, _FIGURES[section], 'it has')}"
+    return f"a {_SINGULAR[section]} has no figure {figure!r}{meant(figure, _METRICS[section], 'it has')}"

@@ -1,4 +1,4 @@
-"""Overrides that Hydra takes, and takes for something else than was meant."""
+"""Reject overrides that Hydra accepts with another meaning than intended."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from marlflow.config.construct import kind_of
 
 _CAST = re.compile(r"\bint\(")
 _FRACTION = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|(?<![\w.])\d+[eE]-\d+")
+# Hydra's parser recurses several Python frames per level, so deeper values could overflow the stack.
 _DEEPEST = 32
 
 
 def cast_problems(read: Override) -> Iterator[str]:
-    """`int(3.7)` is 3 to Hydra, without a word."""
+    """Yield casts that lose a fraction: Hydra reads `int(3.7)` as 3."""
     text = (read.input_line or "").partition("=")[2]
     if not _CAST.search(text) or isinstance(read.value(), str | QuotedString):
         return
-    lost = [number for number in _FRACTION.findall(text) if not float(number).is_integer()]
-    if lost:
-        yield f"{read.input_line} would cut {', '.join(lost)} down to a whole number; write the one that is meant"
+    # Hydra truncates without a warning.
+    fractions = [number for number in _FRACTION.findall(text) if not float(number).is_integer()]
+    if fractions:
+        yield f"{read.input_line} would cut {', '.join(fractions)} down to a whole number; write the one that is meant"
 
 
 def depth_problem(override: str) -> str | None:
-    """Why what is nested that deep is refused before it is read: each level takes the parser several of Python's."""
+    """Return the error for values nested too deep for Hydra's recursive parser."""
     deepest = depth = 0
     for character in override:
         depth += (character in "([{") - (character in ")]}")
@@ -38,29 +40,32 @@ def depth_problem(override: str) -> str | None:
 
 
 def deletion_problem(key: str) -> str | None:
-    """Why `~key` is refused: what every run has would silently be what it is by default, or be missed by Hydra."""
+    """Return the error for `~key` of a section that every run has."""
+    # Nested keys may be deleted, such as an argument of the environment.
     if "." in key:
         return None
     return f"~{key} takes away what every run has; give it the value that is meant, or leave it out for the default"
 
 
-def merge_problem(line: str, key: str, present: Any, value: Any) -> str | None:
-    """Why `{...}` without a class is refused where there is something of a class: Hydra would merge the two."""
-    if not (isinstance(present, Mapping) and isinstance(value, Mapping)) or key == "env":
+def merge_problem(line: str, key: str, current: Any, value: Any) -> str | None:
+    """Return the error for `{...}` without a `_target_` in place of an object."""
+    if not (isinstance(current, Mapping) and isinstance(value, Mapping)) or key == "env":
         return None
-    if "_target_" not in present or "_target_" in value:
+    # Hydra would merge the two, keeping the old class and its settings.
+    if "_target_" not in current or "_target_" in value:
         return None
-    parts = " ".join(f"{key}.{name}={one}" for name, one in value.items())
+    parts = " ".join(f"{key}.{name}={setting}" for name, setting in value.items())
     return f"{line} has no _target_: name the class that it is to be made from, or change what is there by {parts}"
 
 
-def kind_problem(key: str, present: Any, value: Any) -> str | None:
-    """Why an argument of an environment cannot have a value of another kind than the one that is there."""
-    if not key.startswith("env.") or present is None or value is None or "???" in (present, value):
+def kind_problem(key: str, current: Any, value: Any) -> str | None:
+    """Return the error for an environment argument of another type than its default."""
+    # Other settings are checked against annotations, which factories of environments seldom have.
+    if not key.startswith("env.") or current is None or value is None or "???" in (current, value):
         return None
-    wanted, came = kind_of(present), kind_of(value)
+    expected, actual = kind_of(current), kind_of(value)
     return (
         None
-        if None in (wanted, came) or wanted == came
-        else f"{key} must be {wanted}, such as {present!r}, not {str(value)!r}"
+        if None in (expected, actual) or expected == actual
+        else f"{key} must be {expected}, such as {current!r}, not {str(value)!r}"
     )

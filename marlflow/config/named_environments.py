@@ -1,4 +1,4 @@
-"""Environments that ship, by the names that `env=` takes on the command line: what conf/env/ says of each."""
+"""Look up shipped environments by name in conf/env/."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNSET = "???"
 
 @dataclass(frozen=True, slots=True)
 class NamedEnvironment:
-    """What stands for a name: the import path of a factory, its arguments, and what it is run with."""
+    """Hold the import path of a factory, its arguments, its wrappers and `num_envs`."""
 
     factory: str
     arguments: Mapping[str, Any]
@@ -29,27 +29,27 @@ class NamedEnvironment:
 
 
 def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironment:
-    """The environment `name` with its own arguments, but for those in `arguments`.
+    """Return the environment `name`, its defaults replaced by `arguments`.
 
-    Raises ConfigInvalid if there is none of that name, for an argument that looks like one of its own and is none, and
-    if one is left out that it cannot do without.
+    Raises ConfigInvalid for an unknown name, a misspelled argument or a missing one.
     """
-    known = [one for one in names("env") if one != "python"]  # that one stands for a factory, which is given itself
+    # env=python is for a factory of the user's own, which Python code passes directly.
+    known = [option for option in names("env") if option != "python"]
     if name not in known:
         question = meant(name, known, "there are")
-        own = "; one of your own is the function that makes it, or its import path, package.module.name"
-        raise ConfigInvalid([f"there is no environment {name!r}{question}{'' if 'did you mean' in question else own}"])
+        hint = "; one of your own is the function that makes it, or its import path, package.module.name"
+        raise ConfigInvalid([f"there is no environment {name!r}{question}{'' if 'did you mean' in question else hint}"])
     values: Any = OmegaConf.to_container(OmegaConf.create(text_of(f"env/{name}")))
-    its_own = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
-    taken = {**its_own, **arguments}
+    defaults = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
+    merged = {**defaults, **arguments}
     problems = [
         f"environment {name!r} has no argument {key!r}; did you mean {close!r}?"
-        for key in taken.keys() - its_own.keys()
-        if (close := nearest(key, its_own)) is not None
+        for key in merged.keys() - defaults.keys()
+        if (close := nearest(key, defaults)) is not None
     ]
-    unset = [key for key, value in taken.items() if value == _UNSET]
+    unset = [key for key, value in merged.items() if value == _UNSET]
     problems += [f"environment {name!r} needs {key!r}: write Env({name!r}, {{{key!r}: ...}})" for key in unset]
     wrappers = wrappers_of(values["wrappers"], problems)
     if problems:
         raise ConfigInvalid(problems)
-    return NamedEnvironment(values[TARGET], taken, wrappers, values["num_envs"])
+    return NamedEnvironment(values[TARGET], merged, wrappers, values["num_envs"])

@@ -1,7 +1,7 @@
-"""Whom the policies play in evaluation episodes: the opponents that `evaluation.opponents` names, from every seat.
+"""Pair the policies with the opponents of `evaluation.opponents`, in every seat.
 
-A policy keeps the agents that it plays in training, and an opponent takes all others. One that plays every agent, as in
-self-play, takes turns: each group of agents is its side in one episode, or where there is one group only, each agent.
+A policy keeps its agents of training, and an opponent takes all others. In self-play, the policy plays one side at a
+time: one group of agents, or one agent of a single group.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from marlflow.runtime.spec import PolicySpec
 from marlflow.sampling.mapping import group
 from marlflow.sampling.protocol import Matchup
 
+# An opponent that is always available; a policy of this name takes precedence.
 RANDOM = "random"
-"""An opponent that is always there, unless a policy of the run has this name."""
 
 _KEY = "evaluation.opponents"
 
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """One policy against one opponent: `matchup` seats both."""
+    """Hold one policy, its opponent, and their `matchup`."""
 
     policy: str
     opponent: str
@@ -37,16 +37,13 @@ class Pairing:
 
 @dataclass(frozen=True, slots=True)
 class Pairings:
-    """All pairings of each policy that is evaluated, and the opponents that are no policies of the run.
-
-    Empty: policies are evaluated as they train, all together.
-    """
+    """Hold the pairings of each policy, and `opponents` from outside the run; empty: play as in training."""
 
     of: Mapping[str, Sequence[Pairing]] = field(default_factory=dict)
     opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
 
     def dealt(self, episodes: int) -> list[Pairing]:
-        """`episodes` for each policy, or the least above it in which all of its pairings have as many, in turn."""
+        """Return at least `episodes` pairings for each policy, rounded up to equally many of each."""
         return [
             pairing
             for pairings in self.of.values()
@@ -56,23 +53,26 @@ class Pairings:
 
 
 def only_opponents(experiment: Experiment) -> set[str]:
-    """The policies that need not play in training, since they learn nothing and are named as opponents."""
-    named = set(experiment.evaluation.opponents or ())
+    """Return the policies that need no agents in training: opponents that do not learn."""
+    opponents = set(experiment.evaluation.opponents or ())
     return {
-        name for name, policy in experiment.policies.items() if name in named and not policy.acts_by.capabilities.learns
+        name
+        for name, policy in experiment.policies.items()
+        if name in opponents and not policy.acts_by.capabilities.learns
     }
 
 
-def sides_in_turn(own: Sequence[str], agents: Sequence[str]) -> list[tuple[str, ...]]:
-    """The agents that a policy plays in one episode, for each of its turns; `own` are those that it can play.
+def sides_in_turn(playable: Sequence[str], agents: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the sides that a policy takes in turn; it can play `playable` of `agents`.
 
     >>> sides_in_turn(["wolf_0", "wolf_1"], ["wolf_0", "wolf_1", "hare_0"])
     [('wolf_0', 'wolf_1')]
     >>> sides_in_turn(["player_0", "player_1"], ["player_0", "player_1"])
     [('player_0',), ('player_1',)]
     """
-    if len(own) < len(agents):
-        return [tuple(own)]
+    # A policy that does not play every agent keeps its side.
+    if len(playable) < len(agents):
+        return [tuple(playable)]
     groups: dict[str, list[str]] = {}
     for agent in agents:
         groups.setdefault(group(agent), []).append(agent)
@@ -86,10 +86,9 @@ def pairings_of(
     players: Mapping[str, Sequence[str]],
     problems: Problems,
 ) -> Pairings:
-    """The pairings that the experiment asks for; adds to `problems` what keeps them from being played.
+    """Return the pairings of an experiment; append to `problems` what prevents them.
 
-    `seats` has the spaces of every agent, None where they are not declared; `policies` has those of the run with their
-    spaces, `players` the agents that each of them can play.
+    `seats` has each agent's spaces, None if undeclared; `players` the agents that each policy can play.
     """
     if (names := experiment.evaluation.opponents) is None:
         return Pairings()
@@ -102,20 +101,20 @@ def pairings_of(
             f"declare possible_agents, or set {_KEY}=null"
         )
         return Pairings()
-    table = _Table(experiment, seats, policies)
-    found: dict[str, list[Pairing]] = {}
+    table = _OpponentSeating(experiment, seats, policies)
+    pairings_by_policy: dict[str, list[Pairing]] = {}
     learning = [name for name, (policy, _) in policies.items() if policy.acts_by.capabilities.learns]
     for name in learning:
         if sides := [side for side in sides_in_turn(players[name], tuple(seats)) if len(side) < len(seats)]:
             against = [opponent for opponent in names if opponent != name]
-            found[name] = [table.pairing(name, opponent, side) for opponent in against for side in sides]
+            pairings_by_policy[name] = [table.pairing(name, opponent, side) for opponent in against for side in sides]
         else:
             problems.append(f"{_KEY}: policy {name!r} plays the only agent, so no seat is left; set {_KEY}=null")
     problems += dict.fromkeys(table.problems)
-    problems += _too_few(experiment, found)
-    if found and not any(found.values()):
+    problems += _too_few(experiment, pairings_by_policy)
+    if pairings_by_policy and not any(pairings_by_policy.values()):
         problems.append(f"{_KEY}: {learning[0]!r} alone learns, and is not evaluated against itself; add {RANDOM!r}")
-    return Pairings({name: pairings for name, pairings in found.items() if pairings}, table.opponents)
+    return Pairings({name: pairings for name, pairings in pairings_by_policy.items() if pairings}, table.opponents)
 
 
 def _names_problems(names: Sequence[str], known: Sequence[str]) -> Iterator[str]:
@@ -128,9 +127,8 @@ def _names_problems(names: Sequence[str], known: Sequence[str]) -> Iterator[str]
             yield f"{_KEY} has {name!r} more than once; name each opponent once"
 
 
-def _too_few(experiment: Experiment, found: Mapping[str, Sequence[Pairing]]) -> Iterator[str]:
-    """Evaluations that would leave out pairings."""
-    settings, most = experiment.evaluation, max(map(len, found.values()), default=0)
+def _too_few(experiment: Experiment, pairings_by_policy: Mapping[str, Sequence[Pairing]]) -> Iterator[str]:
+    settings, most = experiment.evaluation, max(map(len, pairings_by_policy.values()), default=0)
     for key, episodes in {"episodes": settings.episodes, "final_episodes": settings.final_episodes}.items():
         if episodes and episodes < most:
             yield (
@@ -139,39 +137,41 @@ def _too_few(experiment: Experiment, found: Mapping[str, Sequence[Pairing]]) -> 
             )
 
 
-class _Table:
-    """Seats opponents: policies of the run, or `opponents`, which are made for the spaces of the seats they take."""
+class _OpponentSeating:
+    """Seat opponents: policies of the run, or ones made for their seat."""
 
     def __init__(
         self, experiment: Experiment, seats: Mapping[str, Spaces], policies: Mapping[str, tuple[Policy, Spaces]]
     ) -> None:
-        self._experiment, self._seats, self._policies = experiment, seats, policies
+        self._experiment = experiment
+        self._seats = seats
+        self._policies = policies
         self.opponents: dict[str, PolicySpec] = {}
         self.problems: Problems = []
 
     def pairing(self, policy: str, opponent: str, side: Sequence[str]) -> Pairing:
-        """`policy` as the agents of `side`, and `opponent` as all others."""
         matchup = {agent: policy if agent in side else self._seated(opponent, agent) for agent in self._seats}
         return Pairing(policy, opponent, matchup)
 
     def _seated(self, opponent: str, agent: str) -> str:
-        """The policy that stands for `opponent` in the seat of an agent."""
         seat = self._seats[agent]
         if opponent not in self._policies:
             return self._made_for(opponent, agent)
-        own = self._policies[opponent][1]
-        if (own.observation, own.action) != (seat.observation, seat.action) or own.masked < seat.masked:
+        spaces = self._policies[opponent][1]
+        if (spaces.observation, spaces.action) != (seat.observation, seat.action) or spaces.masked < seat.masked:
             self.problems.append(
                 f"{_KEY}: policy {opponent!r} cannot take the seat of agent {agent!r}: it was made for "
-                f"{own.observation} and {own.action}, and {agent!r} has {seat.observation} and {seat.action}; "
+                f"{spaces.observation} and {spaces.action}, and {agent!r} has {seat.observation} and {seat.action}; "
                 f"name one that can, e.g. {RANDOM}"
             )
         return opponent
 
     def _made_for(self, opponent: str, agent: str) -> str:
         seat = self._seats[agent]
+        # Seats with equal spaces share one policy, named after the first of them.
         first = next(other for other, spaces in self._seats.items() if spaces == seat)
-        name = f"{opponent}/{first}"  # no policy of a run has a name with a slash
+        # Names of policies have no slash, so this one is unique.
+        name = f"{opponent}/{first}"
         if name not in self.opponents:
             policy = self._experiment.policies.get(opponent, Policy(Random()))
             spec = PolicySpec(name, policy.acts_by, policy.model, seat, self._experiment.seed)
@@ -181,7 +181,6 @@ class _Table:
 
 
 def _unfit(spec: PolicySpec) -> Sequence[Problem | str]:
-    """Why it cannot act in its spaces."""
     if problems := [*spec.algorithm.validate(spec.spaces, spec.model), *spec.spaces.problems()]:
         return problems
     try:

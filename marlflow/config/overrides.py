@@ -1,8 +1,6 @@
-"""Overrides as a person writes them, made into what Hydra wants.
+"""Rewrite command-line overrides with the prefixes that Hydra needs.
 
-Hydra asks for a `+` before what is new and for none before what is there, so that `policy@policies.prey=dqn` is right
-in one experiment and wrong in the next. Here both are right in both. A key or an option that does not exist is named
-together with the one that was probably meant. To be used while `composing`.
+Hydra requires `+` for a new key and rejects it for an existing one; here both forms work. Call within `composing`.
 """
 
 from __future__ import annotations
@@ -35,9 +33,9 @@ _NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
 
 @dataclass(frozen=True)
 class Prepared:
-    """`overrides` for Hydra, the `config` of the first job of them, and what is wrong with keys that were left out.
+    """Hold `overrides` for Hydra, the `config` of the first job, and `problems` of keys left out.
 
-    `fixed` are the keys of overrides that have one value, so that it is the same in each job.
+    `fixed` are the keys without a sweep, the same in each job.
     """
 
     overrides: list[str]
@@ -47,12 +45,13 @@ class Prepared:
 
 
 @dataclass
-class _Word:
-    """One override: as it was read, and its prefix in Hydra's eyes (None: it was dropped)."""
+class _OverrideWord:
+    """Wrap a parsed override with the prefix that Hydra needs; None drops it."""
 
     read: Override
     prefix: str | None = field(init=False)
-    replaces: bool = False  # what stands there is something else altogether, with which Hydra would merge it
+    # Whether the present value must be cleared first, because Hydra would merge the two.
+    replaces: bool = False
 
     def __post_init__(self) -> None:
         self.prefix = re.match(r"~|\+{0,2}", self.line).group()  # type: ignore[union-attr]
@@ -67,12 +66,12 @@ class _Word:
 
     @property
     def key(self) -> str:
-        """`group@package`, or the dotted path of a value."""
+        """Return `group@package`, or the dotted path of a value."""
         package = self.read.package
         return self.read.key_or_group + (f"@{package}" if package is not None else "")
 
     def values(self) -> list[Any]:
-        """The value, or all of a sweep that can be counted."""
+        """Return the value, or the values of a sweep; for an interval, its start."""
         if not self.read.is_sweep_override():
             return [self.read.value()]
         if self.read.is_interval_sweep():
@@ -83,22 +82,21 @@ class _Word:
         return f"{self.prefix}{self.bare}"
 
     def lines(self, line: str) -> list[str]:
-        """What Hydra is given for `line`, which is this override: cleared first, if it replaces."""
         return [f"{self.key}=null", line] if self.replaces else [line]
 
     def first(self) -> str:
-        """Without a sweep: with its first value."""
+        """Return the override with the first value of its sweep."""
         if not isinstance(self.read.value(), Sweep):
             return self.whole()
         return f"{self.prefix}{self.key}={self.values()[0]}"
 
 
 def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: bool = False) -> Prepared:
-    """What Hydra is to be given for `overrides`.
+    """Complete `overrides` for Hydra and compose the first job.
 
-    `searchpath` are further configuration folders. Raises ConfigInvalid if an option, or a group, does not exist.
+    `searchpath` lists further configuration folders. Raises ConfigInvalid for an unknown option or group.
     """
-    words = [_Word(_parsed(override)) for override in overrides]
+    words = [_OverrideWord(_parsed(override)) for override in overrides]
     problems: list[str] = []
     for word in words:
         if word.read.is_sweep_override() and not multirun:
@@ -113,27 +111,26 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
         problems += _choices_settled(groups, known)
         if problems:
             raise ConfigInvalid(problems)
+        # Only group choices are composed; values are applied to the result, which tells whether a key exists.
         config = composed([*before, *(word.first() for word in groups)])
-    there: Any = OmegaConf.to_container(config, resolve=False)
+    values_present: Any = OmegaConf.to_container(config, resolve=False)
     for position, word in enumerate(values):
-        # What an earlier override makes, a later one may change.
+        # A later override may change a key that an earlier one adds.
         if not any(word.key.startswith(f"{earlier.key}.") for earlier in values[:position]):
-            problems += _value_settled(word, there, known)
-    kept = [word for word in words if word.prefix is not None]
+            problems += _value_settled(word, values_present, known)
+    settled = [word for word in words if word.prefix is not None]
     with _composition_explained():
-        set_values(config, _first_lines(word for word in kept if word in values), _first_lines(kept))
-    whole = [line for word in kept for line in word.lines(word.whole())]
-    fixed = [word.key for word in kept if not word.read.is_sweep_override()]
+        set_values(config, _first_lines(word for word in settled if word in values), _first_lines(settled))
+    whole = [line for word in settled for line in word.lines(word.whole())]
+    fixed = [word.key for word in settled if not word.read.is_sweep_override()]
     return Prepared(whole, config, problems, fixed)
 
 
-def _first_lines(words: Iterable[_Word]) -> list[str]:
-    """The overrides of the first job, without those of Hydra's own configuration."""
+def _first_lines(words: Iterable[_OverrideWord]) -> list[str]:
     return [line for word in words if not word.read.is_hydra_override() for line in word.lines(word.first())]
 
 
-def _folders(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
-    """Further configuration folders: `searchpath`, and what the overrides name; raises ConfigInvalid for lost ones."""
+def _folders(words: Sequence[_OverrideWord], searchpath: Sequence[str]) -> list[str]:
     folders = [*searchpath, *(folder for word in words if word.key == _SEARCHPATH for folder in word.values()[0])]
     if missing := [folder for folder in folders if _is_missing(folder)]:
         raise ConfigInvalid(
@@ -142,11 +139,10 @@ def _folders(words: Sequence[_Word], searchpath: Sequence[str]) -> list[str]:
     return folders
 
 
-def _hydra_own(words: Sequence[_Word], folders: Sequence[str]) -> list[str]:
-    """The overrides of Hydra's own configuration, with `folders` for its search path."""
+def _hydra_own(words: Sequence[_OverrideWord], folders: Sequence[str]) -> list[str]:
     path = [f"{_SEARCHPATH}=[{','.join(folders)}]"] if folders else []
-    own = [word for word in words if word.read.is_hydra_override() and word.key != _SEARCHPATH]
-    return [*path, *(word.first() for word in own)]
+    own_words = [word for word in words if word.read.is_hydra_override() and word.key != _SEARCHPATH]
+    return [*path, *(word.first() for word in own_words)]
 
 
 def _is_missing(folder: str) -> bool:
@@ -159,7 +155,8 @@ def _parsed(override: str) -> Override:
         raise ConfigInvalid([problem])
     try:
         return OverridesParser.create(config_loader()).parse_overrides([override])[0]
-    except (HydraException, ValueError) as error:  # the latter of numbers of thousands of digits
+    # ValueError is for numbers of thousands of digits.
+    except (HydraException, ValueError) as error:
         if "=" not in override:
             raise ConfigInvalid([f"{override!r} is not of the form key=value, such as env=simple_tag"]) from error
         reason = str(error).splitlines()[0]
@@ -169,7 +166,6 @@ def _parsed(override: str) -> Override:
 
 @contextmanager
 def _composition_explained() -> Iterator[None]:
-    """Raises ConfigInvalid for an error of Hydra's."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
@@ -177,15 +173,17 @@ def _composition_explained() -> Iterator[None]:
 
 
 def composition_problem(error: BaseException) -> str:
-    """What Hydra says was wrong, in one sentence."""
-    said = []
+    """Summarize an error of Hydra and its causes in one sentence."""
+    sentences = []
     current: BaseException | None = error
     while current is not None:
         lines = [line.strip() for line in str(current).splitlines() if line.strip()]
-        # OmegaConf appends lines on its own objects, Hydra advice that is for its own syntax and its search path.
-        said += [line for line in lines[:2] if not re.match(r"full_key|object_type|To append|Config search path", line)]
+        # OmegaConf appends lines about its own objects, Hydra advice on its own syntax and search path.
+        sentences += [
+            line for line in lines[:2] if not re.match(r"full_key|object_type|To append|Config search path", line)
+        ]
         current = current.__cause__
-    return "the configuration cannot be composed: " + "; ".join(dict.fromkeys(said))
+    return "the configuration cannot be composed: " + "; ".join(dict.fromkeys(sentences))
 
 
 # -- choices of groups ------------------------------------------------------------------------------------------------
@@ -193,7 +191,7 @@ def composition_problem(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class _Groups:
-    """The configuration groups there are, with Hydra's own overrides, which may name further `folders`, in force."""
+    """List configuration groups and options, with Hydra's own overrides applied."""
 
     hydra_own: list[str]
     folders: list[str]
@@ -205,15 +203,14 @@ class _Groups:
         return [name for name in self.options("", ObjectType.GROUP) if name != "hydra"]
 
 
-def _is_choice(word: _Word, known: _Groups) -> bool:
+def _is_choice(word: _OverrideWord, known: _Groups) -> bool:
     if word.read.is_hydra_override():
         return False
-    named = word.read.package is not None or bool(known.options(word.read.key_or_group))
-    return named and not isinstance(word.read.value(), dict)
+    is_group = word.read.package is not None or bool(known.options(word.read.key_or_group))
+    return is_group and not isinstance(word.read.value(), dict)
 
 
-def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
-    """Gives each choice the prefix that Hydra wants; yields what is wrong with them."""
+def _choices_settled(words: Sequence[_OverrideWord], groups: _Groups) -> Iterator[str]:
     problems = [problem for word in words for problem in _option_problems(word, groups)]
     if problems:
         yield from problems
@@ -221,6 +218,7 @@ def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
     packaged = [word for word in words if word.read.package is not None and not word.read.is_delete()]
     if not packaged:
         return
+    # Two passes: a choice may refer to a package that another choice adds, such as the algorithm of a new policy.
     sure = [*groups.hydra_own, *(word.first() for word in words if word.read.package is None)]
     known = choices(sure)
     for word in packaged:
@@ -229,6 +227,7 @@ def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
     known = choices([*sure, *added])
     for word in packaged:
         if word.key in known:
+            # A new policy is known only through its own override, so it keeps its `+`.
             word.prefix = "+" if word.prefix == "+" and _NEW_POLICY.fullmatch(word.key) else ""
             continue
         package = (word.read.package or "").split(".")
@@ -242,11 +241,11 @@ def _choices_settled(words: Sequence[_Word], groups: _Groups) -> Iterator[str]:
 def _no_policy(name: str, policies: Sequence[str]) -> str:
     close = nearest(name, policies)
     remedy = f"did you mean {close!r}?" if close else f"add it with policy@policies.{name}=ppo"
-    there = f" (there are {', '.join(policies)})" if policies and not close else ""
-    return f"there is no policy {name!r}{there}; {remedy}"
+    alternatives = f" (there are {', '.join(policies)})" if policies and not close else ""
+    return f"there is no policy {name!r}{alternatives}; {remedy}"
 
 
-def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:
+def _option_problems(word: _OverrideWord, groups: _Groups) -> Iterator[str]:
     group, package = word.read.key_or_group, word.read.package
     options = groups.options(group)
     if not options:
@@ -268,8 +267,8 @@ def _option_problems(word: _Word, groups: _Groups) -> Iterator[str]:
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iterator[str]:
-    """Gives a value the prefix that Hydra wants, or drops it and yields why."""
+def _value_settled(word: _OverrideWord, config: dict[str, Any], groups: _Groups) -> Iterator[str]:
+    """Set a value's prefix, or drop the override and yield why."""
     parts = word.key.split(".")
     if word.read.is_delete():
         if word.key in config and (problem := deletion_problem(word.key)):
@@ -282,11 +281,12 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
             yield problem
             return
     if _exists(config, parts):
-        if problem := _another_kind(word, _found(config, parts)):
+        if problem := _type_problem(word, _value_at(config, parts)):
             word.prefix = None
             yield problem
             return
-        word.replaces = _is_another(_found(config, parts), word.values()[0]) and word.key != "env"
+        # env is excluded, because an override of it keeps marlflow's own keys.
+        word.replaces = _must_replace(_value_at(config, parts), word.values()[0]) and word.key != "env"
         word.prefix = "" if word.prefix == "+" else word.prefix
         return
     policies = [str(name) for name in config.get("policies") or ()]
@@ -299,34 +299,34 @@ def _value_settled(word: _Word, config: dict[str, Any], groups: _Groups) -> Iter
         word.prefix = None
         yield f"{word.key}: {_no_policy(parts[1], policies)}"
     else:
-        # New, which is right for an argument of the environment or a goal; everything else the signatures reject.
+        # A new key is right for an argument of the environment or a goal; signatures reject all others.
         word.prefix = word.prefix or "+"
 
 
-def _another_kind(word: _Word, present: Any) -> str | None:
-    found: str | None = None
+def _type_problem(word: _OverrideWord, current: Any) -> str | None:
+    problem: str | None = None
     for value in word.values():
-        found = found or merge_problem(word.line, word.key, present, value)
+        problem = problem or merge_problem(word.line, word.key, current, value)
         if word.key.partition(".")[2].partition(".")[0] not in ENV_KEYS:
-            found = found or kind_problem(word.key, present, value)
-    return found
+            problem = problem or kind_problem(word.key, current, value)
+    return problem
 
 
-def _is_another(present: Any, value: Any) -> bool:
-    """Whether a list is to become a mapping or the reverse, or a mapping that of another `_target_`."""
-    if isinstance(present, dict) and isinstance(value, dict):
+def _must_replace(current: Any, value: Any) -> bool:
+    """Return whether a merge would mix unrelated settings."""
+    if isinstance(current, dict) and isinstance(value, dict):
         return "_target_" in value
-    return {type(present), type(value)} == {list, dict}
+    return {type(current), type(value)} == {list, dict}
 
 
 _ABSENT = object()
 
 
 def _exists(values: Any, parts: Sequence[str]) -> bool:
-    return _found(values, parts) is not _ABSENT
+    return _value_at(values, parts) is not _ABSENT
 
 
-def _found(values: Any, parts: Sequence[str]) -> Any:
+def _value_at(values: Any, parts: Sequence[str]) -> Any:
     for part in parts:
         if isinstance(values, dict) and part in values:
             values = values[part]

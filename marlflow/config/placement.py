@@ -1,4 +1,4 @@
-"""From what the configuration says about places to what each process takes, and what of it makes no sense."""
+"""Resolve the resources of each process, and check them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import Experiment, LearnerConfig, PlacementOverrides, RunPlacement
 from marlflow.runtime.resources import Machines
-from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
+from marlflow.runtime.spec import LearnerPlacement, Resources
 
+# Ray counts GPUs in units of 1/10,000.
 _SMALLEST_GPU = 10_000
-"""Ray counts GPUs in parts of so many."""
 _MOST_MACHINES = 10_000
 _OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
 _OF_RAY_LIKE = {name.upper(): name for name in _OF_RAY}
 
 
 def placements(run: RunPlacement, learners: Mapping[str, LearnerConfig]) -> dict[str, LearnerPlacement]:
-    """What each learner takes: what it says itself, else what the run says."""
+    """Return each learner's placement: its own settings, else the run's."""
     placed = {name: _placed(run.learners, learner) for name, learner in learners.items()}
     if run.shared_gpus is None:
         return placed
@@ -31,13 +31,12 @@ def placements(run: RunPlacement, learners: Mapping[str, LearnerConfig]) -> dict
     return placed | {name: replace(placed[name], num_gpus=share) for name in sharing}
 
 
-def _placed(usual: LearnerPlacement, learner: LearnerConfig) -> LearnerPlacement:
-    said = {field.name: getattr(learner.placement, field.name) for field in fields(learner.placement)}
-    if (
-        learner.algorithm.capabilities.learns_on == "workers"
-    ):  # in their processes, which have reservations of their own
-        return LearnerPlacement(precision=said["precision"] or usual.precision)
-    return replace(usual, **{name: value for name, value in said.items() if value is not None})
+def _placed(default: LearnerPlacement, learner: LearnerConfig) -> LearnerPlacement:
+    overrides = {field.name: getattr(learner.placement, field.name) for field in fields(learner.placement)}
+    # It learns in the processes of the rollout workers, which have resources of their own.
+    if learner.algorithm.capabilities.learns_on == "workers":
+        return LearnerPlacement(precision=overrides["precision"] or default.precision)
+    return replace(default, **{name: value for name, value in overrides.items() if value is not None})
 
 
 def _shares(learner: LearnerConfig) -> bool:
@@ -45,20 +44,22 @@ def _shares(learner: LearnerConfig) -> bool:
 
 
 def shared_equally(gpus: float, processes: int) -> float:
-    """What each of `processes` takes of `gpus` (a fraction of one, or whole ones), so that all fit.
+    """Return the share of `gpus` of each of `processes`.
 
-    Where there is more than one GPU but not one for each, as many share a GPU as must.
+    With several GPUs but not one each, each GPU has the least number of processes that suffices.
     """
     if processes == 0:
         return 0.0
     if gpus >= processes:
         return float(gpus // processes)
+    # A fraction must not span two GPUs, so several GPUs are divided into equal whole numbers of processes.
     share = gpus / processes if gpus <= 1 else 1 / math.ceil(processes / gpus)
+    # Rounded down, so that the shares together fit; 1e-6 keeps an exact share from being rounded below itself.
     return math.floor(share * _SMALLEST_GPU + 1e-6) / _SMALLEST_GPU
 
 
 def placement_problems(experiment: Experiment) -> Iterator[str]:
-    """One sentence for each number or device of a placement that makes no sense."""
+    """Yield a problem for each invalid amount or device of a placement."""
     run = experiment.placement
     yield from _reservation_problems("rollouts.placement", experiment.rollouts.placement)
     yield from _reservation_problems("placement.learners", run.learners)
@@ -79,27 +80,25 @@ def placement_problems(experiment: Experiment) -> Iterator[str]:
 
 
 def device_problems(experiment: Experiment, learners: Mapping[str, LearnerConfig]) -> Iterator[str]:
-    """One sentence for each learner on a GPU that has no share of one, or on what torch does not know."""
+    """Yield a problem for each learner on cuda without a GPU, or on an unknown device."""
     for name, placement in placements(experiment.placement, learners).items():
         section = "learners" if name in experiment.learners else "policies"
         yield from _device_problems(f"{section}.{name}.placement", placement.device, placement.num_gpus)
 
 
 def _replica_problems(path: str, algorithm: Algorithm, placement: PlacementOverrides) -> Iterator[str]:
-    """Whatever is said of processes that a learner does not have: it learns in those of the rollout workers."""
-    usual = {"num_learners": 1, "num_gpus": 0, "device": "cpu", "precision": placement.precision}
+    """Yield settings of processes that a learner on the rollout workers does not have."""
+    allowed = {"num_learners": 1, "num_gpus": 0, "device": "cpu", "precision": placement.precision}
     for field in fields(placement):
         value = getattr(placement, field.name)
-        if value is not None and value != usual.get(field.name):
+        if value is not None and value != allowed.get(field.name):
             yield (
                 f"{path}.{field.name} must be null, not {value!r}: {algorithm.name} learns on the rollout "
                 "workers, with all stages beside each; set rollouts.num_workers and rollouts.placement"
             )
 
 
-def _reservation_problems(
-    path: str, takes: Resources | LearnerPlacement | PlacementOverrides | InferencePlacement
-) -> Iterator[str]:
+def _reservation_problems(path: str, takes: Resources | PlacementOverrides) -> Iterator[str]:
     if takes.num_gpus is not None and takes.num_gpus > 1 and takes.num_gpus % 1:
         yield f"{path}.num_gpus must be a fraction below 1 or a whole number, not {takes.num_gpus:g}"
 
@@ -120,10 +119,10 @@ def _device_problems(path: str, device: str | None, num_gpus: float) -> Iterator
 
 
 def described_machines(entries: object, setting: str) -> Machines:
-    """The machines of a cluster that is not here: `[{CPU: 16, GPU: 2, count: 4}, ...]`, `count` of them the same.
+    """Parse the machines of a cluster, `[{CPU: 16, GPU: 2, count: 4}, ...]`; `count` are alike.
 
-    Amounts are by Ray's names of resources; `node` is a machine's address. `setting` is what messages call it. Raises
-    ConfigInvalid with all problems.
+    Resource names are Ray's; `node` is an address. `setting` names the option in errors. Raises ConfigInvalid with all
+    problems.
     """
     example = "such as [{CPU: 16, GPU: 2, count: 4}, {CPU: 64}]"
     listed = entries if isinstance(entries, Sequence) and not isinstance(entries, str) else [entries]
@@ -146,6 +145,7 @@ def described_machines(entries: object, setting: str) -> Machines:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 problems.append(f"{setting}[{number}].{name} must be a number, at least 0, not {value!r}")
         if "node" in entry:
+            # Ray gives each machine a resource of this name, by which a process can require it.
             amounts[f"node:{entry['node']}"] = 1.0
         machines += [amounts] * count
     if not listed:

@@ -1,11 +1,11 @@
-"""From an experiment and its parts to one plan: rounds of experience, divided among the plans of its learners."""
+"""Build the plan of a run: rounds of experience, divided among the plans of its learners."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, MarlflowError
@@ -18,7 +18,7 @@ from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.sharding import ON_WORKERS
 from marlflow.runtime.spec import LearnerSpec, RunSpec
-from marlflow.sampling.protocol import Request, Round
+from marlflow.sampling.protocol import Drain, Request, Round
 from marlflow.stages import ByPolicy, Collect, CollectNext
 
 ROUNDS_IN_QUEUE = 2
@@ -26,30 +26,30 @@ ROUNDS_IN_QUEUE = 2
 
 @dataclass(frozen=True, slots=True)
 class RoundHooks:
-    """Where the driver takes part in the stream: what to collect with next, and what to do with each round."""
+    """Let the driver give the next request and process each round."""
 
-    next_request: Callable[[], Request | Literal["home"] | None]
+    next_request: Callable[[], Request | Drain | None]
     round_made: Callable[[Round], Round | Awaitable[Round]]
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """Counts what came of a round; when it is time, evaluates and reports."""
+class ReportMetrics:
+    """Count a round's steps and faults; evaluate and report when due."""
 
-    desk: RoundHooks = field(repr=False)
+    hooks: RoundHooks = field(repr=False)
 
     def __call__(self, round: Round) -> Round | Awaitable[Round]:
-        """The round, unchanged."""
-        return self.desk.round_made(round)
+        """Return the round unchanged."""
+        return self.hooks.round_made(round)
 
 
-def build_plan(experiment: Experiment, spec: RunSpec, parts: RunComponents, desk: RoundHooks) -> Together:
-    """The plan of the whole run."""
+def build_plan(experiment: Experiment, spec: RunSpec, parts: RunComponents, hooks: RoundHooks) -> Together:
+    """Build the plan of the whole run."""
     builders: dict[str, Callable[[Flow[Fragment]], Plan]] = {}
     for name, learner in spec.learners.items():
         builders[name] = partial(learner_plan, spec=learner, parts=parts)
     kind = CollectNext if experiment.rollouts.pace == "asynchronous" else Collect
-    collected = source(kind(parts.workers, desk.next_request)).then(Count(desk))
+    collected = source(kind(parts.workers, hooks.next_request)).then(ReportMetrics(hooks))
     return together(
         collected,
         by=divided_among(spec.learners.values()),
@@ -60,22 +60,23 @@ def build_plan(experiment: Experiment, spec: RunSpec, parts: RunComponents, desk
 
 
 def divided_among(learners: Collection[LearnerSpec]) -> ByPolicy:
-    """What divides each round among the plans of `learners`."""
-    joint = {one.name: one.members for one in learners if one.is_joint}
-    return ByPolicy(joint, {one.members[0]: one.name for one in learners if not one.is_joint})
+    """Return the operator that divides rounds among the plans of `learners`."""
+    joint = {spec.name: spec.members for spec in learners if spec.is_joint}
+    return ByPolicy(joint, {spec.members[0]: spec.name for spec in learners if not spec.is_joint})
 
 
 def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunComponents) -> Plan:
-    """The plan of one learner, its stages where they are to run; raises ConfigInvalid if it cannot be made."""
+    """Build the plan of one learner, with its stages placed; raise ConfigInvalid if that fails."""
     learner = parts.learners[spec.name]
     try:
         plan = spec.algorithm.plan(experience, learner, [parts.replays[name] for name in spec.replays])
+    # These errors already say what is wrong.
     except MarlflowError:
         raise
     except Exception as error:
         text = f"{subject_of(spec)}: its plan cannot be made: {raised(error)}"
         raise ConfigInvalid([text]) from error
-    return spec.moves.applied(plan, experience, learner, parts.driver) if spec.stages else plan
+    return spec.relocated_stages.applied(plan, experience, learner, parts.driver) if spec.stages else plan
 
 
 def _queue_fragments(experiment: Experiment, spec: RunSpec, name: str) -> int:
@@ -83,8 +84,8 @@ def _queue_fragments(experiment: Experiment, spec: RunSpec, name: str) -> int:
 
 
 @dataclass(slots=True)
-class _Nobody:
-    """Stands where a learner, a replay or workers will be, so that a plan can be drawn and checked without them."""
+class _DrawnComponent:
+    """Stand in for a learner, a replay or workers in a plan that is only drawn."""
 
     name: str
     place: Place | None
@@ -92,17 +93,18 @@ class _Nobody:
 
 
 def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
-    """The plan that `build_plan` would give, to look at: nothing is set up, and it cannot run."""
-    nobody: Any = _Nobody
+    """Build the plan as `build_plan` does, for drawing and checking only."""
+    placeholder: Any = _DrawnComponent
     learners, replays = {}, {}
-    for name, one in spec.learners.items():
-        place = InlinePlace(ON_WORKERS if one.on_workers else f"learner {name}")
-        learners[name] = nobody(name, place, one.algorithm.capabilities.trains_on)
-        for own in one.replays:
-            replays[own] = nobody(own, InlinePlace(f"replay {own}") if one.replays_apart else place)
-    parts = RunComponents(nobody("workers", None), learners, replays)
-    return build_plan(experiment, spec, parts, RoundHooks(lambda: None, _keep))
+    for name, learner in spec.learners.items():
+        place = InlinePlace(ON_WORKERS if learner.on_workers else f"learner {name}")
+        learners[name] = placeholder(name, place, learner.algorithm.capabilities.trains_on)
+        # Drawings name replays by their own place only where they have their own process.
+        for replay in learner.replays:
+            replays[replay] = placeholder(replay, InlinePlace(f"replay {replay}") if learner.replays_apart else place)
+    parts = RunComponents(placeholder("workers", None), learners, replays)
+    return build_plan(experiment, spec, parts, RoundHooks(lambda: None, _unchanged))
 
 
-def _keep(round: Round) -> Round:
+def _unchanged(round: Round) -> Round:
     return round

@@ -1,4 +1,4 @@
-"""Who plays whom: the policies of a run and the agents of each, from rules, from the agents' names, or by dealing."""
+"""Assign policies to agents by rules, by the agents' names, or by a matchmaker."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ TRIAL_EPISODES = 200
 
 @dataclass(frozen=True)
 class PolicyAssignment:
-    """All policies of a run, and the agents that each plays.
+    """Hold the policies of a run and their agents.
 
-    `mapping` is what the workers go by; None: what is dealt for each episode.
+    `mapping` is for the workers; None: a matchmaker deals each episode.
     """
 
     policies: Mapping[str, Policy]
@@ -44,17 +44,17 @@ class PolicyAssignment:
     mapping: Mapping[str, str] | Callable[[str], str | None] | None
 
 
-class UnknownMatchmaker:
-    """Stands where a mapping could not be made: nobody plays, so that nothing is said that does not matter."""
+class PlaceholderMatchmaker:
+    """Replace a mapping that could not be built, without causing further errors."""
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
-        """Never asked."""
         raise TypeError("there is no mapping")
 
 
 def assign_policies(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -> PolicyAssignment:
-    """Who plays in the environment behind `adapter`; adds to `problems` what leaves a policy or an agent alone."""
-    if isinstance(experiment.mapping, UnknownMatchmaker):
+    """Assign policies to the agents of `adapter`; append policies and agents left over to `problems`."""
+    # No agent is assigned, so that no error follows from the one reported already.
+    if isinstance(experiment.mapping, PlaceholderMatchmaker):
         return PolicyAssignment(experiment.policies, {}, None)
     if callable(experiment.mapping):
         return _by_matchmaker(experiment, experiment.mapping, adapter, problems)
@@ -66,10 +66,10 @@ def assign_policies(experiment: Experiment, adapter: EnvAdapter, problems: Probl
 def _by_name(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -> PolicyAssignment:
     mapping = {agent: group(agent) for agent in adapter.agents}
     groups = list(dict.fromkeys(mapping.values()))
-    lost = [name for name in experiment.policies if name not in groups and name not in only_opponents(experiment)]
-    if of_agents := [name for name in lost if name in mapping]:
-        problems.append(_mapping_wanted(of_agents, mapping, experiment.policies))
-    for name in lost:
+    unassigned = [name for name in experiment.policies if name not in groups and name not in only_opponents(experiment)]
+    if of_agents := [name for name in unassigned if name in mapping]:
+        problems.append(_single_agent_rules_problem(of_agents, mapping, experiment.policies))
+    for name in unassigned:
         if name not in of_agents:
             close = nearest(name, groups)
             remedy = f"did you mean {close!r}?" if close else "rename it, or give it a mapping rule"
@@ -81,21 +81,20 @@ def _by_name(experiment: Experiment, adapter: EnvAdapter, problems: Problems) ->
     return PolicyAssignment(policies, _agents_of(mapping), mapping if adapter.declared else ByGroup(tuple(groups)))
 
 
-def _mapping_wanted(names: Sequence[str], groups: Mapping[str, str], policies: Collection[str]) -> str:
-    """What to write to have policies of the `names` of agents; `groups` has the group of each agent."""
+def _single_agent_rules_problem(names: Sequence[str], groups: Mapping[str, str], policies: Collection[str]) -> str:
     rest = list(dict.fromkeys(group for agent, group in groups.items() if agent not in names))
     rules = [(name, name) for name in names]
     for name in rest:
-        agents = [agent for agent, own in groups.items() if own == name and agent not in names]
+        agents = [agent for agent, agent_group in groups.items() if agent_group == name and agent not in names]
         rules += [(agent, name) for agent in agents] if name in agents else [(f"{name}_*", name)]
     listed = ", ".join(f'{{match: "{match}", policy: {policy}}}' for match, policy in rules)
     missing = "".join(f" policy@policies.{name}=ppo" for name in rest if name not in policies)
-    who = f"policy {names[0]!r} has the name of an agent"
+    subject = f"policy {names[0]!r} has the name of an agent"
     if len(names) > 1:
-        who = f"policies {' and '.join(map(repr, names))} have the names of agents"
+        subject = f"policies {' and '.join(map(repr, names))} have the names of agents"
     here = ", ".join(dict.fromkeys(groups.values()))
     return (
-        f"{who}, and without a mapping a policy plays the group of its name, here {here}; "
+        f"{subject}, and without a mapping a policy plays the group of its name, here {here}; "
         f"for policies of single agents write 'mapping=[{listed}]'{missing}"
     )
 
@@ -104,28 +103,28 @@ def _by_rules(
     experiment: Experiment, rules: Sequence[Rule], adapter: EnvAdapter, problems: Problems
 ) -> PolicyAssignment:
     policies = experiment.policies
-    found = {agent: policy_of(agent, rules) for agent in adapter.agents}
-    mapping = {agent: policy for agent, policy in found.items() if policy is not None}
+    policy_by_agent = {agent: policy_of(agent, rules) for agent in adapter.agents}
+    mapping = {agent: policy for agent, policy in policy_by_agent.items() if policy is not None}
     # Where no agents are declared, a rule may be for one that comes later, if another shows the policy's spaces.
-    waiting = [] if adapter.declared else [rule for rule in rules if rule.policy in mapping.values()]
+    pending_rules = [] if adapter.declared else [rule for rule in rules if rule.policy in mapping.values()]
     try:
-        assign(adapter.agents, rules, waiting)
+        assign(adapter.agents, rules, pending_rules)
     except ConfigInvalid as error:
         problems.extend(error.problems)
-    named = list(dict.fromkeys(rule.policy for rule in rules))
-    unknown = [name for name in named if name not in policies]
+    rule_policies = list(dict.fromkeys(rule.policy for rule in rules))
+    unknown = [name for name in rule_policies if name not in policies]
     for name in unknown:
         numbers = [str(number) for number, rule in enumerate(rules, 1) if rule.policy == name]
         text = f"mapping rule {' and '.join(numbers)} names policy {name!r}, which does not exist"
         problems.append(text + _remedy(name, policies))
     explained = {nearest(name, policies) for name in unknown}
     for name in policies:
-        if name not in named and name not in explained and name not in only_opponents(experiment):
+        if name not in rule_policies and name not in explained and name not in only_opponents(experiment):
             problems.append(
                 f"policy {name!r} plays no agent: no mapping rule names it; "
                 f"add {{match: <agents>, policy: {name}}} to mapping, or remove it"
             )
-    played = {name: policies[name] for name in policies if name in named}
+    played = {name: policies[name] for name in policies if name in rule_policies}
     return PolicyAssignment(played, _agents_of(mapping), mapping if adapter.declared else ByRules(tuple(rules)))
 
 
@@ -133,19 +132,19 @@ def _by_matchmaker(
     experiment: Experiment, matchmaker: Matchmaker, adapter: EnvAdapter, problems: Problems
 ) -> PolicyAssignment:
     name, policies = matchmaker_name(matchmaker), experiment.policies
-    nobody = PolicyAssignment(policies, {}, None)
+    unassigned = PolicyAssignment(policies, {}, None)
     if not adapter.declared:
         problems.append(
             f"mapping: {name} cannot seat the agents of an environment that does not declare them; "
             "give it possible_agents, or map by rules"
         )
-        return nobody
+        return unassigned
     learning = [policy for policy, settings in policies.items() if settings.acts_by.capabilities.learns]
     try:
         matchups = _on_trial(matchmaker, tuple(adapter.agents), tuple(policies), learning, experiment.seed)
     except MatchmakerFailed as error:
         problems.append(f"mapping: {error.where}: {error.reason}{_indented(error.user_traceback)}")
-        return nobody
+        return unassigned
     played = {policy: [a for a in adapter.agents if any(m[a] == policy for m in matchups)] for policy in policies}
     unseated = {policy for policy, agents in played.items() if not agents}
     problems.extend(
@@ -160,24 +159,22 @@ def _by_matchmaker(
 def _on_trial(
     matchmaker: Matchmaker, agents: Sequence[str], policies: Sequence[str], learning: Sequence[str], seed: int
 ) -> list[dict[str, str]]:
-    """What a copy of the matchmaker deals, so that the run begins with one that has not been asked.
-
-    Seats of frozen versions of policies are given as those of the policies. Which spaces fit is not known before it is
-    known who is seated where.
-    """
+    """Return the matchups of trial episodes, as policies in place of their frozen versions."""
     try:
-        asked = copy.deepcopy(matchmaker)
+        # The trial uses a copy, so that the run starts with a matchmaker in its initial state.
+        trial_matchmaker = copy.deepcopy(matchmaker)
     except Exception as error:
-        where, what = f"matchmaker {matchmaker_name(matchmaker)}", f"{type(error).__name__}: {error}"
-        raise MatchmakerFailed(where, f"it cannot be copied, to be tried before the run ({what})") from error
+        where, reason = f"matchmaker {matchmaker_name(matchmaker)}", f"{type(error).__name__}: {error}"
+        raise MatchmakerFailed(where, f"it cannot be copied, to be tried before the run ({reason})") from error
     population = Population(dict.fromkeys(policies, agents))
-    if isinstance(asked, PopulationMatchmaker):
+    if isinstance(trial_matchmaker, PopulationMatchmaker):
         none_yet = {name: Weights(0, None) for name in learning}
-        change = change_of(asked, population, dict.fromkeys(learning, 0), dict.fromkeys(policies, 0))
+        change = change_of(trial_matchmaker, population, dict.fromkeys(learning, 0), dict.fromkeys(policies, 0))
         population.apply(change, none_yet, {})
+    # All seats are allowed: which spaces fit is known only after the trial.
     seats = AllowedSeats(agents, population.fits)
-    dealt = [deal_one(asked, seats, EpisodeId(TRIAL, episode), seed) for episode in range(TRIAL_EPISODES)]
-    frozen = {entry: kept.policy for entry, kept in population.entries.items()}
+    dealt = [deal_one(trial_matchmaker, seats, EpisodeId(TRIAL, episode), seed) for episode in range(TRIAL_EPISODES)]
+    frozen = {entry: frozen_policy.policy for entry, frozen_policy in population.entries.items()}
     return [{agent: frozen.get(entry, entry) for agent, entry in matchup.items()} for matchup in dealt]
 
 
@@ -198,10 +195,8 @@ def _remedy(name: str, policies: Collection[str]) -> str:
 
 
 def dealer_of(experiment: Experiment, seats: AllowedSeats) -> Dealer | None:
-    """What deals the run's matchups; None if its mapping is fixed.
-
-    The matchmaker is copied: an experiment is data, and the same one may be run again.
-    """
+    """Return the dealer of the run's matchups; None if its mapping is fixed."""
     if not callable(experiment.mapping):
         return None
+    # Copied, because an experiment is data and may be run again.
     return Dealer(copy.deepcopy(experiment.mapping), seats, experiment.env.num_envs, experiment.seed)

@@ -1,8 +1,6 @@
-"""The one table of ranges: which numbers and texts each setting may have, by its name.
+"""Define the range of each number and text of a configuration, by its name.
 
-Every number of every dataclass of a configuration has an entry, which a test holds. `setting_problems` checks a whole
-experiment against it, whether Hydra composed it or Python did, so nothing else checks a number by itself; what two
-settings must have together is in limits.py and in the algorithms' own `problems`.
+A test requires an entry for every number. limits.py and the algorithms' `validate` check combinations.
 """
 
 from __future__ import annotations
@@ -15,17 +13,16 @@ from dataclasses import dataclass
 from marlflow.base.fault_kind import FaultKind
 
 INFINITY = math.inf
+# At a million steps a second, this many take 31 years.
 _MOST_STEPS = 10**15
-"""No run takes more steps: at a million a second it would last 31 years."""
-
 _LARGEST_FLOAT32 = 3.4e38
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, without `low` if `above`, without `high` if `below`; infinity only if `infinite`.
+    """Describe numbers from `low` to `high`; `above` and `below` exclude the bounds, `infinite` allows infinity.
 
-    `shown` is how errors write `low`, `unit` what they write after a bound.
+    In errors, `shown` replaces `low`, and `unit` follows a bound.
     """
 
     low: float
@@ -37,7 +34,7 @@ class Range:
     unit: str = ""
 
     def problem(self, value: float) -> str | None:
-        """What `value` should be instead, as `must be at least 1`; None if it is in the range."""
+        """Return what `value` should be, such as `must be at least 1`; None if it is in range."""
         if math.isnan(value) or (math.isinf(value) and not (self.infinite and value > 0)):
             return "must be a number or inf" if self.infinite else f"must be {self}"
         if value < self.low or (self.above and value == self.low):
@@ -67,11 +64,11 @@ _WIDTH = Range(1, 2**31 - 1)
 _PIXELS = Range(1, 2**16)
 _FINITE = Range(-_LARGEST_FLOAT32, _LARGEST_FLOAT32)
 _WEIGHT = Range(0.0, 1e6)
-# Where something is cut off: infinity is nowhere.
+# Clipping thresholds: infinity disables the clipping.
 _THRESHOLD = Range(0.0, INFINITY, above=True, infinite=True)
 
 RANGES: Mapping[str, Range] = {
-    # The run. `Class.name` is for that class alone, a name alone for all others.
+    # The run. A key `Class.name` takes precedence over the name alone.
     "seed": Range(0, 2**63 - 1),
     "num_envs": Range(1, 10**6),
     "step_timeout_s": Range(0.001, 1e6, unit=" seconds"),
@@ -88,9 +85,10 @@ RANGES: Mapping[str, Range] = {
     "replay_max_env_steps": _STEPS_OR_NONE,
     "passes": _COUNT,
     "agent_steps": _STEPS,
-    "object_store_bytes": Range(75 * 2**20, 2**50, shown="78643200 (75 MiB)"),  # with less Ray does not start
+    # With less, Ray does not start.
+    "object_store_bytes": Range(75 * 2**20, 2**50, shown="78643200 (75 MiB)"),
     **dict.fromkeys((kind.value for kind in FaultKind), _COUNT_OR_NONE),
-    # What processes take.
+    # Resources of processes.
     "num_learners": _PROCESSES,
     "num_cpus": Range(0.0, 1e6),
     "num_gpus": Range(0.0, 1e5),
@@ -106,7 +104,7 @@ RANGES: Mapping[str, Range] = {
     "inner_steps": Range(1, 1_000),
     "replay_shards": _PROCESSES,
     "max_staleness": _COUNT_OR_NONE,
-    # Algorithms: numbers. Those that are schedules have to be in the range all the time.
+    # Algorithms: numbers. A schedule has to stay in the range all the time.
     **dict.fromkeys(("learning_rate", "actor_learning_rate"), _SHARE),
     "inner_learning_rate": Range(0.0, 10.0),
     **dict.fromkeys(("discount", "gae_lambda", "trace_lambda", "epsilon", "priority_alpha", "priority_beta"), _SHARE),
@@ -133,7 +131,7 @@ _NO_FOLDER_NAME = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]|^[.\s]|[.\s]$|^$')
 
 
 def name_problem(value: str) -> str | None:
-    """What a name of a run or a policy should be instead: it becomes that of a folder or a file; None if it is one."""
+    """Return what the name of a run or a policy should be; None if it can name a folder."""
     if _NO_FOLDER_NAME.search(value) or len(value.encode(errors="replace")) > _LONGEST_NAME:
         return (
             f"must be a name for a folder: 1 to {_LONGEST_NAME} letters, digits, _, - and others, but no / \\ : * ? "
@@ -143,15 +141,15 @@ def name_problem(value: str) -> str | None:
 
 
 def text_problem(value: str) -> str | None:
-    """What any other text should be instead; None if it is as it should be."""
+    """Return what a text should be; None if it is valid."""
     if not value or len(value) > _LONGEST_TEXT or re.search(r"[\x00-\x1f\x7f]", value):
         return f"must be a text of 1 to {_LONGEST_TEXT:,} characters in one line"
     return None
 
 
+# Numbers that are allowed but unusual, with the note that a run logs.
 REMARKS: Mapping[tuple[str, float], str] = {
     ("discount", 0.0): "only the reward of each decision itself counts, and nothing that comes after it",
     ("learning_rate", 0.0): "nothing is learned",
     ("actor_learning_rate", 0.0): "the actor learns nothing",
 }
-"""Numbers that are allowed, and so unusual that a run says what they mean."""

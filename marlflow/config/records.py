@@ -1,4 +1,4 @@
-"""Recorded experience in a run: which policies learn from which records, and what is wrong with them."""
+"""Find and check the recorded experience that policies learn from."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ from marlflow.offline.environment import recorded_environment
 from marlflow.offline.manifest import Manifest, read_manifest
 
 _OFFLINE = f"{recorded_environment.__module__}.{recorded_environment.__qualname__}"
-_ABLE = "bc, marwil, dqn or another off-policy algorithm"
+_OFFLINE_ALGORITHMS = "bc, marwil, dqn or another off-policy algorithm"
 
 
 def offline_records(env: Env) -> OfflineData | None:
-    """What is handed out in a run in which nobody plays; None if there is somebody who does."""
+    """Return the records that replace an environment in an offline run; else None."""
     if env.factory not in (_OFFLINE, recorded_environment):
         return None
     return OfflineData(str(env.arguments["folder"]), passes=int(env.arguments.get("passes", 1)))
 
 
 def maker(env: Env) -> Callable[[], Any]:
-    """What makes the environment, wherever the process that it is sent to has its working directory."""
+    """Return the environment factory, with the folder of records as an absolute path."""
     if (source := offline_records(env)) is None:
         return environment_maker(env)
+    # Processes of Ray have other working directories.
     return environment_maker(replace(env, arguments={**env.arguments, "folder": str(Path(source.folder).resolve())}))
 
 
 @contextmanager
-def looked_at(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter]:
-    """An adapter on the environment; where nobody plays, on what its records say that its agents see and do.
+def inspected_environment(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter]:
+    """Open an adapter on the environment, or on the recorded spaces in an offline run.
 
-    Adds to `problems` if it cannot be evaluated in. Raises ConfigInvalid if there is nothing to look at.
+    Appends to `problems` if episodes cannot be evaluated. Raises ConfigInvalid if neither can be opened.
     """
     source = offline_records(experiment.env)
     if source is None:
@@ -52,7 +53,7 @@ def looked_at(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter
         return
     manifest = read_manifest(Path(source.folder))
     if experiment.evaluation.is_wanted:
-        problems += _unlike(experiment.env, manifest)
+        problems += _mismatches(experiment.env, manifest)
     adapter = open_adapter(SpacesOnlyEnv(manifest.agents), name=f"recorded in {source.folder}")
     try:
         yield adapter
@@ -60,8 +61,7 @@ def looked_at(experiment: Experiment, problems: Problems) -> Iterator[EnvAdapter
         adapter.close()
 
 
-def _unlike(env: Env, manifest: Manifest) -> Iterator[str]:
-    """Why no episodes can be played in the environment that was recorded."""
+def _mismatches(env: Env, manifest: Manifest) -> Iterator[str]:
     instead = "set evaluation.episodes=0 to do without it"
     try:
         with opened(maker(env), env) as adapter:
@@ -80,21 +80,21 @@ def _unlike(env: Env, manifest: Manifest) -> Iterator[str]:
 
 
 def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, OfflineData]:
-    """By policy that learns from records: which."""
+    """Return the records of each policy that learns from any."""
     everybody = offline_records(experiment.env)
-    found = {name: policy.experience or everybody for name, policy in policies.items()}
+    data = {name: policy.experience or everybody for name, policy in policies.items()}
     learns = {name for name, policy in policies.items() if policy.acts_by.capabilities.learns}
-    return {name: source for name, source in found.items() if source is not None and name in learns}
+    return {name: source for name, source in data.items() if source is not None and name in learns}
 
 
 def records_of(
     experiment: Experiment, policies: Mapping[str, Policy], spaces: Mapping[str, Spaces], problems: Problems
 ) -> dict[str, Dataset]:
-    """The records of each policy that learns from any; adds to `problems` what keeps one from doing so."""
-    found = {}
-    asked = sources(experiment, policies)
-    problems += _unsuited(policies, asked)
-    for name, source in asked.items():
+    """Open the records of each policy that learns from any; append errors to `problems`."""
+    datasets = {}
+    data_by_policy = sources(experiment, policies)
+    problems += _unsuited_experience(policies, data_by_policy)
+    for name, source in data_by_policy.items():
         try:
             manifest = read_manifest(Path(source.folder))
             recorded = _recorded_policy(name, source, manifest)
@@ -103,22 +103,22 @@ def records_of(
                     f"policy {name!r} sees and does {spaces[name]}, but {recorded!r} in {source.folder} was recorded "
                     f"with {manifest.policies[recorded]}; give it records of the same spaces"
                 )
-            found[name] = find_dataset(Path(source.folder).resolve(), recorded, source.passes)
+            datasets[name] = find_dataset(Path(source.folder).resolve(), recorded, source.passes)
         except ConfigInvalid as error:
             problems += [f"policy {name!r}: {problem}" for problem in error.problems]
-    return found
+    return datasets
 
 
-def _unsuited(policies: Mapping[str, Policy], asked: Mapping[str, OfflineData]) -> Iterator[str]:
+def _unsuited_experience(policies: Mapping[str, Policy], data_by_policy: Mapping[str, OfflineData]) -> Iterator[str]:
     for name, policy in policies.items():
         algorithm = policy.acts_by
         kind = algorithm.capabilities.experience
-        if name in asked and kind == "on-policy":
+        if name in data_by_policy and kind == "on-policy":
             yield (
                 f"policy {name!r} ({algorithm.name}) learns from what it has just done itself, not from records; "
-                f"use {_ABLE}"
+                f"use {_OFFLINE_ALGORITHMS}"
             )
-        elif name not in asked and kind == "offline":
+        elif name not in data_by_policy and kind == "offline":
             yield (
                 f"policy {name!r} ({algorithm.name}) learns from records; set policies.{name}.experience="
                 "{folder: <records>}, or env=offline env.folder=<records>"
@@ -126,27 +126,27 @@ def _unsuited(policies: Mapping[str, Policy], asked: Mapping[str, OfflineData]) 
 
 
 def _recorded_policy(name: str, source: OfflineData, manifest: Manifest) -> str:
-    """Whose records they are: as said, else those of the policy's own name, else those of the only one."""
-    wanted, known = source.policy or name, tuple(manifest.policies)
-    if wanted in known:
-        return wanted
+    # The configured policy, else the one of the same name, else the only one.
+    recorded, known = source.policy or name, tuple(manifest.policies)
+    if recorded in known:
+        return recorded
     if source.policy is None and len(known) == 1:
         return known[0]
-    which = f"{source.folder} has no records of a policy {wanted!r}{meant(wanted, known, 'it has those of')}"
+    which = f"{source.folder} has no records of a policy {recorded!r}{meant(recorded, known, 'it has those of')}"
     raise ConfigInvalid([f"{which}; say which with policies.{name}.experience={{folder: ..., policy: ...}}"])
 
 
 def record_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
-    """Why what the run is to record cannot be: policies that are not there, nobody who plays, no folder for it."""
-    asked = experiment.record
-    if asked is None:
+    """Yield why rows cannot be recorded: unknown policies, an offline run, no folder."""
+    record = experiment.record
+    if record is None:
         return
-    for name in asked.policies or ():
+    for name in record.policies or ():
         if name not in policies:
             yield f"record.policies: there is no policy {name!r}{meant(name, policies, 'the policies are')}"
-    if asked.policies is not None and not asked.policies:
+    if record.policies is not None and not record.policies:
         yield "record.policies is empty, so nothing would be recorded; name some, or set record=null"
     if offline_records(experiment.env) is not None:
         yield "record: nobody plays in this run, so there is nothing to record; leave it out"
-    if asked.folder is not None:
-        yield from folder_problems("record.folder", Path(asked.folder))
+    if record.folder is not None:
+        yield from folder_problems("record.folder", Path(record.folder))

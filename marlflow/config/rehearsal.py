@@ -1,8 +1,7 @@
-"""What would only show once a run is under way, tried before: networks and operators on two rows of a policy's spaces.
+"""Run users' networks and operators on two rows, to find errors before a run.
 
-Rows are made as in a run, by an actor on a worker, out of arbitrary observations; then each operator of the policy's
-plan has its turn, Learn and Publish among them. All of it is made for this and thrown away, on the CPU and in this
-process.
+An actor makes the rows from arbitrary observations; then each operator of the plan processes them, Learn and Publish
+included, on the CPU of this process.
 """
 
 from __future__ import annotations
@@ -38,53 +37,54 @@ from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 
+# One row is not enough: batch normalization, for example, fails on it.
 _ROWS: Final = 2
-"""One would not do: a batch normalization, for example, takes no single row."""
-_ROWS_OF_SECOND_TRY: Final = 256
-"""For operators that need more, a clustering for example: batches of a run have hundreds."""
+# For operators that need more, such as clustering: batches of a run have hundreds.
+_SECOND_TRY_ROWS: Final = 256
 
 _AGENT: Final = "agent"
 _OURS: Final = {"marlflow", "torch", "numpy", "builtins"}
 
 
 def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Iterator[str]:
-    """One sentence for each learner whose network or plan breaks on rows of its policies' spaces.
+    """Yield a problem for each learner whose network or plan fails on rows of its spaces.
 
-    Learners in which everything is marlflow's own are not tried. `state_space` is that of the environment's global
-    state. What breaks on two rows and not on more is no problem.
+    Learners without users' code are skipped. `state_space` is that of the environment's global state.
     """
-    with _left_as_found():
+    with _restored_random_state():
         for learner in spec.learners.values():
             if not _is_users(learner.algorithm) and not any(_is_users(policy.model) for policy in learner.policies):
                 continue
             problem = _problem(spec, learner, state_space, _ROWS)
-            if problem is not None and _problem(spec, learner, state_space, _ROWS_OF_SECOND_TRY) is not None:
+            # A failure on two rows alone may be for their number, so it is no problem if more rows succeed.
+            if problem is not None and _problem(spec, learner, state_space, _SECOND_TRY_ROWS) is not None:
                 yield f"{subject_of(learner)}: {problem}"
 
 
 def _is_users(part: Any) -> bool:
-    """Whether an algorithm, a model, or anything that it was given is of a class or function of the user's own."""
     made_by = part if isinstance(part, type) or hasattr(part, "__qualname__") else type(part)
     if made_by.__module__.partition(".")[0] not in _OURS:
         return True
     return (
         is_dataclass(part)
         and not isinstance(part, type)
-        and any(_is_users(getattr(part, one.name)) for one in fields(part))
+        and any(_is_users(getattr(part, member.name)) for member in fields(part))
     )
 
 
 def _problem(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> str | None:
-    alone = _alone(spec, learner, state_space, rows)
+    alone = _single_learner_run(spec, learner, state_space, rows)
     try:
-        found = (problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None)
-        return next(found, None) or _plan_problem(alone, learner)
-    except MemoryError:  # the run may be for a larger machine
+        model_problems = (
+            problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None
+        )
+        return next(model_problems, None) or _plan_problem(alone, learner)
+    except MemoryError:
+        # The run may be for a larger machine.
         return None
 
 
 def _model_problem(policy: PolicySpec, rows: int) -> str | None:
-    """What is wrong with the features that a network of the user's own makes of observations."""
     model = policy.model
     if not _is_users(model) or isinstance(model, RecurrentTorsoConfig):
         return None
@@ -92,24 +92,24 @@ def _model_problem(policy: PolicySpec, rows: int) -> str | None:
     obs = _observations(policy, rows)
     expected = f"features [N, {features}] of obs [N{''.join(f', {size}' for size in obs.shape[1:])}] in {obs.dtype}"
     subject = f"the network of {type(model).__name__} is to make {expected}"
-    found, error = _made(torso, as_tensor(obs))
+    output, error = _output_of(torso, as_tensor(obs))
     if error is not None:
-        cured = obs.dtype != np.float32 and _made(torso, as_tensor(obs).float())[1] is None
+        # The most frequent cause is an integer dtype, such as uint8 pixels.
+        cured = obs.dtype != np.float32 and _output_of(torso, as_tensor(obs).float())[1] is None
         remedy = "; the dtype is the space's own, so let it begin with obs.float()" if cured else ""
         return f"{subject}, and cannot{remedy}: {raised(error)}"
-    if not isinstance(found, torch.Tensor):
-        return f"{subject}, and makes a {type(found).__name__}"
-    if found.shape != (rows, features) or not found.is_floating_point():
-        dtype = str(found.dtype).removeprefix("torch.")
+    if not isinstance(output, torch.Tensor):
+        return f"{subject}, and makes a {type(output).__name__}"
+    if output.shape != (rows, features) or not output.is_floating_point():
+        dtype = str(output.dtype).removeprefix("torch.")
         return (
-            f"{subject}, and makes {list(found.shape)} in {dtype} of {rows} rows; build() returns the network and "
+            f"{subject}, and makes {list(output.shape)} in {dtype} of {rows} rows; build() returns the network and "
             "how many features it makes of a row"
         )
     return None
 
 
-def _made(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
-    """What a network makes of observations, or what it raises."""
+def _output_of(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
     try:
         with torch.no_grad():
             return torso(obs), None
@@ -118,17 +118,16 @@ def _made(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
 
 
 def _observations(policy: PolicySpec, rows: int) -> Array:
-    """Rows of the `obs` column."""
+    """Return rows of the `obs` column, shape [rows, ...]."""
     env = SpacesOnlyEnv({_AGENT: policy.spaces})
-    seen = [env.reset(seed=row)[0][_AGENT] for row in range(rows)]
+    samples = [env.reset(seed=row)[0][_AGENT] for row in range(rows)]
     masked = policy.spaces.masked
-    return policy.spaces.encoder().stack([one["observation"] if masked else one for one in seen])
+    return policy.spaces.encoder().stack([sample["observation"] if masked else sample for sample in samples])
 
 
 def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
-    """What is wrong with how its policies act, or with the operators of its plan."""
     try:
-        parts = _parts(learner)
+        parts = _components(learner)
     except Exception as error:  # noqa: BLE001  an algorithm of the user's may raise anything
         return f"its learner cannot be made: {raised(error)}"
     try:
@@ -139,11 +138,10 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
     kind = JointFragment if learner.is_joint else Fragment
     experience = source(iter(fragments).__next__, name="experience", traits=Traits(emits=kind))
     broken = rehearse(learner_plan(experience, learner, parts), experience)
-    return None if broken is None else _of_stage(broken, alone)
+    return None if broken is None else _stage_problem(broken, alone)
 
 
-def _alone(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> RunSpec:
-    """A run of one learner and one worker, in which nothing but the spaces is real."""
+def _single_learner_run(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> RunSpec:
     agents = {f"{_AGENT}_{number}": policy for number, policy in enumerate(learner.policies)}
     return RunSpec(
         policies={policy.name: policy for policy in learner.policies},
@@ -157,21 +155,21 @@ def _alone(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, row
     )
 
 
-def _parts(spec: LearnerSpec) -> RunComponents:
+def _components(spec: LearnerSpec) -> RunComponents:
     spec = replace(spec, placement=replace(spec.placement, device="cpu"))
     learner, place = spec.learner(), InlinePlace("learner")
     learner.place = InlineReplicasPlace(1) if spec.on_workers else place
     replays: dict[str, Replay] = {}
     if spec.replays:
-        replay = spec.replay()  # one stands for all shards, so that none is empty when it is drawn from
+        # One replay is used for all shards, so that none is empty when a batch is drawn from it.
+        replay = spec.replay()
         replay.place = InlinePlace("replay") if spec.replays_apart else place
         replays = dict.fromkeys(spec.replays, replay)
-    nobody: Any = None
-    return RunComponents(nobody, {spec.name: learner}, replays)
+    no_workers: Any = None
+    return RunComponents(no_workers, {spec.name: learner}, replays)
 
 
 def _fragments(alone: RunSpec, parts: RunComponents) -> list[Fragment]:
-    """What a worker makes of the actors of the learner's policies."""
     worker = alone.worker(0)
     actors = [policy.actor() for policy in alone.policies.values()]
     ticks = max(1 + actor.inner_steps if isinstance(actor, AdaptingActor) else 1 for actor in actors)
@@ -184,15 +182,15 @@ def _fragments(alone: RunSpec, parts: RunComponents) -> list[Fragment]:
     return [fragment for _, fragment in divided_among(alone.learners.values())(make_round(0, [receipt], [batches]))]
 
 
-def _of_stage(broken: FailedStage, alone: RunSpec) -> str:
+def _stage_problem(broken: FailedStage, alone: RunSpec) -> str:
     failure, call = broken.failure, broken.call
     reason = raised(failure.__cause__ or failure)
     where = f"stage {failure.stage!r} of its plan"
     if isinstance(broken.given, Packed | Fragment) and (call.at is None or call.at.place is None):
         taken = call.traits.accepts
-        what = "" if taken is Any else f" as a {type_name(taken)}"
+        as_type = "" if taken is Any else f" as a {type_name(taken)}"
         return (
-            f"{where} has no place, so it runs on the driver, where rows are not opened, and it wants them{what}; "
+            f"{where} has no place, so it runs on the driver, where rows are not opened, and it wants them{as_type}; "
             f"give it one with .then(..., at=learner): {reason}"
         )
     whose = "this policy's" if len(alone.policies) == 1 else "its policies'"
@@ -200,13 +198,11 @@ def _of_stage(broken: FailedStage, alone: RunSpec) -> str:
 
 
 @contextmanager
-def _left_as_found() -> Iterator[None]:
-    """What draws random numbers here takes none from those that the run, or whoever started it, is to draw.
-
-    One thread is faster with two rows than several that wait for each other.
-    """
+def _restored_random_state() -> Iterator[None]:
+    """Restore the global random states and the number of torch threads on exit."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  what users may draw from
     threads = torch.get_num_threads()
+    # With two rows, one thread is faster than several that wait for each other.
     torch.set_num_threads(1)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Earlier names of configuration keys and of the hooks of algorithms, and errors that give their present names."""
+"""Report the new names of renamed configuration keys and algorithm hooks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HOOKS: Final = {
 
 
 def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
-    """Say that there is no `key` at `path`, its last part, and give the new name where `key` is an earlier one.
+    """Return the error for an unknown key at `path`, with the new name if `key` was renamed.
 
     >>> unknown_key("env.copies", "copies", ["num_envs", "wrappers"], "env")
     'there is no env.copies; it has become env.num_envs'
@@ -37,7 +37,7 @@ def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
 
 
 def renamed_hooks(algorithm: object) -> Iterator[Problem]:
-    """Yield a problem for each hook that a user's class defines under an earlier name, which nothing would call."""
+    """Yield a problem for each hook under an old name, which nothing would call."""
     for cls in type(algorithm).__mro__:
         for old, new in _HOOKS.items():
             if old in vars(cls):

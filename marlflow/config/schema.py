@@ -1,7 +1,6 @@
-"""From a composed configuration to an Experiment.
+"""Convert a composed configuration to an Experiment.
 
-The dataclasses of experiment.py are the schema of conf/: what a section becomes says which keys it has and of which
-type. Two sections are written differently from what they become: `env`, whose arguments stand beside its own keys, and
+The dataclasses of experiment.py are the schema, except for `env`, which also contains the factory's arguments, and for
 `stop.policies`.
 """
 
@@ -23,26 +22,23 @@ from marlflow.base.near import absent
 from marlflow.config.comments import names
 from marlflow.config.construct import LEFT, TARGET, arguments_for, construct, fit, imported
 from marlflow.config.experiment import ENV_KEYS, Env, Experiment
-from marlflow.config.policy_assignment import UnknownMatchmaker
+from marlflow.config.policy_assignment import PlaceholderMatchmaker
 from marlflow.config.renamed import KEYS, unknown_key
 from marlflow.config.validation import problems_of
 from marlflow.env.make import Wrapper, import_factory
 from marlflow.sampling.mapping import Rule
 
 
-class _Unknown(Random):
-    """Stands where an algorithm could not be made: it fits everywhere, so that nothing is said that does not matter."""
+class _PlaceholderAlgorithm(Random):
+    """Replace an algorithm that could not be built, without causing further errors."""
 
+    # Any batch type fits, so that no plan is rejected for it.
     capabilities: ClassVar[Capabilities] = replace(Random.capabilities, trains_on=object)
 
 
-def from_config(config: DictConfig, found: Sequence[str] = ()) -> Experiment:
-    """The experiment that a composed configuration describes.
-
-    Raises ConfigInvalid with everything that is wrong: with the configuration, with what it asks for (see `ready`), and
-    what was `found` before.
-    """
-    problems = list(found)
+def from_config(config: DictConfig, earlier_problems: Sequence[str] = ()) -> Experiment:
+    """Build the experiment of a composed configuration; raise ConfigInvalid with all problems."""
+    problems = list(earlier_problems)
     experiment = read(config, problems)
     if problems:
         raise ConfigInvalid([*problems, *(problems_of(experiment)[1] if experiment else ())])
@@ -51,7 +47,7 @@ def from_config(config: DictConfig, found: Sequence[str] = ()) -> Experiment:
 
 
 def read(config: DictConfig, problems: list[str]) -> Experiment | None:
-    """As `from_config`, but adds to `problems`, and puts defaults where something does not fit; None without an env."""
+    """Convert like `from_config`, but append to `problems` and use defaults there; return None without an env."""
     try:
         values: Any = OmegaConf.to_container(_without_hydra(config), resolve=True)
     except OmegaConfBaseException as error:
@@ -60,7 +56,7 @@ def read(config: DictConfig, problems: list[str]) -> Experiment | None:
 
 
 def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | None:
-    """As `read`, from plain dicts and lists."""
+    """Convert like `read`, from plain dicts and lists."""
     sections = dict(values)
     for section, read_section in (("env", _env), ("stop", _stop)):
         if isinstance(sections.get(section), Mapping):
@@ -69,10 +65,11 @@ def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | 
                 del sections[section]
     if sections.get("mapping") is not None:
         sections["mapping"] = _mapping(sections["mapping"], problems)
+    # Algorithms are built first: if one fails, a placeholder keeps the rest of its policy checked.
     for section in ("policies", "learners"):
-        sections[section] = _tried(sections.get(section, {}), section, problems)
+        sections[section] = _with_algorithms(sections.get(section, {}), section, problems)
     if isinstance(sections.get("default_policy"), Mapping):
-        sections["default_policy"] = _algorithm_tried(sections["default_policy"], "default_policy", problems)
+        sections["default_policy"] = _with_algorithm(sections["default_policy"], "default_policy", problems)
     if "env" not in sections:
         if "env" not in values:
             problems.append("there is no env; choose one, e.g. env=cartpole_team")
@@ -84,19 +81,18 @@ def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | 
 def _without_hydra(config: DictConfig) -> DictConfig:
     if "hydra" not in config:
         return config
-    env_index = config.copy()
-    OmegaConf.set_struct(env_index, False)
-    OmegaConf.set_readonly(env_index, False)
-    del env_index["hydra"]
-    return env_index
+    copied = config.copy()
+    OmegaConf.set_struct(copied, False)
+    OmegaConf.set_readonly(copied, False)
+    del copied["hydra"]
+    return copied
 
 
 def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
-    """`_target_` and `ENV_KEYS` are marlflow's, all else are the factory's arguments."""
     factory = values.get(TARGET)
     if not isinstance(factory, str) or factory == "???":
-        came = "is not set" if factory in (None, "???") else f"is {factory!r}"
-        problems.append(f"env.{TARGET} {came}; give the import path of your environment, package.module.function")
+        actual = "is not set" if factory in (None, "???") else f"is {factory!r}"
+        problems.append(f"env.{TARGET} {actual}; give the import path of your environment, package.module.function")
         return LEFT
     if "." not in factory:
         instead = f"; that environment is env={factory}" if factory in names("env") else ""
@@ -105,6 +101,7 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
     arguments = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
     known = _parameters_of(factory)
     for key in list(arguments):
+        # A factory with **kwargs takes any key, but a renamed key of marlflow is never meant for it.
         if (known is not None and key not in known) or (known is None and key in KEYS):
             problems.append(unknown_key(f"env.{key}", key, [*(known or ()), *ENV_KEYS], factory))
             del arguments[key]
@@ -124,24 +121,22 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
 
 
 def _mapping(value: Any, problems: list[str]) -> Any:
-    """Rules, or a matchmaker; where that does not work, what stands for one."""
     if isinstance(value, Mapping) and TARGET in value:
-        made = _matchmaker(value, problems)
-        return UnknownMatchmaker() if made is LEFT else made
+        matchmaker = _matchmaker(value, problems)
+        return PlaceholderMatchmaker() if matchmaker is LEFT else matchmaker
     if not isinstance(value, list | tuple):
         problems.append(
             "mapping must be a list of rules [{match: <agents>, policy: <id>}, ...], or a matchmaker "
             f"{{{TARGET}: package.module.Class, ...}}, not {value!r}"
         )
-        return UnknownMatchmaker()
-    tried: list[str] = []
-    rules = fit(value, Sequence[Rule], "mapping", tried)
-    problems.extend(tried)
-    return UnknownMatchmaker() if tried else rules
+        return PlaceholderMatchmaker()
+    rule_problems: list[str] = []
+    rules = fit(value, Sequence[Rule], "mapping", rule_problems)
+    problems.extend(rule_problems)
+    return PlaceholderMatchmaker() if rule_problems else rules
 
 
 def _matchmaker(values: Mapping[str, Any], problems: list[str]) -> Any:
-    """What the `_target_` of `values` names: a class made from all else in them, or a function with all else set."""
     target = imported(values[TARGET], f"mapping.{TARGET}", problems)
     if target is LEFT:
         return LEFT
@@ -149,18 +144,18 @@ def _matchmaker(values: Mapping[str, Any], problems: list[str]) -> Any:
     if not isinstance(target, type):
         arguments = arguments_for(target, rest, "mapping", problems, given=3)
         return LEFT if arguments is None else functools.partial(target, **arguments)
-    made = construct(target, rest, "mapping", problems)
-    if made is not LEFT and not callable(made):
+    matchmaker = construct(target, rest, "mapping", problems)
+    if matchmaker is not LEFT and not callable(matchmaker):
         problems.append(
             f"mapping: {target.__name__} is no matchmaker: it cannot be called with an episode's id, the agents and a "
             "generator"
         )
         return LEFT
-    return made
+    return matchmaker
 
 
 def _parameters_of(factory: str) -> list[str] | None:
-    """The names of a factory's parameters; None if it takes any, or cannot be imported (which `ready` says)."""
+    """Return a factory's parameter names; None if it takes any or cannot be imported."""
     try:
         parameters = inspect.signature(import_factory(factory)).parameters.values()
     except Exception:  # noqa: BLE001  (importing runs code of the user's; `ready` imports it again and says what is wrong)
@@ -171,18 +166,29 @@ def _parameters_of(factory: str) -> list[str] | None:
 
 
 def wrappers_of(entries: Any, problems: list[str]) -> list[Wrapper]:
-    """Wrappers by name, `{stack: {_target_: ..., ...}}`, or a list of them; in the order in which they are written."""
+    """Read wrappers by name, `{stack: {_target_: ..., ...}}`, or a list of them, in their order."""
     if isinstance(entries, Mapping) and TARGET not in entries:
-        named = [(f"env.wrappers.{name}", entry) for name, entry in entries.items() if entry is not None]
+        # Overriding a setting under a wrapper's old name adds an entry without `_target_` next to the renamed wrapper.
+        renamed = [
+            name
+            for name, entry in entries.items()
+            if KEYS.get(name) in entries and not (isinstance(entry, Mapping) and TARGET in entry)
+        ]
+        problems += [unknown_key(f"env.wrappers.{name}", name, entries, "env.wrappers") for name in renamed]
+        entries_by_path = [
+            (f"env.wrappers.{name}", entry)
+            for name, entry in entries.items()
+            if entry is not None and name not in renamed
+        ]
     elif isinstance(entries, list | tuple | None):
-        named = [(f"env.wrappers[{number}]", entry) for number, entry in enumerate(entries or ())]
+        entries_by_path = [(f"env.wrappers[{number}]", entry) for number, entry in enumerate(entries or ())]
     else:
         problems.append(
             f"env.wrappers must be wrappers by name, {{<name>: {{{TARGET}: ...}}, ...}}, or a list of them, "
             f"not {entries!r}"
         )
         return []
-    return [wrapper for path, entry in named if (wrapper := _wrapper(path, entry, problems)) is not None]
+    return [wrapper for path, entry in entries_by_path if (wrapper := _wrapper(path, entry, problems)) is not None]
 
 
 def _wrapper(path: str, entry: Any, problems: list[str]) -> Wrapper | None:
@@ -198,7 +204,7 @@ def _wrapper(path: str, entry: Any, problems: list[str]) -> Wrapper | None:
 
 
 def _stop(values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
-    """`policies: {prey: {return_mean: 150}}` becomes `policies: {prey: 150.0}`."""
+    """Flatten `policies: {prey: {return_mean: 150}}` to `policies: {prey: 150.0}`."""
     policies = values.get("policies")
     if not isinstance(policies, Mapping):
         return values
@@ -217,19 +223,17 @@ def _stop(values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
     return {**values, "policies": goals}
 
 
-def _tried(values: Any, section: str, problems: list[str]) -> Any:
-    """Policies or learners with their algorithms made."""
+def _with_algorithms(values: Any, section: str, problems: list[str]) -> Any:
     if not isinstance(values, Mapping):
         return values
     return {
-        name: _algorithm_tried(one, f"{section}.{name}", problems) if isinstance(one, Mapping) else one
-        for name, one in values.items()
+        name: _with_algorithm(entry, f"{section}.{name}", problems) if isinstance(entry, Mapping) else entry
+        for name, entry in values.items()
     }
 
 
-def _algorithm_tried(policy: Mapping[str, Any], path: str, problems: list[str]) -> Mapping[str, Any]:
-    """A policy or learner with its algorithm made; where that fails, one that stands for it."""
+def _with_algorithm(policy: Mapping[str, Any], path: str, problems: list[str]) -> Mapping[str, Any]:
     if policy.get("algorithm") is None:
         return policy
     algorithm = fit(policy["algorithm"], Algorithm, f"{path}.algorithm", problems)
-    return {**policy, "algorithm": _Unknown() if algorithm is LEFT else algorithm}
+    return {**policy, "algorithm": _PlaceholderAlgorithm() if algorithm is LEFT else algorithm}

@@ -1,4 +1,4 @@
-"""Every setting of an experiment, held against its type and its range, with its path in every sentence."""
+"""Check the type and range of every setting of an experiment."""
 
 from __future__ import annotations
 
@@ -16,55 +16,54 @@ from marlflow.config.experiment import Env, Experiment, Stop
 from marlflow.config.ranges import INFINITY, RANGES, REMARKS, Range, name_problem, text_problem
 from marlflow.learner.optimizer import TorchOptimizer
 
+# Fields whose contents are checked where they are used.
 _OPAQUE = {(Env, "arguments"), (Env, "wrappers")}
-"""Fields whose contents are checked where they are used."""
-
+# Fields that may also hold a user's function; other values in them are checked.
 _OF_ANY_TYPE = {(Env, "factory"), (Experiment, "mapping")}
-"""Fields that also take a user's own function; what else they take is checked."""
-
+# Fields with another name in a configuration.
 _WRITTEN_AS = {(Env, "factory"): "_target_"}
-"""Fields that a configuration calls otherwise."""
 
 _LATE_AGENT_STEPS = 2**62
 _ANY_NUMBER = Range(-INFINITY, INFINITY)
 
 
 def setting_problems(value: Any, path: str = "") -> Iterator[Problem | str]:
-    """One sentence for each setting under `value`, a dataclass at `path`, that is of a wrong type or out of its range.
+    """Yield a problem for each setting of the wrong type or out of range under a dataclass.
 
-    What is no dataclass, such as an algorithm of a user's own that is none, checks itself.
+    `path` is its configuration path. Values that are not dataclasses are not checked.
     """
     kind: Callable[..., Any] = type(value)
     hints = hints_of(kind)
     for field in fields(value):
-        which, found = (type(value), field.name), getattr(value, field.name)
-        if which in _OPAQUE:
+        key, value_found = (type(value), field.name), getattr(value, field.name)
+        if key in _OPAQUE:
             continue
-        if which in _BY_NAME:
-            yield from _BY_NAME[which](found, path)
+        if key in _BY_NAME:
+            yield from _BY_NAME[key](value_found, path)
             continue
-        where = _joined(path, _WRITTEN_AS.get(which, field.name))
+        where = _joined(path, _WRITTEN_AS.get(key, field.name))
         problems: list[str] = []
-        fitted = fit(found, Any if which in _OF_ANY_TYPE else hints.get(field.name, Any), where, problems)
-        if not problems and is_dataclass(fitted) and isinstance(found, Mapping):
-            problems.append(f"{where} must be a {type(fitted).__name__}, not {found!r}")
+        fitted = fit(value_found, Any if key in _OF_ANY_TYPE else hints.get(field.name, Any), where, problems)
+        if not problems and is_dataclass(fitted) and isinstance(value_found, Mapping):
+            problems.append(f"{where} must be a {type(fitted).__name__}, not {value_found!r}")
         yield from (Problem(problem, kind=ProblemKind.WRONG_TYPE) for problem in problems)
         if not problems and fitted is not LEFT:
-            yield from _value_problems(found, where, range_of(type(value), field.name, field.default))
+            yield from _value_problems(value_found, where, range_of(type(value), field.name, field.default))
 
 
 def any_wrong_type(problems: Iterable[Problem | str]) -> bool:
-    """Whether a value of a wrong type is among what was found, so that further checks may not read the settings."""
+    """Return whether a value has a wrong type, so that other checks would fail."""
     return any(isinstance(problem, Problem) and problem.kind is ProblemKind.WRONG_TYPE for problem in problems)
 
 
 def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Iterator[str]:
-    """Values of a schedule that the setting which it changes may not have."""
+    """Yield the values of a schedule that its setting may not have."""
     if isinstance(schedule, Linear | CosineDecay):
         values = {f"{path}.start": schedule.start, f"{path}.end": schedule.end}
     elif isinstance(schedule, PiecewiseConstant):
         values = {f"{path}.values[{number}]": value for number, value in enumerate(schedule.values)}
     else:
+        # A user's schedule: only its first value and a very late one are checked.
         values = {f"{path}.at({when})": schedule.at(when) for when in (0, _LATE_AGENT_STEPS)}
     for where, value in values.items():
         if problem := allowed.problem(value):
@@ -72,7 +71,7 @@ def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Ite
 
 
 def remarks(experiment: Experiment) -> Iterator[str]:
-    """One sentence for each setting that is allowed, and so unusual that it should be said."""
+    """Yield a note on each setting that is allowed but unusual."""
     for path, owner in _owners(experiment, ""):
         for field in fields(owner):
             value = getattr(owner, field.name)
@@ -87,17 +86,17 @@ def remarks(experiment: Experiment) -> Iterator[str]:
 
 
 def _owners(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The dataclasses under `value`, with their paths."""
     if is_dataclass(value) and not isinstance(value, type):
         yield path, value
         for field in fields(value):
             yield from _owners(getattr(value, field.name), _joined(path, field.name))
     elif isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _owners(one, _joined(path, str(key)))
+        for key, entry in value.items():
+            yield from _owners(entry, _joined(path, str(key)))
 
 
 def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
+    # bool is a subclass of int, and has no range.
     if isinstance(value, bool):
         return
     if isinstance(value, str):
@@ -108,8 +107,8 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem |
         if problem := allowed.problem(number):
             yield f"{path} {problem}, not {_short(number)}"
     elif isinstance(value, Schedule):
-        own: Any = value
-        broken = list(setting_problems(own, path)) if is_dataclass(own) else []
+        schedule: Any = value
+        broken = list(setting_problems(schedule, path)) if is_dataclass(schedule) else []
         yield from broken or schedules_out_of_range(value, path, allowed)
     elif is_dataclass(value):
         yield from setting_problems(value, path)
@@ -118,50 +117,48 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem |
 
 
 def _items_problems(values: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
-    """What is wrong with the items of a mapping, their names included, or of a list."""
     if isinstance(values, Mapping):
-        for key, one in values.items():
+        for key, entry in values.items():
             if problem := name_problem(str(key)) if path == "policies" else text_problem(str(key)):
                 yield f"a name in {path} {problem}, not {str(key)!r:.60}"
-            yield from _value_problems(one, _joined(path, str(key)), allowed)
+            yield from _value_problems(entry, _joined(path, str(key)), allowed)
     elif isinstance(values, Sequence):
-        for number, one in enumerate(values):
-            yield from _value_problems(one, f"{path}[{number}]", allowed)
+        for number, entry in enumerate(values):
+            yield from _value_problems(entry, f"{path}[{number}]", allowed)
 
 
 def _goal_problems(goals: Any, path: str) -> Iterator[Problem | str]:
-    """`Stop.policies`, of which a configuration writes `{prey: {return_mean: 150}}`."""
+    """Check `Stop.policies`, written as `{prey: {return_mean: 150}}`."""
     for name, goal in goals.items():
         yield from _value_problems(goal, f"{path}.policies.{name}.return_mean", RANGES["return_mean"])
 
 
 def _torch_problems(settings: Any, path: str) -> Iterator[Problem | str]:
-    """The settings of one of torch's optimizers, which are written beside its name; their types it has checked."""
     for name, value in settings.items():
         yield from _value_problems(value, f"{path}.{name}", RANGES.get(name, _ANY_NUMBER))
 
 
+# Fields whose items have their own ranges.
 _BY_NAME: Mapping[tuple[type, str], Callable[[Any, str], Iterator[Problem | str]]] = {
     (Stop, "policies"): _goal_problems,
     (TorchOptimizer, "settings"): _torch_problems,
 }
-"""Fields whose items have names of their own."""
 
 
 def range_of(owner: type, name: str, default: Any) -> Range:
-    """The range of a field of a class; of one that the table does not have, a user's, what the class itself says."""
+    """Return the range of a field; for a user's class, one derived from its default."""
     for kind in owner.__mro__:
         if f"{kind.__name__}.{name}" in RANGES:
             return RANGES[f"{kind.__name__}.{name}"]
     if name in RANGES:
         return RANGES[name]
     if issubclass(owner, TorchAlgorithm) and type(default) is int:
+        # Whole numbers of a user's algorithm are counts, at least 1 unless it says otherwise.
         return Range(int(name not in owner.non_negative_fields), 2**62)
     return _ANY_NUMBER if default is MISSING or default != INFINITY else Range(-INFINITY, INFINITY, infinite=True)
 
 
 def _short(value: Any) -> str:
-    """A number, readable however long it is."""
     if isinstance(value, int):
         return str(value) if abs(value) < 10**24 else "a whole number of more than 24 digits"
     return f"{value:g}"

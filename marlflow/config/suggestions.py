@@ -1,4 +1,4 @@
-"""What an override that does not work was probably meant to be: the ends of errors for likely mistakes."""
+"""Suggest corrections for overrides that do not work."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, Final
 
 from marlflow.base.near import absent, meant, nearest
 
+# Groups that are chosen for one policy, and the key of such a choice.
 OF_A_POLICY: Final = {
     "policy": "policy@policies.<id>",
     "algorithm": "algorithm@policies.<id>.algorithm",
     "model": "model@policies.<id>.model",
 }
-"""Groups that are chosen for one policy, and how."""
 _POLICY = r"policies\.[^.]+|default_policy"
+# Patterns of the keys that a choice of each group sets.
 _CHOSEN = {"policy": _POLICY, "algorithm": rf"({_POLICY})\.algorithm", "model": rf"({_POLICY})\.model"}
-"""What a choice of a group becomes, as a pattern of its key."""
 _PACKAGE = "# @package _global_"
 _MOST_NAMED = 3
 
 
 def value_for_choice(line: str, key: str, value: Any) -> str | None:
-    """Why a name is refused where a part of a policy is: `policies.prey=dqn`."""
+    """Return the error for `policies.prey=dqn`, a name in place of a choice."""
     if not isinstance(value, str) or "." in value:
         return None
     if re.fullmatch(r"policy\.[^.]+", key):
@@ -40,10 +40,10 @@ def _article(word: str) -> str:
 
 
 def no_section(key: str, line: str, config: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The sentence about the key of the override `line`, whose first part, which is none of `names`, does not exist."""
+    """Return the error for an override whose first key does not exist."""
     first = key.partition(".")[0]
-    if found := [path for path in _paths(config) if path.endswith(f".{key}")]:
-        listed = [*map(repr, found[:_MOST_NAMED]), *(["..."] if len(found) > _MOST_NAMED else [])]
+    if paths := [path for path in _paths(config) if path.endswith(f".{key}")]:
+        listed = [*map(repr, paths[:_MOST_NAMED]), *(["..."] if len(paths) > _MOST_NAMED else [])]
         return f"there is no {key}; did you mean {' or '.join(listed)}?"
     if first == "policy" and key != first:
         return f"there is no {key}; did you mean 'policies{key.removeprefix(first)}'?"
@@ -54,8 +54,8 @@ def no_section(key: str, line: str, config: Mapping[str, Any], names: Sequence[s
 
 
 def _paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted paths of a configuration; those of policies first, which are asked for most."""
     order = ("policies", "default_policy")
+    # Keys of policies are overridden most often, so they are suggested first.
     for key in sorted(values, key=lambda key: order.index(key) if not prefix and key in order else len(order)):
         if key == "hydra" and not prefix:
             continue
@@ -65,7 +65,7 @@ def _paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def no_option(group: str, choice: str, options: Sequence[str], folders: Sequence[str]) -> str:
-    """The sentence about a choice that is none of `options`; `folders` are those of the user's own that were named."""
+    """Return the error for an unknown choice; `folders` are the user's configuration folders."""
     absent_choice = f"there is no {group} {choice!r}"
     name = choice.removesuffix(".yaml")
     if name in options:
@@ -78,20 +78,20 @@ def no_option(group: str, choice: str, options: Sequence[str], folders: Sequence
         remedy = f"for an import path write env=python env._target_={choice}"
         return f"{absent_choice}: a name there is one of a configuration; {remedy}"
     remedy = meant(choice, options, "there are")
-    own = (
+    own_hint = (
         ""
         if folders or "did you mean" in remedy
         else f"; {_article(group)} {group} of your own needs --config-dir <folder>"
     )
-    return f"{absent_choice}{remedy}{own}"
+    return f"{absent_choice}{remedy}{own_hint}"
 
 
 def package_problem(group: str, choice: str, folders: Sequence[str]) -> str | None:
-    """Why an experiment is refused whose file does not say that its keys are those of the run."""
+    """Return the error for an experiment file without the global package line."""
     if group != "experiment":
         return None
     file = next((path for folder in folders if (path := Path(folder, group, f"{choice}.yaml")).is_file()), None)
-    # Hydra reads such lines up to the first that is none of them, be it another comment.
+    # Hydra stops looking for package lines at the first other line, even a comment.
     if file is None or re.match(r"\s*#\s*@package\s+_global_\s*$", file.read_text(encoding="utf-8"), re.MULTILINE):
         return None
     return f"{file} must have {_PACKAGE!r} as its first line, which makes its keys those of the run"

@@ -1,4 +1,4 @@
-"""Parts of an experiment that are of another kind altogether: the likely slips of the pen, and what to write."""
+"""Reject parts of an experiment of a wrong type, and say what to write."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from marlflow.sampling.mapping import Rule
 
 
 def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any) -> Iterator[str]:
-    """One sentence for each of these parts of an experiment that is of another kind."""
+    """Yield a problem for each part that has another type."""
     if isinstance(env, str) or callable(env):
-        shown = repr(env) if isinstance(env, str) else getattr(env, "__name__", "factory")
-        yield f"env is {env!r}, not an Env; write Env({shown})"
+        argument = repr(env) if isinstance(env, str) else getattr(env, "__name__", "factory")
+        yield f"env is {env!r}, not an Env; write Env({argument})"
     elif not isinstance(env, Env):
         yield f"env is {env!r}, not an Env; write Env(factory, arguments)"
     everybody = {f"policies[{name!r}]": policy for name, policy in policies.items()}
     for where, policy in {**everybody, "default_policy": default_policy}.items():
         if not isinstance(policy, Policy):
-            yield f"{where} is {_shown(policy)}, not a Policy; write Policy({_made('algorithm', policy)})"
+            yield f"{where} is {_shown(policy)}, not a Policy; write Policy({_constructor_call('algorithm', policy)})"
             continue
         parts: tuple[tuple[str, Any], ...] = (("algorithm", policy.algorithm), ("model", policy.model))
         for part, value in parts:
             if isinstance(value, str | type):
-                made = _made(part, value)
-                yield f"{where}.{part} is {_shown(value)}, where an object is wanted; write Policy({part}={made})"
+                expression = _constructor_call(part, value)
+                yield f"{where}.{part} is {_shown(value)}, where an object is wanted; write Policy({part}={expression})"
     rules = isinstance(mapping, Sequence) and all(isinstance(rule, Rule) for rule in mapping)
     if isinstance(mapping, type) or not (mapping is None or rules or callable(mapping)):
         yield (
@@ -39,11 +39,11 @@ def _shown(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
 
 
-def _made(group: str, value: object) -> str:
-    """How Python makes the algorithm or model that a name, a class or an instance stands for."""
+def _constructor_call(group: str, value: object) -> str:
     if isinstance(value, type):
         return f"{value.__name__}()"
     if not isinstance(value, str):
         return f"{type(value).__name__}(...)"
+    # A shipped name, such as "PPO", gives the class that it configures.
     file = files(group).get(value.lower())
     return f"{(file.target or '').rpartition('.')[2]}()" if file else {"algorithm": "PPO()", "model": "MLP()"}[group]

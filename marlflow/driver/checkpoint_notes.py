@@ -1,4 +1,4 @@
-"""What a checkpoint's manifest says of the run besides its files, as JSON; read back with every value checked."""
+"""The driver's notes in a checkpoint's manifest, as JSON; every value is validated."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from marlflow.runtime.checkpoints import Checkpoint
 _RUN = re.compile(r"[0-9a-f]{8,64}")
 
 RecordedFiles = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""{folder of records, by the identity in its manifest: {policy: {worker: number of files of the run}}}."""
+"""{dataset id in the folder's manifest: {policy: {worker: number of files of the run}}}."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
     """The notes of one checkpoint.
 
-    `run` is the run's own name in folders that several runs may write to, and stays the same over resumes. `identity`
-    is what has to be the same to resume. `replay` is `checkpoint.replay` of the run. `reports` is how many lines of
-    metrics.jsonl were made before the checkpoint, and `recorded` how many files of recorded rows.
+    `run` names the run in datasets that several runs share; resuming keeps it. `identity` must match for a resume.
+    `replay` is `checkpoint.replay`. `reports` and `recorded` count lines of metrics.jsonl and files of recorded rows.
     """
 
     run: str
@@ -32,23 +31,24 @@ class Notes:
     recorded: RecordedFiles = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """What a manifest has of them."""
+        """Return a JSON object."""
         return asdict(self)
 
 
 def notes_of(checkpoint: Checkpoint) -> Notes:
-    """The notes of a checkpoint; raises CheckpointUnusable, with every value that is not what marlflow writes."""
+    """Return a checkpoint's notes; raise CheckpointUnusable with every invalid value."""
     notes = checkpoint.notes
-    if problems := [f"{checkpoint.path} cannot be used: its notes have {found}" for found in _wrong(notes)]:
+    if problems := [f"{checkpoint.path} cannot be used: its notes have {problem}" for problem in _problems(notes)]:
         remedy = f"{checkpoint.path} was changed after marlflow wrote it: remove it, and the one before it is used"
         raise CheckpointUnusable([*problems, remedy])
     return Notes(**{name: notes[name] for name in Notes.__dataclass_fields__})
 
 
-def _wrong(notes: object) -> Iterator[str]:
+def _problems(notes: object) -> Iterator[str]:
     if not isinstance(notes, dict):
-        yield f"{_shown(notes)} instead of an object"
+        yield f"{_abbreviated(notes)} instead of an object"
         return
+    # A valid hash does not make the values valid: anyone who can write to the folder can also recompute it.
     checks: dict[str, tuple[Callable[[object], bool], str]] = {
         "run": (lambda value: isinstance(value, str) and _RUN.fullmatch(value) is not None, "a hexadecimal text"),
         "identity": (lambda value: isinstance(value, dict), "an object"),
@@ -60,10 +60,11 @@ def _wrong(notes: object) -> Iterator[str]:
         if name not in notes:
             yield f"no {name!r}"
         elif not is_right(notes[name]):
-            yield f"{_shown(notes[name])} for {name!r} instead of {expected}"
+            yield f"{_abbreviated(notes[name])} for {name!r} instead of {expected}"
 
 
 def _is_count(value: object) -> bool:
+    # bool is a subclass of int.
     return type(value) is int and value >= 0
 
 
@@ -77,6 +78,6 @@ def _is_recorded(value: object) -> bool:
     )
 
 
-def _shown(value: object) -> str:
+def _abbreviated(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,4 +1,4 @@
-"""When a run takes a checkpoint, and what it does if one cannot be written."""
+"""When a run takes checkpoints."""
 
 from __future__ import annotations
 
@@ -16,50 +16,55 @@ log = logging.getLogger("marlflow")
 
 
 class CheckpointTiming:
-    """Takes checkpoints with `save`: one after the first round, then one every `every_env_steps`; None: at the end.
+    """Calls `save` after the first round and then every `every_env_steps`; None: only at the end of the run.
 
-    `faulted` is told of each checkpoint that could not be written. `failure` is why the last attempt failed, or None.
+    `faulted` receives a fault for each failed checkpoint. `failure` is the error of the last attempt, or None.
     """
 
     def __init__(
         self,
         every_env_steps: int | None,
-        tally: RunMetrics,
-        keeper: Checkpointer,
+        metrics: RunMetrics,
+        checkpointer: Checkpointer,
         save: Callable[[], Path],
         faulted: Callable[[Fault], None],
     ) -> None:
-        self._every, self._tally, self._keeper = every_env_steps, tally, keeper
-        self._save, self._faulted = save, faulted
-        self._due = 0  # after the first round
+        self._every = every_env_steps
+        self._metrics = metrics
+        self._checkpointer = checkpointer
+        self._save = save
+        self._faulted = faulted
+        # Due after the first round, so that a folder that cannot be written is noticed at the start (decision 0024).
+        self._due = 0
         self.failure: MarlflowError | None = None
 
     @property
     def has_news(self) -> bool:
-        """Whether there are env steps that the last checkpoint does not have."""
-        return self._tally.env_steps not in (0, self._keeper.kept_at)
+        """Whether env steps were taken since the last checkpoint."""
+        return self._metrics.env_steps not in (0, self._checkpointer.saved_at)
 
     @property
     def is_due(self) -> bool:
-        """Whether a checkpoint is to be taken after this round."""
-        return self._every is not None and self._tally.env_steps >= self._due
+        """Whether a checkpoint is due after this round."""
+        return self._every is not None and self._metrics.env_steps >= self._due
 
     def resume(self) -> None:
-        """The run resumed from a checkpoint: the next one is due after `every_env_steps` more."""
+        """Schedule the next checkpoint after a resume."""
         if self._every is not None:
-            self._due = self._tally.env_steps + self._every
+            self._due = self._metrics.env_steps + self._every
 
     def take(self) -> None:
-        """Takes a checkpoint while nothing is in flight. A failure is a fault, and the last checkpoint stays valid."""
-        while self._every is not None and self._tally.env_steps >= self._due:
+        """Take a checkpoint while nothing is in flight; count a failure as a fault."""
+        while self._every is not None and self._metrics.env_steps >= self._due:
             self._due += self._every
         try:
             try:
                 path = self._save()
-            except ActorLost:  # the lost process, perhaps lost before and not noticed, has a successor by now
+            except ActorLost:
+                # The process may have been lost earlier and only noticed now; by now it has been replaced.
                 path = self._save()
         except (ActorLost, CheckpointFailed) as failure:
-            where = f"checkpoint at {self._tally.env_steps} env steps"
+            where = f"checkpoint at {self._metrics.env_steps} env steps"
             self._faulted(Fault(FaultKind.CHECKPOINTS_FAILED, where, str(failure), "", 0))
             self.failure = failure
             return

@@ -1,4 +1,4 @@
-"""What is kept of a run, and how one goes on from it: the parts that the runtime has, and what the driver knows."""
+"""Checkpointing: saves and restores the runtime's files and the driver's state."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from marlflow.sampling.saved_state import ResumeReport
 log = logging.getLogger("marlflow")
 
 DRIVER = "driver"
-_WAITING = "waiting"
+_QUEUED = "waiting"
 _NO_ROWS = 1 << 62
 
 
 def folder(run_dir: Path) -> Path:
-    """Where a run's checkpoints are."""
+    """Return a run's checkpoint folder."""
     return run_dir / "checkpoints"
 
 
-def identity(made: CheckedExperiment) -> dict[str, Any]:
-    """What has to be the same for a run to go on: plain data, which a person can read."""
-    spec = made.spec
+def identity(checked: CheckedExperiment) -> dict[str, Any]:
+    """Return the plain data that must not change between a run and its resume."""
+    spec = checked.spec
     return {
         "seed": spec.seed,
         "env": {
-            **_arguments(made.experiment.env),
-            "wrappers": [_described(wrapper) for wrapper in made.experiment.env.wrappers],
-            "factory": environment_name(made.experiment.env),
+            **_arguments(checked.experiment.env),
+            "wrappers": [_describe(wrapper) for wrapper in checked.experiment.env.wrappers],
+            "factory": environment_name(checked.experiment.env),
             "num_envs": spec.num_envs,
-            "agents": list(made.agents),
+            "agents": list(checked.agents),
         },
         "policies": {
             name: {
                 "algorithm": policy.algorithm.name,
-                "model": _described(policy.model),
-                "observes": _described(policy.spaces.observation),
-                "acts": _described(policy.spaces.action),
+                "model": _describe(policy.model),
+                "observes": _describe(policy.spaces.observation),
+                "acts": _describe(policy.spaces.action),
             }
             for name, policy in spec.policies.items()
         },
@@ -64,7 +64,7 @@ def identity(made: CheckedExperiment) -> dict[str, Any]:
             name: {
                 "policies": list(learner.members),
                 "algorithm": learner.algorithm.name,
-                # What waits in a plan has gone through those that run elsewhere than at the learner, or has not.
+                # A queued item has or has not passed the stages that run at another place than the learner.
                 "stages": dict(learner.placement.stages),
             }
             for name, learner in spec.learners.items()
@@ -73,97 +73,95 @@ def identity(made: CheckedExperiment) -> dict[str, Any]:
 
 
 def _arguments(env: Env) -> dict[str, Any]:
-    """What the environment is made with, but for how it is shown."""
     plain = (bool, int, float, str, NoneType)
     arguments = ((str(name), value) for name, value in env.arguments.items() if name != "render_mode")
-    return {name: value if isinstance(value, plain) else _described(value) for name, value in arguments}
+    return {name: value if isinstance(value, plain) else _describe(value) for name, value in arguments}
 
 
-def _described(value: object) -> str:
-    """What it is, the same in every process: without addresses."""
+def _describe(value: object) -> str:
+    # Addresses differ from process to process.
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 class Checkpointer:
-    """Takes the checkpoints of a run, and gives back what is in one. `kept_at` are the env steps of the last.
+    """Saves and restores checkpoints. `saved_at`: env steps of the last one, or None.
 
-    `run` is the run's name in what it records.
+    `run_name` identifies the run in the datasets that it records.
     """
 
-    def __init__(self, made: CheckedExperiment, run_dir: Path, runtime: Runtime, run: str) -> None:
-        self._made, self._runtime, self._settings = made, runtime, made.experiment.checkpoint
-        self._run, self._recorded = run, dict[str, Mapping[str, Mapping[str, int]]]()
+    def __init__(self, checked: CheckedExperiment, run_dir: Path, runtime: Runtime, run_name: str) -> None:
+        self._checked, self._settings = checked, checked.experiment.checkpoint
+        self._runtime = runtime
+        self._run_name = run_name
+        self._recorded: dict[str, Mapping[str, Mapping[str, int]]] = {}
         self._store = CheckpointStore(folder(run_dir), self._settings.keep)
-        self._begin_files()
-        self.kept_at: int | None = None
+        self._forget_shared_files()
+        self.saved_at: int | None = None
         self._last: Path | None = None
 
-    def _begin_files(self) -> None:
-        """Nothing is kept yet that the next checkpoint could share: no rows, and no frozen entries."""
-        self._entries: frozenset[str] = frozenset()
+    def _forget_shared_files(self) -> None:
+        # The next checkpoint then writes all replay rows and frozen weights.
+        self._frozen_files: frozenset[str] = frozenset()
         keeps_none = self._settings.replay == "none"
-        # From which row on each replay is to give its rows: where they ended the last time, or none at all.
-        replays = [name for learner in self._made.spec.learners.values() for name in learner.replays]
-        self._rows_kept = dict.fromkeys(replays, _NO_ROWS) if keeps_none else {}
+        # The first row number that each replay is to save: the end of the last save, or beyond all rows for none.
+        replays = [name for learner in self._checked.spec.learners.values() for name in learner.replays]
+        self._rows_saved = dict.fromkeys(replays, _NO_ROWS) if keeps_none else {}
         self._row_files: dict[str, RowsFile] = {}
 
-    def keep(
+    def save(
         self,
         env_steps: int,
         driver_state: Callable[[QueuedItems], Tree],
         frozen: Mapping[str, Callable[[], bytes]],
         reports: int,
-        figure: float | None,
+        metric: float | None,
     ) -> Path:
-        """Writes a checkpoint; nothing is in flight. Raises ActorLost or CheckpointFailed: there is none then.
+        """Write a checkpoint while nothing is in flight; return its folder.
 
-        `driver_state` says what the driver knows, with a tree of each item that waits. `frozen` gives what is in the
-        file of each frozen entry, which is written once. `reports` have been made.
+        `driver_state` adds the items that wait in plans to QueuedItems. `frozen` gives the contents of each frozen
+        entry's file. `reports` counts the lines of metrics.jsonl. The best checkpoint, of the highest `metric`, stays
+        besides the newest. Raises ActorLost or CheckpointFailed.
         """
-        kept = self._runtime.keep(self._rows_kept)
-        files = dict(kept.files)
-        waiting = QueuedItems()
+        saved = self._runtime.save(self._rows_saved)
+        files = dict(saved.files)
+        queued = QueuedItems()
+        files[DRIVER] = _driver_bytes(driver_state, queued)
+        for number, packed in enumerate(self._runtime.pack(queued.payloads)):
+            files[f"{_QUEUED}.{number}"] = packed
+        files |= {name: data() for name, data in frozen.items() if name not in self._frozen_files}
+        # Share the files of rows that the replay has not evicted completely.
+        still_held = {name: rows for name, rows in self._row_files.items() if rows.stop > saved.replays[rows.replay][0]}
+        recorded = self._merge_recorded(saved.recorded)
+        notes = Notes(self._run_name, identity(self._checked), self._settings.replay, reports, recorded)
+        shared = [name for name in (*still_held, *frozen) if name not in files]
         try:
-            files[DRIVER] = to_bytes(driver_state(waiting))
-        except TypeError as error:  # of a matchmaker of the user's, say
-            raise CheckpointFailed(f"what the driver knows cannot be kept: {error}") from error
-        for number, packed in enumerate(self._runtime.pack(waiting.payloads)):
-            files[f"{_WAITING}.{number}"] = packed
-        files |= {name: data() for name, data in frozen.items() if name not in self._entries}
-        # Of those before, what is not all evicted.
-        held = {name: rows for name, rows in self._row_files.items() if rows.stop > kept.replays[rows.replay][0]}
-        recorded = self._recorded_with(kept.recorded)
-        notes = Notes(self._run, identity(self._made), self._settings.replay, reports, recorded)
-        shared = [name for name in (*held, *frozen) if name not in files]
-        try:
-            path = self._store.write(env_steps, files, shared, notes.as_json(), figure)
+            path = self._store.write(env_steps, files, shared, notes.as_json(), metric)
         except CheckpointFailed:
-            if self._last is not None and not self._last.is_dir():  # somebody removed what rows were to be shared with
-                self._begin_files()
+            # The checkpoint to share files with was removed by hand: the next one writes everything.
+            if self._last is not None and not self._last.is_dir():
+                self._forget_shared_files()
             raise
-        self._row_files = held | {name: rows for name in files if (rows := rows_file(name)) is not None}
+        self._row_files = still_held | {name: rows for name in files if (rows := rows_file(name)) is not None}
         if self._settings.replay == "rows":
-            self._rows_kept = {name: stop for name, (_, stop) in kept.replays.items()}
-        self.kept_at, self._last, self._recorded = env_steps, path, recorded
-        self._entries = frozenset(frozen)
+            self._rows_saved = {name: stop for name, (_, stop) in saved.replays.items()}
+        self.saved_at, self._last = env_steps, path
+        self._recorded = recorded
+        self._frozen_files = frozenset(frozen)
         return path
 
-    def _recorded_with(self, new: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, Mapping[str, int]]]:
-        """The files recorded so far, `new` among them; those of other folders, policies and workers are as before."""
-        if (recording := self._made.spec.recording) is None:
+    def _merge_recorded(self, new: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, Mapping[str, int]]]:
+        if (recording := self._checked.spec.recording) is None:
             return self._recorded
-        before = self._recorded.get(recording.record, {})
-        now = {policy: {**before.get(policy, {}), **new.get(policy, {})} for policy in {**before, **new}}
-        return {**self._recorded, recording.record: now}
+        previous = self._recorded.get(recording.record, {})
+        current = {policy: {**previous.get(policy, {}), **new.get(policy, {})} for policy in {**previous, **new}}
+        return {**self._recorded, recording.record: current}
 
     def restore(
         self, checkpoint: Checkpoint, frozen: Mapping[str, FrozenPolicy]
     ) -> tuple[Tree, QueuedItems, ResumeReport]:
-        """The driver's state, the rows that waited, and what could not be taken up again.
+        """Restore the runtime; return the driver's state, the queued items, and what could not be restored.
 
-        `frozen` has the frozen entries that running episodes may seat.
-
-        Raises CheckpointUnusable for whatever is not of the shape that it was written in.
+        `frozen` has the frozen entries of running episodes. Raises CheckpointUnusable for malformed contents.
         """
         with usable(checkpoint):
             return self._restore(checkpoint, frozen)
@@ -171,40 +169,46 @@ class Checkpointer:
     def _restore(
         self, checkpoint: Checkpoint, frozen: Mapping[str, FrozenPolicy]
     ) -> tuple[Tree, QueuedItems, ResumeReport]:
-        longest = self._settings.replay_max_env_steps
-        resumed = self._runtime.restore(checkpoint.read, checkpoint.names, longest, frozen)
-        self._entries = frozenset(map(frozen_file, frozen))
-        self.kept_at, self._last = checkpoint.env_steps, checkpoint.path
+        max_env_steps = self._settings.replay_max_env_steps
+        report = self._runtime.restore(checkpoint.read, checkpoint.names, max_env_steps, frozen)
+        self._frozen_files = frozenset(map(frozen_file, frozen))
+        self.saved_at, self._last = checkpoint.env_steps, checkpoint.path
         self._recorded = dict(notes_of(checkpoint).recorded)
-        self._store.go_on_from(checkpoint)
+        self._store.continue_from(checkpoint)
         tree = from_bytes(checkpoint.read(DRIVER))
-        count = sum(name.startswith(f"{_WAITING}.") for name in checkpoint.names)
-        packed = [checkpoint.read(f"{_WAITING}.{number}") for number in range(count)]
+        count = sum(name.startswith(f"{_QUEUED}.") for name in checkpoint.names)
+        packed = [checkpoint.read(f"{_QUEUED}.{number}") for number in range(count)]
         if self._settings.replay == "rows":
             self._row_files = {name: rows for name in checkpoint.names if (rows := rows_file(name)) is not None}
             for rows in self._row_files.values():
-                self._rows_kept[rows.replay] = max(rows.stop, self._rows_kept.get(rows.replay, 0))
-        return tree, QueuedItems(self._runtime.unpack(packed)), resumed
+                self._rows_saved[rows.replay] = max(rows.stop, self._rows_saved.get(rows.replay, 0))
+        return tree, QueuedItems(self._runtime.unpack(packed)), report
 
 
-def not_resumed(resumed: ResumeReport) -> Iterator[str]:
-    """Which running episodes could not be gone on with, in words."""
-    if resumed.episodes_abandoned:
-        yield f"{resumed.episodes_abandoned} running episodes did not come out the same and were given up"
-    if resumed.episodes_restarted:
-        yield f"{resumed.episodes_restarted} running episodes were too long to be played again and begin anew"
+def _driver_bytes(driver_state: Callable[[QueuedItems], Tree], queued: QueuedItems) -> bytes:
+    try:
+        return to_bytes(driver_state(queued))
+    except TypeError as error:
+        # A user's matchmaker, for example, may have state that cannot be serialized.
+        raise CheckpointFailed(f"what the driver knows cannot be kept: {error}") from error
+
+
+def resume_notices(report: ResumeReport) -> Iterator[str]:
+    """Yield sentences on episodes that were not restored."""
+    if report.episodes_abandoned:
+        yield f"{report.episodes_abandoned} running episodes did not come out the same and were given up"
+    if report.episodes_restarted:
+        yield f"{report.episodes_restarted} running episodes were too long to be played again and begin anew"
 
 
 @contextmanager
 def usable(checkpoint: Checkpoint) -> Iterator[None]:
-    """What is in `checkpoint` is taken up in here; raises CheckpointUnusable, with its path, if it cannot be.
-
-    Its hashes are right, but whoever can write to the folder may have put anything there.
-    """
+    """Raise CheckpointUnusable, with the checkpoint's path, for malformed contents found in this context."""
     try:
         yield
     except CheckpointUnusable as error:
         raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in error.problems]) from error
+    # Hashes only show that the files are complete: a user who can write to the folder may have put anything there.
     except MALFORMED as error:
         reason = f"what is in it is not of the shape that marlflow writes ({type(error).__name__}: {error})"
         remedy = "remove it, and the one before it is used"
@@ -213,10 +217,8 @@ def usable(checkpoint: Checkpoint) -> Iterator[None]:
 
 @contextmanager
 def only_process_in(run_dir: Path, otherwise: str = "wait for its end") -> Iterator[None]:
-    """No other process runs in this directory; raises ConfigInvalid, with what to do `otherwise`, if one does.
-
-    It ends with its process.
-    """
+    """Lock a run's directory in this context; raise ConfigInvalid if another process has it."""
+    # The kernel releases the lock with the process, so a killed run leaves none behind.
     folder = os.open(run_dir, os.O_RDONLY)
     try:
         try:
@@ -230,8 +232,8 @@ def only_process_in(run_dir: Path, otherwise: str = "wait for its end") -> Itera
         os.close(folder)
 
 
-def kept_at(run_dir: Path) -> int | None:
-    """Env steps of the newest whole checkpoint of a run; None if there is none."""
+def saved_at(run_dir: Path) -> int | None:
+    """Return the env steps of a run's newest valid checkpoint, or None."""
     try:
         return newest(run_dir).env_steps
     except CheckpointUnusable:
@@ -239,39 +241,38 @@ def kept_at(run_dir: Path) -> int | None:
 
 
 def newest(run_dir: Path) -> Checkpoint:
-    """The newest whole checkpoint of a run; raises CheckpointUnusable if there is none."""
+    """Return a run's newest valid checkpoint; raise CheckpointUnusable if there is none."""
     return CheckpointStore(folder(run_dir), keep=1).load()
 
 
-def passed_over(checkpoint: Checkpoint) -> list[str]:
-    """Which newer checkpoints are not whole, and why."""
+def skipped_checkpoints(checkpoint: Checkpoint) -> list[str]:
+    """Return sentences on newer checkpoints that are damaged."""
     return [f"checkpoint {path} is not whole ({why}); one before it is used" for path, why in checkpoint.passed_over]
 
 
-def check_identity(checkpoint: Checkpoint, made: CheckedExperiment) -> None:
-    """Raises CheckpointUnusable with every difference between the run that was kept and the one that is to go on."""
-    kept, now = notes_of(checkpoint).identity, identity(made)
-    if problems := list(_differences(kept, now)):
+def check_identity(checkpoint: Checkpoint, checked: CheckedExperiment) -> None:
+    """Raise CheckpointUnusable with every difference between the checkpoint's run and this experiment."""
+    saved, current = notes_of(checkpoint).identity, identity(checked)
+    if problems := list(_differences(saved, current)):
         raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in problems])
 
 
-def _differences(kept: Any, now: Any, path: str = "") -> Iterator[str]:
-    if isinstance(kept, Mapping) and isinstance(now, Mapping):
-        for key in dict.fromkeys([*kept, *now]):
+def _differences(saved: Any, current: Any, path: str = "") -> Iterator[str]:
+    if isinstance(saved, Mapping) and isinstance(current, Mapping):
+        for key in dict.fromkeys([*saved, *current]):
             where = f"{path}.{key}" if path else str(key)
-            if key not in now:
+            if key not in current:
                 yield f"it has {where}, which this run has not"
-            elif key not in kept:
+            elif key not in saved:
                 yield f"it has no {where}, which this run has"
             else:
-                yield from _differences(kept[key], now[key], where)
-    elif kept != now:
-        yield f"{path} was {kept!r} when it was kept, and is {now!r} now{_if_moved(path, kept, now)}"
+                yield from _differences(saved[key], current[key], where)
+    elif saved != current:
+        yield f"{path} was {saved!r} when it was kept, and is {current!r} now{_link_remedy(path, saved, current)}"
 
 
-def _if_moved(path: str, kept: Any, now: Any) -> str:
-    """What to do about a file or folder that is now elsewhere than the run, which says `path` of it, had it."""
-    if not (isinstance(kept, str) and isinstance(now, str)) or Path(kept).exists() or not Path(now).exists():
+def _link_remedy(path: str, saved: Any, current: Any) -> str:
+    if not (isinstance(saved, str) and isinstance(current, str)) or Path(saved).exists() or not Path(current).exists():
         return ""
-    link = shlex.join(["ln", "-s", str(Path(now).absolute()), kept])
+    link = shlex.join(["ln", "-s", str(Path(current).absolute()), saved])
     return f"; if it was moved, move it back or link it ({link}), and leave {path} as it was"

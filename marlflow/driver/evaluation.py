@@ -1,4 +1,4 @@
-"""The evaluations of a run: when one is due, with how many episodes, and who is told of the results."""
+"""Evaluation episodes of a run."""
 
 from __future__ import annotations
 
@@ -19,78 +19,85 @@ from marlflow.sampling.receipts import Evaluated, Receipt
 
 
 class Evaluator:
-    """Evaluates the policies as they are `published`, every so many env steps and at the end of the run.
+    """Evaluates the `published` policies at an interval of env steps and at the end of the run.
 
-    `report` makes a report, and is called where an evaluation would replace one that no report has yet; `tell` shows a
-    message. `due_env_steps`: when the next evaluation is due. `spent_s`: seconds that evaluations have taken so far.
-    `expected_s`: how long the one at the end will take, going by the last one; 0 before there was any.
+    `report` is called before an evaluation replaces an unreported one. `due_env_steps`: when the next one is due.
+    `spent_s`: seconds spent so far. `expected_s`: estimated duration of the final one.
     """
 
     def __init__(
         self,
-        made: CheckedExperiment,
+        checked: CheckedExperiment,
         workers: Workers,
-        tally: RunMetrics,
+        metrics: RunMetrics,
         budget: FaultBudget,
         published: Callable[[], Mapping[str, Weights]],
         report: Callable[[], None],
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
-        self._settings, self._pairings = made.experiment.evaluation, made.pairings
-        self._workers, self._tally, self._budget = workers, tally, budget
-        self._published, self._report, self._tell = published, report, tell
-        self._said_same = False
+        self._settings, self._pairings = checked.experiment.evaluation, checked.pairings
+        self._workers = workers
+        self._metrics = metrics
+        self._budget = budget
+        self._published = published
+        self._report = report
+        self._notify = notify
+        self._reported_same_games = False
         self._self_play = SelfPlay() if self._settings.opponents is None else None
         self.due_env_steps = 0
         self.spent_s = self.expected_s = 0.0
 
     async def after_round(self, receipts: Sequence[Receipt]) -> None:
-        """Evaluates if it is due."""
+        """Evaluate if due; warn of self-play returns that never change."""
         if self._self_play is not None:
-            for text in self._self_play.found_in(receipts):
-                self._tell(text)
-        if self._settings.episodes and self._tally.env_steps >= self.due_env_steps:
+            for text in self._self_play.check(receipts):
+                self._notify(text)
+        if self._settings.episodes and self._metrics.env_steps >= self.due_env_steps:
             self.due_env_steps += self._settings.every_env_steps
             await self._evaluate(self._settings.episodes)
 
     def at_the_end(self) -> None:
-        """Evaluates the policies as they are at the end of the run: a plan of one stage and one item."""
-        left = [self._settings.episodes_at_the_end]
-        if left == [0]:
+        """Evaluate the final policies."""
+        progress = [self._settings.episodes_at_the_end]
+        if progress == [0]:
             return
 
         def evaluate() -> Evaluated | Awaitable[Evaluated]:
-            if not left:
+            if not progress:
                 raise StopIteration
-            return begun(self._evaluate(left.pop()))
+            return begun(self._evaluate(progress.pop()))
 
+        # Run by an executor as a plan of one stage, so that an error is raised as in training.
         Executor(Plan("evaluation", source(evaluate, name="Evaluate")), lambda _plan, _results: None).run_sync()
 
     async def _evaluate(self, episodes: int) -> Evaluated:
-        """`episodes` of all policies together, or of each policy where opponents are named."""
         began_s = time.perf_counter()
-        if any(policy.evaluation_is_new for policy in self._tally.policies.values()):
+        if any(policy.evaluation_is_new for policy in self._metrics.policies.values()):
             self._report()
         weights = self._published()
         versions = {name: published.version for name, published in weights.items()}
-        dealt = self._pairings.dealt(episodes)
-        context = EvaluationContext(self._settings.mode, self._tally.env_steps, versions, dealt)
-        matchups = [pairing.matchup for pairing in dealt] or None
-        count = len(dealt) or episodes
+        pairings = self._pairings.dealt(episodes)
+        context = EvaluationContext(self._settings.mode, self._metrics.env_steps, versions, pairings)
+        matchups = [pairing.matchup for pairing in pairings] or None
+        count = len(pairings) or episodes
+        # Where opponents are named, each policy plays `episodes` episodes of its own.
         results = await self._workers.evaluate(range(count), weights, matchups, context.mode)
         self._evaluated(results, context, began_s)
         return results
 
     def _evaluated(self, results: Evaluated, context: EvaluationContext, began_s: float) -> None:
-        took_s = time.perf_counter() - began_s
-        self.spent_s += took_s
+        duration_s = time.perf_counter() - began_s
+        self.spent_s += duration_s
         if self._settings.episodes:
-            self.expected_s = took_s * self._settings.episodes_at_the_end / self._settings.episodes
-        if results.was_cut:  # those that are there are the short ones: their mean would be another
-            self._tell(f"an evaluation was ended by stop.time_s after {took_s:.0f} s; its episodes are not counted")
+            self.expected_s = duration_s * self._settings.episodes_at_the_end / self._settings.episodes
+        if results.was_cut:
+            # Short episodes end first, so the mean of the finished ones would be biased.
+            self._notify(
+                f"an evaluation was ended by stop.time_s after {duration_s:.0f} s; its episodes are not counted"
+            )
             results = replace(results, episodes=())
-        self._tally.evaluated(results, context)
-        if not self._said_same and (text := same_games(results.episodes, self._settings)) is not None:
-            self._said_same = True
-            self._tell(text)
+        self._metrics.evaluated(results, context)
+        if not self._reported_same_games and (text := same_games(results.episodes, self._settings)) is not None:
+            self._reported_same_games = True
+            self._notify(text)
         self._budget.account(results.faults)

@@ -1,6 +1,6 @@
-"""What goes wrong and does not end a run by itself: each is said, all are counted, and beyond the budget the run ends.
+"""Fault tolerance: faults that do not end a run by themselves are counted, up to a budget per kind.
 
-It then ends in order: the round is finished, a checkpoint is taken, and only then the error is raised.
+Beyond its budget the run ends in order: after the round and a checkpoint, the error is raised.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from marlflow.sampling.receipts import Evaluated, Fault
 
 log = logging.getLogger("marlflow")
 
-_SAID: Mapping[FaultKind, str] = {
+_CONSEQUENCES: Mapping[FaultKind, str] = {
     FaultKind.ENV_ERRORS: "its episode was given up",
     FaultKind.ENV_HANGS: "its episode was given up",
     FaultKind.WORKERS_LOST: "it died and is replaced",
@@ -36,40 +36,41 @@ _SAID: Mapping[FaultKind, str] = {
 
 
 class FaultBudget:
-    """Counts faults by kind; `failure` is what ends the run, once there are more than `allowed`.
+    """Counts faults by kind; `failure` is the error that ends the run, once a kind exceeds `allowed`."""
 
-    `tell` shows a message.
-    """
-
-    def __init__(self, allowed: Faults, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, allowed: Faults, notify: Callable[[str], None]) -> None:
+        self._notify = notify
         self._allowed = {FaultKind(name): count for name, count in asdict(allowed).items()}
         self.spent = dict.fromkeys(FaultKind, 0)
         self.failure: MarlflowError | None = None
 
     def spend(self, fault: Fault, count: int = 1) -> None:
-        """`count` faults of one kind happened, of which `fault` is the last."""
-        kind, allowed, before = fault.kind, self._allowed[fault.kind], self.spent[fault.kind]
+        """Count, log and show `count` faults of one kind."""
+        kind, allowed = fault.kind, self._allowed[fault.kind]
+        before = self.spent[kind]
         self.spent[kind] += count
         lost = f"; {fault.rows_lost} agent steps are lost" if fault.rows_lost else ""
         log.warning("%s: %s%s", fault.where, fault.reason, lost)
         if fault.user_traceback:
             log.info("what the environment was doing:\n%s", fault.user_traceback.rstrip())
+        # Once the run is ending, faults beyond the budget are only logged.
         if before < allowed or self.failure is None:
-            self._tell(f"{fault.where}: {_SAID[kind]}; {kind} {self.spent[kind]}, and faults.{kind} allows {allowed}")
+            self._notify(
+                f"{fault.where}: {_CONSEQUENCES[kind]}; {kind} {self.spent[kind]}, and faults.{kind} allows {allowed}"
+            )
         if self.spent[kind] > allowed and self.failure is None:
             self.failure = self._beyond(fault, min(before, allowed))
 
     def state(self) -> dict[str, int]:
-        """How many faults of each kind there were."""
+        """Return the complete state."""
         return {kind.value: count for kind, count in self.spent.items()}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        """Continues from what `state` gave."""
+        """Restore `state`."""
         self.spent |= {FaultKind(name): count for name, count in state.items()}
 
     def account(self, faults: Sequence[Fault]) -> None:
-        """All of several faults."""
+        """Count each of `faults`."""
         for fault in faults:
             self.spend(fault)
 
@@ -85,38 +86,32 @@ class FaultBudget:
             f"{fault.where}: {fault.reason}\nthat was {kind} {self.spent[kind]}, and faults.{kind} allows {allowed}"
         )
 
-    def last_straw(self, failure: EnvironmentFailed) -> MarlflowError:
-        """Counts what a worker raised whose own faults, in this round alone, are more than all that is allowed.
-
-        Returns what ends the run: the first fault that is beyond its budget.
-        """
-        self.account([fault_of(one) for one in (*failure.earlier, failure)])
+    def first_beyond_budget(self, failure: EnvironmentFailed) -> MarlflowError:
+        """Count the faults in a worker's error; return the first beyond its budget."""
+        self.account([fault_of(error) for error in (*failure.earlier, failure)])
+        # A worker stops after more faults than all budgets allow together, so one budget is exceeded here.
         return self.failure or failure
 
 
 class BudgetedWorkers:
-    """Workers whose environments may break as many episodes as a budget says.
+    """Workers whose environment errors are raised as the first fault beyond the budget.
 
-    What a worker itself raises, because its environments broke more than all that is allowed in one round, becomes the
-    first fault that is beyond its budget. The faults of rounds and evaluations are for whoever gets them.
+    Faults within the budget come in receipts.
     """
 
     def __init__(self, workers: Workers, budget: FaultBudget) -> None:
         self._workers, self._budget = workers, budget
 
     async def collect(self, request: Request) -> Round:
-        """One round."""
-        with self._last_straw_named():
+        with self._beyond_budget_raised():
             return await self._workers.collect(request)
 
     async def collect_next(self, request: Request | None) -> Round:
-        """The part of one worker."""
-        with self._last_straw_named():
+        with self._beyond_budget_raised():
             return await self._workers.collect_next(request)
 
     @property
     def under_way(self) -> int:
-        """How many workers have begun what is still to come."""
         return self._workers.under_way
 
     async def evaluate(
@@ -127,16 +122,15 @@ class BudgetedWorkers:
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        """Evaluation episodes."""
-        with self._last_straw_named():
+        with self._beyond_budget_raised():
             return await self._workers.evaluate(episodes, weights, matchups, mode, frozen)
 
     @contextmanager
-    def _last_straw_named(self) -> Iterator[None]:
+    def _beyond_budget_raised(self) -> Iterator[None]:
         try:
             yield
         except EnvironmentFailed as failure:
-            raise self._budget.last_straw(failure) from failure.__cause__
+            raise self._budget.first_beyond_budget(failure) from failure.__cause__
 
 
 def _episodes(count: int) -> str:

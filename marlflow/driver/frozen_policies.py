@@ -1,4 +1,4 @@
-"""Frozen entries of the table of weights in checkpoints: a file for each, written once and shared from then on."""
+"""Frozen policies in checkpoints: one file each, written once and shared by later checkpoints."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ _PREFIX = "frozen."
 
 
 def frozen_file(entry: str) -> str:
-    """The name of an entry's file; ids are used once in a run, so it never changes."""
+    """Return an entry's file name."""
+    # An entry id is used only once in a run, so its file never changes.
     return f"{_PREFIX}{entry}"
 
 
-def frozen_bytes(kept: FrozenPolicy, driver: DriverPlace) -> bytes:
-    """An entry as bytes; `driver` opens its weights. Raises ActorLost if they are lost with their machine."""
+def frozen_bytes(frozen: FrozenPolicy, driver: DriverPlace) -> bytes:
+    """Serialize an entry; raise ActorLost if its weights were lost."""
     return to_bytes(
         {
-            "policy": kept.policy,
-            "version": kept.weights.version,
-            "scheduled": dict(kept.scheduled),
-            "flat": driver.fetch(kept.weights.flat),
+            "policy": frozen.policy,
+            "version": frozen.weights.version,
+            "scheduled": dict(frozen.scheduled),
+            "flat": driver.fetch(frozen.weights.flat),
         }
     )
 
 
 def frozen_entries(checkpoint: Checkpoint, driver: DriverPlace) -> dict[str, FrozenPolicy]:
-    """The frozen entries of a checkpoint; raises CheckpointUnusable if one is not of the shape that is written."""
+    """Return a checkpoint's frozen entries; raise CheckpointUnusable if one is malformed."""
     names = [name for name in checkpoint.names if name.startswith(_PREFIX)]
     return {name.removeprefix(_PREFIX): _read(name, from_bytes(checkpoint.read(name)), driver) for name in names}
 

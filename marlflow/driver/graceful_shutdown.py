@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: what is under way is finished first."""
+"""Graceful shutdown: a signal handler of SIGINT (Ctrl-C), SIGTERM and SIGHUP."""
 
 from __future__ import annotations
 
@@ -16,121 +16,127 @@ from marlflow.base.errors import MarlflowError
 
 
 class Terminated(KeyboardInterrupt):
-    """What SIGTERM ends a run with, where Ctrl-C does it with KeyboardInterrupt."""
+    """SIGTERM ended the run."""
 
 
 class HungUp(KeyboardInterrupt):
-    """The same of SIGHUP: the run's terminal was closed."""
+    """SIGHUP ended the run: its terminal was closed."""
 
 
-_SAYS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+_REASON_OF = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 REASONS: Mapping[str, type[KeyboardInterrupt]] = {
     "interrupted": KeyboardInterrupt,
     "terminated": Terminated,
     "hung up": HungUp,
 }
-"""What a run says it was stopped by, if it was by a signal, and what is then raised where there is more to stop."""
+"""The `stopped_by` of a run that a signal ended, and the exception that then ends a whole sweep."""
 _EXPLAINED_AFTER_S = 5.0
 
 
 class GracefulShutdown:
-    """Whether a signal has asked the run to end: `asked` is None, or one of REASONS; `tell` shows a message.
+    """Lets a first signal request the end of the run; a second SIGINT raises at once.
 
-    `explain` says what keeps the run from finishing, if anything is known.
-
-    What is under way may take `grace_period_s` seconds; then it is as if the user had interrupted again, which ends it.
-    `failure` is what `fail` was given.
+    `requested` is a key of REASONS, or None. The run then has `grace_period_s` seconds to finish, before the process
+    sends itself SIGINT. `explain` returns what keeps the run from finishing, if known. `failure` is the error passed to
+    `fail`.
     """
 
     def __init__(
-        self, grace_period_s: float, tell: Callable[[str], None], explain: Callable[[], Sequence[str]] = tuple
+        self, grace_period_s: float, notify: Callable[[str], None], explain: Callable[[], Sequence[str]] = tuple
     ) -> None:
-        self._grace_s, self._tell, self._explain = grace_period_s, tell, explain
-        self._news, self._over = threading.Event(), threading.Event()
-        self._heard = list(_SAYS)
-        self._is_under_way = self._is_listening = False
-        self.asked: str | None = None
+        self._grace_s = grace_period_s
+        self._notify = notify
+        self._explain = explain
+        self._requested_event = threading.Event()
+        self._finished_event = threading.Event()
+        self._signals = list(_REASON_OF)
+        self._is_running = False
+        self._is_listening = False
+        self.requested: str | None = None
         self.failure: MarlflowError | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While this holds, SIGINT, SIGTERM and SIGHUP raise at once what REASONS says; from `begin` on they ask first.
+        """Install the signal handlers in this context, if in the main thread.
 
-        A second SIGINT then raises. SIGHUP is left alone where it is ignored, as under nohup.
+        Until `begin` is called, a signal raises its exception at once.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in _SAYS}
-        self._heard = [number for number in _SAYS if number != signal.SIGHUP or before[number] != signal.SIG_IGN]
-        # Made beforehand: a handler may run within any line, also one that holds a lock which starting a thread needs.
-        patience = threading.Thread(target=self._be_patient, name="marlflow-grace", daemon=True)
-        patience.start()
+        before = {number: signal.getsignal(number) for number in _REASON_OF}
+        # Under nohup SIGHUP is ignored and must stay so.
+        self._signals = [number for number in _REASON_OF if number != signal.SIGHUP or before[number] != signal.SIG_IGN]
+        # Started before any signal: the handler may interrupt code that holds a lock which starting a thread needs.
+        watcher = threading.Thread(target=self._enforce_grace_period, name="marlflow-grace", daemon=True)
+        watcher.start()
         self._listen()
-        self._is_listening, hook_before = True, sys.unraisablehook
-        sys.unraisablehook = functools.partial(_unless_asked_for, hook_before)
+        self._is_listening = True
+        hook_before = sys.unraisablehook
+        sys.unraisablehook = functools.partial(_ignore_dropped_interrupts, hook_before)
         try:
             yield
         finally:
-            self._is_listening, sys.unraisablehook = False, hook_before
-            self._over.set()
-            self._news.set()
+            self._is_listening = False
+            sys.unraisablehook = hook_before
+            self._finished_event.set()
+            self._requested_event.set()
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-            patience.join()
+            watcher.join()
 
     def fail(self, failure: MarlflowError) -> None:
-        """Ends what is under way at once, from any thread: if `listening`, the main thread gets KeyboardInterrupt."""
+        """Interrupt the main thread because of `failure`, from any thread."""
         self.failure = failure
         if self._is_listening:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def begin(self) -> None:
-        """From now on there is something to finish. Raises what a signal has asked for while the run started.
-
-        That was raised before, but a callback or a destructor, in which Python drops exceptions, may have been running.
-        """
-        self._is_under_way = True
+        """Let signals request the end from now on; raise the exception of one that arrived before."""
+        self._is_running = True
         if threading.current_thread() is threading.main_thread():
-            self._listen()  # again: Ray's C++ takes SIGTERM when it starts, and would abort the process
-        if self.asked is not None:
-            raise REASONS[self.asked]
+            # Installed again: Ray's C++ takes SIGTERM when it starts, and would abort the process.
+            self._listen()
+        # The handler raised it already, but perhaps inside a callback or destructor, where Python drops exceptions.
+        if self.requested is not None:
+            raise REASONS[self.requested]
 
     def _listen(self) -> None:
-        for number in self._heard:
+        for number in self._signals:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.failure is not None:
             raise KeyboardInterrupt
-        first = self.asked is None
-        if first:
-            self.asked = _SAYS[signal.Signals(number)]
-        if first and self._is_under_way:
-            self._news.set()
-        elif number == signal.SIGINT or not self._is_under_way:  # another SIGTERM asks for nothing new
-            raise REASONS[self.asked or ""]
+        is_first = self.requested is None
+        if is_first:
+            self.requested = _REASON_OF[signal.Signals(number)]
+        if is_first and self._is_running:
+            self._requested_event.set()
+        # A second SIGTERM requests nothing new; only a second Ctrl-C means that the user will not wait.
+        elif number == signal.SIGINT or not self._is_running:
+            raise REASONS[self.requested or ""]
 
-    def _be_patient(self) -> None:
-        """Says what happens, not from the handler, which may have interrupted just that; then ends it after a while."""
-        self._news.wait()
-        if not self._over.is_set():
-            self._tell("finishing this round; interrupt again to stop at once")
-        # What hangs is known after a few seconds.
+    def _enforce_grace_period(self) -> None:
+        # A thread shows messages, because the handler may have interrupted the code that shows them.
+        self._requested_event.wait()
+        if not self._finished_event.is_set():
+            self._notify("finishing this round; interrupt again to stop at once")
+        # Asked twice: which call hangs is known only after some seconds.
         for pause_s in (0.0, min(_EXPLAINED_AFTER_S, self._grace_s)):
-            if self._over.wait(pause_s) or self._explained():
+            if self._finished_event.wait(pause_s) or self._explain_delay():
                 break
-        if not self._over.wait(self._grace_s - pause_s):
+        if not self._finished_event.wait(self._grace_s - pause_s):
             os.kill(os.getpid(), signal.SIGINT)
 
-    def _explained(self) -> bool:
+    def _explain_delay(self) -> bool:
         reasons = self._explain()
         for reason in reasons:
-            self._tell(reason)
+            self._notify(reason)
         return bool(reasons)
 
 
-def _unless_asked_for(hook: Callable[[Any], object], dropped: Any) -> None:
-    """Passes an exception that Python dropped on to `hook`, but not that of a signal: `begin` raises it again."""
+def _ignore_dropped_interrupts(hook: Callable[[Any], object], dropped: Any) -> None:
+    # The exception of a signal that Python dropped is raised again by `begin`: no need to print it.
     if not (isinstance(dropped.exc_type, type) and issubclass(dropped.exc_type, KeyboardInterrupt)):
         hook(dropped)

@@ -1,4 +1,4 @@
-"""Counts what a learner has done: its updates, and what they said since the last report."""
+"""Totals of a learner's updates, and mean losses since the last report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOTALS = ("agent_steps_trained", "updates", "stale_rows_dropped", "updates_skip
 
 @dataclass(slots=True)
 class LearnerTotals:
-    """One learner's totals since the run began, and what came since the last report: how it learns."""
+    """Totals of one learner, and its updates since the last report."""
 
     agent_steps_trained: int = 0
     updates: int = 0
@@ -26,22 +26,22 @@ class LearnerTotals:
     since_report: list[Update] = field(default_factory=list)
 
     def state(self) -> Tree:
-        """All of it, as a tree."""
+        """Return the complete state."""
         return {
             **{name: getattr(self, name) for name in _TOTALS},
             "loss": dict(self.loss),
-            "since_report": [_figures(update) for update in self.since_report],
+            "since_report": [_serializable(update) for update in self.since_report],
         }
 
     def load_state(self, state: Tree) -> None:
-        """Goes on from `state`."""
+        """Restore `state`."""
         for name in _TOTALS:
             setattr(self, name, state[name])
         self.loss = state["loss"]
-        self.since_report = [Update(**figures) for figures in state["since_report"]]
+        self.since_report = [Update(**fields) for fields in state["since_report"]]
 
     def updated(self, update: Update) -> None:
-        """The plan reported."""
+        """Count an update."""
         self.agent_steps_trained += update.rows
         self.updates += update.updates
         self.stale_rows_dropped += update.stale_rows_dropped
@@ -50,19 +50,19 @@ class LearnerTotals:
             self.since_report.append(Update(update.learner, 0, update.updates, 0, update.loss, update.staleness_mean))
 
     def means(self) -> tuple[Mapping[str, float], float | None]:
-        """Loss and staleness over the updates since the last report; without any, what they were then."""
+        """Return mean loss and staleness since the last report, or the reported ones without updates."""
         if not self.since_report:
             return self.loss, self.staleness
-        weights = [update.updates for update in self.since_report]
-        total = sum(weights)
-        shares = [(update, weight / total) for update, weight in zip(self.since_report, weights, strict=True)]
-        # A term of a loss that has its turn less often is a mean over its own turns.
+        counts = [update.updates for update in self.since_report]
+        total = sum(counts)
+        shares = [(update, count / total) for update, count in zip(self.since_report, counts, strict=True)]
+        # A loss term that some updates lack, such as that of a delayed policy update, is averaged over the others.
         terms = dict.fromkeys(name for update in self.since_report for name in update.loss)
         loss = {name: _mean([(u.loss[name], u.updates) for u in self.since_report if name in u.loss]) for name in terms}
         return loss, sum(u.staleness_mean * share for u, share in shares)
 
     def metrics(self, version: int, schedules: Mapping[str, float]) -> LearnerMetrics:
-        """How the learner stands, with the `version` that it published last and its scheduled settings."""
+        """Return the learner's report."""
         loss, staleness = self.means()
         return {
             "agent_steps_trained": self.agent_steps_trained,
@@ -76,17 +76,16 @@ class LearnerTotals:
         }
 
     def reported(self) -> None:
-        """What comes from now on is for the next report."""
+        """Start a new period after a report."""
         self.loss, self.staleness = self.means()
         self.since_report.clear()
 
 
 def _mean(weighted: Sequence[tuple[float, int]]) -> float:
-    total = sum(weight for _, weight in weighted)
-    return sum(value * (weight / total) for value, weight in weighted)
+    total = sum(count for _, count in weighted)
+    return sum(value * (count / total) for value, count in weighted)
 
 
-def _figures(update: Update) -> dict[str, Any]:
-    """What a report is made of: without the rows that it was about."""
-    kept = ("learner", "rows", "updates", "version", "staleness_mean")
-    return {**{name: getattr(update, name) for name in kept}, "loss": dict(update.loss)}
+def _serializable(update: Update) -> dict[str, Any]:
+    names = ("learner", "rows", "updates", "version", "staleness_mean")
+    return {**{name: getattr(update, name) for name in names}, "loss": dict(update.loss)}

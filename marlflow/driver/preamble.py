@@ -1,4 +1,4 @@
-"""What stands at the top of run.log: versions, the command, and the whole configuration, defaults included."""
+"""The header of run.log: versions, command line, and complete configuration."""
 
 from __future__ import annotations
 
@@ -38,50 +38,50 @@ _TARGET = "_target_"
 
 
 def preamble(experiment: Experiment) -> list[str]:
-    """Messages that say with what a run was made: versions, command and configuration."""
-    found = [f"marlflow {metadata.version('marlflow')}", f"python {platform.python_version()}"]
+    """Return the header's messages."""
+    versions = [f"marlflow {metadata.version('marlflow')}", f"python {platform.python_version()}"]
     for name in _PACKAGES:
         try:
-            found.append(f"{name} {metadata.version(name)}")
+            versions.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             continue
     return [
-        f"versions: {', '.join(found)}; {platform.platform()}, {os.cpu_count()} CPUs",
+        f"versions: {', '.join(versions)}; {platform.platform()}, {os.cpu_count()} CPUs",
         f"command: {shlex.join(sys.orig_argv)}, in {os.getcwd()}",
         f"configuration:\n{as_yaml(experiment).rstrip()}",
     ]
 
 
 def as_yaml(experiment: Experiment) -> str:
-    """An experiment as a configuration file would have it, with the values of all defaults.
+    """Return an experiment as a configuration file, with all defaults.
 
-    What no configuration can say, such as a function that is defined in another, stands there by its name.
+    A value that no configuration can express, such as a nested function, is shown by its name.
     """
     return yaml.safe_dump(plain(experiment), sort_keys=False, allow_unicode=True, width=120)
 
 
 def plain(value: Any) -> Any:
-    """A value of an experiment as plain data: numbers, texts, lists and mappings; objects by their `_target_`."""
+    """Return a value as numbers, strings, lists and mappings; objects by their `_target_`."""
     if value is None:
         return None
     if isinstance(value, np.generic):
         return plain(value.item())
-    for kind in (bool, int, float, str):  # YAML writes these alone, and no type that is derived from one
+    # safe_dump refuses subclasses, such as a str enum. bool comes first, as a subclass of int.
+    for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(element) for key, element in value.items()}
     if isinstance(value, Sequence | set | frozenset):
-        return [plain(one) for one in value]
+        return [plain(element) for element in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return _object(value)
+        return _dataclass(value)
     if isinstance(value, functools.partial):
         return {_TARGET: plain(value.func), **plain(value.keywords)}
     return _path(value) if hasattr(value, "__qualname__") else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
-def _object(value: Any) -> dict[str, Any]:
-    """A dataclass: a section of a configuration, or what it names by its `_target_`."""
+def _dataclass(value: Any) -> dict[str, Any]:
     if isinstance(value, Env):
         return {_TARGET: plain(value.factory), **plain(value.arguments), **_fields(value, "factory", "arguments")}
     if isinstance(value, Stop):
@@ -98,5 +98,5 @@ def _fields(value: Any, *left_out: str) -> dict[str, Any]:
     return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name not in left_out}
 
 
-def _path(named: Any) -> str:
-    return f"{named.__module__}.{named.__qualname__}"
+def _path(value: Any) -> str:
+    return f"{value.__module__}.{value.__qualname__}"

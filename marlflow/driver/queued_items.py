@@ -1,4 +1,4 @@
-"""Items that wait in a plan between two rounds, as what can be kept of them: their rows stay packed."""
+"""Serialization of items that wait in a plan's queues; their rows stay packed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ _KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Fragment, JointFra
 
 
 class QueuedItems:
-    """Makes trees of items, and items of trees; `payloads` are the rows of all of them, in the order of their trees."""
+    """Converts items to trees and back; `payloads` has the rows of all items in order."""
 
     def __init__(self, payloads: Sequence[Any] = ()) -> None:
         self.payloads = list(payloads)
 
-    def keep(self, item: Any) -> Tree:
-        """The tree of an item; raises CheckpointFailed for an item of a user's own kind."""
+    def to_tree(self, item: Any) -> Tree:
+        """Return an item's tree; raise CheckpointFailed for a user's own type."""
         kind = type(item).__name__
         if _KINDS.get(kind) is not type(item):
             raise CheckpointFailed(f"{item!r} waits in the plan, and only {', '.join(_KINDS)} can be kept")
         tree = {field.name: getattr(item, field.name) for field in fields(item)}
+        # The tree has indices of payloads, because payloads are serialized where their rows are: by the runtime.
         if "payloads" in tree:
             tree["payloads"] = [len(self.payloads) + place for place in range(len(item.payloads))]
             self.payloads.extend(item.payloads)
@@ -32,8 +33,9 @@ class QueuedItems:
             tree["loss"] = dict(item.loss)
         return {"kind": kind, **tree}
 
-    def give_back(self, tree: Tree) -> Any:
-        """The item that `keep` made `tree` of."""
+    def from_tree(self, tree: Tree) -> Any:
+        """Return the item that `to_tree` was called with."""
+        # Serialization turns tuples into lists.
         values: dict[str, Any] = {
             name: tuple(value) if name in ("payloads", "keys", "finished") else value for name, value in tree.items()
         }

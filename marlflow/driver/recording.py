@@ -1,4 +1,4 @@
-"""What a run records, and which records its workers have handed out to the end."""
+"""Datasets that a run records, and its progress through datasets that it reads."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _FOLDER = "record"
 def recording(
     experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]], run_dir: Path, run: str
 ) -> DatasetTarget | None:
-    """What the run named `run` records, its folder made and described; None if nothing.
+    """Create the dataset that the run records; None if it records nothing.
 
-    The experiment has no `record_problems`. Raises ConfigInvalid if records of something else are there.
+    The experiment has passed `record_problems`. Raises ConfigInvalid if the folder has a dataset of something else.
     """
-    asked = experiment.record
-    if asked is None:
+    settings = experiment.record
+    if settings is None:
         return None
-    policies = spec.learning if asked.policies is None else tuple(asked.policies)
-    folder = (run_dir / _FOLDER if asked.folder is None else Path(asked.folder)).resolve()
+    policies = spec.learning if settings.policies is None else tuple(settings.policies)
+    folder = (run_dir / _FOLDER if settings.folder is None else Path(settings.folder)).resolve()
     env = experiment.env
-    there = write_manifest(
+    manifest = write_manifest(
         folder,
         Manifest(
             {agent: spec.policies[policy].spaces for policy, agents in players.items() for agent in agents},
@@ -38,44 +38,41 @@ def recording(
             environment_described(env.factory, env.arguments, env.wrappers),
         ),
     )
-    return DatasetTarget(str(folder), policies, run, there.record)
+    return DatasetTarget(str(folder), policies, run, manifest.record)
 
 
-def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, now: DatasetTarget | None) -> None:
-    """Removes what a run recorded after `checkpoint`, from which it resumes: no worker runs yet.
-
-    That is in the run's own folder of records, and in the one that it records into `now`.
-    """
+def forget_recorded_after(checkpoint: Checkpoint, run_dir: Path, target: DatasetTarget | None) -> None:
+    """Remove what the run recorded after `checkpoint`, before any worker runs."""
     notes = notes_of(checkpoint)
-    folders = {(run_dir / _FOLDER).resolve()} | ({Path(now.folder)} if now is not None else set())
+    folders = {(run_dir / _FOLDER).resolve()} | ({Path(target.folder)} if target is not None else set())
     for folder in folders:
         if (folder / NAME).is_file():
             discard_after(folder, notes.run, notes.recorded.get(read_manifest(folder).record, {}))
 
 
 class DatasetProgress:
-    """Which policies have been handed all their `records`, as far as the workers have said."""
+    """Counts the fragments read of each policy's dataset."""
 
     def __init__(self, records: Mapping[str, Dataset]) -> None:
-        self._all = {name: len(one.fragments) * one.passes for name, one in records.items()}
-        self._handed: dict[str, dict[str, int]] = {name: {} for name in records}
+        self._all = {name: len(dataset.fragments) * dataset.passes for name, dataset in records.items()}
+        self._read: dict[str, dict[str, int]] = {name: {} for name in records}
 
-    def handed(self, receipts: Sequence[Receipt]) -> None:
-        """Counts what was handed out since."""
+    def count(self, receipts: Sequence[Receipt]) -> None:
+        """Count the fragments of a round."""
         for receipt in receipts:
             for policy, by_env in receipt.next_fragments.items():
-                self._handed[policy].update({str(env_index): count for env_index, count in by_env.items()})
+                self._read[policy].update({str(env_index): count for env_index, count in by_env.items()})
 
     @property
-    def nothing_of(self) -> frozenset[str]:
-        """The policies whose records have ended."""
-        return frozenset(name for name, count in self._all.items() if sum(self._handed[name].values()) >= count)
+    def finished(self) -> frozenset[str]:
+        """Policies whose dataset was read completely."""
+        return frozenset(name for name, count in self._all.items() if sum(self._read[name].values()) >= count)
 
     def state(self) -> dict[str, dict[str, int]]:
-        """How many fragments each environment has handed out, by policy."""
-        return {name: dict(by_env) for name, by_env in self._handed.items()}
+        """Return the complete state."""
+        return {name: dict(by_env) for name, by_env in self._read.items()}
 
     def load_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        """Goes on from what `state` gave."""
-        for name in self._handed.keys() & state.keys():
-            self._handed[name] = dict(state[name])
+        """Restore `state`."""
+        for name in self._read.keys() & state.keys():
+            self._read[name] = dict(state[name])

@@ -1,4 +1,4 @@
-"""Shows on the driver what rollout workers print and log, and says where an environment does not return."""
+"""Shows worker output on the driver, and warns of environment calls that do not return."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from marlflow.sampling.output import LineLimit
 
 log = logging.getLogger("marlflow")
 
-SAYS_AFTER_S = 30.0
-"""So long a call of an environment may take before it is said; that it has not returned yet is said again later."""
-_BURST, _EVERY_S = 100, 1.0  # lines of all workers together
+REPORT_AFTER_S = 30.0
+"""Environment calls that take longer are logged, again and again while they run."""
+# Rate limit of lines of all workers together; one that prints in each step would flood the console and run.log.
+_BURST, _EVERY_S = 100, 1.0
 _LEFT_OUT_EVERY_S = 60.0
-"""How often at most it is said how many lines were left out, apart from the end."""
-_MOST_NAMED = 4  # workers
+"""The shortest interval between two notices of lines left out, apart from the last one."""
+_MAX_NAMED = 4  # workers
 
 
 class Relay:
-    """Takes the news of all workers, from any thread; `tell` shows a message. What it shows also goes to the log."""
+    """Logs the messages of all workers, from any thread; `notify` shows one."""
 
-    def __init__(self, experiment: Experiment, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, experiment: Experiment, notify: Callable[[str], None]) -> None:
+        self._notify = notify
         self._step_timeout_s = experiment.env.step_timeout_s
         self._bounds = _bounds(experiment.env.step_timeout_s, experiment.stop)
         self._limits = {kind: LineLimit(_BURST, _EVERY_S) for kind in (Printed, Logged)}
-        self._left_out: dict[int, int] = {}  # lines of each worker since that was said last
-        self._say_left_out_at_s = 0.0
+        # Lines of each worker left out since the last notice.
+        self._left_out: dict[int, int] = {}
+        self._report_left_out_at_s = 0.0
         self._files: dict[int, str] = {}
         self._running: dict[int, tuple[str, float]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, news: News) -> None:
-        """Shows it, or keeps it for who asks."""
+        """Show, log or store a message."""
         with self._lock:
             if isinstance(news, StepRunning):
                 self._step(news)
@@ -51,34 +53,37 @@ class Relay:
                 self._leave_out(news.worker, 1, "")
 
     def close(self) -> None:
-        """Says what was left out, if anything was."""
+        """Report how many lines were left out, if any."""
         with self._lock:
-            self._say_left_out()
+            self._report_left_out()
 
     def running(self) -> list[str]:
-        """Which calls of environments have been running for some seconds, in words."""
+        """Describe the environment calls that have been running for some seconds."""
         now_s = perf_counter()
         with self._lock:
-            return [self._said(worker, where, now_s - since) for worker, (where, since) in self._running.items()]
+            return [
+                self._describe_running(worker, where, now_s - since) for worker, (where, since) in self._running.items()
+            ]
 
     def _show(self, news: Printed | Logged) -> None:
         line = f"[worker {news.worker}{f', {news.env}' if news.env else ''}] {news.text}"
-        if isinstance(news, Logged):  # as it would be shown if it had been logged here
+        # Logged under its own logger, so that the driver's logging configuration applies.
+        if isinstance(news, Logged):
             logging.getLogger(news.logger).log(news.level, "%s", line)
         else:
             log.info("%s", line)
-            self._tell(line)
+            self._notify(line)
 
     def _leave_out(self, worker: int, lines: int, file: str) -> None:
         self._left_out[worker] = self._left_out.get(worker, 0) + lines
         if file and self._files.get(worker) != file:
             self._files[worker] = file
             log.info("all that rollout worker %s prints is in %s, and in .err beside it", worker, file)
-        if perf_counter() >= self._say_left_out_at_s:
-            self._say_left_out()
-            self._say_left_out_at_s = perf_counter() + _LEFT_OUT_EVERY_S
+        if perf_counter() >= self._report_left_out_at_s:
+            self._report_left_out()
+            self._report_left_out_at_s = perf_counter() + _LEFT_OUT_EVERY_S
 
-    def _say_left_out(self) -> None:
+    def _report_left_out(self) -> None:
         if not self._left_out:
             return
         workers, lines = sorted(self._left_out), sum(self._left_out.values())
@@ -88,19 +93,19 @@ class Relay:
         if len(workers) > 1 and files:
             folders = ", ".join(sorted({os.path.dirname(file) for file in files}))
             where = f"; all that they printed is in {folders}, and run.log names the file of each"
-        text = f"[{_named(workers)}] {lines:,} {'line' if lines == 1 else 'lines'} left out{where}"
+        text = f"[{_worker_names(workers)}] {lines:,} {'line' if lines == 1 else 'lines'} left out{where}"
         log.info("%s", text)
-        self._tell(text)
+        self._notify(text)
 
     def _step(self, news: StepRunning) -> None:
         if news.is_over:
             self._running.pop(news.worker, None)
-            if news.running_s >= SAYS_AFTER_S:
+            if news.running_s >= REPORT_AFTER_S:
                 log.warning("rollout worker %s: %s is over after %.0f s", news.worker, news.where, news.running_s)
             return
         self._running[news.worker] = (news.where, perf_counter() - news.running_s)
-        if news.running_s >= SAYS_AFTER_S:
-            log.warning("%s", self._said(news.worker, news.where, news.running_s))
+        if news.running_s >= REPORT_AFTER_S:
+            log.warning("%s", self._describe_running(news.worker, news.where, news.running_s))
 
     def _silence(self, news: Silent) -> str:
         ends = "nothing ends that; env.step_timeout_s=<seconds> would"
@@ -111,15 +116,15 @@ class Relay:
             f"or code in C, of an environment for example, keeps Python's lock there; {ends}"
         )
 
-    def _said(self, worker: int, where: str, running_s: float) -> str:
+    def _describe_running(self, worker: int, where: str, running_s: float) -> str:
         return f"rollout worker {worker}: {where} has been running for {running_s:.0f} s; {self._bounds}"
 
 
-def _named(workers: Sequence[int]) -> str:
+def _worker_names(workers: Sequence[int]) -> str:
     if len(workers) == 1:
         return f"worker {workers[0]}"
-    more = f" and {len(workers) - _MOST_NAMED:,} more" if len(workers) > _MOST_NAMED else ""
-    return f"workers {', '.join(map(str, workers[:_MOST_NAMED]))}{more}"
+    more = f" and {len(workers) - _MAX_NAMED:,} more" if len(workers) > _MAX_NAMED else ""
+    return f"workers {', '.join(map(str, workers[:_MAX_NAMED]))}{more}"
 
 
 def _bounds(step_timeout_s: float | None, stop: Stop) -> str:

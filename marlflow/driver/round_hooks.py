@@ -1,9 +1,8 @@
-"""What the driver does around each round: a checkpoint or the end before it, and the request it is collected with."""
+"""Callbacks around each round: checkpoints, the end of the run, and requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 from marlflow.base.items import Weights
 from marlflow.driver.checkpoint_timing import CheckpointTiming
@@ -12,51 +11,59 @@ from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.time_limit import TimeLimit
 from marlflow.sampling.matchmaking import Dealer
-from marlflow.sampling.protocol import Request
+from marlflow.sampling.protocol import Drain, Request
 
 
 class Requests:
-    """Makes the request of each round, with `published` weights, schedules and matchups; `rounds` were requested."""
+    """Creates each round's request from `published` weights, schedules and matchups; `rounds` counts them."""
 
     def __init__(
         self,
         published: Callable[[], Mapping[str, Weights]],
         scheduler: Scheduler,
         dealer: Dealer | None,
-        tally: RunMetrics,
+        metrics: RunMetrics,
         time_limit: TimeLimit,
     ) -> None:
-        self._published, self._scheduler, self._dealer = published, scheduler, dealer
-        self._tally, self._time_limit = tally, time_limit
+        self._published = published
+        self._scheduler = scheduler
+        self._dealer = dealer
+        self._metrics = metrics
+        self._time_limit = time_limit
         self.rounds = 0
 
     def next(self) -> Request:
-        """The request of the next round."""
+        """Return the request of the next round."""
         self._time_limit.limit_training()
-        sampled = self._tally.agent_steps_sampled
+        sampled = self._metrics.agent_steps_sampled
         request = Request(self.rounds, self._published(), self._scheduler.now(sampled))
         self.rounds += 1
+        # After `published`: a matchmaker may freeze the weights of this request.
         if self._dealer is not None:
             self._dealer.renew(request.weights, request.schedules, sampled)
         return request
 
 
 class BetweenRounds:
-    """Decides before each round whether a checkpoint is taken first, whether the run stops, or what to collect with.
+    """Decides before each round whether to take a checkpoint, stop, or collect.
 
-    `tell` shows a message. `stopped_by` is why the run stops; empty before.
+    `stopped_by` is the reason to stop; empty before.
     """
 
     def __init__(
-        self, stops: StopConditions, checkpoints: CheckpointTiming, requests: Requests, tell: Callable[[str], None]
+        self, stops: StopConditions, checkpoints: CheckpointTiming, requests: Requests, notify: Callable[[str], None]
     ) -> None:
-        self._stops, self._checkpoints, self._requests, self._tell = stops, checkpoints, requests, tell
+        self._stops = stops
+        self._checkpoints = checkpoints
+        self._requests = requests
+        self._notify = notify
         self._stopping: str | None = None
         self._drains = False
         self.stopped_by = ""
 
     def checkpoint_if_due(self) -> Callable[[], None] | None:
-        """Takes a checkpoint, to be called once nothing is in flight; None if none is due and the run does not stop."""
+        """Return what to call once nothing is in flight; None if no checkpoint is needed."""
+        # The executor asks before each round; the answer also decides what `next_request` returns.
         self._stopping = self._stops.reason()
         due = self._checkpoints.is_due or self._stopping is not None
         self._drains = self._checkpoints.has_news and due
@@ -66,12 +73,12 @@ class BetweenRounds:
         self._drains = False
         self._checkpoints.take()
 
-    def next_request(self) -> Request | Literal["home"] | None:
-        """What to collect with; "home" where everything in flight has to come first, None at the end."""
+    def next_request(self) -> Request | Drain | None:
+        """Return the next request, Drain before a checkpoint, or None at the end."""
         if self._drains:
-            return "home"
+            return Drain()
         if self._stopping is not None:
             self.stopped_by = self._stopping
-            self._tell(f"stopping: {self._stopping}")
+            self._notify(f"stopping: {self._stopping}")
             return None
         return self._requests.next()

@@ -1,4 +1,4 @@
-"""A run under way: sets its parts up, runs its plan, and connects both to reports, faults and checkpoints."""
+"""A run: starts its processes, executes its plan, and handles reports, faults and checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from marlflow.config.policy_assignment import dealer_of
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_notes import notes_of
 from marlflow.driver.checkpoint_timing import CheckpointTiming
-from marlflow.driver.checkpointing import Checkpointer, not_resumed, usable
+from marlflow.driver.checkpointing import Checkpointer, resume_notices, usable
 from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.faults import BudgetedWorkers, FaultBudget
 from marlflow.driver.frozen_policies import frozen_bytes, frozen_entries, frozen_file
@@ -34,11 +34,11 @@ from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.time_limit import RunClock, TimeLimit
-from marlflow.flow import Executor
+from marlflow.flow import Executor, Together
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import Report
 from marlflow.runtime.checkpoints import Checkpoint
-from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.protocol import RunComponents, Runtime
 from marlflow.runtime.spec import learner_of_replay
 from marlflow.sampling.matchmaking import DealtWorkers
 from marlflow.sampling.protocol import FrozenPolicy, Round
@@ -49,100 +49,120 @@ log = logging.getLogger("marlflow")
 
 
 class Run:
-    """A run named `name`, set up; `shown` is what a person sees of it. With a `checkpoint` it goes on from there."""
+    """A run named `name`, resumed from `checkpoint` if there is one.
+
+    `last` is the last report, `stopped_by` the reason why the run ended.
+    """
 
     def __init__(
         self,
-        made: CheckedExperiment,
+        checked: CheckedExperiment,
         run_dir: Path,
         runtime: Runtime,
-        shown: RunConsole,
+        console: RunConsole,
         relay: Relay,
-        interrupt: GracefulShutdown,
+        shutdown: GracefulShutdown,
         name: str,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        self._made, self._experiment, self._spec = made, made.experiment, made.spec
-        self._runtime, self._console = runtime, shown
-        self._interrupt = interrupt
-        self.budget = FaultBudget(made.experiment.faults, shown.notice)
-        self._tally = RunMetrics(
-            tuple(made.spec.policies), {n: one.members for n, one in made.spec.learners.items()}, made.agents
-        )
-        self._left = DatasetProgress(made.spec.records)
-        self._due_log = made.experiment.log.every_env_steps
-        self._clock = RunClock()
+        self._checked, self._experiment, self._spec = checked, checked.experiment, checked.spec
+        self._runtime = runtime
+        self._console = console
+        self._shutdown = shutdown
         self.stopped_by = ""
-        self._keeper = Checkpointer(made, run_dir, runtime, name)
-        parts = runtime.start(made.spec, self._lost, interrupt.fail, relay)
-        self._dealer = dealer_of(made.experiment, made.seats)
-        dealt = parts.workers if self._dealer is None else DealtWorkers(parts.workers, self._dealer, made.spec.ticks)
-        self._parts = replace(parts, workers=BudgetedWorkers(dealt, self.budget))
+        self.budget = FaultBudget(checked.experiment.faults, console.notice)
+        members = {learner: spec.members for learner, spec in checked.spec.learners.items()}
+        self._metrics = RunMetrics(tuple(checked.spec.policies), members, checked.agents)
+        self._progress = DatasetProgress(checked.spec.records)
+        self._due_log = checked.experiment.log.every_env_steps
+        self._clock = RunClock()
+        self._checkpointer = Checkpointer(checked, run_dir, runtime, name)
+        self._dealer = dealer_of(checked.experiment, checked.seats)
+        self._parts = self._start(relay)
         self._evaluator = Evaluator(
-            made, self._parts.workers, self._tally, self.budget, self._published, self.report, self._say
+            checked, self._parts.workers, self._metrics, self.budget, self._published, self.report, self._notify
         )
-        self._time_limit = TimeLimit(made.experiment.stop, self._clock, self._evaluator, runtime)
-        self._scheduler = Scheduler(made.spec, self._parts)
-        self._stops = StopConditions(
-            made.experiment, made.spec, self._tally, self._left, self.budget, interrupt, self._time_limit
-        )
-        every_env_steps = made.experiment.checkpoint.every_env_steps
-        self._checkpoints = CheckpointTiming(every_env_steps, self._tally, self._keeper, self._save, self._faulted)
-        self._requests = Requests(self._published, self._scheduler, self._dealer, self._tally, self._time_limit)
-        self._between = BetweenRounds(self._stops, self._checkpoints, self._requests, shown.notice)
-        desk = RoundHooks(self._between.next_request, lambda round: begun(self._round_made(round)))
-        plan = build_plan(made.experiment, made.spec, self._parts, desk)
-        self.reporting = Reporting(made.experiment, run_dir, shown, self._faulted)
-        self._executor = Executor(plan, self._reported, (self.reporting,), self._between.checkpoint_if_due)
+        self._time_limit = TimeLimit(checked.experiment.stop, self._clock, self._evaluator, runtime)
+        self._scheduler = Scheduler(checked.spec, self._parts)
+        self.reporting = Reporting(checked.experiment, run_dir, console, self._faulted)
+        self._create_hooks()
+        plan = self._plan()
+        self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.checkpoint_if_due)
         self._clock.begin()
         if checkpoint is not None:
-            self._go_on_from(checkpoint)
+            self._resume_from(checkpoint)
         self.reporting.begin(checkpoint, plan.mermaid())
-        self.last: Report = self._record()
+        self.last: Report = self._current_report()
+
+    def _start(self, relay: Relay) -> RunComponents:
+        parts = self._runtime.start(self._spec, self._lost, self._shutdown.fail, relay)
+        workers = parts.workers
+        if self._dealer is not None:
+            workers = DealtWorkers(workers, self._dealer, self._spec.ticks)
+        return replace(parts, workers=BudgetedWorkers(workers, self.budget))
+
+    def _create_hooks(self) -> None:
+        self._stops = StopConditions(
+            self._experiment, self._spec, self._metrics, self._progress, self.budget, self._shutdown, self._time_limit
+        )
+        every_env_steps = self._experiment.checkpoint.every_env_steps
+        self._checkpoints = CheckpointTiming(
+            every_env_steps, self._metrics, self._checkpointer, self._save, self._faulted
+        )
+        self._requests = Requests(self._published, self._scheduler, self._dealer, self._metrics, self._time_limit)
+        self._hooks = BetweenRounds(self._stops, self._checkpoints, self._requests, self._console.notice)
+
+    def _plan(self) -> Together:
+        hooks = RoundHooks(self._hooks.next_request, lambda round: begun(self._round_made(round)))
+        return build_plan(self._experiment, self._spec, self._parts, hooks)
 
     @property
     def failure(self) -> MarlflowError | None:
-        """What is to be raised when the run has ended: a fault too many, or that its end could not be kept."""
+        """The error to raise at the end: too many faults, or a failed last checkpoint."""
         return self.budget.failure or self._checkpoints.failure
 
     @property
-    def kept_at(self) -> int | None:
-        """Env steps of the checkpoint that `marlflow resume` would go on from; None if there is none."""
-        return self._keeper.kept_at
+    def saved_at(self) -> int | None:
+        return self._checkpointer.saved_at
 
     def run(self) -> None:
-        """Until a stop condition holds and everything under way has been used."""
+        """Train until a stop condition holds, then save, evaluate and report."""
         self._clock.begin()
         self._time_limit.limit_training()
         self._executor.run_sync()
-        # When every plan has ended, so does their source, without asking for another round.
-        self.stopped_by = self._between.stopped_by or self._stops.reason() or "the end of its experience"
+        # The source also ends, without another request, once every plan has ended.
+        self.stopped_by = self._hooks.stopped_by or self._stops.reason() or "the end of its experience"
         if self._checkpoints.has_news and not self.failure:
             self._checkpoints.take()
         self._time_limit.limit_last_evaluation()
-        if not self._interrupt.asked and self.budget.failure is None:
+        if not self._shutdown.requested and self.budget.failure is None:
             self._evaluator.at_the_end()
-        self.stopped_by = self._interrupt.asked or self.stopped_by  # also if it came when the run was ending
+        # A signal may also have come while the run was ending.
+        self.stopped_by = self._shutdown.requested or self.stopped_by
         self.report()
-        if faults := self._runtime.close_environments():  # everything is kept: they can do no harm
+        # Closed last: an environment that hangs or crashes here can no longer harm what is saved.
+        if faults := self._runtime.close_environments():
             for fault in faults:
                 self._faulted(fault)
             self.report()
-        for name, tally in self._tally.learners.items():
-            if tally.updates == 0:
-                self._say(why_never_updated(self._made, name, tally, self._tally.agent_steps_sampled_for(name)))
+        for name, totals in self._metrics.learners.items():
+            if totals.updates == 0:
+                self._notify(
+                    why_never_updated(self._checked, name, totals, self._metrics.agent_steps_sampled_for(name))
+                )
 
-    # -- what the plan asks of the driver -----------------------------------------------------------------------
+    # -- callbacks of the plan ----------------------------------------------------------------------------------
 
     def _published(self) -> dict[str, Weights]:
         return self._parts.published()
 
     async def _round_made(self, round: Round) -> Round:
+        # Evaluations are excluded, so that env_steps_per_s is the speed of training.
         self._clock.training_s = self._clock.elapsed_s - self._evaluator.spent_s
-        self._tally.collected(round.receipts)
+        self._metrics.collected(round.receipts)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._stops.end_learners(self._executor, self._console.notice)
-        self._left.handed(round.receipts)
+        self._progress.count(round.receipts)
         await self._evaluator.after_round(round.receipts)
         self._report_if_due()
         return round
@@ -150,67 +170,68 @@ class Run:
     def _reported(self, plan: str, item: Any) -> None:
         if not isinstance(item, Update):
             return
-        self._tally.learners[plan].updated(item)
+        self._metrics.learners[plan].updated(item)
         if item.updates_skipped:
             reason = "its gradient was not finite, so there was no step; lower the learning rate, or scale the rewards"
             skipped = Fault(FaultKind.UPDATES_SKIPPED, f"learner {plan}", reason, "", 0)
             self.budget.spend(skipped, item.updates_skipped)
 
     def _lost(self, fault: Fault) -> None:
-        """A process died, and has a successor."""
         self._faulted(fault)
+        # The new replay is empty, so its learner waits again until `starts` rows are in it.
         if fault.kind is FaultKind.REPLAYS_LOST:
             self._executor.reapply_starts(learner_of_replay(fault.replay))
 
     def _faulted(self, fault: Fault) -> None:
-        """Counts what went wrong elsewhere than in a round or an evaluation."""
-        self._tally.faulted([fault])
+        self._metrics.faulted([fault])
         self.budget.spend(fault)
 
-    # -- what is kept -------------------------------------------------------------------------------------------
+    # -- checkpoints --------------------------------------------------------------------------------------------
 
     def _save(self) -> Path:
+        # The checkpoint's notes count the lines of metrics.jsonl, which must be on disk by then.
         self.reporting.sync()
         entries = {} if self._dealer is None else self._dealer.entries
-        frozen = {frozen_file(n): partial(frozen_bytes, kept, self._parts.driver) for n, kept in entries.items()}
-        return self._keeper.keep(self._tally.env_steps, self._state, frozen, self.reporting.lines, self._figure())
+        frozen = {frozen_file(n): partial(frozen_bytes, policy, self._parts.driver) for n, policy in entries.items()}
+        return self._checkpointer.save(
+            self._metrics.env_steps, self._state, frozen, self.reporting.lines, self._checkpoint_metric()
+        )
 
-    def _figure(self) -> float | None:
+    def _checkpoint_metric(self) -> float | None:
         best = self._experiment.checkpoint.best
-        return None if best is None else metric(self._record(), best)
+        return None if best is None else metric(self._current_report(), best)
 
-    def _state(self, waiting: QueuedItems) -> Tree:
-        """All that the driver knows."""
+    def _state(self, queued: QueuedItems) -> Tree:
         matchups = {} if self._dealer is None else {"dealer": self._dealer.state()}
         return {
-            "tally": self._tally.state(),
-            "flow": self._executor.state(waiting.keep),
+            "tally": self._metrics.state(),
+            "flow": self._executor.state(queued.to_tree),
             "faults": self.budget.state(),
             "rounds": self._requests.rounds,
             "due": [self._due_log, self._evaluator.due_env_steps],
-            "handed_out": self._left.state(),
+            "handed_out": self._progress.state(),
             "ended": self._stops.state(),
             "times_s": [self._clock.elapsed_s, self._clock.training_s, self._evaluator.spent_s],
             **matchups,
         }
 
-    def _go_on_from(self, checkpoint: Checkpoint) -> None:
+    def _resume_from(self, checkpoint: Checkpoint) -> None:
         with usable(checkpoint):
             frozen = {} if self._dealer is None else frozen_entries(checkpoint, self._parts.driver)
-        state, waiting, resumed = self._keeper.restore(checkpoint, frozen)
+        state, queued, report = self._checkpointer.restore(checkpoint, frozen)
         with usable(checkpoint):
-            if wrong := list(differences_of_shape(self._state(QueuedItems()), state)):
-                raise CheckpointUnusable([f"what the driver knew is not of the shape that it has: {wrong[0]}"])
-            self._load(state, waiting, frozen)
-        self._resumed(checkpoint, resumed)
+            # Validated before anything is loaded: a checkpoint is untrusted input.
+            if differences := list(differences_of_shape(self._state(QueuedItems()), state)):
+                raise CheckpointUnusable([f"what the driver knew is not of the shape that it has: {differences[0]}"])
+            self._load(state, queued, frozen)
+        self._report_resume(checkpoint, report)
 
-    def _load(self, state: Tree, waiting: QueuedItems, frozen: Mapping[str, FrozenPolicy]) -> None:
-        """Goes on from what `_state` gave."""
-        self._tally.load_state(state["tally"])
-        self._executor.load_state(state["flow"], waiting.give_back)
+    def _load(self, state: Tree, queued: QueuedItems, frozen: Mapping[str, FrozenPolicy]) -> None:
+        self._metrics.load_state(state["tally"])
+        self._executor.load_state(state["flow"], queued.from_tree)
         self.budget.load_state(state["faults"])
         self._requests.rounds = state["rounds"]
-        self._left.load_state(state["handed_out"])
+        self._progress.load_state(state["handed_out"])
         self._due_log, self._evaluator.due_env_steps = state["due"]
         elapsed_s, training_s, self._evaluator.spent_s = state["times_s"]
         self._clock.resume(elapsed_s, training_s)
@@ -219,46 +240,46 @@ class Run:
             self._dealer.load_state(state["dealer"], frozen)
         self._stops.load_state(state["ended"], self._executor)
 
-    def _resumed(self, checkpoint: Checkpoint, resumed: ResumeReport) -> None:
-        """Counts and says what could not be taken up again."""
-        self._tally.faults["episodes_abandoned"] += resumed.episodes_abandoned
-        self._tally.faults["episodes_restarted"] += resumed.episodes_restarted
-        self._tally.faults["rows_lost"] += resumed.rows_lost
-        said = [f"going on from {checkpoint.path}, {self._tally.env_steps:,} env steps", *not_resumed(resumed)]
+    def _report_resume(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
+        self._metrics.faults["episodes_abandoned"] += report.episodes_abandoned
+        self._metrics.faults["episodes_restarted"] += report.episodes_restarted
+        self._metrics.faults["rows_lost"] += report.rows_lost
+        notices = [f"going on from {checkpoint.path}, {self._metrics.env_steps:,} env steps", *resume_notices(report)]
         for name in dict.fromkeys(map(learner_of_replay, self._parts.replays)):
             if notes_of(checkpoint).replay == "none":
-                said.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
+                notices.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
                 self._executor.reapply_starts(name)
-        for text in said:
-            self._say(text)
+        for text in notices:
+            self._notify(text)
 
-    # -- what is said -------------------------------------------------------------------------------------------
+    # -- reports ------------------------------------------------------------------------------------------------
 
-    def _say(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         log.info(text)
         self._console.notice(text)
 
-    def _record(self) -> Report:
+    def _current_report(self) -> Report:
         stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
-        schedules = self._scheduler.values(self._tally.agent_steps_sampled)
-        return self._tally.record(
+        schedules = self._scheduler.values(self._metrics.agent_steps_sampled)
+        return self._metrics.report(
             self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
         )
 
     def _report_if_due(self) -> None:
-        if self._tally.env_steps >= self._due_log:
+        if self._metrics.env_steps >= self._due_log:
             self._due_log += self._experiment.log.every_env_steps
             self.report()
 
     def report_failure(self) -> None:
-        """Reports the run as a failed stage has left it, with faults that no receipt has; only if there is anything."""
-        self._tally.faults |= {kind.value: self.budget.spent[kind] for kind in FaultKind if kind.of_environment}
-        if self._tally.env_steps or any(self._tally.faults.values()):
+        """Report the totals after a stage has failed, if there are any."""
+        self._metrics.faults |= {kind.value: self.budget.spent[kind] for kind in FaultKind if kind.of_environment}
+        if self._metrics.env_steps or any(self._metrics.faults.values()):
             self.report()
 
     def report(self) -> None:
-        """Tells the files and the console how the run stands; `last` has what earlier reports said of evaluations."""
-        self.last = self._record()
-        news = self._tally.news(self.last)
-        self._tally.reported(self._clock.training_s)
-        self.reporting.report(news)
+        """Write a report."""
+        self.last = self._current_report()
+        # `last` keeps evaluations that earlier reports have; the files get each evaluation once.
+        new_report = self._metrics.without_old_evaluations(self.last)
+        self._metrics.reported(self._clock.training_s)
+        self.reporting.report(new_report)

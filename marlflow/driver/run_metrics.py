@@ -1,4 +1,4 @@
-"""Counts what a run has done: from receipts and updates to the metrics record. Sees no rows."""
+"""Metrics of a run: totals of receipts and updates, and reports. Sees no rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from marlflow.driver.episode_metrics import (
     PolicyEvaluation,
     evaluation_metrics,
     mean,
-    part_of_all,
-    parts_by_policy,
     policies_evaluated,
     spread,
+    totals_by_policy,
+    totals_of_all_agents,
 )
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.observe.report import PolicyMetrics, Report, RolloutMetrics, StageMetrics
@@ -28,7 +28,8 @@ from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, Receipt
 
 FAULTS = (
     "agents_vanished",
-    *(kind.value for kind in FaultKind if kind is not FaultKind.UPDATES_SKIPPED),  # which are summed over policies
+    # Skipped updates are counted by each learner.
+    *(kind.value for kind in FaultKind if kind is not FaultKind.UPDATES_SKIPPED),
     "episodes_abandoned",
     "episodes_restarted",
     "rows_lost",
@@ -38,7 +39,7 @@ _POLICY_TOTALS = ("episodes", "agent_steps_sampled", "rows_carried", "reward_una
 
 @dataclass(slots=True)
 class PolicyTotals:
-    """One policy's totals since the run began: how it plays."""
+    """Totals of one policy."""
 
     played: EpisodeWindow = field(default_factory=EpisodeWindow)
     evaluation: PolicyEvaluation | None = None
@@ -50,16 +51,16 @@ class PolicyTotals:
 
     @property
     def return_mean(self) -> float | None:
-        """Per agent and episode, over the last 100 training episodes."""
+        """Mean return per agent over the last 100 training episodes."""
         return mean(self.played.returns)
 
     @property
     def settled_return_mean(self) -> float | None:
-        """The same, once there have been 100 episodes: a few lucky ones should end no run."""
+        """Mean return for stop conditions; None before 100 episodes have ended."""
         return self.return_mean if self.played.is_full else None
 
     def state(self) -> Tree:
-        """All of it, as a tree."""
+        """Return the complete state."""
         return {
             **{name: getattr(self, name) for name in _POLICY_TOTALS},
             "played": self.played.state(),
@@ -68,7 +69,7 @@ class PolicyTotals:
         }
 
     def load_state(self, state: Tree) -> None:
-        """Goes on from `state`."""
+        """Restore `state`."""
         for name in _POLICY_TOTALS:
             setattr(self, name, state[name])
         self.played.load_state(state["played"])
@@ -77,7 +78,7 @@ class PolicyTotals:
 
 
 class RunMetrics:
-    """A run's totals; `learners` has the policies of each learner."""
+    """Totals of a run; `learners` has the policies of each learner."""
 
     def __init__(self, policies: Sequence[str], learners: Mapping[str, Sequence[str]], agents: Sequence[str]) -> None:
         self.policies = {name: PolicyTotals() for name in policies}
@@ -93,7 +94,7 @@ class RunMetrics:
         self._env_steps_per_s = 0.0
 
     def collected(self, receipts: Sequence[Receipt]) -> None:
-        """The workers finished a round."""
+        """Count the receipts of a round."""
         for receipt in receipts:
             self.env_steps += receipt.env_steps
             self.agent_steps += receipt.agent_steps
@@ -102,20 +103,21 @@ class RunMetrics:
             self.rollouts["env_s"] += receipt.env_s
             self.rollouts["policy_s"] += receipt.policy_s
             self.rollouts["bookkeeping_s"] += receipt.bookkeeping_s
-            for name, made in receipt.policies.items():
-                tally = self.policies[name]
-                tally.agent_steps_sampled += made.rows
-                tally.rows_carried += made.rows_carried
-                tally.reward_unattributed += made.reward_unattributed
+            for name, sampled in receipt.policies.items():
+                totals = self.policies[name]
+                totals.agent_steps_sampled += sampled.rows
+                totals.rows_carried += sampled.rows_carried
+                totals.reward_unattributed += sampled.reward_unattributed
         ended = [episode for receipt in receipts for episode in receipt.episodes]
+        # Sorted, so that sums and windows do not depend on how environments are divided among workers.
         for episode in sorted(ended, key=lambda episode: (episode.tick, episode.env)):
             self._finished(episode)
 
     def state(self) -> Tree:
-        """All of it, as a tree; nothing of it can be told apart after `load_state`."""
+        """Return the complete state."""
         return {
-            "policies": {name: tally.state() for name, tally in self.policies.items()},
-            "learners": {name: tally.state() for name, tally in self.learners.items()},
+            "policies": {name: totals.state() for name, totals in self.policies.items()},
+            "learners": {name: totals.state() for name, totals in self.learners.items()},
             "agents": {agent: list(returns) for agent, returns in self.agents.items()},
             "played": self.played.state(),
             "eval_team_return_mean": self.eval_team_return_mean,
@@ -129,11 +131,11 @@ class RunMetrics:
         }
 
     def load_state(self, state: Tree) -> None:
-        """Goes on from `state`, which was of the same policies."""
-        for name, tally in self.policies.items():
-            tally.load_state(state["policies"][name])
-        for learner, learned in self.learners.items():
-            learned.load_state(state["learners"][learner])
+        """Restore `state`."""
+        for name, totals in self.policies.items():
+            totals.load_state(state["policies"][name])
+        for learner, learner_totals in self.learners.items():
+            learner_totals.load_state(state["learners"][learner])
         for agent, returns in state["agents"].items():
             self.agents.setdefault(agent, deque(maxlen=WINDOW_EPISODES)).extend(returns)
         self.played.load_state(state["played"])
@@ -147,15 +149,15 @@ class RunMetrics:
 
     @property
     def agent_steps_sampled(self) -> dict[str, int]:
-        """Of each policy, on which its schedules depend."""
-        return {name: tally.agent_steps_sampled for name, tally in self.policies.items()}
+        """Agent steps sampled by each policy."""
+        return {name: totals.agent_steps_sampled for name, totals in self.policies.items()}
 
     def agent_steps_sampled_for(self, learner: str) -> int:
-        """Agent steps that the policies of `learner` have sampled together."""
+        """Return the agent steps sampled by all policies of `learner`."""
         return sum(self.policies[name].agent_steps_sampled for name in self._members[learner])
 
     def faulted(self, faults: Sequence[Fault]) -> None:
-        """What went wrong elsewhere than in a round or an evaluation."""
+        """Count faults and lost rows."""
         for fault in faults:
             self.faults[fault.kind.value] += 1
             self.faults["rows_lost"] += fault.rows_lost
@@ -164,25 +166,28 @@ class RunMetrics:
         self.episodes += 1
         for agent, total in episode.returns.items():
             self.agents.setdefault(agent, deque(maxlen=WINDOW_EPISODES)).append(total)
-        if (whole := part_of_all(episode)) is not None:
-            self.played.add(whole)
-        for name, part in parts_by_policy(episode).items():
-            if name in self.policies:  # else a frozen version of one, which is not the policy itself
-                self.policies[name].played.add(part)
+        if (totals := totals_of_all_agents(episode)) is not None:
+            self.played.add(totals)
+        for name, totals in totals_by_policy(episode).items():
+            # Frozen versions of a policy are not the policy itself.
+            if name in self.policies:
+                self.policies[name].played.add(totals)
                 self.policies[name].episodes += 1
 
     def evaluated(self, results: Evaluated, context: EvaluationContext) -> None:
-        """Evaluation episodes were played; figures of which there is nothing new, since none was played, stay."""
+        """Store an evaluation; policies without episodes keep their last results."""
         self.faulted(results.faults)
         for name, evaluation in policies_evaluated(results.episodes, context).items():
             if name in self.policies:
                 self.policies[name].evaluation = evaluation
                 self.policies[name].evaluation_is_new = True
-        wholes = [whole for episode in results.episodes if (whole := part_of_all(episode)) is not None]
-        if wholes:
-            self.eval_team_return_mean = None if context.pairings else mean([whole.team_return for whole in wholes])
+        all_totals = [totals for episode in results.episodes if (totals := totals_of_all_agents(episode)) is not None]
+        if all_totals:
+            self.eval_team_return_mean = (
+                None if context.pairings else mean([totals.team_return for totals in all_totals])
+            )
 
-    def record(
+    def report(
         self,
         time_s: float,
         training_s: float,
@@ -191,9 +196,10 @@ class RunMetrics:
         object_store_bytes: int | None = None,
         schedules: Mapping[str, Mapping[str, float]] | None = None,
     ) -> Report:
-        """The record as of now, with the last evaluations; `env_steps_per_s` is since the last report of new env steps.
+        """Return the current report, with the last evaluations.
 
-        `training_s` is up to the last round, without what evaluations took. A record becomes a report by `reported`.
+        `training_s` is the time up to the last round, without evaluations. `env_steps_per_s` is the rate since the last
+        report with fewer env steps.
         """
         return {
             "time_s": time_s,
@@ -204,10 +210,10 @@ class RunMetrics:
             "team_return_mean": mean(self.played.team_returns),
             "eval_team_return_mean": self.eval_team_return_mean,
             "env_steps_per_s": self._rate(training_s),
-            "policies": {name: _policy(tally, _version(published, name)) for name, tally in self.policies.items()},
+            "policies": {name: _policy(totals, _version(published, name)) for name, totals in self.policies.items()},
             "learners": {
-                name: tally.metrics(_version(published, self._members[name][0]), (schedules or {}).get(name, {}))
-                for name, tally in self.learners.items()
+                name: totals.metrics(_version(published, self._members[name][0]), (schedules or {}).get(name, {}))
+                for name, totals in self.learners.items()
             },
             "agents": {agent: {"return_mean": mean(returns)} for agent, returns in self.agents.items()},
             "stages": {name: _stage(meter) for name, meter in stages.items()},
@@ -215,51 +221,56 @@ class RunMetrics:
             "object_store": {"bytes": object_store_bytes},
             "faults": {
                 **self.faults,
-                "updates_skipped": sum(tally.updates_skipped for tally in self.learners.values()),
+                "updates_skipped": sum(totals.updates_skipped for totals in self.learners.values()),
             },
         }
 
-    def news(self, record: Report) -> Report:
-        """The record as the next report: without evaluations that an earlier report has."""
-        new = {name for name, tally in self.policies.items() if tally.evaluation_is_new}
+    def without_old_evaluations(self, report: Report) -> Report:
+        """Return the report without evaluations that were reported before."""
+        new = {name for name, totals in self.policies.items() if totals.evaluation_is_new}
         policies = {
             name: metrics if name in new else {**metrics, **evaluation_metrics(None)}
-            for name, metrics in record["policies"].items()
+            for name, metrics in report["policies"].items()
         }
-        of_team = record["eval_team_return_mean"] if new else None
-        return {**record, "eval_team_return_mean": of_team, "policies": cast("dict[str, PolicyMetrics]", policies)}
+        eval_team_return_mean = report["eval_team_return_mean"] if new else None
+        return {
+            **report,
+            "eval_team_return_mean": eval_team_return_mean,
+            "policies": cast("dict[str, PolicyMetrics]", policies),
+        }
 
     def _rate(self, training_s: float) -> float:
         steps, since_s = self._reported
-        if self.env_steps == steps:  # the report at a run's end may follow one of the same round
+        # The last report of a run may follow another one of the same round.
+        if self.env_steps == steps:
             return self._env_steps_per_s
         return (self.env_steps - steps) / max(1e-9, training_s - since_s)
 
     def reported(self, training_s: float) -> None:
-        """The record as of now has been reported: what comes from now on is for the next."""
+        """Start a new period for rates, means and evaluations after a report."""
         self._env_steps_per_s, self._reported = self._rate(training_s), (self.env_steps, training_s)
-        for tally in self.policies.values():
-            tally.evaluation_is_new = False
-        for learned in self.learners.values():
-            learned.reported()
+        for totals in self.policies.values():
+            totals.evaluation_is_new = False
+        for learner_totals in self.learners.values():
+            learner_totals.reported()
 
 
 def _version(published: Mapping[str, Weights], policy: str) -> int:
     return published[policy].version if policy in published else 0
 
 
-def _policy(tally: PolicyTotals, version: int) -> PolicyMetrics:
+def _policy(totals: PolicyTotals, version: int) -> PolicyMetrics:
     return {
-        "return_mean": tally.return_mean,
-        "return_std": spread(tally.played.returns),
-        "team_return_mean": mean(tally.played.team_returns),
-        "episode_env_steps_mean": mean(tally.played.env_steps),
-        **evaluation_metrics(tally.evaluation),
-        "episodes": tally.episodes,
-        "agent_steps_sampled": tally.agent_steps_sampled,
+        "return_mean": totals.return_mean,
+        "return_std": spread(totals.played.returns),
+        "team_return_mean": mean(totals.played.team_returns),
+        "episode_env_steps_mean": mean(totals.played.env_steps),
+        **evaluation_metrics(totals.evaluation),
+        "episodes": totals.episodes,
+        "agent_steps_sampled": totals.agent_steps_sampled,
         "version": version,
-        "rows_carried": tally.rows_carried,
-        "reward_unattributed": tally.reward_unattributed,
+        "rows_carried": totals.rows_carried,
+        "reward_unattributed": totals.reward_unattributed,
     }
 
 

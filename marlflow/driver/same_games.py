@@ -1,4 +1,4 @@
-"""Figures that cannot say what they seem to: one game played many times, and returns that cancel out."""
+"""Detects misleading metrics: identical evaluation episodes, and self-play returns that cancel out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _TOLERANCE = 1e-6
 
 
 def same_games(episodes: Sequence[EpisodeResult], settings: Evaluation) -> str | None:
-    """A sentence if all evaluation episodes with the same players were the same game; None if any two differ."""
+    """Return a warning if evaluation episodes of the same players were all identical, else None."""
     games, matchups = {game(episode) for episode in episodes}, {(*episode.matchup.items(),) for episode in episodes}
+    # Different seatings are different games, and one episode each cannot repeat anything.
     if len(games) > len(matchups) or len(episodes) == len(matchups):
         return None
     same = "the same game" if len(games) == 1 else f"{len(games)} games, one for each seating,"
@@ -26,37 +27,36 @@ def same_games(episodes: Sequence[EpisodeResult], settings: Evaluation) -> str |
 
 
 def _remedies(settings: Evaluation, seatings: int) -> str:
-    found = []
+    remedies = []
     if settings.mode == "greedy":
-        found.append("evaluation.mode=sampled draws actions from what the policies have learned")
+        remedies.append("evaluation.mode=sampled draws actions from what the policies have learned")
     if "random" not in (settings.opponents or ()):
-        found.append("evaluation.opponents=[random] evaluates each policy against random ones")
-    return ", ".join([*found, f"evaluation.episodes={seatings} plays no game twice"])
+        remedies.append("evaluation.opponents=[random] evaluates each policy against random ones")
+    return ", ".join([*remedies, f"evaluation.episodes={seatings} plays no game twice"])
 
 
 @dataclass(slots=True)
 class _Returns:
-    """What one policy, with several agents in every episode so far, has received."""
-
     mean: float
     episodes: int = 0
     agents_differed: bool = False
 
 
 class SelfPlay:
-    """Finds policies that play all agents of a game in which what one wins another loses: they always get the same."""
+    """Detects policies whose mean return in zero-sum self-play never changes."""
 
     def __init__(self) -> None:
         self._watched: dict[str, _Returns] = {}
         self._done: set[str] = set()
 
-    def found_in(self, receipts: Sequence[Receipt]) -> Iterator[str]:
-        """Takes a round's training episodes; a sentence, once for a policy, if its mean return has never changed."""
-        texts = (self._played(episode) for receipt in receipts for episode in receipt.episodes)
+    def check(self, receipts: Sequence[Receipt]) -> Iterator[str]:
+        """Check a round's training episodes; yield one warning per policy."""
+        texts = (self._check_episode(episode) for receipt in receipts for episode in receipt.episodes)
         return (text for text in texts if text is not None)
 
-    def _played(self, episode: EpisodeResult) -> str | None:
+    def _check_episode(self, episode: EpisodeResult) -> str | None:
         names = set(episode.matchup.values())
+        # A policy that meets another one can win or lose on average.
         if len(names) > 1:
             self._done |= names
         name = next(iter(names), "")

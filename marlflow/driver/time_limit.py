@@ -1,4 +1,4 @@
-"""The clock of a run, and `stop.time_s`: training ends early enough for the last evaluation."""
+"""The clock of a run, and the time limit `stop.time_s`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from marlflow.sampling.deadline import Deadline
 
 
 class RunClock:
-    """Seconds of a run, including those before a resume.
+    """Measures the seconds of a run, including those before a resume.
 
-    `began_s` is when the run began, in seconds of time.perf_counter, as if it had not been stopped in between.
-    `training_s` are the seconds up to the last round, without evaluations.
+    `began_s`: start in seconds of time.perf_counter, as if the run had never stopped. `training_s`: up to the last
+    round, without evaluations.
     """
 
     def __init__(self) -> None:
@@ -27,40 +27,45 @@ class RunClock:
         return time.perf_counter() - self.began_s
 
     def begin(self) -> None:
-        """Starts the clock: setting the run up, until here, does not count."""
+        """Start the clock; earlier setup does not count."""
         self.began_s = time.perf_counter() - self._before_s
 
     def resume(self, elapsed_s: float, training_s: float) -> None:
-        """Continues from what the clock showed at a checkpoint."""
+        """Continue from a checkpoint's seconds."""
         self._before_s, self.training_s = elapsed_s, training_s
         self.begin()
 
 
 class TimeLimit:
-    """`stop.time_s` of a run, told to its workers; without it there is no limit."""
+    """Passes the limit `stop.time_s` to the rollout workers."""
 
     def __init__(self, stop: Stop, clock: RunClock, evaluator: Evaluator, runtime: Runtime) -> None:
-        self._stop, self._clock, self._evaluator, self._runtime = stop, clock, evaluator, runtime
-        self._told_s: float | None = None
+        self._stop = stop
+        self._clock = clock
+        self._evaluator = evaluator
+        self._runtime = runtime
+        self._limit_s: float | None = None
 
     @property
     def training_ends_s(self) -> float | None:
-        """When training ends, in seconds of time.perf_counter: the last evaluation gets as long as one took before."""
+        """When training ends, in seconds of time.perf_counter, to leave time for the last evaluation."""
         if (time_s := self._stop.time_s) is None:
             return None
+        # At most half of the time is set aside, so that a slow evaluation cannot use all of it.
         return self._clock.began_s + time_s - min(self._evaluator.expected_s, time_s / 2)
 
     def limit_training(self) -> None:
-        """Requests to workers from here on end with training."""
-        self._tell(self.training_ends_s)
+        """End later requests when training ends."""
+        self._limit(self.training_ends_s)
 
     def limit_last_evaluation(self) -> None:
-        """Requests to workers from here on may take longer than stop.time_s by its grace period."""
-        self._tell(
+        """End later requests at `stop.time_s` plus its grace period."""
+        self._limit(
             None if self._stop.time_s is None else self._clock.began_s + self._stop.time_s + self._stop.grace_period_s
         )
 
-    def _tell(self, ends_s: float | None) -> None:
-        if ends_s is not None and ends_s != self._told_s:
-            self._told_s = ends_s
+    def _limit(self, ends_s: float | None) -> None:
+        # Sent only when it changes, since each deadline is a message to every worker.
+        if ends_s is not None and ends_s != self._limit_s:
+            self._limit_s = ends_s
             self._runtime.end_by(Deadline(ends_s, self._stop.grace_period_s))

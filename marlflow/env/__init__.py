@@ -1,4 +1,4 @@
-"""One adapter for PettingZoo's AEC and Parallel environments."""
+"""Adapters for PettingZoo's AEC and Parallel environments."""
 
 from marlflow.env.adapter import AgentEnd, EnvAdapter, StepResult
 from marlflow.env.make import make_environment

@@ -1,8 +1,4 @@
-"""The interface through which environments are stepped, and the result of a step.
-
-The result's parallel lists hold the environment's own objects without an object per agent, because a worker handles a
-hundred thousand of them per second.
-"""
+"""The interface through which PettingZoo environments are stepped."""
 
 from __future__ import annotations
 
@@ -15,10 +11,10 @@ from marlflow.base.batch import Array
 
 
 class AgentEnd(NamedTuple):
-    """The end of an agent's trajectory: exactly one of `terminated` and `truncated` is true.
+    """The end of an agent's trajectory; exactly one of `terminated` and `truncated` is true.
 
-    `observation` is the final one without its mask; None if the environment gave none, then the agent's last
-    observation is used. `mask` is None if no action is known to be illegal.
+    `observation` is the final one without its mask, or None if the environment gave none: use the agent's last one
+    then. `mask` is None if no action is known to be illegal.
     """
 
     slot: int
@@ -28,14 +24,14 @@ class AgentEnd(NamedTuple):
     mask: Array | None
 
 
+# Parallel lists rather than an object per agent, because a worker handles a hundred thousand agents per second.
 class StepResult:
-    """The events since the last `act`, and the agents that must act next. The next `act` overwrites it.
+    """The events since the last `act`, and the agents that act next. The next `act` overwrites it.
 
-    `deciding`: slots of the agents that must act, with their `observations` and `masks` (empty if no agent has masks).
-    `reward_slots`, `rewards`: rewards in order of receipt; a slot may occur several times. `ended`: trajectories that
-    ended after those rewards. `late_slots`, `late_rewards`: rewards after an agent's end. `over`: no agents are left.
-    `steady`: no agent ended or joined, and every agent that acted received one reward and acts again, in the same
-    order.
+    `deciding`: slots of the agents to act, with their `observations` and `masks` (empty if no agent has masks).
+    `reward_slots`, `rewards`: in order of receipt; a slot may repeat. `ended`: trajectories that ended after those
+    rewards. `late_slots`, `late_rewards`: a dead agent's rewards. `over`: no agents are left. `steady`: no agent ended
+    or joined, each agent that acted got one reward and acts again, in the same order.
     """
 
     __slots__ = (
@@ -67,22 +63,23 @@ class StepResult:
 class EnvAdapter(Protocol):
     """Steps one environment: `result = adapter.reset(seed)`, then `result = adapter.act(actions)` until `result.over`.
 
-    An agent's slot is its index in `agents`. Every fault of the environment is raised as EnvironmentFailed.
+    There is no autoreset. An agent's slot is its index in `agents`. Every fault of the environment raises
+    EnvironmentFailed.
     """
 
     @property
     def agents(self) -> Sequence[str]:
-        """All declared agents, or if none are declared, all agents seen so far."""
+        """All declared agents; if none are declared, all seen so far."""
         ...
 
     @property
     def declared(self) -> bool:
-        """Whether the environment has `possible_agents`, so that no other agent may join."""
+        """Whether the environment has `possible_agents`; no other agent may join then."""
         ...
 
     @property
     def has_tasks(self) -> bool:
-        """Whether the environment is a family of tasks: its `metadata` has `"tasks": True`."""
+        """Whether the environment is a family of tasks: `metadata["tasks"]` is True."""
         ...
 
     @property
@@ -96,14 +93,14 @@ class EnvAdapter(Protocol):
         ...
 
     def seat(self, agents: Sequence[str]) -> None:
-        """Give `agents` the first slots, in their order, before a reset of an environment that declares no agents.
+        """Give `agents` the first slots, in order; call before `reset`, if no agents are declared.
 
-        Raises EnvironmentFailed if the environment has no spaces for one of them.
+        Raises EnvironmentFailed if one has no spaces.
         """
         ...
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the observation space of `agent`, without the action mask."""
+        """Return the observation space of `agent`, without action mask."""
         ...
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
@@ -115,34 +112,34 @@ class EnvAdapter(Protocol):
         ...
 
     def state_space(self) -> spaces.Box | None:
-        """Return the space of `state`, or None if there is no global state.
+        """Return the global state's space, or None if there is no state.
 
-        It is `env.state_space` if that is a Box, or else derived from a first `env.state()`.
+        It is `env.state_space` if that is a Box, else derived from a first `env.state()`.
         """
         ...
 
     def state(self) -> Array:
-        """Return the current global state, [*state_space.shape]; after an episode's end, the final one.
+        """Return the global state, [*state_space.shape]; after an episode's end, the final one.
 
-        Copy the array to keep it: the environment may reuse it. Raises EnvironmentFailed if there is no state, its
-        shape changed, or it has a NaN.
+        The environment may reuse the array. Raises EnvironmentFailed if there is no state, its shape changed, or it has
+        a NaN.
         """
         ...
 
     def appeared(self) -> set[int]:
-        """Return the slots of the agents that took part in this episode so far."""
+        """Return the slots of agents that took part in this episode so far."""
         ...
 
     def where(self, agent: str | None = None) -> str:
-        """Return environment, environment, episode seed, env step and agent as text."""
+        """Return environment, env index, episode seed, env step and agent as text."""
         ...
 
     def name(self) -> str:
-        """Return the environment's number, `env 3`, as text."""
+        """Return the env index as text: `env 3`."""
         ...
 
     def reset(self, seed: int, task: int | None = None) -> StepResult:
-        """Start an episode; `task` is passed to environments with tasks as `options["task"]`."""
+        """Start an episode; `task` goes to environments with tasks as `options["task"]`."""
         ...
 
     def act(self, actions: Sequence[Any]) -> StepResult:

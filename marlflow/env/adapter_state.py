@@ -1,4 +1,4 @@
-"""State that the AEC and Parallel adapters share."""
+"""State shared by the AEC and Parallel adapters."""
 
 from __future__ import annotations
 
@@ -82,6 +82,6 @@ class AdapterState:
 
 
 def options_for(task: int | None) -> dict[str, Any]:
-    """Return what `reset` gets besides the seed."""
+    """Return the `reset` arguments besides the seed."""
     # Not every environment's reset accepts `options`.
     return {} if task is None else {"options": {"task": task}}

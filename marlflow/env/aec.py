@@ -1,7 +1,7 @@
 """Adapter for PettingZoo's AEC environments: one agent acts per step; dead steps are taken automatically.
 
-`step` and `observe` go through the outermost wrapper; attributes such as `rewards` are read from the innermost one.
-Rewards are `env.rewards` after each step, dead steps included. Until its dead step an agent keeps receiving rewards.
+Methods are called on the outermost wrapper; attributes such as `rewards` are read from the innermost one. A dead
+agent's rewards count until its dead step.
 """
 
 from __future__ import annotations
@@ -11,25 +11,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from pettingzoo.utils.wrappers import BaseWrapper, OrderEnforcingWrapper
 
 from marlflow.base.batch import Array
 from marlflow.env.adapter import AgentEnd, StepResult
 from marlflow.env.adapter_state import AdapterState, options_for
 from marlflow.env.episode_location import EpisodeLocation
-from marlflow.env.innermost_wrapper import innermost_wrapper
+
+_ATTRIBUTES = ("agents", "agent_selection", "rewards", "terminations", "truncations", "infos")
+_FORWARDING = (BaseWrapper.__getattr__, OrderEnforcingWrapper.__getattr__)
+_KNOWN_MODULES = ("pettingzoo.utils.wrappers.", "marlflow.env.wrapping")
 
 
 class AECAdapter(AdapterState):
-    """The adapter (`Window`) of an AEC environment."""
+    """The EnvAdapter of an AEC environment."""
 
     def __init__(self, env: Any, location: EpisodeLocation) -> None:
         super().__init__(env, location)
         self._known: list[str] = []
-        self._gone: set[int] = set()
-        self._said = env
+        self._ended_slots: set[int] = set()
+        self._inner_env = env
         # A first reset shows which agents there are, and whether masks come in infos.
         self._begin(0, {})
-        self._agent_slots.find_info_masks(self._said.infos)
+        self._agent_slots.find_info_masks(self._inner_env.infos)
         self._any_masked = any(self._agent_slots.masked)
 
     def reset(self, seed: int, task: int | None = None) -> StepResult:
@@ -49,24 +53,22 @@ class AECAdapter(AdapterState):
             self._env.reset(seed=seed, **options)
         except Exception as error:
             raise self._location.raised(error, "reset()") from error
-        # A reset may replace inner objects, so the holder is found again.
-        self._said = innermost_wrapper(self._env)
-        for agent in self._said.agents:
+        # A reset may replace inner objects, so look for the innermost wrapper again.
+        self._inner_env = innermost_wrapper(self._env)
+        for agent in self._inner_env.agents:
             self._agent_slots.slot(agent)
 
     def act(self, actions: Sequence[Any]) -> StepResult:
-        """Step the agent in `deciding`, then take the dead steps that follow."""
         (action,) = actions
         self._clear()
-        self._location.env_steps += (
-            1  # before: what is said of this turn, while it runs and when it fails, has its number
-        )
+        # Counted before the step, so that errors and reports of hangs during it have its number.
+        self._location.env_steps += 1
         self._step(action, self._agent_slots.agents[self._result.deciding[0]])
-        rewards = self._said.rewards
+        rewards = self._inner_env.rewards
         # Dead agents need a reward too: only their dead step deletes it.
         for agent in self._known:
-            if agent not in rewards and agent in self._said.agents:
-                raise self._location.broken(_UNREWARDED, agent)
+            if agent not in rewards and agent in self._inner_env.agents:
+                raise self._location.broken(_NO_REWARD, agent)
         self._settle()
         return self._result
 
@@ -75,38 +77,37 @@ class AECAdapter(AdapterState):
         result.reward_slots, result.rewards, result.ended = [], [], []
         result.late_slots, result.late_rewards = [], []
         result.over = False
-        self._gone.clear()
+        self._ended_slots.clear()
 
     def _step(self, action: Any, agent: str) -> None:
-        """Call `env.step` once and collect all agents' rewards."""
         result, slots = self._result, self._agent_slots.slots
         try:
             self._env.step(action)
         except Exception as error:
             raise self._location.raised(error, "step()", agent) from error
-        for name, reward in self._said.rewards.items():
+        for name, reward in self._inner_env.rewards.items():
             # Skips zeros; the exact type test is quicker than `reward != 0`, which arrays could not answer.
             if reward.__class__ not in _NUMBERS or reward:
                 slot = slots[name] if name in slots else self._agent_slots.slot(name)
                 # A reward after an agent's end belongs to no row any more; it is reported apart.
-                late = slot in self._gone
+                late = slot in self._ended_slots
                 (result.late_slots if late else result.reward_slots).append(slot)
                 (result.late_rewards if late else result.rewards).append(reward)
 
     def _settle(self) -> None:
-        """Take dead steps until a living agent must act or no agent is left."""
-        said, result = self._said, self._result
+        # Takes dead steps until a living agent must act or no agent is left.
+        inner_env, result = self._inner_env, self._result
         while True:
-            agents = said.agents
+            agents = inner_env.agents
             # Comparing lists is quicker than reconciling, and agents rarely change.
             if agents != self._known:
                 self._reconcile(agents)
             if not agents:
                 result.deciding, result.observations, result.masks, result.over = [], [], [], True
                 return
-            agent = said.agent_selection
+            agent = inner_env.agent_selection
             try:
-                terminated, truncated = said.terminations[agent], said.truncations[agent]
+                terminated, truncated = inner_env.terminations[agent], inner_env.truncations[agent]
             except KeyError as missing:
                 reason = "the selected agent is not in `terminations` and `truncations`"
                 raise self._location.broken(reason, agent) from missing
@@ -126,38 +127,56 @@ class AECAdapter(AdapterState):
         except Exception as error:
             raise self._location.raised(error, "observe()", agent) from error
         split = self._agent_slots.split_final if final else self._agent_slots.split
-        return split(slot, observation, self._said.infos.get(agent))
+        return split(slot, observation, self._inner_env.infos.get(agent))
 
     def _end(self, agent: str, terminated: bool) -> None:
         slot = self._agent_slots.slots[agent]
         # Copied because later dead steps may change observations in place, as SuperSuit's frame_stack does.
         observation, mask = map(_copied, self._observe(slot, agent, final=True))
         self._step(None, agent)
-        self._gone.add(slot)
+        self._ended_slots.add(slot)
         self._result.ended.append(AgentEnd(slot, terminated, not terminated, observation, mask))
-        ends = self._said.terminations.get(agent) or self._said.truncations.get(agent)
+        ends = self._inner_env.terminations.get(agent) or self._inner_env.truncations.get(agent)
         # An agent that is back without flags has started a new trajectory.
-        if ends and agent in self._said.agents:
+        if ends and agent in self._inner_env.agents:
             raise self._location.broken("a dead agent stayed in `agents` after its dead step", agent)
         self._known.remove(agent)
 
     def _reconcile(self, agents: Sequence[str]) -> None:
-        """Register agents that joined; end agents that left without a dead step."""
+        # Registers agents that joined, and ends agents that left without a dead step.
         for agent in [agent for agent in self._known if agent not in agents]:
             slot = self._agent_slots.slots[agent]
-            terminated = bool(self._said.terminations.get(agent))
-            self.vanished += not (terminated or self._said.truncations.get(agent))
+            terminated = bool(self._inner_env.terminations.get(agent))
+            self.vanished += not (terminated or self._inner_env.truncations.get(agent))
             self._result.ended.append(AgentEnd(slot, terminated, not terminated, None, None))
-            self._gone.add(slot)
+            self._ended_slots.add(slot)
         self._appeared.update(self._agent_slots.slot(agent) for agent in agents)
         self._known = list(agents)
 
 
-def _copied(seen: Any) -> Any:
-    """Copy an observation or mask; plain arrays twenty times as fast as `deepcopy`."""
-    return seen.copy() if type(seen) is np.ndarray and not seen.dtype.hasobject else copy.deepcopy(seen)
+def innermost_wrapper(env: Any) -> Any:
+    """Return the innermost wrapper with the same agents, selection, rewards, ends and infos as `env`.
+
+    Valid until the next reset. Skips only wrappers of PettingZoo and marlflow that set none of these.
+    """
+    # PettingZoo's wrappers forward each attribute through a `__getattr__` call per layer, and a step reads six.
+    while _forwards_attributes(env):
+        env = env.env
+    return env
+
+
+def _forwards_attributes(env: Any) -> bool:
+    kind = type(env)
+    if not kind.__module__.startswith(_KNOWN_MODULES) or getattr(kind, "__getattr__", None) not in _FORWARDING:
+        return False
+    return not any(name in env.__dict__ or hasattr(kind, name) for name in _ATTRIBUTES)
+
+
+def _copied(value: Any) -> Any:
+    # `copy` of a plain array is twenty times as fast as `deepcopy`.
+    return value.copy() if type(value) is np.ndarray and not value.dtype.hasobject else copy.deepcopy(value)
 
 
 # Zeros of these types are skipped; any other type is checked where rewards are summed.
 _NUMBERS = (int, float, bool)
-_UNREWARDED = "step() left an agent out of `rewards` that was and is in `agents`; give 0.0 where there is none"
+_NO_REWARD = "step() left an agent out of `rewards` that was and is in `agents`; give 0.0 where there is none"

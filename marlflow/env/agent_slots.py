@@ -33,7 +33,7 @@ class AgentSlots:
             self._add(agent)
 
     def slot(self, agent: str) -> int:
-        """Return the slot of `agent`; unknown agents get one unless `possible_agents` is declared."""
+        """Return the slot of `agent`, registering new agents unless `possible_agents` is declared."""
         slot = self.slots.get(agent)
         if slot is not None:
             return slot
@@ -60,10 +60,10 @@ class AgentSlots:
         return self.slots[agent]
 
     def seat(self, agents: Sequence[str]) -> None:
-        """Give `agents` the first slots, in their order."""
+        """Give `agents` the first slots, in order."""
         others = [agent for agent in self.agents if agent not in agents]
         # Slots are renumbered, so every list by slot is rebuilt.
-        for known in (
+        for by_slot in (
             self.agents,
             self.observation_spaces,
             self.action_spaces,
@@ -71,7 +71,7 @@ class AgentSlots:
             self._wrapped,
             self._inner,
         ):
-            known.clear()
+            by_slot.clear()
         self.slots.clear()
         for agent in (*agents, *others):
             self._add(agent)
@@ -97,7 +97,7 @@ class AgentSlots:
         return observation, mask
 
     def split_final(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:
-        """Split a final observation, which may be missing; an all-zero mask counts as none."""
+        """Split a final observation, which may be missing; an all-zero mask becomes None."""
         if observation is None:
             return None, None
         observation, mask = self.split(slot, observation, info)

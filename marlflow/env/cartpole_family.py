@@ -1,7 +1,7 @@
 """Cart-pole teams for meta-learning: each task has its own pole, force and direction.
 
-Observations do not show the task, and half of the tasks exchange the two actions, so only a policy that adapts does
-well in all (Finn et al., "Model-agnostic meta-learning", 2017, https://arxiv.org/abs/1703.03400, section 5.3).
+Observations do not reveal the task, and half of the tasks swap the two actions, so only an adapting policy does well in
+all (Finn et al., "Model-agnostic meta-learning", 2017, https://arxiv.org/abs/1703.03400, section 5.3).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TASKS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class CartPoleTask:
-    """The physics of one task: half the pole's length (m), its mass (kg), and the force of action 1 (N)."""
+    """A task's physics: half the pole's length (m), its mass (kg), and the force of action 1 (N)."""
 
     half_length: float
     pole_mass: float
@@ -29,16 +29,16 @@ class CartPoleTask:
 
 
 def draw_task(number: int, reversed_share: float = 0.5) -> CartPoleTask:
-    """Draw task `number`: half length 0.25 to 1 m, mass 0.05 to 0.3 kg, force 8 to 12 N, some forces reversed."""
+    """Draw task `number`: half length 0.25 to 1 m, mass 0.05 to 0.3 kg, force 8 to 12 N, some reversed."""
     random = np.random.default_rng(number)
     half_length, pole_mass, force = random.uniform([0.25, 0.05, 8.0], [1.0, 0.3, 12.0]).tolist()
     return CartPoleTask(half_length, pole_mass, -force if random.random() < reversed_share else force)
 
 
 class CartPoleFamily(CartPoleTeam):
-    """A cart-pole team whose carts share the physics of the episode's task.
+    """A cart-pole team with the physics of the episode's task.
 
-    `reset(seed, options={"task": n})` selects task n, from 0 up; otherwise the seed's generator draws it.
+    `reset(seed, options={"task": n})` selects task n >= 0; by default it is drawn at random.
     """
 
     metadata: ClassVar[dict[str, Any]] = {**CartPoleTeam.metadata, "name": "cartpole_family_v0", "tasks": True}
@@ -80,5 +80,5 @@ def parallel_env(
 def env(
     num_agents: int = 4, max_cycles: int = 100, reversed_share: float = 0.5, render_mode: str | None = None
 ) -> AECEnv[str, Array, int | None]:
-    """Make the family as an AECEnv, by PettingZoo's conversion."""
+    """Make the family as an AECEnv."""
     return parallel_to_aec(CartPoleFamily(num_agents, max_cycles, reversed_share, render_mode))

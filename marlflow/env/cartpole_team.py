@@ -1,7 +1,7 @@
 """N independent cart-poles, one per agent: the environment of RLlib Flow's multi-agent example.
 
-The physics are gymnasium's CartPole (Barto, Sutton & Anderson, "Neuronlike adaptive elements that can solve difficult
-learning control problems", 1983).
+Physics: gymnasium's CartPole (Barto, Sutton & Anderson, "Neuronlike adaptive elements that can solve difficult learning
+control problems", 1983).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from marlflow.base.batch import Array
 class CartPoleTeam(ParallelEnv[str, Array, int]):
     """Agents `cart_0`, `cart_1`, ... with reward 1 per env step; actions push left (0) or right (1).
 
-    Observations are position, velocity, angle, angular velocity: float32 [4]. Without `velocities` they are [2], and
-    agents need memory. An agent terminates when its pole falls and is truncated after `max_cycles`.
+    Observations are position, velocity, angle, angular velocity: float32 [4], or [2] without `velocities`. An agent
+    terminates when its pole falls and is truncated after `max_cycles`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -43,10 +43,11 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         self.possible_agents = [f"cart_{number}" for number in range(num_agents)]
         self.agents: list[str] = []
         self._carts = {agent: CartPoleEnv(render_mode=render_mode) for agent in self.possible_agents}
-        whole = self._carts[self.possible_agents[0]].observation_space
+        full_space = self._carts[self.possible_agents[0]].observation_space
         # Position, velocity, angle, angular velocity: every second entry is a velocity.
-        self._velocities, self._seen = velocities, slice(None) if velocities else slice(0, None, 2)
-        self._observation_space = Box(whole.low[self._seen], whole.high[self._seen], dtype=np.float32)  # type: ignore[attr-defined]
+        self._velocities = velocities
+        self._visible = slice(None) if velocities else slice(0, None, 2)
+        self._observation_space = Box(full_space.low[self._visible], full_space.high[self._visible], dtype=np.float32)  # type: ignore[attr-defined]
         self._random = np.random.default_rng()
         self._cycles = 0
 
@@ -70,23 +71,23 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
             # One shared generator: with seed + i per cart, neighboring seeds would share initial states.
             cart.np_random = self._random
             observation = cart.reset()[0]
-            observations[agent] = observation if self._velocities else observation[self._seen]
+            observations[agent] = observation if self._velocities else observation[self._visible]
         return observations, {agent: {} for agent in self.agents}
 
     def step(
         self, actions: dict[str, int]
     ) -> tuple[dict[str, Array], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
         self._cycles += 1
-        late = self._cycles >= self.max_cycles
+        is_last = self._cycles >= self.max_cycles
         observations, rewards, terminations, truncations = {}, {}, {}, {}
         for agent in self.agents:
             observation, reward, fell, _, _ = self._carts[agent].step(actions[agent])
-            observations[agent] = observation if self._velocities else observation[self._seen]
+            observations[agent] = observation if self._velocities else observation[self._visible]
             rewards[agent] = float(reward)
             terminations[agent] = fell
-            truncations[agent] = late and not fell
+            truncations[agent] = is_last and not fell
         infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
-        self.agents = [] if late else [agent for agent in self.agents if not terminations[agent]]
+        self.agents = [] if is_last else [agent for agent in self.agents if not terminations[agent]]
         return observations, rewards, terminations, truncations, infos
 
     def render(self) -> Array:
@@ -107,5 +108,5 @@ def parallel_env(
 def env(
     num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None, velocities: bool = True
 ) -> AECEnv[str, Array, int | None]:
-    """Make the team as an AECEnv, by PettingZoo's conversion."""
+    """Make the team as an AECEnv."""
     return parallel_to_aec(CartPoleTeam(num_agents, max_cycles, render_mode, velocities))

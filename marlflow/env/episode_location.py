@@ -1,4 +1,4 @@
-"""Where in an episode an environment failed, and its own part of the traceback."""
+"""Errors of environments, with episode, env step and the environment's part of the traceback."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ADAPTER_FILES = {str(Path(__file__).with_name(name)) for name in _OWN}
 
 
 class EpisodeLocation:
-    """One environment, the seed of its episode, and the env steps that the episode has begun.
+    """An environment, its episode's seed, and its number of env steps begun.
 
-    `env_steps` is 0 in reset(), and 1 in the episode's first step() and after it.
+    `env_steps` is 0 in reset() and 1 in the first step().
     """
 
     __slots__ = ("env", "env_steps", "name", "seed")
@@ -37,11 +37,11 @@ class EpisodeLocation:
         return text if agent is None else f"{text}, agent {agent!r}"
 
     def broken(self, reason: str, agent: str | None = None) -> EnvironmentFailed:
-        """Make the error for a violation of PettingZoo's contract."""
+        """Make the error for a violation of PettingZoo's API."""
         return EnvironmentFailed(self.words(agent), reason)
 
     def raised(self, error: Exception, doing: str, agent: str | None = None) -> EnvironmentFailed:
-        """Make the error for an exception that the environment raised while `doing`, e.g. `step()`.
+        """Make the error for an exception raised while `doing`, e.g. `step()`.
 
         Raises KeyboardInterrupt instead if the user quit a debugger there.
         """
@@ -64,6 +64,6 @@ def own_traceback(error: Exception) -> str:
 
 
 def environment_name(env: Any) -> str:
-    """Return the name in the environment's metadata, or else its class's."""
+    """Return the name in the environment's metadata, or its class's."""
     metadata = getattr(env, "metadata", None) or {}
     return str(metadata.get("name") or type(getattr(env, "unwrapped", env)).__name__)

@@ -1,4 +1,4 @@
-"""The global state of an environment, `env.state()`, checked for one shape and dtype."""
+"""The global state of an environment, `env.state()`, checked for a constant shape and dtype."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ class GlobalState:
         self._env, self._location = env, location
         self._space: spaces.Box | None = None
         self._encoder: Encoder | None = None
-        self._tried = False
+        self._has_looked = False
 
     @property
     def space(self) -> spaces.Box | None:
-        """An unbounded Box of the state's shape and dtype (float32 for all floats), or None if there is no state.
+        """An unbounded Box of the state's shape and dtype (floats as float32), or None if there is no state.
 
-        Reset first. Raises EnvironmentFailed if state() raises anything but NotImplementedError, PettingZoo's sign of
-        no state.
+        Reset first. Raises EnvironmentFailed if state() raises anything but NotImplementedError.
         """
-        if not self._tried:
-            self._space = self._find()
+        if not self._has_looked:
+            self._space = self._find_space()
             self._encoder = None if self._space is None else Encoder(self._space)
-            self._tried = True
+            self._has_looked = True
         return self._space
 
     def read(self) -> Array:
-        """Return a copy of the state, [*space.shape] in the dtype of the space.
+        """Return a copy of the state, [*space.shape].
 
         Raises EnvironmentFailed if there is no state, its shape changed, it has a NaN, or the dtype cannot hold it.
         """
         if self.space is None or self._encoder is None:
             raise self._location.broken("the environment has no state(), which PettingZoo leaves to it")
-        state = self._called()
+        state = self._call_state()
         try:
             row: Array = self._encoder.stack([state])[0]
         except ObservationOutside as outside:
             raise self._location.broken(f"the {outside.reason.replace('observation', 'state', 1)}") from outside
         return row
 
-    def _find(self) -> spaces.Box | None:
+    def _find_space(self) -> spaces.Box | None:
         # Some environments store an attribute of this name that is no method.
         if not callable(getattr(self._env, "state", None)):
             return None
         try:
-            state = self._called()
+            state = self._call_state()
         except EnvironmentFailed as failure:
+            # PettingZoo's environments without state raise it.
             if isinstance(failure.__cause__, NotImplementedError):
                 return None
             raise
         declared = getattr(self._env, "state_space", None)
         if isinstance(declared, spaces.Box):
-            return _around(declared.shape, np.dtype(declared.dtype))
-        return _around(state.shape, state.dtype)
+            return _unbounded_space(declared.shape, np.dtype(declared.dtype))
+        return _unbounded_space(state.shape, state.dtype)
 
-    def _called(self) -> Array:
+    def _call_state(self) -> Array:
         try:
             state = np.asarray(self._env.state())
         except Exception as error:
@@ -74,8 +74,7 @@ class GlobalState:
         return state
 
 
-def _around(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box:
-    """Return the Box that contains every state of this shape and dtype."""
+def _unbounded_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box:
     if dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, shape, np.float32)
     # States of bools are stored as 0 and 1.

@@ -1,4 +1,4 @@
-"""Makes environments from import paths, as a configuration gives them."""
+"""Makes environments from import paths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXTRAS = {
 }
 
 # Warnings of these modules' environments that their users cannot fix.
-_NOISE: Mapping[str, Sequence[tuple[str, type[Warning]]]] = {
+_KNOWN_WARNINGS: Mapping[str, Sequence[tuple[str, type[Warning]]]] = {
     "pettingzoo": [("The old environment creation API has been deprecated", DeprecationWarning)],
     "pettingzoo.butterfly.cooperative_pong_v6": [(r".*You are calling render method without", UserWarning)],
     "pettingzoo.classic.texas_holdem_no_limit_v6": [(r".*Box (low|high)'s precision lowered by casting", UserWarning)],
@@ -37,14 +37,13 @@ _NOISE: Mapping[str, Sequence[tuple[str, type[Warning]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A wrapper and its arguments, as configured; can be pickled. `name` is for messages."""
+    """A picklable wrapper with its arguments; `name` is for messages."""
 
     name: str
     make: Callable[..., Any]
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, env: Any) -> Any:
-        """Wrap `env`."""
         return self.make(env, **self.arguments)
 
 
@@ -59,7 +58,7 @@ def make_environment(
     try:
         env = factory(**arguments)
     except TypeError as error:
-        refused = f"does not take {_written(arguments)}" if arguments else "cannot be made without arguments"
+        refused = f"does not take {_format_arguments(arguments)}" if arguments else "cannot be made without arguments"
         raise ConfigInvalid([f"environment {target} {refused}: {error}"]) from error
     return wrapped(env, wrappers, target)
 
@@ -67,21 +66,23 @@ def make_environment(
 def wrapped(
     env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str
 ) -> AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]:
-    """Apply `wrappers` to `env`, the first one innermost; `name` is for messages. Raises ConfigInvalid as above."""
+    """Apply `wrappers`, the first one innermost; raises ConfigInvalid. `name` is for messages."""
     if not isinstance(env, AECEnv | ParallelEnv):
         problem = f"{name} makes a {type(env).__name__}, not a PettingZoo AECEnv or ParallelEnv"
-        raise ConfigInvalid([problem + _instead(env)])
+        raise ConfigInvalid([problem + _single_agent_hint(env)])
     for wrapper in wrappers:
-        which = f"wrapper {_wrapper_name(wrapper)} of environment {name}"
+        description = f"wrapper {_wrapper_name(wrapper)} of environment {name}"
         try:
             outer = wrapper(env)
         except ConfigInvalid as error:
-            raise ConfigInvalid([f"{which}: {said}{_masks_first(env, said)}" for said in error.problems]) from error
+            raise ConfigInvalid(
+                [f"{description}: {reason}{_mask_hint(env, reason)}" for reason in error.problems]
+            ) from error
         except Exception as error:
-            said = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise ConfigInvalid([f"{which} raised {said}{_masks_first(env, said)}"]) from error
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise ConfigInvalid([f"{description} raised {reason}{_mask_hint(env, reason)}"]) from error
         if not isinstance(outer, AECEnv | ParallelEnv):
-            raise ConfigInvalid([f"{which} returned {type(outer).__name__}, not an environment"])
+            raise ConfigInvalid([f"{description} returned {type(outer).__name__}, not an environment"])
         env = outer
     return env
 
@@ -90,10 +91,10 @@ def _wrapper_name(wrapper: Callable[[Any], Any]) -> str:
     return wrapper.name if isinstance(wrapper, Wrapper) else getattr(wrapper, "__qualname__", repr(wrapper))
 
 
-def _masks_first(env: Any, said: str) -> str:
-    """Return a hint if a wrapper refused a Dict observation that is only a Dict for its action mask."""
+def _mask_hint(env: Any, reason: str) -> str:
+    # Some Dict observations are only Dicts for their action mask.
     spaces: list[Any] = [env.observation_space(agent) for agent in getattr(env, "possible_agents", ())]
-    if "Dict" in said and any("action_mask" in getattr(space, "spaces", ()) for space in spaces):
+    if "Dict" in reason and any("action_mask" in getattr(space, "spaces", ()) for space in spaces):
         return "; action masks come with its observations, so take them out first: wrappers=[mask_in_info,...]"
     return ""
 
@@ -106,11 +107,11 @@ def import_factory(target: str) -> Callable[..., Any]:
             [f"environment {target!r} is not an import path: write package.module.function, from the folder it is in"]
         )
     # Before the import, which may warn already.
-    _hush(target)
+    _ignore_known_warnings(target)
     try:
         module = importlib.import_module(module_path)
     except ImportError as error:
-        raise ConfigInvalid([_cannot_import(target, module_path, error)]) from error
+        raise ConfigInvalid([_import_problem(target, module_path, error)]) from error
     factory = getattr(module, name, None)
     if factory is None:
         raise ConfigInvalid([f"module {module_path} has no {name!r}{meant(name, sorted(_callables(module)))}"])
@@ -120,7 +121,7 @@ def import_factory(target: str) -> Callable[..., Any]:
     return factory  # type: ignore[no-any-return]
 
 
-def _cannot_import(target: str, module_path: str, error: ImportError) -> str:
+def _import_problem(target: str, module_path: str, error: ImportError) -> str:
     text = f"environment {target} cannot be imported: {error}"
     for prefix, extra in _EXTRAS.items():
         # A missing dependency of the environment's module needs the extra too; a mistyped module name does not.
@@ -138,10 +139,10 @@ def comes_with_an_extra(module: str) -> bool:
     return any(path.partition(".")[0] == module for path in _EXTRAS)
 
 
-def _hush(target: str) -> None:
-    for module, noise in _NOISE.items():
+def _ignore_known_warnings(target: str) -> None:
+    for module, warnings_of_module in _KNOWN_WARNINGS.items():
         if target.startswith(f"{module}."):
-            for message, category in noise:
+            for message, category in warnings_of_module:
                 warnings.filterwarnings("ignore", message, category)
 
 
@@ -162,11 +163,11 @@ def _callables(module: Any) -> list[str]:
     return [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name))]
 
 
-def _written(arguments: Mapping[str, Any]) -> str:
+def _format_arguments(arguments: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
 
 
-def _instead(env: object) -> str:
+def _single_agent_hint(env: object) -> str:
     if hasattr(env, "observation_space") and not hasattr(env, "possible_agents") and hasattr(env, "step"):
         return "; an environment of one agent (gymnasium) is not supported"
     return ""

@@ -11,7 +11,7 @@ from marlflow.env.parallel import ParallelAdapter
 
 
 def open_adapter(env: object, env_index: int = 0, name: str | None = None) -> EnvAdapter:
-    """Return the adapter for `env`; `env` and `name` are for error messages.
+    """Return the adapter for `env`; `env_index` and `name` are for error messages.
 
     Resets the environment once (seed 0) to find its agents and whether `infos` has action masks.
     """

@@ -5,8 +5,8 @@ OpenSpiel: Lanctot et al., "OpenSpiel: A Framework for Reinforcement Learning in
     env = marlflow.env.openspiel.env("leduc_poker")
     env = marlflow.env.openspiel.env("goofspiel(num_cards=4)", {"imp_info": True})
 
-At a simultaneous node players choose in turn without seeing the others' choices; the last choice applies all. Chance is
-sampled inside. All agents terminate together.
+At a simultaneous node players choose in turn, unseen by others, and the last choice applies all. Chance is sampled
+inside.
 """
 
 from __future__ import annotations
@@ -43,16 +43,15 @@ _NOT_PICKLED = ("_game", "_state", "_view")
 
 
 class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
-    """Agents `player_0`, `player_1`, ... of one OpenSpiel game.
+    """Agents `player_0`, `player_1`, ... of one OpenSpiel game; all terminate together.
 
-    An observation is `{"observation": float32 [D], "action_mask": int8 [num_distinct_actions]}`, a vector without
-    bounds, as OpenSpiel's own agents use it; the mask is all zero for players that are not to act. `state()`
-    concatenates all players' observations. Rewards are the differences of OpenSpiel's `returns()`; rewards by chance
-    before the first decision come with the first move.
+    An observation is `{"observation": float32 [D], "action_mask": int8 [num_distinct_actions]}`; the mask is all zero
+    unless it is the player's turn. `state()` concatenates all players' observations. Rewards are differences of
+    `returns()`; those before the first decision come with the first move.
 
-    `observation` selects the game's tensor; None means the information state, which has perfect recall, if the game has
-    one. `max_env_steps` truncates all agents after that many env steps (never between simultaneous choices). Raises
-    ConfigInvalid if the game cannot be played.
+    `observation` selects the game's tensor; by default the information state, which has perfect recall, if there is
+    one. `max_env_steps` truncates all agents (never between simultaneous choices). Raises ConfigInvalid if the game
+    cannot be played.
     """
 
     metadata: dict[str, Any] = {"name": "openspiel", "render_modes": list(_RENDER_MODES)}  # noqa: RUF012  PettingZoo's
@@ -78,7 +77,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         # None until the first reset.
         self._state: Any = None
         self._draws_itself = draws_chance_itself(self._game)
-        self._pays_early = self._game.get_type().reward_model == pyspiel.GameType.RewardModel.REWARDS
+        self._rewards_every_step = self._game.get_type().reward_model == pyspiel.GameType.RewardModel.REWARDS
         self._random = random.Random()
         self._seeded: dict[str, int] = {}
 
@@ -117,55 +116,54 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         self.truncations = dict.fromkeys(agents, False)
         self.infos: dict[str, dict[str, Any]] = {agent: {} for agent in agents}
         self.env_steps = 0
-        self._over = self._paid = False
+        self._over = self._has_rewards = False
         # OpenSpiel's returns() are totals; PettingZoo's rewards are per step.
-        self._issued = [0.0] * len(agents)
+        self._returns_issued = [0.0] * len(agents)
         self._moves: list[int | list[int]] = []
         self._state = self._game.new_initial_state()
-        if self._go_on():
-            self._pay()
+        if self._advance():
+            self._issue_rewards()
         if self.render_mode == "human":
             self.render()
 
     def step(self, action: int | None) -> None:
-        """Apply one action of `agent_selection` (None after the end); raises ValueError if it is illegal."""
         if not self.agents:
             raise ValueError(self._no_game())
         if self._over:
-            self._leave(action)
+            self._take_dead_step(action)
             return
         agent = self.agent_selection
-        move = self._checked(action, agent)
+        move = self._legal_action(action, agent)
         # Rewards show for one step only.
-        if self._paid:
-            self.rewards, self._paid = dict.fromkeys(self.agents, 0.0), False
+        if self._has_rewards:
+            self.rewards, self._has_rewards = dict.fromkeys(self.agents, 0.0), False
         # PettingZoo counts an agent's cumulative reward from its own last action.
         self._cumulative_rewards[agent] = 0.0
         self.env_steps += 1
         # At a simultaneous node choices are collected until the last player has chosen.
-        if self._joint is not None:
-            self._joint[self._player[agent]] = move
-            if self._still_to_choose:
-                self._select(*self._still_to_choose.pop())
+        if self._joint_action is not None:
+            self._joint_action[self._player[agent]] = move
+            if self._choices_left:
+                self._select(*self._choices_left.pop())
                 return
-        self._apply(move if self._joint is None else self._joint)
-        finished = self._go_on()
+        self._apply(move if self._joint_action is None else self._joint_action)
+        finished = self._advance()
         if not finished and self.max_env_steps is not None and self.env_steps >= self.max_env_steps:
             self._end(self.truncations)
-        if finished or self._pays_early:
-            self._pay()
+        if finished or self._rewards_every_step:
+            self._issue_rewards()
         if self.render_mode == "human":
             self.render()
 
     def observe(self, agent: str) -> dict[str, Array]:
         legal = self._legal if agent == self.agent_selection else ()
-        return {"observation": self._seen(self._player[agent]), "action_mask": self._mask(legal)}
+        return {"observation": self._observation(self._player[agent]), "action_mask": self._mask(legal)}
 
     def state(self) -> Array:
-        return np.concatenate([self._seen(player) for player in range(len(self.possible_agents))])
+        return np.concatenate([self._observation(player) for player in range(len(self.possible_agents))])
 
     def moves(self) -> list[int | list[int]]:
-        """Return all moves of this game, chance included: one action, or all players' simultaneous ones."""
+        """Return all moves so far, chance included: one action, or all players' simultaneous ones."""
         return [move if isinstance(move, int) else move[:] for move in self._moves]
 
     def render(self) -> str | None:
@@ -182,17 +180,16 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
 
-    def __setstate__(self, kept: dict[str, Any]) -> None:
-        """Load the game and repeat its moves."""
-        self.__dict__.update(kept)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
         self._load()
         self._state = None
-        if "_moves" in kept:
+        if "_moves" in state:
             self._state, self._moves = self._game.new_initial_state(), []
-            for move in kept["_moves"]:
+            for move in state["_moves"]:
                 self._apply(move)
 
-    def _seen(self, player: int) -> Array:
+    def _observation(self, player: int) -> Array:
         if self._state is None:
             raise ValueError(self._no_game())
         return self._view(self._state, player)
@@ -219,54 +216,52 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         else:
             self._state.apply_actions(move)
 
-    def _go_on(self) -> bool:
-        """Sample chance nodes until a player must decide; return True if the game is over."""
+    def _advance(self) -> bool:
+        # Returns whether the game is over.
         state = self._state
-        self._joint: list[int] | None = None
+        self._joint_action: list[int] | None = None
         while (player := state.current_player()) < 0:
             if player == _CHANCE:
-                self._apply(_drawn(state.chance_outcomes(), self._random.random()))
+                self._apply(_sample_outcome(state.chance_outcomes(), self._random.random()))
             elif player == _TERMINAL:
                 self._end(self.terminations)
                 return True
-            elif self._ask_all():
+            elif self._begin_simultaneous_choice():
                 return False
         self._select(player, state.legal_actions(player))
         return False
 
-    def _ask_all(self) -> bool:
-        """Return whether any player has a choice at a simultaneous node; if none has, apply the node."""
+    def _begin_simultaneous_choice(self) -> bool:
+        # If no player has a choice, the node is applied and False returned.
         players = range(len(self.possible_agents))
         # OpenSpiel expects 0 for players without legal actions.
-        self._joint = [0] * len(players)
+        self._joint_action = [0] * len(players)
         choices = [(player, self._state.legal_actions(player)) for player in reversed(players)]
-        self._still_to_choose = [(player, legal) for player, legal in choices if legal]
-        if not self._still_to_choose:
-            self._apply(self._joint)
-            self._joint = None
+        self._choices_left = [(player, legal) for player, legal in choices if legal]
+        if not self._choices_left:
+            self._apply(self._joint_action)
+            self._joint_action = None
             return False
-        self._select(*self._still_to_choose.pop())
+        self._select(*self._choices_left.pop())
         return True
 
     def _select(self, player: int, legal: list[int]) -> None:
         self.agent_selection, self._legal = self.possible_agents[player], legal
 
     def _end(self, flags: dict[str, bool]) -> None:
-        """Terminate or truncate all agents; only their dead steps remain."""
         for agent in flags:
             flags[agent] = True
         self._over = True
         self._select(0, [])
 
-    def _pay(self) -> None:
-        """Issue as rewards the growth of `returns()` since the last call."""
-        brought = [total - issued for total, issued in zip(self._state.returns(), self._issued, strict=True)]
-        self._issued = [issued + reward for issued, reward in zip(self._issued, brought, strict=True)]
-        self.rewards = dict(zip(self.agents, brought, strict=True))
-        self._paid = True
+    def _issue_rewards(self) -> None:
+        rewards = [total - issued for total, issued in zip(self._state.returns(), self._returns_issued, strict=True)]
+        self._returns_issued = [issued + reward for issued, reward in zip(self._returns_issued, rewards, strict=True)]
+        self.rewards = dict(zip(self.agents, rewards, strict=True))
+        self._has_rewards = True
         self._accumulate_rewards()
 
-    def _leave(self, action: int | None) -> None:
+    def _take_dead_step(self, action: int | None) -> None:
         if action is not None:
             raise ValueError(f"{self.metadata['name']}: the game is over, so step(None) was expected, not {action!r}")
         agent = self.agents.pop(0)
@@ -276,7 +271,7 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
         if self.agents:
             self.agent_selection = self.agents[0]
 
-    def _checked(self, action: int | None, agent: str) -> int:
+    def _legal_action(self, action: int | None, agent: str) -> int:
         try:
             chosen = operator.index(action)  # type: ignore[arg-type]
         except TypeError:
@@ -298,7 +293,7 @@ def env(
     max_env_steps: int | None = None,
     render_mode: RenderMode | None = None,
 ) -> OpenSpielEnv:
-    """Make an OpenSpiel game as an AECEnv, with the arguments of OpenSpielEnv."""
+    """Make an OpenSpiel game as an AECEnv; see OpenSpielEnv."""
     return OpenSpielEnv(game, parameters, observation, max_env_steps, render_mode)
 
 
@@ -306,8 +301,7 @@ def _unbounded(size: int) -> Box:
     return Box(-np.inf, np.inf, (size,), np.float32)
 
 
-def _drawn(outcomes: Iterable[tuple[int, float]], uniform: float) -> int:
-    """Return the outcome of a chance node at which `uniform`, in [0, 1), falls."""
+def _sample_outcome(outcomes: Iterable[tuple[int, float]], uniform: float) -> int:
     outcome = 0
     for candidate, probability in outcomes:
         if probability > 0:

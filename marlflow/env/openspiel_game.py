@@ -28,71 +28,73 @@ _PYTHON_GAMES, _PYTHON_PREFIX = "open_spiel.python.games", "python_"
 
 
 def game_parameters(game: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the parameters in `game` ("goofspiel(num_cards=4)") and `parameters`, with its `name` among them.
+    """Merge the parameters in `game` ("goofspiel(num_cards=4)") and `parameters`, and add `name`.
 
-    Raises ConfigInvalid with every unknown name and every parameter given twice.
+    Raises ConfigInvalid with every unknown name and duplicate parameter.
     """
     if not isinstance(game, str):
         raise ConfigInvalid([f"game must be the name of a game of OpenSpiel, such as 'kuhn_poker', not {game!r}"])
     if not isinstance(parameters, Mapping):
         raise ConfigInvalid([f"parameters must be {{name: value, ...}} or null, not {parameters!r}"])
     try:
-        written = pyspiel.game_parameters_from_string(game)
+        inline = pyspiel.game_parameters_from_string(game)
     except pyspiel.SpielError as error:
         raise ConfigInvalid([f"game {game!r} cannot be read: {_reason(error)}; write name(key=value,...)"]) from error
-    name, known = written.get("name", ""), _registered()
+    name, known = inline.get("name", ""), _registered()
     if name not in known or _PYTHON_PREFIX in f"{game} {parameters}":
         importlib.import_module(_PYTHON_GAMES)
         known = _registered()
     if name not in known:
-        raise ConfigInvalid([f"OpenSpiel has no game {name!r}{_near(name, list(known))}"])
+        raise ConfigInvalid([f"OpenSpiel has no game {name!r}{_suggestion(name, list(known))}"])
     specification = known[name].parameter_specification
     problems = [
-        f"game {name!r} has no parameter {key!r}{_near(key, list(specification))}"
-        for key in [*written, *parameters]
+        f"game {name!r} has no parameter {key!r}{_suggestion(key, list(specification))}"
+        for key in [*inline, *parameters]
         if key not in specification and key != "name"
     ]
     problems += [
-        f"parameter {key!r} is given twice: in game {game!r} and beside it" for key in parameters if key in written
+        f"parameter {key!r} is given twice: in game {game!r} and beside it" for key in parameters if key in inline
     ]
-    if RNG_SEED in written or RNG_SEED in parameters:
+    if RNG_SEED in inline or RNG_SEED in parameters:
         problems.append(f"parameter {RNG_SEED!r} of game {name!r} is set by the seed of each reset; leave it out")
     if problems:
         raise ConfigInvalid(problems)
-    return {key: _fitted(value, specification.get(key)) for key, value in {**written, **parameters}.items()}
+    return {key: _cast_parameter(value, specification.get(key)) for key, value in {**inline, **parameters}.items()}
 
 
 def load_game(parameters: Mapping[str, Any]) -> Any:
     """Return the `pyspiel.Game` of these parameters; raises ConfigInvalid."""
-    rest = {key: value for key, value in parameters.items() if key != "name"}
+    arguments = {key: value for key, value in parameters.items() if key != "name"}
     name = parameters["name"]
     try:
-        return pyspiel.load_game(name, rest)
+        return pyspiel.load_game(name, arguments)
     except Exception as error:
-        given = ", ".join(f"{key}={value!r}" for key, value in rest.items()) or "no parameters"
+        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no parameters"
         raise ConfigInvalid([f"game {name!r} cannot be loaded with {given}: {_reason(error)}"]) from error
 
 
-def tensor_of(game: Any, asked: str | None) -> Tensor:
+def tensor_of(game: Any, requested: str | None) -> Tensor:
     """Return which tensor players of `game` observe; raises ConfigInvalid if it cannot be played."""
     kind, name = game.get_type(), game.get_type().short_name
     provided = [tensor for tensor in _TENSORS if getattr(kind, f"provides_{tensor}_tensor")]
-    problems = [f"game {name!r} {reason}" for reason in _reasons(game, kind)]
-    if asked is not None and asked not in _TENSORS:
-        problems.append(f"observation must be one of {', '.join(_TENSORS)} or null, not {asked!r}")
+    problems = [f"game {name!r} {reason}" for reason in _unsupported_reasons(game, kind)]
+    if requested is not None and requested not in _TENSORS:
+        problems.append(f"observation must be one of {', '.join(_TENSORS)} or null, not {requested!r}")
     elif not provided:
         problems.append(
             f"game {name!r} describes its states to players in words only, and no policy here can read them"
         )
-    elif asked is not None and asked not in provided:
-        problems.append(f"game {name!r} provides no {asked} tensor; leave observation out, or set it to {provided[0]}")
+    elif requested is not None and requested not in provided:
+        problems.append(
+            f"game {name!r} provides no {requested} tensor; leave observation out, or set it to {provided[0]}"
+        )
     if problems:
         raise ConfigInvalid(problems)
-    return asked or provided[0]  # type: ignore[return-value]
+    return requested or provided[0]  # type: ignore[return-value]
 
 
 def view_of(game: Any, tensor: Tensor) -> tuple[View, int]:
-    """Return a function of state and player that returns a new observation, float32 [D], and D.
+    """Return a function from state and player to a new observation, float32 [D], and D.
 
     Raises ConfigInvalid if the game's tensor is empty.
     """
@@ -100,27 +102,27 @@ def view_of(game: Any, tensor: Tensor) -> tuple[View, int]:
     if not size:
         name = game.get_type().short_name
         raise ConfigInvalid([f"game {name!r} announces a tensor of what players see ({tensor}), but it is empty"])
-    written = None
+    observer = None
     # Some games written in Python never write into their tensor.
     if not hasattr(game, "make_py_observer"):
-        written = make_observation(game, pyspiel.IIGObservationType(perfect_recall=tensor == "information_state"))
-    if written is None:
-        return functools.partial(_listed, f"{tensor}_tensor"), size
-    return functools.partial(_written, written.set_from, written.tensor), size
+        observer = make_observation(game, pyspiel.IIGObservationType(perfect_recall=tensor == "information_state"))
+    if observer is None:
+        return functools.partial(_read_listed, f"{tensor}_tensor"), size
+    return functools.partial(_read_written, observer.set_from, observer.tensor), size
 
 
-def _listed(method: str, state: Any, player: int) -> Array:
+def _read_listed(method: str, state: Any, player: int) -> Array:
     return np.array(getattr(state, method)(player), np.float32)
 
 
-def _written(set_from: Callable[[Any, int], None], tensor: Array, state: Any, player: int) -> Array:
-    """Read an observation that the game writes into an array, several times faster than `_listed`."""
+def _read_written(set_from: Callable[[Any, int], None], tensor: Array, state: Any, player: int) -> Array:
+    # The game writes into its own array, which is several times as fast as returning a list.
     set_from(state, player)
     return tensor.copy()
 
 
 def draws_chance_itself(game: Any) -> bool:
-    """Return whether the game samples chance events itself, by `rng_seed`, instead of listing outcomes."""
+    """Return whether the game samples chance events itself, by `rng_seed`."""
     return bool(game.get_type().chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC)
 
 
@@ -128,8 +130,7 @@ def _registered() -> dict[str, Any]:
     return {kind.short_name: kind for kind in pyspiel.registered_games()}
 
 
-def _reasons(game: Any, kind: Any) -> list[str]:
-    """Return why PettingZoo cannot represent `game`, or an episode could not be repeated."""
+def _unsupported_reasons(game: Any, kind: Any) -> list[str]:
     reasons = []
     if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
         reasons.append("is a mean-field game: its players are distributions, not agents")
@@ -143,8 +144,8 @@ def _reasons(game: Any, kind: Any) -> list[str]:
     return reasons
 
 
-def _fitted(value: Any, default: Any) -> Any:
-    """Convert `value` to the type of the parameter's default, which OpenSpiel demands exactly."""
+def _cast_parameter(value: Any, default: Any) -> Any:
+    # OpenSpiel demands the exact type of the default.
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if isinstance(default, dict) and isinstance(value, str):
@@ -152,7 +153,7 @@ def _fitted(value: Any, default: Any) -> Any:
     return value
 
 
-def _near(name: str, known: Sequence[str]) -> str:
+def _suggestion(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if close:
         return f"; did you mean {' or '.join(map(repr, close))}?"

@@ -12,7 +12,7 @@ from marlflow.env.episode_location import EpisodeLocation
 
 
 class ParallelAdapter(AdapterState):
-    """The adapter (`Window`) of a Parallel environment."""
+    """The EnvAdapter of a ParallelEnv."""
 
     def __init__(self, env: Any, location: EpisodeLocation) -> None:
         super().__init__(env, location)
@@ -44,13 +44,14 @@ class ParallelAdapter(AdapterState):
 
     def act(self, actions: Sequence[Any]) -> StepResult:
         live, env, result, location = self._live, self._env, self._result, self._location
-        location.env_steps += 1  # before: what is said of this step, while it runs and when it fails, has its number
+        # Counted before the step, so that errors and reports of hangs during it have its number.
+        location.env_steps += 1
         try:
             stepped = env.step(dict(zip(live, actions, strict=True)))
         except Exception as error:
             raise location.raised(error, "step()") from error
         if not isinstance(stepped, tuple) or len(stepped) != 5:
-            raise location.broken(f"step() returned {_counted(stepped)}; {_FIVE}")
+            raise location.broken(f"step() returned {_describe(stepped)}; {_EXPECTED_RESULT}")
         observations, rewards, terminations, truncations, infos = stepped
         # The common case, in which no agent ends or joins, skips _settle.
         if (
@@ -65,16 +66,16 @@ class ParallelAdapter(AdapterState):
         try:
             result.rewards = [*map(rewards.__getitem__, live)]
         except KeyError as missing:
-            raise location.broken(_UNREWARDED, missing.args[0]) from missing
+            raise location.broken(_NO_REWARD, missing.args[0]) from missing
         try:
             result.observations = [*map(observations.__getitem__, live)]
         except KeyError as missing:
-            raise location.broken(_NOTHING, missing.args[0]) from missing
+            raise location.broken(_NO_OBSERVATION, missing.args[0]) from missing
         if self._any_masked or _has_mask(infos):
             self._split(infos)
         # The same list is safe: later steps replace these lists and never change them.
         result.reward_slots = result.deciding
-        result.ended = _NOBODY
+        result.ended = _NO_ENDS
         result.steady = True
         return result
 
@@ -86,7 +87,6 @@ class ParallelAdapter(AdapterState):
         truncations: Mapping[str, bool],
         infos: Mapping[str, Any],
     ) -> StepResult:
-        """Process a step in which agents may have ended, joined or vanished."""
         result, slots, agents, before = self._result, self._agent_slots.slots, self._env.agents, self._live
         result.steady = False
         result.ended = []
@@ -100,7 +100,7 @@ class ParallelAdapter(AdapterState):
                 final = self._agent_slots.split_final(slots[agent], observations.get(agent), infos.get(agent))
                 result.ended.append(AgentEnd(slots[agent], bool(terminated), not terminated, *final))
             if agent not in rewards and (agent in agents or terminated or truncated):
-                raise self._location.broken(_UNREWARDED, agent)
+                raise self._location.broken(_NO_REWARD, agent)
         self._live, joined = living, []
         if agents != living or self._lingering:
             self._lingering.update(agent for agent in before if agent not in living)
@@ -112,12 +112,11 @@ class ParallelAdapter(AdapterState):
         try:
             result.observations = [*map(observations.__getitem__, self._live)]
         except KeyError as missing:
-            raise self._location.broken(_NOTHING, missing.args[0]) from missing
+            raise self._location.broken(_NO_OBSERVATION, missing.args[0]) from missing
         if self._any_masked or joined or _has_mask(infos):
             self._split(infos)
-        for agent in joined:
-            if agent not in self._lingering:
-                self._agent_slots.check(slots[agent], result.observations[self._live.index(agent)])
+        for agent in [agent for agent in joined if agent not in self._lingering]:
+            self._agent_slots.check(slots[agent], result.observations[self._live.index(agent)])
         return result
 
     def _admit(
@@ -127,33 +126,35 @@ class ParallelAdapter(AdapterState):
         terminations: Mapping[str, bool],
         truncations: Mapping[str, bool],
     ) -> list[str]:
-        """Return the agents that joined; all of `agents` live now, except ended ones that have not left yet."""
-        gone = self._lingering
-        joined = [agent for agent in agents if agent not in before and agent not in gone]
+        lingering = self._lingering
+        joined = [agent for agent in agents if agent not in before and agent not in lingering]
         self._appeared.update([self._agent_slots.slot(agent) for agent in joined])
-        gone.update(agent for agent in joined if terminations.get(agent) or truncations.get(agent))
+        # Agents that joined and ended in one step never act.
+        lingering.update(agent for agent in joined if terminations.get(agent) or truncations.get(agent))
         # An ended agent may join again once it has been out of `agents`.
-        gone.intersection_update(agents)
-        self._live = [agent for agent in agents if agent not in gone]
+        lingering.intersection_update(agents)
+        self._live = [agent for agent in agents if agent not in lingering]
         return joined
 
     def _split(self, infos: Mapping[str, Any]) -> None:
         split, result = self._agent_slots.split, self._result
-        shown = zip(result.deciding, result.observations, self._live, strict=True)
-        seen = [split(slot, observation, infos.get(agent)) for slot, observation, agent in shown]
-        result.observations = [observation for observation, _ in seen]
-        result.masks = [mask for _, mask in seen] if self._any_masked else []
+        deciding = zip(result.deciding, result.observations, self._live, strict=True)
+        pairs = [split(slot, observation, infos.get(agent)) for slot, observation, agent in deciding]
+        result.observations = [observation for observation, _ in pairs]
+        result.masks = [mask for _, mask in pairs] if self._any_masked else []
 
 
 def _has_mask(infos: Mapping[str, Any]) -> bool:
     return any(MASK in info for info in infos.values() if info)
 
 
-def _counted(stepped: Any) -> str:
+def _describe(stepped: Any) -> str:
     return f"{len(stepped)} things" if isinstance(stepped, tuple) else f"a {type(stepped).__name__}"
 
 
-_FIVE = "a ParallelEnv returns 5: observations, rewards, terminations, truncations and infos, a dict by agent each"
-_NOBODY: list[AgentEnd] = []
-_NOTHING = "step() gave no observation for an agent that is in `agents`"
-_UNREWARDED = "step() gave no reward for an agent that was alive before it; give 0.0 where there is none"
+_EXPECTED_RESULT = (
+    "a ParallelEnv returns 5: observations, rewards, terminations, truncations and infos, a dict by agent each"
+)
+_NO_ENDS: list[AgentEnd] = []
+_NO_OBSERVATION = "step() gave no observation for an agent that is in `agents`"
+_NO_REWARD = "step() gave no reward for an agent that was alive before it; give 0.0 where there is none"

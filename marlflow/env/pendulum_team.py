@@ -1,4 +1,4 @@
-"""N independent pendulums, one per agent: swing-up with continuous actions, by gymnasium's Pendulum."""
+"""N independent pendulums, one per agent: gymnasium's Pendulum swing-up, with continuous actions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class PendulumTeam(ParallelEnv[str, Array, Array]):
     """Agents `pendulum_0`, `pendulum_1`, ...; reward from -16.3 to 0 per env step, 0 upright and at rest.
 
     Observations are cosine and sine of the angle from upright and the angular velocity (rad/s): float32 [3]; actions
-    are torques from -2 to 2 newton meters: float32 [1]. All agents are truncated after `max_cycles` env steps. Raises
-    ValueError for arguments out of range.
+    are torques from -2 to 2 N m: float32 [1]. All agents are truncated after `max_cycles` env steps.
     """
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -69,10 +68,10 @@ class PendulumTeam(ParallelEnv[str, Array, Array]):
         for agent in self.agents:
             observation, reward, *_ = self._pendulums[agent].step(actions[agent])
             observations[agent], rewards[agent] = observation, float(reward)
-        late = self._cycles >= self.max_cycles
-        terminations, truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, late)
+        is_last = self._cycles >= self.max_cycles
+        terminations, truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, is_last)
         infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
-        self.agents = [] if late else self.agents
+        self.agents = [] if is_last else self.agents
         return observations, rewards, terminations, truncations, infos
 
     def render(self) -> Array:
@@ -89,5 +88,5 @@ def parallel_env(num_agents: int = 4, max_cycles: int = 200, render_mode: str | 
 
 
 def env(num_agents: int = 4, max_cycles: int = 200, render_mode: str | None = None) -> AECEnv[str, Array, Array | None]:
-    """Make the team as an AECEnv, by PettingZoo's conversion."""
+    """Make the team as an AECEnv."""
     return parallel_to_aec(PendulumTeam(num_agents, max_cycles, render_mode))

@@ -1,4 +1,4 @@
-"""A substitute environment for when only agents and spaces matter."""
+"""A substitute environment for checks of spaces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from marlflow.base.spaces import Spaces
 class SpacesOnlyEnv(ParallelEnv[str, Any, Any]):
     """A ParallelEnv with given `spaces` by agent and an optional global `state_space`.
 
-    Observations are random samples, all actions are legal, rewards are 0, and no agent ends.
+    Observations are random, all actions are legal, rewards are 0, and no agent ends.
     """
 
     metadata = {"name": "stand_in", "render_modes": []}  # noqa: RUF012  (PettingZoo's own way)
@@ -28,8 +28,8 @@ class SpacesOnlyEnv(ParallelEnv[str, Any, Any]):
         self.state_space = state_space
         # Copied because sampling advances a space's random generator.
         self._spaces = {
-            agent: Spaces(copy.deepcopy(one.observation), copy.deepcopy(one.action), one.masked)
-            for agent, one in spaces.items()
+            agent: Spaces(copy.deepcopy(own_spaces.observation), copy.deepcopy(own_spaces.action), own_spaces.masked)
+            for agent, own_spaces in spaces.items()
         }
 
     def observation_space(self, agent: str) -> Any:
@@ -46,11 +46,17 @@ class SpacesOnlyEnv(ParallelEnv[str, Any, Any]):
         self.agents = list(self.possible_agents)
         for spaces in self._spaces.values():
             spaces.observation.seed(seed)
-        return self._observed(), {agent: {} for agent in self.agents}
+        return self._observations(), {agent: {} for agent in self.agents}
 
     def step(self, actions: Any) -> Any:
-        nobody = dict.fromkeys(self.agents, False)
-        return self._observed(), dict.fromkeys(self.agents, 0.0), nobody, nobody, {agent: {} for agent in self.agents}
+        no_ends = dict.fromkeys(self.agents, False)
+        return (
+            self._observations(),
+            dict.fromkeys(self.agents, 0.0),
+            no_ends,
+            no_ends,
+            {agent: {} for agent in self.agents},
+        )
 
     def state(self) -> Array:
         if self.state_space is None:
@@ -58,10 +64,10 @@ class SpacesOnlyEnv(ParallelEnv[str, Any, Any]):
             raise NotImplementedError
         return np.zeros(self.state_space.shape, self.state_space.dtype)
 
-    def _observed(self) -> dict[str, Any]:
-        observed = {agent: self._spaces[agent].observation.sample() for agent in self.agents}
+    def _observations(self) -> dict[str, Any]:
+        observations = {agent: self._spaces[agent].observation.sample() for agent in self.agents}
         for agent in self.agents:
             if self._spaces[agent].masked:
                 mask = np.ones(self._spaces[agent].num_actions, np.int8)
-                observed[agent] = {"observation": observed[agent], "action_mask": mask}
-        return observed
+                observations[agent] = {"observation": observations[agent], "action_mask": mask}
+        return observations

@@ -1,7 +1,4 @@
-"""Wrapper classes behind `wrappers`, one for AEC and one for Parallel.
-
-SuperSuit implements each for one API and converts the other, which processes every observation twice.
-"""
+"""Wrapper classes behind `wrappers`, one for AEC and one for Parallel."""
 
 from __future__ import annotations
 
@@ -24,27 +21,27 @@ _Stepped = tuple[
 _OBSERVATION, _MASK = "observation", "action_mask"
 
 
-def seen(env: Any, change: Change, space_of: SpaceOf) -> Any:
-    """Change each observation, once."""
-    return (_SeenAEC if isinstance(env, AECEnv) else _SeenParallel)(env, change, space_of)
+def change_observations(env: Any, change: Change, space_of: SpaceOf) -> Any:
+    """Apply `change` to each observation once."""
+    return (_ObservationWrapperAEC if isinstance(env, AECEnv) else _ObservationWrapperParallel)(env, change, space_of)
 
 
-def acting(env: Any, change: Change, space: _Space) -> Any:
-    """Give all agents one action space, and convert each action to the agent's own."""
-    return (_ActingAEC if isinstance(env, AECEnv) else _ActingParallel)(env, change, space)
+def change_actions(env: Any, change: Change, space: _Space) -> Any:
+    """Give all agents one action space; `change` converts actions to the agent's own."""
+    return (_ActionWrapperAEC if isinstance(env, AECEnv) else _ActionWrapperParallel)(env, change, space)
 
 
-def mask_apart(env: Any) -> Any:
-    """Move `observation["action_mask"]` to `info["action_mask"]`, and unwrap the observation."""
+def move_mask_to_info(env: Any) -> Any:
+    """Move `observation["action_mask"]` to `info["action_mask"]`."""
     return (_MaskInInfoAEC if isinstance(env, AECEnv) else _MaskInInfoParallel)(env)
 
 
-class _Seen:
-    """Caches observation spaces: PettingZoo demands the same object on every call."""
-
+# One class per API, because converting between the APIs, as SuperSuit does, processes every observation twice.
+class _ObservationWrapper:
     def __init__(self, env: Any, change: Change, space_of: SpaceOf) -> None:
         super().__init__(env)  # type: ignore[call-arg]
         self._change, self._space_of = change, space_of
+        # Cached, because PettingZoo demands the same object on every call.
         self._spaces: dict[str, _Space] = {agent: space_of(agent) for agent in getattr(env, "possible_agents", ())}
 
     def observation_space(self, agent: str) -> _Space:
@@ -53,26 +50,26 @@ class _Seen:
         return self._spaces[agent]
 
 
-class _SeenAEC(_Seen, BaseWrapper):
+class _ObservationWrapperAEC(_ObservationWrapper, BaseWrapper):
     def observe(self, agent: str) -> Any:
         observation = self.env.observe(agent)
         return None if observation is None else self._change(observation, agent)
 
 
-class _SeenParallel(_Seen, BaseParallelWrapper):
+class _ObservationWrapperParallel(_ObservationWrapper, BaseParallelWrapper):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         observations, infos = self.env.reset(seed=seed, options=options)
-        return self._all_as_seen(observations), infos
+        return self._change_all(observations), infos
 
     def step(self, actions: Mapping[str, Any]) -> _Stepped:
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
-        return self._all_as_seen(observations), rewards, terminations, truncations, infos
+        return self._change_all(observations), rewards, terminations, truncations, infos
 
-    def _all_as_seen(self, observations: Mapping[str, Any]) -> dict[str, Any]:
+    def _change_all(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         return {agent: self._change(observation, agent) for agent, observation in observations.items()}
 
 
-class _Acting:
+class _ActionWrapper:
     def __init__(self, env: Any, change: Change, space: _Space) -> None:
         super().__init__(env)  # type: ignore[call-arg]
         self._change, self._space = change, space
@@ -81,47 +78,46 @@ class _Acting:
         return self._space
 
 
-class _ActingAEC(_Acting, BaseWrapper):
+class _ActionWrapperAEC(_ActionWrapper, BaseWrapper):
     def step(self, action: Any) -> None:
         self.env.step(None if action is None else self._change(action, self.env.agent_selection))
 
 
-class _ActingParallel(_Acting, BaseParallelWrapper):
+class _ActionWrapperParallel(_ActionWrapper, BaseParallelWrapper):
     def step(self, actions: Mapping[str, Any]) -> Any:
         return self.env.step({agent: self._change(action, agent) for agent, action in actions.items()})
 
 
 class _MaskInInfoAEC(BaseWrapper):
-    """Puts the mask of the agent to act into its info; its observation is computed once per turn."""
-
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self._turn: tuple[str | None, Any] = (None, None)
+        # The agent to act and its observation, which is computed once per turn.
+        self._observed: tuple[str | None, Any] = (None, None)
 
     def observation_space(self, agent: str) -> Any:
         return self.env.observation_space(agent)[_OBSERVATION]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         self.env.reset(seed=seed, options=options)
-        self._look()
+        self._observe_acting_agent()
 
     def step(self, action: Any) -> None:
         self.env.step(action)
-        self._look()
+        self._observe_acting_agent()
 
-    def _look(self) -> None:
+    def _observe_acting_agent(self) -> None:
         agent = self.env.agent_selection if self.env.agents else None
         observation = None if agent is None else self.env.observe(agent)
         if observation is None:
-            self._turn = (None, None)
+            self._observed = (None, None)
             return
         # Written into the inner environment's own dict, which is what adapters read.
         self.env.infos[agent][_MASK] = observation[_MASK]
-        self._turn = (agent, observation[_OBSERVATION])
+        self._observed = (agent, observation[_OBSERVATION])
 
     def observe(self, agent: str) -> Any:
-        if agent == self._turn[0]:
-            return self._turn[1]
+        if agent == self._observed[0]:
+            return self._observed[1]
         observation = self.env.observe(agent)
         return None if observation is None else observation[_OBSERVATION]
 
@@ -132,32 +128,32 @@ class _MaskInInfoParallel(BaseParallelWrapper):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         observations, infos = self.env.reset(seed=seed, options=options)
-        return self._apart(observations, infos)
+        return self._separate_masks(observations, infos)
 
     def step(self, actions: Mapping[str, Any]) -> _Stepped:
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
-        observations, infos = self._apart(observations, infos)
+        observations, infos = self._separate_masks(observations, infos)
         return observations, rewards, terminations, truncations, infos
 
-    def _apart(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> tuple[Any, Any]:
+    def _separate_masks(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> tuple[Any, Any]:
         masks = {agent: {_MASK: observation[_MASK]} for agent, observation in observations.items()}
         without = {agent: observation[_OBSERVATION] for agent, observation in observations.items()}
         return without, {agent: {**infos.get(agent, {}), **masks.get(agent, {})} for agent in {**infos, **masks}}
 
 
 class BlackDeath(BaseParallelWrapper):
-    """Keeps ended agents, which observe zeros, until all have ended; then each ends as it did."""
+    """Keeps ended agents, observing zeros, until all have ended; then each ends as it did."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self.agents: list[str] = []
         self._living: list[str] = []
-        self._ended: dict[str, tuple[bool, bool]] = {}
+        self._ends: dict[str, tuple[bool, bool]] = {}
         self._masked: dict[str, int] = {}
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         observations, infos = self.env.reset(seed=seed, options=options)
-        self._living, self._ended = list(self.env.agents), {}
+        self._living, self._ends = list(self.env.agents), {}
         self.agents = list(self._living)
         self._masked = {agent: len(info[_MASK]) for agent, info in infos.items() if _MASK in info}
         return observations, infos
@@ -171,27 +167,27 @@ class BlackDeath(BaseParallelWrapper):
             ends = bool(terminations.get(agent)), bool(truncations.get(agent))
             if any(ends) or agent not in self.env.agents:
                 # An agent that left without a flag counts as truncated.
-                self._ended[agent] = ends if any(ends) else (False, True)
-        if back := [agent for agent in self.env.agents if agent in self._ended and agent not in before]:
+                self._ends[agent] = ends if any(ends) else (False, True)
+        if back := [agent for agent in self.env.agents if agent in self._ends and agent not in before]:
             raise RuntimeError(f"agent {back[0]!r} came back after its end, which black_death cannot show")
-        self._living = [agent for agent in self.env.agents if agent not in self._ended]
+        self._living = [agent for agent in self.env.agents if agent not in self._ends]
         self.agents += [agent for agent in self._living if agent not in self.agents]
-        present, over = list(self.agents), not self._living
+        agents, over = list(self.agents), not self._living
         if over:
             self.agents = []
-        ends_of = {agent: self._ended[agent] if over else (False, False) for agent in present}
+        ends_of = {agent: self._ends[agent] if over else (False, False) for agent in agents}
         return (
-            {agent: observations[agent] if agent in observations else self._black(agent) for agent in present},
-            {agent: rewards.get(agent, 0.0) for agent in present},
+            {agent: observations[agent] if agent in observations else self._zeros(agent) for agent in agents},
+            {agent: rewards.get(agent, 0.0) for agent in agents},
             {agent: ends[0] for agent, ends in ends_of.items()},
             {agent: ends[1] for agent, ends in ends_of.items()},
-            {agent: infos[agent] if agent in infos else self._nothing(agent) for agent in present},
+            {agent: infos[agent] if agent in infos else self._ended_info(agent) for agent in agents},
         )
 
-    def _black(self, agent: str) -> Any:
+    def _zeros(self, agent: str) -> Any:
         space = self.env.observation_space(agent)
         return np.zeros(space.shape, space.dtype)
 
-    def _nothing(self, agent: str) -> dict[str, Any]:
-        """Return the info of an ended agent: if it had masks, one that allows everything."""
+    def _ended_info(self, agent: str) -> dict[str, Any]:
+        # All actions of an ended agent are allowed, because it must act until the episode ends.
         return {_MASK: np.ones(self._masked[agent], np.int8)} if agent in self._masked else {}

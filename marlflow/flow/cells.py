@@ -1,7 +1,6 @@
-"""Cells and edges: a compiled plan at run time.
+"""A compiled plan at run time.
 
-A cell is a stage, or several adjacent stages at one place fused into one call. An edge is the bounded buffer between
-two cells. The executor decides which cell fires.
+A cell is a stage, or adjacent stages at one place fused into one call. An edge is the bounded buffer between two cells.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from marlflow.flow.pace import UNLIMITED, PaceLedger
 
 
 class Edge:
-    """Items between two cells, oldest first. `stage` is set for queues and fork branches."""
+    """A bounded buffer of items, oldest first; queues and fork branches have a `stage`."""
 
     __slots__ = (
         "capacity",
@@ -46,13 +45,14 @@ class Edge:
         self.passed = self.rows = 0
 
     def room(self) -> int:
-        """Return how many items fit now without blocking."""
+        """Return how many items fit now."""
+        # Never blocks the producer: items are dropped instead.
         if self.closed or self.full != "wait":
             return self.capacity
         return self.capacity - len(self.items)
 
     def put(self, item: Any) -> None:
-        """Add an item; if full, drop and count the oldest."""
+        """Add an item; if full, drop the oldest."""
         if self.closed:
             self._drop(item)
             return
@@ -67,7 +67,7 @@ class Edge:
         self.rows_dropped += rows_of(item)
 
     def discard(self) -> None:
-        """Drop all items and close, because the consumer has ended."""
+        """Drop all items and close."""
         for item in self.items:
             self._drop(item)
         self.items.clear()
@@ -75,13 +75,13 @@ class Edge:
 
     @property
     def ended(self) -> bool:
-        """Whether the edge is empty and no item will follow."""
+        """Whether no item will follow."""
         return self.closed and not self.items
 
 
 @dataclass(slots=True, eq=False)
 class Gate:
-    """Admits items to one side of a pace; tracks the cells and edges up to the side's end."""
+    """Admits items to one side of a pace."""
 
     ledger: PaceLedger
     side: str
@@ -93,11 +93,11 @@ class Gate:
     edges: list[Edge] = field(default_factory=list)
 
     def under_way(self) -> int:
-        """Return how many items are between the gate and the side's end."""
+        """Return how many items the side holds."""
         return sum([len(edge.items) for edge in self.edges]) + sum([c.in_flight + len(c.pending) for c in self.cells])
 
     def available(self) -> int:
-        """Return how many more items may enter the side now."""
+        """Return how many more items may enter now."""
         permitted = self.ledger.permits(self.side)
         return max(0, permitted - self.under_way()) if permitted else 0
 
@@ -109,7 +109,7 @@ class Gate:
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A running stage, or a fused chain of `stages`. The ends of plans have kind None."""
+    """A running stage, or a fused chain; kind None is a plan's end."""
 
     kind: Kind | None
     stages: list[StageId]
@@ -136,7 +136,7 @@ class Cell:
 
     @property
     def is_plumbing(self) -> bool:
-        """Whether this is a plan's end or a carrier between two buffers, not a declared stage."""
+        """Whether this is a plan's end or a carrier between two buffers."""
         return self.kind is None or self.kind is Kind.QUEUE
 
     @property
@@ -146,7 +146,7 @@ class Cell:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether all its consumers have ended."""
+        """Whether all consumers have ended."""
         return bool(self.outs) and all(edge.discarding for edge in self.outs.values())
 
     def held(self) -> int:
@@ -154,15 +154,15 @@ class Cell:
         return sum(len(edge.items) for edge in self.inboxes) + self.in_flight + len(self.pending)
 
     def room(self) -> int:
-        """Return how many items all its consumers can accept."""
+        """Return how many items fit at every consumer."""
         return min([edge.room() for edge in self.outs.values()], default=UNLIMITED)
 
     def emits(self, index: int) -> bool:
-        """Return whether items of an inbox are emitted."""
+        """Return whether an inbox's items are emitted."""
         return self.emitted_side in (None, self.sides[index][1])
 
     def leave(self) -> bool:
-        """Take ended sides out of their pace and discard unusable input; return whether any changed."""
+        """Leave ended sides' paces and discard unusable input; return whether anything changed."""
         news = False
         for (ledger, side), edge in zip(self.sides, self.inboxes, strict=False):
             if edge.ended and ledger is not None and not ledger.is_over(side):
@@ -178,7 +178,7 @@ class Cell:
         return news
 
     def deliver(self) -> bool:
-        """Move pending items to consumers with room; return whether any moved."""
+        """Move pending items on where there is room; return whether any moved."""
         waiting: deque[tuple[Edge, Any]] = deque()
         for edge, item in self.pending:
             # Nothing empties an edge during this loop, so a full edge stays full and order is kept.
@@ -191,7 +191,7 @@ class Cell:
         return moved
 
     def takeable(self, index: int = 0) -> int:
-        """Return how many items an inbox may release now, limited by its gates."""
+        """Return how many items an inbox's gates release."""
         edge = self.inboxes[index]
         waiting = len(edge.items)
         if waiting and edge.gates:
@@ -199,12 +199,12 @@ class Cell:
         return waiting
 
     def take(self, count: int, index: int = 0) -> list[Any]:
-        """Remove and return the next `count` items of an inbox."""
+        """Remove and return an inbox's next `count` items."""
         items = self.inboxes[index].items
         return [items.popleft() for _ in range(count)]
 
     def waits_for(self) -> str | None:
-        """Return what blocks this cell, in words; None if its edges and gates do not."""
+        """Describe what blocks this cell, if its edges or gates do."""
         full = {str(edge.stage) if edge.stage else "the next stage" for edge in self.outs.values() if edge.room() < 1}
         has_input = any(edge.items for edge in self.inboxes)
         if self.pending:

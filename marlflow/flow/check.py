@@ -1,4 +1,4 @@
-"""Checks of a plan before it runs, reporting all problems at once; `check_pace` checks its paces."""
+"""Checks of a plan before it runs; `check_pace` checks its paces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, consumers, o
 
 
 def problems(plan: AnyPlan) -> list[str]:
-    """Return one sentence per problem of the plan; empty if it can run."""
+    """Return one sentence per problem of the plan."""
     plans, stages, owner = plans_of(plan), all_stages(plan), owners(plan)
     sentences = [f"plan {member.name!r}: {problem}" for member in plans for problem in member.unmet]
     sentences += [*_names(plans, stages, owner), *_calls(stages, owner), *_neighbors(stages, owner)]
@@ -56,10 +56,10 @@ def _neighbors(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
         for before, got in producers(stage.inputs[0]):
             if fits(got, expected):
                 continue
-            mend = bridge(got, expected)
+            suggestion = bridge(got, expected)
             yield (
                 f"stage {stage.name!r} of {_where(stage, owner)} expects {type_name(expected)}, but {before.name!r} "
-                f"gives {type_name(got)}" + (f"; put {mend} between them" if mend else "")
+                f"gives {type_name(got)}" + (f"; put {suggestion} between them" if suggestion else "")
             )
 
 
@@ -67,23 +67,23 @@ def _capacities(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]
     for stage in stages:
         if stage.kind not in (Kind.FORK, Kind.QUEUE):
             continue
-        what = f"{stage.kind.value} {stage.name!r} of {_where(stage, owner)}"
+        subject = f"{stage.kind.value} {stage.name!r} of {_where(stage, owner)}"
         if stage.capacity is None:
-            yield f"{what} has no capacity: say how many items it may hold"
+            yield f"{subject} has no capacity: say how many items it may hold"
         elif stage.capacity < 1:
-            yield f"{what} has a capacity of {stage.capacity}: it would block for every input; give at least 1"
+            yield f"{subject} has a capacity of {stage.capacity}: it would block for every input; give at least 1"
         if stage.full not in ("wait", "drop_oldest"):
-            yield f"{what} is to {stage.full!r} when full; choose 'wait' or 'drop_oldest'"
+            yield f"{subject} is to {stage.full!r} when full; choose 'wait' or 'drop_oldest'"
 
 
 def _uses(plan: AnyPlan, stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
-    taken = consumers(stages)
+    consumers_of = consumers(stages)
     ends = Counter(id(end) for member in plans_of(plan) for end in member.ends().values())
     for stage in stages:
         if stage.kind in (Kind.FORK, Kind.SPLIT):
-            yield from _branch_uses(stage, taken[id(stage)], owner)
+            yield from _branch_uses(stage, consumers_of[id(stage)], owner)
             continue
-        uses = len(taken[id(stage)]) + ends[id(stage)]
+        uses = len(consumers_of[id(stage)]) + ends[id(stage)]
         if uses > 1:
             yield (
                 f"the flow after {stage.name!r} of {_where(stage, owner)} is taken {uses} times: "

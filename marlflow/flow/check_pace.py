@@ -1,4 +1,4 @@
-"""Checks of paces: ratios that would deadlock for every input, or could not be kept exactly."""
+"""Checks of paces: ratios that would deadlock, or could not be exact."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from marlflow.flow.plan import Plan, head_stages, producers
 def pace_problems(plans: tuple[Plan, ...], stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
     """Yield one sentence per problem of a pace."""
     for plan in plans:
-        what = f"plan {plan.name!r}"
+        where = f"plan {plan.name!r}"
         if plan.also and plan.pace is None:
-            yield f"{what} has several flows and no pace: say Freely() or InTurn({_shares(plan.ends())})"
+            yield f"{where} has several flows and no pace: say Freely() or InTurn({_shares(plan.ends())})"
         elif plan.pace is not None:
-            yield from _pace(what, plan.pace, plan.ends())
+            yield from _ratio_problems(where, plan.pace, plan.ends())
     for stage in stages:
         if stage.kind is not Kind.MERGE:
             continue
-        what = f"merge {stage.name!r} of plan {owner[id(stage)]!r}"
+        where = f"merge {stage.name!r} of plan {owner[id(stage)]!r}"
         if stage.emitted_side not in (None, *stage.sides):
-            yield f"{what} is to hand on only {stage.emitted_side!r}, but its sides are {_listed(stage.sides)}"
+            yield f"{where} is to hand on only {stage.emitted_side!r}, but its sides are {_join_names(stage.sides)}"
         if stage.pace is None:
-            yield f"{what} has no pace: say Freely() or InTurn({_shares(stage.sides)})"
+            yield f"{where} has no pace: say Freely() or InTurn({_shares(stage.sides)})"
         else:
-            yield from _pace(what, stage.pace, _sides(stage))
+            yield from _ratio_problems(where, stage.pace, _sides(stage))
 
 
 def paces_of(plan: Plan) -> Iterator[tuple[Pace | None, Mapping[str, Flow[Any]]]]:
-    """Yield the pace of the plan and of each merge, with its sides."""
+    """Yield the paces of the plan and its merges, with their sides."""
     yield plan.pace, plan.ends()
     for stage in plan.stages():
         if stage.kind is Kind.MERGE:
@@ -41,7 +41,7 @@ def paces_of(plan: Plan) -> Iterator[tuple[Pace | None, Mapping[str, Flow[Any]]]
 
 
 def regions(ends: Mapping[str, Flow[Any]]) -> list[Flow[Any]]:
-    """Return the stages between the sides' ends and where the pace holds them back."""
+    """Return the stages from the sides' ends back to where the pace holds them."""
     return [stage for end in ends.values() for stage in _region(end)]
 
 
@@ -49,41 +49,41 @@ def _sides(merge: Flow[Any]) -> dict[str, Flow[Any]]:
     return dict(zip(merge.sides, merge.inputs, strict=True))
 
 
-def _pace(what: str, pace: Pace, ends: dict[str, Flow[Any]]) -> Iterator[str]:
+def _ratio_problems(where: str, pace: Pace, ends: dict[str, Flow[Any]]) -> Iterator[str]:
     if not isinstance(pace, InTurn):
         return
-    yield from (f"{what}: {problem}" for problem in pace.problems())
+    yield from (f"{where}: {problem}" for problem in pace.problems())
     if pace.sides() != frozenset(ends):
         kind = type(pace).__name__
-        yield f"{what}: {kind} is between {_listed(pace.sides())}, but the flows are {_listed(ends)}"
+        yield f"{where}: {kind} is between {_join_names(pace.sides())}, but the flows are {_join_names(ends)}"
         return
     for side, share in pace.shares:
-        given = [hint for _, hint in producers(ends[side])]
-        without = [hint for hint in given if not any(map(_counts_rows, options(hint)))]
-        if isinstance(share, AgentSteps) and without:
+        hints = [hint for _, hint in producers(ends[side])]
+        uncounted = [hint for hint in hints if not any(map(_has_rows, options(hint)))]
+        if isinstance(share, AgentSteps) and uncounted:
             yield (
-                f"{what}: {side!r} is paced in agent steps, but its items ({type_name(without[0])}) have no `rows`: "
+                f"{where}: {side!r} is paced in agent steps, but its items ({type_name(uncounted[0])}) have no `rows`: "
                 "it would earn no turn for any input; end it with a stage that counts, such as Insert"
             )
     for side, end in ends.items():
         for stage in _region(end):
             if stage.kind is Kind.GATHER and not stage.traits.at_most_one:
                 yield (
-                    f"{what}: stage {stage.name!r} of side {side!r} may give several items for one, which breaks the "
+                    f"{where}: stage {stage.name!r} of side {side!r} may give several items for one, which breaks the "
                     "ratio; put it before the fork or queue, or give its operator Traits(at_most_one=True)"
                 )
-    yield from _fork_ratio(what, pace, ends)
+    yield from _fork_problems(where, pace, ends)
 
 
 def _shares(sides: Iterable[str]) -> str:
     return ", ".join(f"{side}=..." for side in sides)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return " and ".join(repr(name) for name in sorted(names))
 
 
-def _counts_rows(hint: Any) -> bool:
+def _has_rows(hint: Any) -> bool:
     kind = get_origin(hint) or hint
     # Unknown types get the benefit of the doubt.
     if kind is Any or not inspect.isclass(kind):
@@ -98,7 +98,7 @@ def _region(end: Flow[Any]) -> list[Flow[Any]]:
     return [end, *(stage for before in end.inputs for stage in _region(before))]
 
 
-def _fork_ratio(what: str, pace: InTurn, ends: dict[str, Flow[Any]]) -> Iterator[str]:
+def _fork_problems(where: str, pace: InTurn, ends: dict[str, Flow[Any]]) -> Iterator[str]:
     # Branches of one blocking fork receive equally many items: with unequal shares one branch fills up and deadlocks.
     shares = {name: share for name, share in pace.shares if isinstance(share, int)}
     forks: dict[int, dict[str, int]] = {}
@@ -113,6 +113,6 @@ def _fork_ratio(what: str, pace: InTurn, ends: dict[str, Flow[Any]]) -> Iterator
         if len(set(sides.values())) > 1:
             ratio = ", ".join(f"{side}={share}" for side, share in sides.items())
             yield (
-                f"{what}: the sides of InTurn({ratio}) are branches of one fork, which bring item for item the same: "
+                f"{where}: the sides of InTurn({ratio}) are branches of one fork, which bring item for item the same: "
                 "it would block for every input; give equal shares, or drop_oldest on the fork"
             )

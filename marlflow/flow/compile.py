@@ -1,4 +1,4 @@
-"""Compilation of a plan into cells and edges: fuses adjacent stages, and puts gates where a pace's sides begin."""
+"""Compilation of a plan into cells and edges: fuses adjacent stages and places gates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TURNS_PER_CALL = 64
 
 @dataclass(slots=True)
 class Network:
-    """A compiled plan: cells, sources first, and ledgers by the name of their pace."""
+    """A compiled plan: cells, sources first, and ledgers by pace name."""
 
     cells: list[Cell] = field(default_factory=list)
     by_plan: dict[str, list[Cell]] = field(default_factory=dict)
@@ -27,12 +27,12 @@ class Network:
     ledgers: dict[str, PaceLedger] = field(default_factory=dict)
 
     def ledgers_of(self, plan: str) -> list[PaceLedger]:
-        """Return the ledgers of a plan's pace and of its merges."""
+        """Return the ledgers of a plan's pace and merges."""
         return [ledger for name, ledger in self.ledgers.items() if name == plan or name.startswith(f"{plan}/")]
 
 
 def compile_plan(plan: AnyPlan) -> Network:
-    """Compile a plan into connected cells."""
+    """Compile a plan into cells."""
     return _Compiler(plan).network
 
 
@@ -44,13 +44,13 @@ class _Compiler:
         self._paths = stage_paths(plan)
         self._cells: dict[int, Cell] = {}
         # One flow per inbox, by the cell's identity.
-        self._fed_by: dict[int, tuple[Flow[Any], ...]] = {}
+        self._inputs: dict[int, tuple[Flow[Any], ...]] = {}
         # By the ledger's identity.
         self._gates: dict[int, list[Gate]] = {}
         for member in plans_of(plan):
-            self._close(member)
+            self._add_ends(member)
 
-    def _close(self, plan: Plan) -> None:
+    def _add_ends(self, plan: Plan) -> None:
         ledger = self._ledger(plan.pace, plan.name)
         for side, end in plan.ends().items():
             edge = self._edge(end)
@@ -114,14 +114,14 @@ class _Compiler:
     # -- cells --------------------------------------------------------------------------------------------------
 
     def _cell(self, flow: Flow[Any]) -> Cell:
-        if (known := self._cells.get(id(flow))) is not None:
-            return known
+        if (cell_of_flow := self._cells.get(id(flow))) is not None:
+            return cell_of_flow
         chain = self._chain(flow)
         first = chain[0]
         calls = [stage.call for stage in chain if stage.call is not None]
         cell = Cell(first.kind, [self._id(stage) for stage in chain], calls)
         self._cells.update((id(stage), cell) for stage in chain)
-        self._fed_by[id(cell)] = first.inputs
+        self._inputs[id(cell)] = first.inputs
         cell.inboxes = [self._edge(before) for before in first.inputs]
         if (place := first.place) is not None:
             cell.call = place.prepare(cell.calls)
@@ -154,9 +154,9 @@ class _Compiler:
         peers = self._gates.setdefault(id(ledger), [])
         gate = Gate(ledger, side, peers)
         peers.append(gate)
-        self._hang(gate, end, edge)
+        self._attach_gate(gate, end, edge)
 
-    def _hang(self, gate: Gate, flow: Flow[Any], edge: Edge) -> None:
+    def _attach_gate(self, gate: Gate, flow: Flow[Any], edge: Edge) -> None:
         if flow.kind in (Kind.BRANCH, Kind.QUEUE):
             edge.gates.append(gate)
             gate.heads.append(edge)
@@ -166,8 +166,8 @@ class _Compiler:
         gate.cells.append(cell)
         if cell.kind is Kind.SOURCE:
             cell.gates.append(gate)
-        for before, inbox in zip(self._fed_by[id(cell)], cell.inboxes, strict=True):
-            self._hang(gate, before, inbox)
+        for before, inbox in zip(self._inputs[id(cell)], cell.inboxes, strict=True):
+            self._attach_gate(gate, before, inbox)
 
 
 def _is_fork_branch(flow: Flow[Any]) -> bool:
@@ -175,7 +175,7 @@ def _is_fork_branch(flow: Flow[Any]) -> bool:
 
 
 def stage_paths(plan: AnyPlan) -> dict[str, str]:
-    """Return each plan's stage names in order on one line, for error messages."""
+    """Return each plan's stage names in order, for error messages."""
     paths: dict[str, list[str]] = {}
     owner = owners(plan)
     for stage in all_stages(plan):

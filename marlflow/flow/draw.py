@@ -1,4 +1,4 @@
-"""Plans rendered as a text tree and as a Mermaid flowchart."""
+"""Plans as a text tree and as a Mermaid flowchart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROW_WIDTH = 88
 
 
 def label(stage: Flow[Any]) -> str:
-    """Return a stage's label: its name, settings and capacity."""
+    """Return a stage's name, settings and capacity."""
     full = "" if stage.full == "wait" else f", {stage.full}"
     if stage.kind is Kind.QUEUE:
         return f"{stage.name}({stage.capacity}{full})"
@@ -33,23 +33,23 @@ def label(stage: Flow[Any]) -> str:
         return f"{stage.name}, {stage.pace}" + (f"; hands on {stage.emitted_side}" if stage.emitted_side else "")
     if stage.kind is Kind.BRANCH:
         return stage.name
-    own_name = stage.description.split("(")[0] == stage.name
-    return stage.description if own_name else f"{stage.name}: {stage.description}"
+    is_default_name = stage.description.split("(")[0] == stage.name
+    return stage.description if is_default_name else f"{stage.name}: {stage.description}"
 
 
 # -- the tree ---------------------------------------------------------------------------------------------------
 
 
 def tree(plan: AnyPlan) -> str:
-    """Render the plan as indented text: a row of stages, then the rows that feed it."""
+    """Render the plan as indented text, each row of stages above its inputs."""
     return "\n".join(_together(plan) if isinstance(plan, Together) else _plan(plan, frozenset()))
 
 
 def _together(plan: Together) -> Iterator[str]:
     yield f"{plan.name}: {_round_text(plan)}"
-    yield from _hung(list(_rows(plan.source, frozenset(), set())), last=not plan.plans)
+    yield from _indented(list(_rows(plan.source, frozenset(), set())), last=not plan.plans)
     for number, member in enumerate(plan.plans, 1):
-        yield from _hung(list(_plan(member, plan.shared)), last=number == len(plan.plans))
+        yield from _indented(list(_plan(member, plan.shared)), last=number == len(plan.plans))
 
 
 def _round_text(plan: Together) -> str:
@@ -58,15 +58,15 @@ def _round_text(plan: Together) -> str:
         return "asynchronous, each worker a round of its own"
     if not waiting:
         return "in rounds that wait for no plan"
-    what = "overlapping the learning of" if plan.rounds.pace == "overlap" else "in lockstep with"
-    return f"in rounds, {what} {', '.join(waiting)}"
+    relation = "overlapping the learning of" if plan.rounds.pace == "overlap" else "in lockstep with"
+    return f"in rounds, {relation} {', '.join(waiting)}"
 
 
 def _plan(plan: Plan, shared: frozenset[int]) -> Iterator[str]:
     yield _heading(plan) + (f"   {plan.pace}" if plan.pace is not None else "")
     ends = plan.ends()
     if len(ends) == 1:
-        yield from _hung(list(_rows(plan.output, shared, set())), last=True)
+        yield from _indented(list(_rows(plan.output, shared, set())), last=True)
     else:
         yield from _sides(ends, shared, set())
 
@@ -79,30 +79,30 @@ def _sides(ends: Mapping[str, Flow[Any]], shared: frozenset[int], drawn: set[int
     width = max(len(side) for side in ends)
     for number, (side, end) in enumerate(ends.items(), 1):
         first, *others = _rows(end, shared, drawn)
-        yield from _hung([f"{side + ':':{width + 1}} {first}", *others], last=number == len(ends))
+        yield from _indented([f"{side + ':':{width + 1}} {first}", *others], last=number == len(ends))
 
 
 def _rows(end: Flow[Any], shared: frozenset[int], drawn: set[int]) -> Iterator[str]:
     row = _row(end, shared)
-    yield from _wrapped(_in_places(row))
-    yield from _below(row[0], shared, drawn)
+    yield from _wrap(_labels_by_place(row))
+    yield from _feeding_rows(row[0], shared, drawn)
 
 
-def _below(head: Flow[Any], shared: frozenset[int], drawn: set[int]) -> Iterator[str]:
+def _feeding_rows(head: Flow[Any], shared: frozenset[int], drawn: set[int]) -> Iterator[str]:
     if head.kind is Kind.MERGE:
         yield from _sides(dict(zip(head.sides, head.inputs, strict=True)), shared, drawn)
     elif head.kind is Kind.BRANCH and id(head.inputs[0]) not in shared:
-        divider = head.inputs[0]
+        splitter = head.inputs[0]
         # A fork or split is drawn once; its other branches refer to it.
-        if id(divider) in drawn:
-            yield f"└── of {divider.name}, above"
+        if id(splitter) in drawn:
+            yield f"└── of {splitter.name}, above"
             return
-        drawn.add(id(divider))
-        first, *others = _rows(divider, shared, drawn)
-        yield from _hung([f"of {first}", *others], last=True)
+        drawn.add(id(splitter))
+        first, *others = _rows(splitter, shared, drawn)
+        yield from _indented([f"of {first}", *others], last=True)
 
 
-def _hung(lines: Sequence[str], last: bool) -> Iterator[str]:
+def _indented(lines: Sequence[str], last: bool) -> Iterator[str]:
     yield ("└── " if last else "├── ") + lines[0]
     yield from (("    " if last else "│   ") + line for line in lines[1:])
 
@@ -118,7 +118,7 @@ def _row(end: Flow[Any], shared: frozenset[int]) -> list[Flow[Any]]:
     return row
 
 
-def _wrapped(labels: Iterable[str]) -> Iterator[str]:
+def _wrap(labels: Iterable[str]) -> Iterator[str]:
     first, *others = labels
     line = first
     for text in others:
@@ -130,7 +130,7 @@ def _wrapped(labels: Iterable[str]) -> Iterator[str]:
     yield line
 
 
-def _in_places(row: Sequence[Flow[Any]]) -> Iterator[str]:
+def _labels_by_place(row: Sequence[Flow[Any]]) -> Iterator[str]:
     for place, stages in groupby(row, key=lambda stage: stage.place):
         labels = " → ".join(label(stage) for stage in stages)
         yield labels if place is None else f"[{labels}] at {place.name}"
@@ -150,7 +150,7 @@ def mermaid(plan: AnyPlan) -> str:
         for stage in drawn:
             if owner[id(stage)] == name:
                 left, right = _SHAPES.get(stage.kind, ("[", "]"))
-                lines.append(f'    {ids[id(stage)]}{left}"{_escaped(_with_place(stage))}"{right}')
+                lines.append(f'    {ids[id(stage)]}{left}"{_escaped(_label_and_place(stage))}"{right}')
         lines.append("  end")
     lines += [f"  {arrow}" for stage in drawn for arrow in _arrows(stage, ids)]
     return "\n".join(lines) + "\n"
@@ -159,10 +159,10 @@ def mermaid(plan: AnyPlan) -> str:
 def _arrows(stage: Flow[Any], ids: Mapping[int, str]) -> Iterator[str]:
     sides = stage.sides or [""] * len(stage.inputs)
     for side, before in zip(sides, stage.inputs, strict=True):
-        divider = before.inputs[0] if before.kind is Kind.BRANCH else before
-        route = str(before.branch) if divider.kind is Kind.SPLIT else ""
+        splitter = before.inputs[0] if before.kind is Kind.BRANCH else before
+        route = str(before.branch) if splitter.kind is Kind.SPLIT else ""
         text = ": ".join(part for part in (route, side) if part)
-        yield f"{ids[id(divider)]} -->" + (f'|"{_escaped(text)}"|' if text else "") + f" {ids[id(stage)]}"
+        yield f"{ids[id(splitter)]} -->" + (f'|"{_escaped(text)}"|' if text else "") + f" {ids[id(stage)]}"
 
 
 def _title(plan: AnyPlan, name: str) -> str:
@@ -172,7 +172,7 @@ def _title(plan: AnyPlan, name: str) -> str:
     return _heading(member) + (f", {member.pace}" if member.pace is not None else "")
 
 
-def _with_place(stage: Flow[Any]) -> str:
+def _label_and_place(stage: Flow[Any]) -> str:
     place = stage.place
     return f"{label(stage)}\nat {place.name}" if place is not None else label(stage)
 

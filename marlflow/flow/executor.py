@@ -1,8 +1,4 @@
-"""The executor: an asyncio loop that moves items through a plan without polling.
-
-Each sweep visits the cells in a fixed order, from the ends to the sources: items are consumed before more are made, and
-with synchronous operators runs are deterministic.
-"""
+"""The executor: an asyncio loop that moves items through a plan without polling."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from marlflow.flow.metering import stage_metrics
 from marlflow.flow.meters import Condition, Hook
 from marlflow.flow.operators import BeginsAhead
 from marlflow.flow.plan import AnyPlan, Together
-from marlflow.flow.rest import Rest
+from marlflow.flow.round_pause import RoundPause
 from marlflow.flow.state import ConvertItem, load_network_state, network_state
 
 SETTLE_S = 60.0
@@ -35,9 +31,8 @@ _SWEEPS_AT_ONCE = 100
 class Executor:
     """Runs a plan: `await executor.run()`, or `executor.run_sync()` from synchronous code.
 
-    `on_output(plan name, item)` receives each output of a plan. Raises PlanInvalid at construction, StageFailed when an
-    operator raises, Stalled on deadlock; exceptions of hooks and `on_output` propagate unchanged. `between_rounds` can
-    pause the plan before a round of the shared stream (see Rest).
+    `on_output(plan name, item)` receives each output. Raises PlanInvalid at construction, StageFailed when an operator
+    raises, Stalled on deadlock; exceptions of hooks and `on_output` propagate. `between_rounds`: see RoundPause.
     """
 
     def __init__(
@@ -50,7 +45,7 @@ class Executor:
         plan.check()
         self._network = compile_plan(plan)
         self._firing = Firing(on_output or _ignore, hooks)
-        self._rest = Rest(between_rounds)
+        self._pause = RoundPause(between_rounds)
         self._metered_before: dict[str, dict[str, Any]] = {}
         members = plan.plans if isinstance(plan, Together) else ()
         self._plans = (plan.name, *(member.name for member in members))
@@ -67,8 +62,9 @@ class Executor:
         # Not with other unpaced sources: those can always move, so the round would never start.
         others = [cell for cell in self._network.cells if cell.kind is Kind.SOURCE and cell not in self._shared]
         all_held = all(cell.gates for cell in others)
-        self._last_in_line = [cell for cell in self._shared if cell.kind is Kind.SOURCE] if all_held else []
-        # From the ends to the sources; plans that the next round waits for come first.
+        self._fires_last = [cell for cell in self._shared if cell.kind is Kind.SOURCE] if all_held else []
+        # From the ends to the sources, so that items are consumed before more are made; plans that the next round waits
+        # for come first. The order is fixed, so runs with synchronous operators are deterministic.
         self._order = list(reversed(self._network.cells))
         self._order.sort(key=lambda cell: cell.stages[0].plan not in waiting)
 
@@ -89,7 +85,7 @@ class Executor:
     async def _loop(self) -> None:
         firing, sweeps = self._firing, 0
         while True:
-            firing.landed.clear()
+            firing.call_done.clear()
             moved = firing.failure is None and self._sweep()
             if firing.failure is not None:
                 raise firing.failure
@@ -98,10 +94,10 @@ class Executor:
                 if firing.in_flight or sweeps % _SWEEPS_AT_ONCE == 0:
                     await asyncio.sleep(0)
             elif firing.in_flight:
-                self._look()
-                await firing.landed.wait()
-            elif self._rest.is_wanted:
-                self._rest.reached()
+                self._update_clocks()
+                await firing.call_done.wait()
+            elif self._pause.is_wanted:
+                self._pause.reached()
             elif all(cell.ended for cell in self._order):
                 return
             else:
@@ -110,7 +106,7 @@ class Executor:
                 raise Stalled([(str(cell.stages[0]), self._waits_for(cell)) for cell in stuck])
 
     def run_sync(self) -> None:
-        """Run from synchronous code, in a thread if an event loop is running (as in a notebook)."""
+        """Run from synchronous code, also inside a running event loop (as in a notebook)."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -143,15 +139,15 @@ class Executor:
         return None
 
     def stop(self) -> None:
-        """End every source when its pace is next at rest; items in progress are finished."""
+        """End each source when its pace is next at rest; finish items in progress."""
         self._stopping.update(self._plans)
         self._ending = True
 
     def end_plan(self, name: str) -> None:
         """Drop (and count) the plan's queued items from the shared stream; finish its other items.
 
-        Its own sources end as in `stop`. After the last plan the shared source ends too. Raises PlanInvalid if there is
-        no such plan.
+        Its own sources end as in `stop`; the shared source ends with the last plan. Raises PlanInvalid for unknown
+        names.
         """
         if name not in self._plans:
             raise PlanInvalid([f"no plan is named {name!r}; there are {', '.join(map(repr, self._plans))}"])
@@ -170,12 +166,12 @@ class Executor:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def meters(self) -> dict[str, dict[str, Any]]:
-        """Return each stage's metrics so far, by `plan/stage`. Buffers have no times."""
-        self._look()
+        """Return each stage's metrics by `plan/stage`; buffers have no times."""
+        self._update_clocks()
         return stage_metrics(self._network, self._metered_before)
 
     def held(self) -> dict[str, int]:
-        """Return the number of items at each stage, for tests of bounds and conservation."""
+        """Return the number of items at each stage, for tests of conservation."""
         counts: dict[str, int] = {}
         for cell in self._network.cells:
             stage = str(cell.stages[0])
@@ -183,22 +179,22 @@ class Executor:
         return counts
 
     def state(self, save_item: ConvertItem) -> dict[str, Any]:
-        """Return paces, waiting items (converted by `save_item`) and metrics as plain data; call at rest."""
+        """Return paces, waiting items (by `save_item`) and metrics as plain data; call at rest."""
         return {**network_state(self._network, save_item), "meters": self.meters()}
 
     def load_state(self, state: Mapping[str, Any], restore_item: ConvertItem) -> None:
-        """Restore `state` before `run`; raises CheckpointUnusable if it belongs to a different plan."""
+        """Restore `state` before `run`; raises CheckpointUnusable for another plan's."""
         load_network_state(self._network, state, restore_item)
         self._metered_before = {stage: dict(metrics) for stage, metrics in state["meters"].items()}
         self._ending = True
 
     def reapply_starts(self, plan: str) -> None:
-        """Apply `starts` of a plan's paces again after its store was lost; earned turns remain available."""
+        """Apply `starts` again after the plan's store was lost; keeps earned turns."""
         for ledger in self._network.ledgers_of(plan):
             ledger.reapply_starts()
 
     def rejoin(self, plan: str) -> None:
-        """Let a plan that had ended take part again; call after `load_state`."""
+        """Readmit a plan that had ended; call after `load_state`."""
         for ledger in self._network.ledgers_of(plan):
             ledger.rejoin()
 
@@ -211,7 +207,7 @@ class Executor:
                 continue
             if cell.pending and cell.deliver():
                 moved = True
-            if not (moved and cell in self._last_in_line) and self._fire(cell):
+            if not (moved and cell in self._fires_last) and self._fire(cell):
                 moved = True
                 if firing.failure is not None:
                     return True
@@ -251,7 +247,7 @@ class Executor:
             return False
         if self._ending and (cell.is_abandoned or self._is_over(cell)):
             return False
-        if not self._may_begin_now(cell):
+        if not self._may_fire(cell):
             return False
         self._firing.call(cell, [None] * (count if cell.call is not None else 1))
         return True
@@ -287,16 +283,16 @@ class Executor:
         waiting = sum(cell.held() - cell.in_flight for cell in cells)
         return waiting == 0 and sum(cell.in_flight for cell in cells) <= 1
 
-    def _may_begin_now(self, source: Cell) -> bool:
+    def _may_fire(self, source: Cell) -> bool:
         if source in self._shared:
-            if not self._rest.permits_round():
+            if not self._pause.permits_round():
                 # Items that the source has started ahead of time must be collected before the plan can rest.
                 operator = source.calls[0].operator
                 return isinstance(operator, BeginsAhead) and operator.under_way > 0
-            self._rest.has_begun()
+            self._pause.has_begun()
             return True
         # With nested paces, the outermost must be at rest.
-        return not (self._rest.is_wanted and (not source.gates or source.gates[-1].may_stop()))
+        return not (self._pause.is_wanted and (not source.gates or source.gates[-1].may_stop()))
 
     # -- ending -------------------------------------------------------------------------------------------------
 
@@ -308,7 +304,6 @@ class Executor:
         return not source.gates or source.gates[-1].may_stop()
 
     def _has_ended(self, cell: Cell) -> bool:
-        """End the cell if it can emit nothing more; return whether it did."""
         if cell.in_flight or cell.pending:
             return False
         if cell.kind is Kind.SOURCE:
@@ -317,7 +312,7 @@ class Executor:
             over = all(edge.ended for edge in cell.inboxes)
         if not over:
             return False
-        if cell.kind is Kind.GATHER and cell.stages[0].plan in self._closed and self._firing.hand_over(cell):
+        if cell.kind is Kind.GATHER and cell.stages[0].plan in self._closed and self._firing.flush(cell):
             return True
         cell.ended = True
         cell.clock.turn(Condition.ENDED, time.perf_counter())
@@ -329,7 +324,7 @@ class Executor:
 
     # -- waiting ------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _update_clocks(self) -> None:
         # The clocks start in `run`.
         if not self._has_begun:
             return
@@ -338,10 +333,10 @@ class Executor:
             cell.clock.turn(condition(cell), now_s)
 
     def _waits_for(self, cell: Cell) -> str:
-        if (known := cell.waits_for()) is not None:
-            return known
-        tired = [name for name in self._waited_for if not self._has_rested(name)]
-        return " and ".join(f"plan {name!r} to come to rest" for name in tired) or "the round before to be taken up"
+        if (blocker := cell.waits_for()) is not None:
+            return blocker
+        busy = [name for name in self._waited_for if not self._has_rested(name)]
+        return " and ".join(f"plan {name!r} to come to rest" for name in busy) or "the round before to be taken up"
 
 
 def _ignore(plan: str, item: Any) -> None: ...

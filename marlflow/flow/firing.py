@@ -1,4 +1,4 @@
-"""Firing a cell: calling operators, delivering and metering results, calling hooks."""
+"""Calls of operators, with delivery, metering and hooks."""
 
 from __future__ import annotations
 
@@ -28,61 +28,65 @@ class Firing:
         # Whether any source has ended by itself.
         self.exhausted = False
         self.failure: BaseException | None = None
-        self.landed = asyncio.Event()
+        self.call_done = asyncio.Event()
 
     def call(self, cell: Cell, items: list[Any]) -> None:
-        """Call a `then` or source with items (None per turn of a source), awaiting it if necessary."""
-        began_s = self._begin(cell, len(items))
+        """Call a `then` or source with items (None per turn of a source)."""
+        began_s = self._start(cell, len(items))
         try:
             result = cell.call(items) if cell.call is not None else cell.calls[0](items[0])
             if hasattr(type(result), "__await__"):
                 awaited: asyncio.Future[Any] = asyncio.ensure_future(result)
                 cell.in_flight = len(items)
                 self.in_flight += 1
-                awaited.add_done_callback(partial(self._land, cell, len(items), began_s))
+                awaited.add_done_callback(partial(self._complete, cell, len(items), began_s))
                 return
         except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage and raised
-            self._raised(cell, error)
+            self._fail(cell, error)
             return
         self._finish(cell, len(items), result, began_s)
 
     def divide(self, cell: Cell, item: Any) -> None:
-        """Pass one item to a gather or split; deliver the results as far as there is room."""
-        began_s = self._begin(cell, 1)
+        """Pass one item to a gather or split; deliver results while there is room."""
+        began_s = self._start(cell, 1)
         operator = cell.calls[0].operator
         try:
-            gives = [(None, part) for part in operator.add(item)] if cell.kind is Kind.GATHER else list(operator(item))
+            results = (
+                [(None, part) for part in operator.add(item)] if cell.kind is Kind.GATHER else list(operator(item))
+            )
             rows = 0
-            for branch, part in gives:
+            for branch, part in results:
                 if branch not in cell.outs:
                     raise KeyError(f"it routed an item to {branch!r}; its branches are {sorted(map(str, cell.outs))}")
                 cell.pending.append((cell.outs[branch], part))
                 rows += rows_of(part)
         except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage and raised
-            self._raised(cell, error)
+            self._fail(cell, error)
             return
+        # Results that do not fit yet stay in `pending`.
         cell.deliver()
-        self._record(cell, len(gives), [StageTimes(began_s, time.time(), rows)])
+        self._record(cell, len(results), [StageTimes(began_s, time.time(), rows)])
 
-    def hand_over(self, cell: Cell) -> bool:
-        """Flush a gather's remainder at the end of its input; return whether there was any."""
+    def flush(self, cell: Cell) -> bool:
+        """Flush a gather's remainder; return whether there was any."""
         operator = cell.calls[0].operator
-        rest = operator.rest() if isinstance(operator, GivesRest) else ()
-        cell.pending.extend((cell.outs[None], part) for part in rest)
-        if rest:
+        remainder = operator.rest() if isinstance(operator, GivesRest) else ()
+        cell.pending.extend((cell.outs[None], part) for part in remainder)
+        if remainder:
             now = time.time()
-            self._record(cell, len(rest), [StageTimes(now, now, sum(map(rows_of, rest)))])
-        return bool(rest)
+            self._record(cell, len(remainder), [StageTimes(now, now, sum(map(rows_of, remainder)))])
+        return bool(remainder)
 
     def copy(self, cell: Cell, items: list[Any]) -> None:
-        """Copy each item to every consumer: a fork, or a carrier between two buffers."""
+        """Copy each item to every consumer."""
+        # Carriers between two buffers are not metered.
         if not cell.is_plumbing:
-            self._begin(cell, len(items))
+            self._start(cell, len(items))
         for item in items:
             for edge in cell.outs.values():
                 edge.put(item)
         if not cell.is_plumbing:
-            self._pass(cell, items)
+            self._record_passed(cell, items)
 
     def take_side(self, cell: Cell, index: int) -> None:
         """Take one item from a side, for a merge or a plan's end."""
@@ -91,37 +95,38 @@ class Firing:
         if ledger is not None:
             ledger.took(side, rows_of(items[0]))
         if cell.kind is Kind.MERGE:
-            self._begin(cell, 1)
+            self._start(cell, 1)
             emitted = items if cell.emits(index) else []
             for item in emitted:
                 cell.outs[None].put(item)
-            self._pass(cell, emitted)
+            self._record_passed(cell, emitted)
         elif side == "output":
             self._on_output(cell.stages[0].plan, items[0])
 
     async def settle(self, limit_s: float) -> None:
-        """Wait up to `limit_s` seconds for calls in flight, so that none outlives a failure."""
+        """Wait up to `limit_s` seconds for calls in flight."""
+        # No call may outlive a failure.
         deadline = time.monotonic() + limit_s
         while self.in_flight and (left_s := deadline - time.monotonic()) > 0:
-            self.landed.clear()
+            self.call_done.clear()
             try:
-                await asyncio.wait_for(self.landed.wait(), left_s)
+                await asyncio.wait_for(self.call_done.wait(), left_s)
             except TimeoutError:
                 return
 
     # -- landing ------------------------------------------------------------------------------------------------
 
-    def _land(self, cell: Cell, turns: int, began_s: float, done: asyncio.Future[Any]) -> None:
+    def _complete(self, cell: Cell, turns: int, began_s: float, future: asyncio.Future[Any]) -> None:
         cell.in_flight = 0
         self.in_flight -= 1
-        self.landed.set()
-        if done.cancelled():
-            self._raised(cell, asyncio.CancelledError("the call was cancelled"))
-        elif (error := done.exception()) is not None:
-            self._raised(cell, error)
+        self.call_done.set()
+        if future.cancelled():
+            self._fail(cell, asyncio.CancelledError("the call was cancelled"))
+        elif (error := future.exception()) is not None:
+            self._fail(cell, error)
         else:
             try:
-                self._finish(cell, turns, done.result(), began_s)
+                self._finish(cell, turns, future.result(), began_s)
             except Exception as error:  # noqa: BLE001  a hook's; the loop raises it, since a callback has no caller
                 self.failure = self.failure or error
 
@@ -131,7 +136,7 @@ class Firing:
             try:
                 rows = rows_of(result)
             except Exception as error:  # noqa: BLE001  the item's `rows` raised
-                self._raised(cell, error)
+                self._fail(cell, error)
                 return
             out.put(result)
             self._record(cell, 1, [StageTimes(began_s, time.time(), rows)])
@@ -144,13 +149,13 @@ class Firing:
         if cell.kind is Kind.SOURCE and missing > 0:
             cell.exhausted = self.exhausted = True
         elif missing:
-            self._raised(cell, ValueError(f"its place returned {outputs} outputs for {turns} items"))
+            self._fail(cell, ValueError(f"its place returned {outputs} outputs for {turns} items"))
             return
         for item in outcome.outputs:
             out.put(item)
         self._record(cell, outputs, outcome.times)
 
-    def _raised(self, cell: Cell, error: BaseException) -> None:
+    def _fail(self, cell: Cell, error: BaseException) -> None:
         # A fused call says which of its operators raised; the end of a flow counts only from its source.
         position, cause = 0, error
         if isinstance(error, OperatorRaised):
@@ -159,11 +164,11 @@ class Firing:
             cell.exhausted = self.exhausted = True
             cell.clock.turn(condition(cell), time.perf_counter())
         elif self.failure is None:
-            self.failure = named(cell.stages[position], cause)
+            self.failure = stage_failure(cell.stages[position], cause)
 
     # -- metering -----------------------------------------------------------------------------------------------
 
-    def _begin(self, cell: Cell, items: int) -> float:
+    def _start(self, cell: Cell, items: int) -> float:
         for hook in self._hooks:
             for stage in cell.stages:
                 hook.before(stage, items)
@@ -171,7 +176,7 @@ class Firing:
         cell.clock.turn(Condition.BUSY, now_s)
         return time.time()
 
-    def _pass(self, cell: Cell, items: Sequence[Any]) -> None:
+    def _record_passed(self, cell: Cell, items: Sequence[Any]) -> None:
         now = time.time()
         self._record(cell, len(items), [StageTimes(now, now, sum(rows_of(item) for item in items))])
 
@@ -179,12 +184,12 @@ class Firing:
         now_s = time.perf_counter()
         cell.clock.called_s += now_s - cell.clock.call_began_s
         cell.clock.turn(condition(cell), now_s)
-        for stage, meter, spent in zip(cell.stages, cell.meters, times, strict=True):
+        for stage, meter, stage_times in zip(cell.stages, cell.meters, times, strict=True):
             meter.items += items
-            meter.rows += spent.rows
-            meter.busy_s += max(0.0, spent.ended_s - spent.began_s)
+            meter.rows += stage_times.rows
+            meter.busy_s += max(0.0, stage_times.ended_s - stage_times.began_s)
             for hook in self._hooks:
-                hook.after(stage, items, spent)
+                hook.after(stage, items, stage_times)
 
 
 def condition(cell: Cell) -> Condition:
@@ -198,8 +203,8 @@ def condition(cell: Cell) -> Condition:
     return Condition.STARVED
 
 
-def named(stage: StageId, cause: BaseException) -> StageFailed:
-    """Return a StageFailed that names stage and plan; the traceback starts in the user's code."""
+def stage_failure(stage: StageId, cause: BaseException) -> StageFailed:
+    """Return a StageFailed whose traceback starts in user code."""
     reason = str(cause) if isinstance(cause, MarlflowError | OperatorRaised) else f"{type(cause).__name__}: {cause}"
     if isinstance(cause, RuntimeError) and isinstance(cause.__cause__, StopIteration | StopAsyncIteration):
         reason += "; a source that is awaited ends its flow by raising EndOfFlow"

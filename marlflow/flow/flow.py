@@ -26,7 +26,7 @@ Full = Literal["wait", "drop_oldest"]
 
 
 class Kind(Enum):
-    """How a stage maps input items to output items."""
+    """How a stage maps input to output items."""
 
     SOURCE = "source"
     THEN = "then"
@@ -40,7 +40,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Flow(Generic[T]):
-    """A stage of the dataflow graph and its output stream. Flows compare by identity."""
+    """A stage and its output stream; compared by identity."""
 
     kind: Kind
     name: str
@@ -61,12 +61,12 @@ class Flow(Generic[T]):
 
     @property
     def operator(self) -> Any:
-        """The operator, if there is one."""
+        """The operator, if any."""
         return None if self.call is None else self.call.operator
 
     @property
     def at(self) -> Any:
-        """The learner or replay that the stage runs at; None: the driver."""
+        """The learner or replay that the stage runs at, if any."""
         return None if self.call is None else self.call.at
 
     @property
@@ -76,7 +76,7 @@ class Flow(Generic[T]):
 
     @property
     def traits(self) -> Traits:
-        """The operator's traits, including item types; the defaults if there is no operator."""
+        """The operator's traits, including item types."""
         return NO_TRAITS if self.call is None else self.call.traits
 
     @overload
@@ -109,14 +109,13 @@ class Flow(Generic[T]):
     ) -> Flow[Any]:
         """Apply `operator` to each item: one output per input.
 
-        The stage runs where `at` lives, and an operator with two parameters receives `at`. A plain function cannot
-        declare its own `traits`.
+        The stage runs where `at` lives; operators with two parameters receive `at`. `traits` are for plain functions.
         """
         call = stage_call(operator, at, traits)
         return Flow(Kind.THEN, name or name_of(operator), (self,), call, description=describe(operator))
 
     def gather(self, operator: GatherOperator[T, U], *, name: str | None = None) -> Flow[U]:
-        """Combine items: each output appears when the operator completes it. Runs on the driver."""
+        """Combine items on the driver, as the operator decides."""
         call = StageCall(operator, None, traits_of(operator, None, "add", None), passes_at=False)
         return Flow(Kind.GATHER, name or name_of(operator), (self,), call, description=describe(operator))
 
@@ -127,7 +126,7 @@ class Flow(Generic[T]):
         *,
         name: str | None = None,
     ) -> Mapping[Hashable, Flow[U]]:
-        """Route items to the branches that the operator names; one flow per branch. Runs on the driver."""
+        """Route items on the driver to branches named by the operator."""
         call = StageCall(operator, None, traits_of(operator, None, "route", None), passes_at=False)
         name = name or name_of(operator)
         stage: Flow[Any] = Flow(
@@ -140,7 +139,7 @@ class Flow(Generic[T]):
     ) -> tuple[Flow[T], ...]:
         """Send every item to each of `copies` branches.
 
-        Each branch buffers `capacity` items. A full branch blocks the fork (back pressure) or drops its oldest item.
+        A full branch, of `capacity` items, blocks the fork (back pressure) or drops its oldest item.
         """
         stage: Flow[T] = Flow(Kind.FORK, name, (self,), branches=tuple(range(copies)), capacity=capacity, full=full)
         return tuple(
@@ -148,11 +147,11 @@ class Flow(Generic[T]):
         )
 
     def queue(self, capacity: int | None = None, full: Full = "wait", name: str = "queue") -> Flow[T]:
-        """Buffer up to `capacity` items, so that producer and consumer can run at different speeds."""
+        """Buffer up to `capacity` items, decoupling producer and consumer."""
         return Flow(Kind.QUEUE, name, (self,), capacity=capacity, full=full)
 
     def only(self, side: str) -> Flow[T]:
-        """Return this merge emitting only the items of one side; the others still count towards the pace."""
+        """Return this merge emitting only one side's items; the others still count towards the pace."""
         return replace(self, emitted_side=side)
 
     def named(self, name: str) -> Flow[T]:
@@ -160,7 +159,7 @@ class Flow(Generic[T]):
         return replace(self, name=name)
 
     def upstream(self) -> Iterator[Flow[Any]]:
-        """Yield this stage and all that feed it, once each, in topological order."""
+        """Yield this stage and all that feed it, topologically sorted."""
         seen: set[int] = set()
 
         def visit(flow: Flow[Any]) -> Iterator[Flow[Any]]:
@@ -193,14 +192,15 @@ def source(
 def source(
     operator: Callable[..., Any], *, at: Any = None, name: str | None = None, traits: Traits | None = None
 ) -> Flow[Any]:
-    """Make a flow without input, whose operator makes each item and raises StopIteration or EndOfFlow at its end.
+    """Make a flow from an operator that returns one item per call.
 
-    The stage runs where `at` lives, and an operator with one parameter receives `at`.
+    It ends by raising StopIteration or EndOfFlow. The stage runs where `at` lives; operators with a parameter receive
+    `at`.
     """
     call = stage_call(operator, at, traits, is_source=True)
     return Flow(Kind.SOURCE, name or name_of(operator), call=call, description=describe(operator))
 
 
 def merge(pace: Pace | None = None, name: str = "merge", **sides: Flow[Any]) -> Flow[Any]:
-    """Interleave several flows into one, as the pace prescribes."""
+    """Interleave several flows as the pace prescribes."""
     return Flow(Kind.MERGE, name, tuple(sides.values()), pace=pace, sides=tuple(sides))

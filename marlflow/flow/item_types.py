@@ -1,4 +1,4 @@
-"""Item types read from operators' annotations, and whether one type is compatible with another."""
+"""Item types from operators' annotations, and their compatibility."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin
 
 
 class Bridged(Protocol):
-    """A type that names the stages that make it from other types; `check()` suggests them."""
+    """A type that names the stages that make it from other types, for suggestions."""
 
     made_from: ClassVar[Mapping[str, str]]
 
 
 def annotated_input(operator: Any, method: str = "__call__") -> Any:
-    """Return the operator's input item type, or Any if not annotated."""
+    """Return the operator's input item type, or Any."""
     function, bound = _function(operator, method)
     if function is None:
         return Any
@@ -26,18 +26,18 @@ def annotated_input(operator: Any, method: str = "__call__") -> Any:
 
 
 def annotated_output(operator: Any, method: str = "__call__") -> Any:
-    """Return the operator's output item type, inside an awaitable or list; Any if not annotated."""
-    result = _returned(operator, method)
-    return _without_awaitable(_inside(result) if method == "add" else result)
+    """Return the operator's output item type, inside an awaitable or list, or Any."""
+    result = _return_hint(operator, method)
+    return _without_awaitable(_element_type(result) if method == "add" else result)
 
 
 def annotated_route(operator: Any) -> Any:
-    """Return the item type of a split's (branch, item) pairs, or Any if not annotated."""
-    pair = get_args(_inside(_returned(operator, "__call__")))
+    """Return the item type of a split's (branch, item) pairs, or Any."""
+    pair = get_args(_element_type(_return_hint(operator, "__call__")))
     return pair[1] if len(pair) == 2 else Any
 
 
-def _returned(operator: Any, method: str) -> Any:
+def _return_hint(operator: Any, method: str) -> Any:
     function, _ = _function(operator, method)
     return _hints(function).get("return", Any) if function is not None else Any
 
@@ -62,15 +62,15 @@ def _hints(function: Any) -> dict[str, Any]:
 def _without_awaitable(hint: Any) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
         return functools.reduce(operator_or, (_without_awaitable(option) for option in get_args(hint)))
-    return get_args(hint)[0] if _awaits(hint) and get_args(hint) else hint
+    return get_args(hint)[0] if _is_awaitable(hint) and get_args(hint) else hint
 
 
-def _awaits(hint: Any) -> bool:
+def _is_awaitable(hint: Any) -> bool:
     origin = get_origin(hint)
     return inspect.isclass(origin) and issubclass(origin, Awaitable)
 
 
-def _inside(hint: Any) -> Any:
+def _element_type(hint: Any) -> Any:
     origin = get_origin(hint)
     if inspect.isclass(origin) and issubclass(origin, Iterable) and get_args(hint):
         return get_args(hint)[0]
@@ -78,7 +78,7 @@ def _inside(hint: Any) -> Any:
 
 
 def fits(got: Any, expected: Any) -> bool:
-    """Return whether items of type `got` are accepted where `expected` is required; unknown types fit anything."""
+    """Return whether items of type `got` are accepted as `expected`; unknown types fit."""
     if got is Any or expected is Any or isinstance(got, TypeVar) or isinstance(expected, TypeVar):
         return True
     wanted = options(expected)
@@ -98,7 +98,7 @@ def _is_a(got: Any, want: Any) -> bool:
 
 
 def bridge(got: Any, expected: Any) -> str | None:
-    """Return the stage that makes `expected` from `got`, as `expected` declares it."""
+    """Return the stage that makes `expected` from `got`, if any."""
     for option in options(expected):
         made_from = getattr(option, "made_from", {})
         for source in options(got):
@@ -108,5 +108,5 @@ def bridge(got: Any, expected: Any) -> str | None:
 
 
 def type_name(hint: Any) -> str:
-    """Return the type as error messages show it."""
+    """Return the type's name for error messages."""
     return " or ".join(getattr(option, "__name__", str(option)) for option in options(hint))

@@ -1,4 +1,4 @@
-"""Per-stage metrics of a running plan."""
+"""Stage metrics of a running plan."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from marlflow.flow.meters import Meter
 
 
 def stage_metrics(network: Network, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return each stage's metrics by `plan/stage`, added to `before` (of a resumed run). Buffers have no times."""
+    """Return each stage's metrics by `plan/stage`, added to `before` (of a resumed run)."""
     metrics: dict[str, dict[str, Any]] = {}
     for cell in network.cells:
         if not cell.is_plumbing:
             for position, stage in enumerate(cell.stages):
-                metrics[str(stage)] = _metered(cell, position).snapshot()
+                metrics[str(stage)] = _stage_meter(cell, position).snapshot()
     for edge in network.edges:
         if edge.stage is not None:
             metrics[str(edge.stage)] = Meter(edge.passed, edge.rows, edge.dropped, edge.rows_dropped).snapshot()
@@ -26,7 +26,7 @@ def stage_metrics(network: Network, before: Mapping[str, Mapping[str, Any]]) -> 
     return metrics
 
 
-def _metered(cell: Cell, position: int) -> Meter:
+def _stage_meter(cell: Cell, position: int) -> Meter:
     meter, clock = cell.meters[position], cell.clock
     busy_s, starved_s, blocked_s, _ = clock.spent_s
     if cell.call is not None:

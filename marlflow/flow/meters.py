@@ -1,4 +1,4 @@
-"""Per-stage metrics of the executor, and hooks for other observers."""
+"""Stage metrics, and hooks for observers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marlflow.flow.operators import StageTimes
 
 
 class Condition(IntEnum):
-    """A stage's activity: running, waiting for input, waiting for room or its turn, or ended."""
+    """A stage's activity; BLOCKED waits for room or its turn."""
 
     BUSY = 0
     STARVED = 1
@@ -32,10 +32,7 @@ class StageId:
 
 @dataclass(slots=True)
 class Meter:
-    """Metrics of one stage: items and rows emitted, items dropped, and seconds per condition.
-
-    `rows_dropped` counts rows dropped by a full buffer.
-    """
+    """Metrics of one stage: items and rows emitted, dropped, and seconds per condition."""
 
     items: int = 0
     rows: int = 0
@@ -51,13 +48,13 @@ class Meter:
 
 
 class Hook(Protocol):
-    """Observes stages. Operators of a fused call are reported one after another.
+    """Observes stages; operators of a fused call are reported in order.
 
-    A `before` without `after`: the source ended or the stage failed.
+    There is no `after` if the source ended or the stage failed.
     """
 
     def before(self, stage: StageId, items: int) -> None:
-        """Handle a stage's call with `items` items, before it runs."""
+        """Handle a stage's coming call with `items` items."""
 
     def after(self, stage: StageId, items: int, times: StageTimes) -> None:
         """Handle a stage's call that emitted `items` items."""

@@ -10,47 +10,35 @@ from marlflow.flow.plan import Plan
 
 
 def agent_steps_of_first_update(plan: Plan) -> int:
-    """Return a lower bound on the agent steps sampled before `plan` first updates a learner; 0 if unknown.
-
-    Operators may hold back more rows than they declare.
-
-    >>> from marlflow.flow import Traits, source
-    >>> class Pairs:
-    ...     traits = Traits(agent_steps=500)
-    ...     def add(self, item): ...
-    >>> experience = source(iter("ab").__next__)
-    >>> agent_steps_of_first_update(Plan("ppo", experience.gather(Pairs()).then(len, traits=Traits(updates=True))))
-    500
-    """
+    """Return a lower bound on the agent steps before `plan` first updates a learner; 0 if unknown."""
     updating = [stage for stage in plan.stages() if stage.traits.updates]
-    return min((_Needs(plan).before(stage) for stage in updating), default=0)
+    return min((_Needs(plan).steps_before(stage) for stage in updating), default=0)
 
 
 class _Needs:
     def __init__(self, plan: Plan) -> None:
         self._ratios = list(_ratios(plan))
 
-    def before(self, stage: Flow[object]) -> int:
-        """Return the fewest agent steps needed before an item leaves `stage`."""
-        of_inputs = [self.before(feeder) for feeder in _inputs(stage)]
+    def steps_before(self, stage: Flow[object]) -> int:
+        # A lower bound: operators may hold back more rows than they declare.
+        by_input = [self.steps_before(feeder) for feeder in _emitting_inputs(stage)]
         gathered = stage.traits.agent_steps if stage.kind is Kind.GATHER else 0
-        return max(min(of_inputs, default=0), gathered, *self._earned(stage), 0)
+        return max(min(by_input, default=0), gathered, *self._earned(stage), 0)
 
     def _earned(self, stage: Flow[object]) -> Iterator[int]:
         for leader, share, followers in self._ratios:
             leading = set(map(id, leader.upstream()))
             if id(stage) not in leading and any(id(stage) in map(id, side.upstream()) for side in followers):
-                yield max(share.starts + share.per, self.before(leader))
+                yield max(share.starts + share.per, self.steps_before(leader))
 
 
-def _inputs(stage: Flow[object]) -> list[Flow[object]]:
+def _emitting_inputs(stage: Flow[object]) -> list[Flow[object]]:
     if stage.emitted_side is None:
         return list(stage.inputs)
     return [feeder for side, feeder in zip(stage.sides, stage.inputs, strict=True) if side == stage.emitted_side]
 
 
 def _ratios(plan: Plan) -> Iterator[tuple[Flow[object], AgentSteps, list[Flow[object]]]]:
-    """Yield each pace in agent steps: leading side, share, following sides."""
     paced: list[tuple[Pace | None, Mapping[str, Flow[object]]]] = [(plan.pace, plan.ends())]
     merges = (stage for stage in plan.stages() if stage.kind is Kind.MERGE)
     paced += [(stage.pace, dict(zip(stage.sides, stage.inputs, strict=True))) for stage in merges]

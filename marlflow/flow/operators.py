@@ -1,13 +1,9 @@
 """Operators, the places where they run, and stage calls, which bind the two.
 
-An operator is a callable. Its required parameters decide whether it also receives what its stage runs at (`at`): for
-`then` it takes (item) or (item, at); for `source` nothing or (at). For `split` it takes an item and returns (branch,
-item) pairs; for `gather` it is an object whose `add(item)` returns the completed items. Results may be awaitable.
-
-A source ends its flow by raising StopIteration or, where Python forbids that (in a coroutine), EndOfFlow:
-
-    >>> async def numbers():
-    ...     raise EndOfFlow
+An operator is a callable. `at` is what its stage runs at, passed if there is a required parameter for it: `then` takes
+(item) or (item, at), `source` nothing or (at). A `split` operator maps an item to (branch, item) pairs; a `gather`
+operator has `add(item)`, which returns completed items. Results may be awaitable. A source ends its flow by raising
+StopIteration or, in a coroutine, EndOfFlow.
 """
 
 from __future__ import annotations
@@ -25,29 +21,29 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 
 class EndOfFlow(Exception):
-    """Raised by a source that has no more items; an awaitable source cannot raise StopIteration instead."""
+    """Raised at the end of a source; coroutines cannot raise StopIteration."""
 
 
 class GatherOperator(Protocol[In_contra, Out_co]):
-    """Buffers items and combines them: n inputs to 0 or more outputs."""
+    """Combines items: n inputs to 0 or more outputs."""
 
     def add(self, item: In_contra) -> Sequence[Out_co]:
-        """Add one item; return the items that are now complete."""
+        """Add one item; return the items now complete."""
 
 
 @runtime_checkable
 class HoldsItems(Protocol):
-    """A gather whose buffered items are saved and restored with the plan's state."""
+    """A gather whose buffered items belong to the plan's state."""
 
     held: list[Any]
 
 
 @runtime_checkable
 class GivesRest(Protocol):
-    """A gather that can emit an incomplete remainder when its input has ended."""
+    """A gather that can emit an incomplete remainder."""
 
     def rest(self) -> Sequence[Any]:
-        """Remove and return everything it holds, as items."""
+        """Remove and return everything it holds."""
 
 
 @runtime_checkable
@@ -62,7 +58,7 @@ class BeginsAhead(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """When an operator ran over a call's items, in seconds since the epoch, and the rows it emitted."""
+    """When an operator ran (seconds since the epoch), and the rows it emitted."""
 
     began_s: float
     ended_s: float
@@ -71,9 +67,9 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one call at a place: one output per item, and the times of each operator, in order.
+    """The result of one call at a place: an output per item, and each operator's times.
 
-    `lost` counts items lost with their process: they are metered as dropped and use no turn of a pace.
+    `lost` items were lost with their process: dropped, without using a turn.
     """
 
     outputs: Sequence[Any]
@@ -82,11 +78,10 @@ class Outcome:
 
 
 class Place(Protocol):
-    """A process other than the driver where operators run: a learner's, a replay's, or the rollout workers'.
+    """A process where operators run: a learner's, a replay's, or the rollout workers'.
 
-    Adjacent stages at one place are fused: `prepare` receives their calls once, before the first item, and returns a
-    function that runs them in order on a list of items (None per turn of a source). A source that returns too few
-    outputs, with none lost, has ended. An operator's exception is raised as OperatorRaised.
+    Adjacent stages at one place become one call. A source that returns too few outputs, none lost, has ended.
+    Operators' exceptions are raised as OperatorRaised.
     """
 
     @property
@@ -95,12 +90,12 @@ class Place(Protocol):
         ...
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome | Awaitable[Outcome]]:
-        """Register the calls without running them; return the function that runs them."""
+        """Register a chain of calls; return the function that runs it on items (None per source turn)."""
 
 
 @runtime_checkable
 class Located(Protocol):
-    """Anything a stage can run at: a learner, a replay, or any object with a place."""
+    """Anything a stage can run at, such as a learner or a replay."""
 
     @property
     def name(self) -> str:
@@ -115,12 +110,10 @@ class Located(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageCall:
-    """An operator with what its stage runs at; callable with one item, which a source ignores.
-
-    If the place is in another process, the call is sent there, and `at` arrives as the local object.
-    """
+    """An operator with what its stage runs at; callable with one item, which a source ignores."""
 
     operator: Any
+    # If the place is in another process, this arrives there as the local object.
     at: Any
     traits: Traits
     passes_at: bool
@@ -134,7 +127,7 @@ class StageCall:
 
 
 class OperatorRaised(Exception):
-    """Wraps an operator's exception: `position` is its index in the call, `__cause__` the original exception."""
+    """Wraps an operator's exception (`__cause__`); `position` is its index in the call."""
 
     def __init__(self, position: int, reason: str) -> None:
         self.position, self.reason = position, reason
@@ -160,7 +153,7 @@ def call_problem(call: StageCall) -> str | None:
         return f"is to run at {call.at!r}, which has no {lacks}; give it a learner or a replay"
     parameters, items = _Parameters.of(call.operator), 0 if call.is_source else 1
     forms = "nothing or what it runs at" if call.is_source else "an item, or an item and what it runs at"
-    if parameters.by_name or parameters.most < items or len(parameters.required) > items + 1:
+    if parameters.by_name or parameters.max_count < items or len(parameters.required) > items + 1:
         return (
             f"hands its operator {forms}, but that takes ({', '.join([*parameters.required, *parameters.by_name])}); "
             "give the other parameters defaults, or bind them with functools.partial"
@@ -177,7 +170,7 @@ def call_problem(call: StageCall) -> str | None:
 class _Parameters:
     required: Sequence[str] = ()
     by_name: Sequence[str] = ()
-    most: float = 1
+    max_count: float = 1
 
     @classmethod
     def of(cls, operator: Any) -> _Parameters:
@@ -207,7 +200,7 @@ def name_of(operator: Any) -> str:
 
 
 def describe(operator: Any) -> str:
-    """Return the operator with its int, float, str and bool settings, as plans print it."""
+    """Return the operator with its plain settings, for printing."""
     is_settled = dataclasses.is_dataclass(operator) and not isinstance(operator, type)
     values = {f.name: getattr(operator, f.name) for f in dataclasses.fields(operator) if f.repr} if is_settled else {}
     settings = [f"{name}={value!r}" for name, value in values.items() if isinstance(value, int | float | str | bool)]

@@ -1,7 +1,7 @@
 """Paces synchronize flows: freely, in an exact ratio, or within a limit.
 
-At run time the executor keeps a *ledger* per pace, which grants turns to each side. A turn is counted where an item
-leaves the side, so an item dropped or filtered out on the way uses none.
+A *ledger* per pace grants turns to each side at run time. A turn is used when an item leaves the side, so filtered-out
+items use none.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ class AgentSteps:
 
 
 class PaceLedger(Protocol):
-    """A pace's run-time state. Sides are identified by name."""
+    """A pace's run-time state; sides are names."""
 
     def permits(self, side: str) -> int:
-        """Return how many items may be in progress on the side or wait at its end."""
+        """Return how many items the side may hold, including items that wait at its end."""
 
     def took(self, side: str, rows: int) -> None:
         """Count one item of `rows` agent steps that left the side."""
 
     def leave(self, side: str) -> None:
-        """Remove an ended side; repeated calls have no effect."""
+        """Remove an ended side; idempotent."""
 
     def is_over(self, side: str) -> bool:
         """Return whether the side can never get another turn."""
 
     def may_stop(self, side: str, idle: bool) -> bool:
-        """Return whether a source may end on request; `idle`: all sides are idle, and no other flow feeds them."""
+        """Return whether a source may end on request; `idle`: no items are on any side or can still come."""
 
     def reapply_starts(self) -> None:
-        """Apply `starts` again, as the leading side's store was emptied; earned turns remain available."""
+        """Apply `starts` again after the leading side's store was emptied."""
 
     def rejoin(self) -> None:
         """Readmit sides that have left."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return the complete state as plain data."""
+        """Return the state as plain data."""
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore `state`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Freely:
-    """No synchronization: each side runs as fast as its input and its consumer allow."""
+    """No synchronization: each side runs as fast as its input and consumer allow."""
 
     def sides(self) -> None:
         """Return None: any sides are accepted."""
@@ -65,7 +65,7 @@ class Freely:
         return []
 
     def ledger(self) -> PaceLedger | None:
-        """Return None: nothing needs counting."""
+        """Return None: nothing is counted."""
         return None
 
     def __str__(self) -> str:
@@ -76,8 +76,8 @@ class Freely:
 class InTurn:
     """An exact ratio between sides, in items, or in agent steps of one of them.
 
-    `InTurn(a=2, b=1)`: two items of a, then one of b, repeatedly. `InTurn(store=AgentSteps(4, starts=1000), output=1)`:
-    whenever the pace is at rest, output has taken floor((rows stored - 1000) / 4) turns (a training ratio).
+    `InTurn(a=2, b=1)`: two items of a, then one of b. `InTurn(store=AgentSteps(4, starts=1000), output=1)`: at rest,
+    output has taken floor((rows stored - 1000) / 4) turns (a training ratio).
     """
 
     shares: tuple[tuple[str, int | AgentSteps], ...]
@@ -86,7 +86,7 @@ class InTurn:
         object.__setattr__(self, "shares", tuple(shares.items()))
 
     def sides(self) -> frozenset[str]:
-        """Return the names of the expected sides."""
+        """Return the expected sides' names."""
         return frozenset(name for name, _ in self.shares)
 
     def problems(self) -> list[str]:
@@ -124,8 +124,8 @@ class InTurn:
 class AtMost(InTurn):
     """A limit instead of a ratio: the side in agent steps never waits, and the others may fall behind.
 
-    `AtMost(store=AgentSteps(4, starts=1000), output=1)`: output never takes more than floor((rows stored - 1000) / 4)
-    turns, so it never starts early or trains endlessly on unchanged data. Turns unused on shutdown are forfeited.
+    `AtMost(store=AgentSteps(4, starts=1000), output=1)`: output takes at most floor((rows stored - 1000) / 4) turns.
+    Turns unused on shutdown are forfeited.
     """
 
     def problems(self) -> list[str]:
@@ -147,32 +147,25 @@ Pace = Freely | InTurn
 
 
 class _ItemLedger:
-    """Grants turns in a fixed order, each side its share.
-
-    If a side leaves during its share, later sides still take theirs, provided that an earlier side has completed its
-    own.
-    """
-
     def __init__(self, shares: list[tuple[str, int]]) -> None:
         self._shares, self._all = shares, tuple(shares)
         self._current = 0
         self._left = shares[0][1]
-        self._begun = False
+        self._has_started = False
         self.turns = 0
 
     @property
     def sides(self) -> list[tuple[str, int]]:
-        """The sides that still participate, with their shares."""
         return self._shares
 
     def permits(self, side: str) -> int:
         return self._left if self._shares and self._shares[self._current][0] == side else 0
 
     def took(self, side: str, rows: int) -> None:
-        self._begun = True
+        self._has_started = True
         self._left -= 1
         if self._left == 0:
-            self._go_to(self._current + 1)
+            self._advance_to(self._current + 1)
 
     def leave(self, side: str) -> None:
         index = next((i for i, (name, _) in enumerate(self._shares) if name == side), None)
@@ -182,14 +175,15 @@ class _ItemLedger:
         if index < self._current:
             self._current -= 1
         elif index == self._current:
-            self._begun = self._begun and index > 0
-            self._go_to(index)
+            # Later sides still take their shares if an earlier side has completed its own.
+            self._has_started = self._has_started and index > 0
+            self._advance_to(index)
 
     def is_over(self, side: str) -> bool:
         return all(name != side for name, _ in self._shares)
 
     def may_stop(self, side: str, idle: bool) -> bool:
-        return idle and not self._begun
+        return idle and not self._has_started
 
     def reapply_starts(self) -> None:
         return
@@ -197,33 +191,32 @@ class _ItemLedger:
     def rejoin(self) -> None:
         if len(self._shares) < len(self._all):
             self._shares = list(self._all)
-            self._current, self._left, self._begun = 0, self._all[0][1], False
+            self._current, self._left, self._has_started = 0, self._all[0][1], False
 
     def state(self) -> Mapping[str, Any]:
         return {
             "shares": [list(share) for share in self._shares],
             "current": self._current,
             "left": self._left,
-            "begun": self._begun,
+            "begun": self._has_started,
             "turns": self.turns,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self._shares = [(name, share) for name, share in state["shares"]]
         self._current, self._left = state["current"], state["left"]
-        self._begun, self.turns = state["begun"], state["turns"]
+        self._has_started, self.turns = state["begun"], state["turns"]
 
-    def _go_to(self, index: int) -> None:
+    def _advance_to(self, index: int) -> None:
         if index >= len(self._shares):
-            self.turns += self._begun
-            self._begun, index = False, 0
+            self.turns += self._has_started
+            self._has_started, index = False, 0
         self._current = index
         self._left = self._shares[index][1] if self._shares else 0
 
 
 class _RowLedger:
-    """The leading side earns turns with its rows, which the others must spend before it continues."""
-
+    # The followers must spend all turns that the leader's rows earn before it continues.
     def __init__(self, leader: str, share: AgentSteps, followers: list[tuple[str, int]]) -> None:
         self._leader, self._share = leader, share
         self._followers = _ItemLedger(followers)
@@ -234,7 +227,7 @@ class _RowLedger:
         self.rows = 0
 
     def permits(self, side: str) -> int:
-        due = self._due()
+        due = self._turns_due()
         if side == self._leader:
             return UNLIMITED if due == 0 else 0
         if due == 0:
@@ -262,7 +255,7 @@ class _RowLedger:
     def is_over(self, side: str) -> bool:
         if side == self._leader:
             return self._leader_left
-        return self._followers.is_over(side) or (self._leader_left and self._due() == 0)
+        return self._followers.is_over(side) or (self._leader_left and self._turns_due() == 0)
 
     def may_stop(self, side: str, idle: bool) -> bool:
         # Once the leader has left, the followers are over when they have spent the turns it earned.
@@ -277,12 +270,12 @@ class _RowLedger:
         self._followers.rejoin()
 
     def state(self) -> Mapping[str, Any]:
-        earned, rest = divmod(self._counted, self._share.per)
+        earned, remainder = divmod(self._counted, self._share.per)
         return {
             "rows": self.rows,
             "to_start": self._to_start,
             "owed": earned - self._followers.turns,
-            "rest": rest,
+            "rest": remainder,
             "leader_left": self._leader_left,
             "followers": self._followers.state(),
         }
@@ -294,7 +287,7 @@ class _RowLedger:
         # `per` may differ from when the state was saved; earned but unused turns are preserved.
         self._counted = (state["owed"] + self._followers.turns) * per + min(state["rest"], per - 1)
 
-    def _due(self) -> int:
+    def _turns_due(self) -> int:
         # No follower is left to take turns, or the start is not yet reached.
         if not self._followers.sides or self._to_start:
             return 0
@@ -302,8 +295,7 @@ class _RowLedger:
 
 
 class _LimitLedger(_RowLedger):
-    """The leading side earns turns and never waits for them to be spent."""
-
+    # The leader never waits.
     def permits(self, side: str) -> int:
         return UNLIMITED if side == self._leader else super().permits(side)
 

@@ -15,7 +15,7 @@ from marlflow.flow.pace import Pace
 
 @dataclass(frozen=True)
 class Plan:
-    """One policy's dataflow: its output flow (reports), flows that run alongside, and their pace."""
+    """One policy's dataflow: its output flow (reports), parallel flows, and their pace."""
 
     name: str
     output: Flow[Any]
@@ -36,7 +36,7 @@ class Plan:
         return {**self.also, "output": self.output}
 
     def stages(self) -> Iterator[Flow[Any]]:
-        """Yield every stage once, in topological order."""
+        """Yield every stage once, topologically sorted."""
         seen: set[int] = set()
         for end in self.ends().values():
             for stage in end.upstream():
@@ -45,14 +45,14 @@ class Plan:
                     yield stage
 
     def check(self) -> None:
-        """Raise PlanInvalid with all problems, if there are any."""
+        """Raise PlanInvalid if there are problems."""
         from marlflow.flow.check import problems
 
         if sentences := problems(self):
             raise PlanInvalid(sentences)
 
     def mermaid(self) -> str:
-        """Return the plan as a Mermaid flowchart."""
+        """Render as a Mermaid flowchart."""
         from marlflow.flow.draw import mermaid
 
         return mermaid(self)
@@ -67,9 +67,8 @@ class Plan:
 class Rounds:
     """When the shared source starts a round.
 
-    `lockstep`: when every plan that waits for rounds is at rest. `overlap`: when each has taken its input, so sampling
-    overlaps learning and rows are one version old. `asynchronous`: as lockstep, but a round is only a part of what the
-    source has started; the rest continues.
+    `lockstep`: when every plan that waits for rounds is at rest. `overlap`: when each has taken its input, so rows are
+    one version old. `asynchronous`: as lockstep, but a round takes only results that are ready; other workers continue.
     """
 
     pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
@@ -90,18 +89,17 @@ class Together:
 
     @property
     def name(self) -> str:
-        """The name that shared stages are reported under."""
         return "rollouts"
 
     def check(self) -> None:
-        """Raise PlanInvalid with all problems, if there are any."""
+        """Raise PlanInvalid if there are problems."""
         from marlflow.flow.check import problems
 
         if sentences := problems(self):
             raise PlanInvalid(sentences)
 
     def mermaid(self) -> str:
-        """Return the plans as one Mermaid flowchart."""
+        """Render as one Mermaid flowchart."""
         from marlflow.flow.draw import mermaid
 
         return mermaid(self)
@@ -117,7 +115,7 @@ AnyPlan = Plan | Together
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A plan's queue on the shared stream: capacity in items, and what to do when full."""
+    """A plan's queue on the shared stream, of `capacity` items."""
 
     capacity: int | None
     full: Full = "wait"
@@ -130,10 +128,7 @@ def together(
     feeds: Mapping[str, Feed],
     rounds: Rounds = Rounds(),
 ) -> Together:
-    """Split `experience` by operator `by` among `plans`, each with its own queue.
-
-    Each plan is renamed to its key, so it reports under its policy's name.
-    """
+    """Split `experience` by operator `by` among `plans`, each with its queue and named by its key."""
     keys: tuple[Hashable, ...] = tuple(plans)
     branches = experience.split(by, keys)
     built, shared = [], {id(stage) for stage in experience.upstream()}
@@ -146,7 +141,7 @@ def together(
 
 
 def plans_of(plan: AnyPlan) -> tuple[Plan, ...]:
-    """Return all plans of a Together, or the one plan."""
+    """Return a Together's plans, or the one plan."""
     return plan.plans if isinstance(plan, Together) else (plan,)
 
 
@@ -161,7 +156,7 @@ def owners(plan: AnyPlan) -> dict[int, str]:
 
 
 def all_stages(plan: AnyPlan) -> list[Flow[Any]]:
-    """Return every stage of every plan, once each, in topological order."""
+    """Return every plan's stages, once each, topologically sorted."""
     stages: dict[int, Flow[Any]] = {}
     if isinstance(plan, Together):
         stages.update((id(stage), stage) for stage in plan.source.upstream())
@@ -180,7 +175,7 @@ def consumers(stages: list[Flow[Any]]) -> dict[int, list[Flow[Any]]]:
 
 
 def producers(flow: Flow[Any]) -> list[tuple[Flow[Any], Any]]:
-    """Return the stages that make a flow's items, through forks, queues and merges, and their types."""
+    """Return the stages that make a flow's items, through forks, queues and merges, with item types."""
     if flow.gives is not None:
         return [(flow, flow.gives)]
     if flow.kind in (Kind.SOURCE, Kind.THEN, Kind.GATHER):
@@ -201,6 +196,7 @@ def head_stages(end: Flow[Any]) -> list[Flow[Any]]:
     heads: dict[int, Flow[Any]] = {}
     todo = [end]
     while todo:
+        # Depth first, stopping at each head.
         stage = todo.pop()
         if stage.kind in (Kind.BRANCH, Kind.QUEUE, Kind.SOURCE):
             heads[id(stage)] = stage

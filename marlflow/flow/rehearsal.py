@@ -1,7 +1,4 @@
-"""Dry run of a plan: one item per source passes through every stage, to test that operators fit together.
-
-Ratios and capacities are ignored.
-"""
+"""Dry run of a plan: one item per source passes through every stage, to test that operators fit together."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any
 from marlflow.base.errors import StageFailed
 from marlflow.flow.cells import Cell
 from marlflow.flow.compile import compile_plan
-from marlflow.flow.firing import Firing, named
+from marlflow.flow.firing import Firing, stage_failure
 from marlflow.flow.flow import Flow, Kind
 from marlflow.flow.operators import StageCall
 from marlflow.flow.pace import UNLIMITED
@@ -22,7 +19,7 @@ from marlflow.flow.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class FailedStage:
-    """The first stage that failed, the input of its fused call (None for a source), and the error."""
+    """The first stage that failed, its input (None for a source), and the error."""
 
     call: StageCall
     given: Any
@@ -30,10 +27,7 @@ class FailedStage:
 
 
 def rehearse(plan: Plan, experience: Flow[Any]) -> FailedStage | None:
-    """Run the first item of `experience`, then of each other source; return the failure, if any.
-
-    A gather emits its remainder if it can; items that it withholds do not reach later stages.
-    """
+    """Run the first item of `experience`, then of each other source; return the first failure, if any."""
     rehearsal = _Rehearsal(plan, experience)
     try:
         asyncio.get_running_loop()
@@ -42,12 +36,13 @@ def rehearse(plan: Plan, experience: Flow[Any]) -> FailedStage | None:
     else:
         with ThreadPoolExecutor(1) as thread:
             thread.submit(asyncio.run, rehearsal.run()).result()
-    return rehearsal.broken
+    return rehearsal.failed
 
 
 class _Rehearsal:
     def __init__(self, plan: Plan, experience: Flow[Any]) -> None:
         network = compile_plan(plan)
+        # Ratios and capacities are ignored.
         for edge in network.edges:
             edge.capacity, edge.full = UNLIMITED, "wait"
             edge.gates.clear()
@@ -55,24 +50,25 @@ class _Rehearsal:
         self._sources = [cell for cell in self._cells if cell.kind is Kind.SOURCE]
         self._sources.sort(key=lambda cell: cell.calls[0] is not experience.call)
         self._firing = Firing(_ignore, ())
-        self.broken: FailedStage | None = None
+        self.failed: FailedStage | None = None
 
+    # Items that a gather withholds reach no later stage.
     async def run(self) -> None:
         for source in self._sources:
             await self._fire(source, [None])
-            await self._flow()
+            await self._run_cells()
             for cell in self._cells:
-                if cell.kind is Kind.GATHER and self.broken is None:
-                    self._hand_over(cell)
-                    await self._flow()
+                if cell.kind is Kind.GATHER and self.failed is None:
+                    self._flush(cell)
+                    await self._run_cells()
 
-    async def _flow(self) -> None:
+    async def _run_cells(self) -> None:
         moved = True
-        while moved and self.broken is None:
+        while moved and self.failed is None:
             moved = False
             for cell in self._cells:
                 for index, inbox in enumerate(cell.inboxes):
-                    if inbox.items and self.broken is None:
+                    if inbox.items and self.failed is None:
                         await self._take(cell, index)
                         moved = True
 
@@ -88,7 +84,7 @@ class _Rehearsal:
     async def _fire(self, cell: Cell, items: list[Any]) -> None:
         firing = self._firing
         for item in items:
-            if self.broken is not None:
+            if self.failed is not None:
                 return
             if cell.kind in (Kind.SOURCE, Kind.THEN):
                 firing.call(cell, [item])
@@ -97,23 +93,23 @@ class _Rehearsal:
             else:
                 firing.copy(cell, [item])
             while firing.in_flight:
-                firing.landed.clear()
-                await firing.landed.wait()
-            self._look(cell, item)
+                firing.call_done.clear()
+                await firing.call_done.wait()
+            self._note_failure(cell, item)
 
-    def _hand_over(self, cell: Cell) -> None:
+    def _flush(self, cell: Cell) -> None:
         try:
-            self._firing.hand_over(cell)
+            self._firing.flush(cell)
         except Exception as error:  # noqa: BLE001  every error of an operator is named with its stage
-            self._firing.failure = named(cell.stages[0], error)
+            self._firing.failure = stage_failure(cell.stages[0], error)
         cell.deliver()
-        self._look(cell, None)
+        self._note_failure(cell, None)
 
-    def _look(self, cell: Cell, given: Any) -> None:
+    def _note_failure(self, cell: Cell, given: Any) -> None:
         failure = self._firing.failure
         if isinstance(failure, StageFailed):
             position = [stage.stage for stage in cell.stages].index(failure.stage)
-            self.broken = FailedStage(cell.calls[position], given, failure)
+            self.failed = FailedStage(cell.calls[position], given, failure)
         elif failure is not None:
             raise failure
 

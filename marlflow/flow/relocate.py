@@ -1,8 +1,4 @@
-"""Relocation of stages to the rollout workers or the driver.
-
-A relocated stage keeps its operator but runs at a local substitute for its learner or replay, with that substitute's
-weights.
-"""
+"""Relocation of stages to the rollout workers or the driver, with a substitute for their learner or replay."""
 
 from __future__ import annotations
 
@@ -28,40 +24,46 @@ def relocated(plan: Plan, experience: Flow[Any], wishes: Mapping[str, Where], ma
 
     If a wish cannot be met, the plan is unchanged and its `check()` reports why.
     """
-    given = {id(stage) for stage in experience.upstream()}
-    stages = {stage.name: stage for stage in plan.stages() if id(stage) not in given}
+    upstream = {id(stage) for stage in experience.upstream()}
+    stages = {stage.name: stage for stage in plan.stages() if id(stage) not in upstream}
     if unmet := list(_problems(stages, experience, wishes)):
         return replace(plan, unmet=(*plan.unmet, *unmet))
-    ahead = [stage for name, stage in stages.items() if wishes.get(name) == "worker"]
-    aside = [stage for name, stage in stages.items() if wishes.get(name) == "driver"]
-    return _rebuilt(plan, experience, ahead, aside, make_substitute)
+    on_workers = [stage for name, stage in stages.items() if wishes.get(name) == "worker"]
+    on_driver = [stage for name, stage in stages.items() if wishes.get(name) == "driver"]
+    return _rebuilt(plan, experience, on_workers, on_driver, make_substitute)
 
 
 def _rebuilt(
-    plan: Plan, experience: Flow[Any], ahead: list[Flow[Any]], aside: list[Flow[Any]], make_substitute: MakeSubstitute
+    plan: Plan,
+    experience: Flow[Any],
+    on_workers: list[Flow[Any]],
+    on_driver: list[Flow[Any]],
+    make_substitute: MakeSubstitute,
 ) -> Plan:
-    given = Traits(accepts=Any, emits=next((gives for _, gives in producers(experience)), Any))
-    behind = experience
-    for stage in ahead:
-        ran = StageCall(_as_it_came, make_substitute(stage.at, "worker"), given, passes_at=False)
-        behind = replace(stage, inputs=(behind,), call=ran)
-    again = {id(stage): stage for stage in experience.upstream()} | {id(experience): behind}
+    input_traits = Traits(accepts=Any, emits=next((gives for _, gives in producers(experience)), Any))
+    last = experience
+    for stage in on_workers:
+        worker_call = StageCall(_identity, make_substitute(stage.at, "worker"), input_traits, passes_at=False)
+        last = replace(stage, inputs=(last,), call=worker_call)
+    rebuilt = {id(stage): stage for stage in experience.upstream()} | {id(experience): last}
     for stage in plan.stages():
-        if id(stage) in again:
+        if id(stage) in rebuilt:
             continue
-        inputs = tuple(again[id(before)] for before in stage.inputs)
-        if stage in ahead:
+        inputs = tuple(rebuilt[id(before)] for before in stage.inputs)
+        if stage in on_workers:
             # Skip the stage here: it already ran on the workers, so its input has its output type.
-            again[id(stage)] = again[id(stage.inputs[0])] = replace(inputs[0], gives=stage.traits.emits)
+            rebuilt[id(stage)] = rebuilt[id(stage.inputs[0])] = replace(inputs[0], gives=stage.traits.emits)
             continue
         moved = replace(stage, inputs=inputs)
-        if stage in aside and stage.call is not None and stage.at is not None:
+        if stage in on_driver and stage.call is not None and stage.at is not None:
             moved = replace(moved, call=replace(stage.call, at=make_substitute(stage.at, "driver")))
-        again[id(stage)] = moved
-    return replace(plan, output=again[id(plan.output)], also={side: again[id(end)] for side, end in plan.also.items()})
+        rebuilt[id(stage)] = moved
+    return replace(
+        plan, output=rebuilt[id(plan.output)], also={side: rebuilt[id(end)] for side, end in plan.also.items()}
+    )
 
 
-def _as_it_came(item: Any) -> Any:
+def _identity(item: Any) -> Any:
     return item
 
 
@@ -74,11 +76,11 @@ def _problems(stages: Mapping[str, Flow[Any]], experience: Flow[Any], wishes: Ma
             near = difflib.get_close_matches(name, list(stages), n=1)
             known = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(stages)}"
             yield f"it has no stage {name!r} to run on the {where}; {known}"
-        elif reason := _reason(stages[name], where, experience, wishes):
+        elif reason := _problem(stages[name], where, experience, wishes):
             yield f"stage {name!r} cannot run on the {where}: {reason}"
 
 
-def _reason(stage: Flow[Any], where: Where, experience: Flow[Any], wishes: Mapping[str, Where]) -> str | None:
+def _problem(stage: Flow[Any], where: Where, experience: Flow[Any], wishes: Mapping[str, Where]) -> str | None:
     traits = stage.traits
     if where == "learner" or (where == "driver" and stage.place is None):
         return None
@@ -94,11 +96,11 @@ def _reason(stage: Flow[Any], where: Where, experience: Flow[Any], wishes: Mappi
         return "its operator does not say that it may run apart from its learner or replay (Traits.movable)"
     if where == "worker":
         by_fragment = traits.movable == "fragments"
-        return _reason_behind(stage, experience, wishes) if by_fragment else "it needs whole batches, not fragments"
+        return _upstream_problem(stage, experience, wishes) if by_fragment else "it needs whole batches, not fragments"
     return None
 
 
-def _reason_behind(stage: Flow[Any], experience: Flow[Any], wishes: Mapping[str, Where]) -> str | None:
+def _upstream_problem(stage: Flow[Any], experience: Flow[Any], wishes: Mapping[str, Where]) -> str | None:
     # Every stage between the experience and this one must move too, or leave segments intact.
     before = stage.inputs[0] if stage.inputs else None
     while before is not None and before is not experience:

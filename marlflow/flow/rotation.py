@@ -1,4 +1,4 @@
-"""A split that distributes items round-robin."""
+"""A round-robin split."""
 
 from __future__ import annotations
 

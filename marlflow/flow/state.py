@@ -1,7 +1,4 @@
-"""Checkpoint state of a running plan: pace ledgers, buffered items, and positions of merges and splits.
-
-State is keyed by stage names, so different fusing of stages does not matter.
-"""
+"""Checkpoint state of a running plan."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ ConvertItem = Callable[[Any], Any]
 
 
 def network_state(network: Network, save_item: ConvertItem) -> dict[str, Any]:
-    """Return the state of a network at rest: plain data, with items converted by `save_item`."""
+    """Return paces, buffered items (by `save_item`), and positions of merges and splits, at rest."""
     edges, cells = dict(_edges(network)), dict(_cells(network))
     names = {id(edge): name for name, edge in edges.items()}
     return {
@@ -40,7 +37,7 @@ def network_state(network: Network, save_item: ConvertItem) -> dict[str, Any]:
 
 
 def load_network_state(network: Network, state: Mapping[str, Any], restore_item: ConvertItem) -> None:
-    """Restore what `network_state` returned; raises CheckpointUnusable if it belongs to a different plan."""
+    """Restore `network_state`; raises CheckpointUnusable for another plan's."""
     edges, cells, held = dict(_edges(network)), dict(_cells(network)), _held(network)
     rotations = _rotations(network)
     _check(state, edges=edges, cells=cells, held=held, rotations=rotations, paces=network.ledgers)
@@ -64,12 +61,15 @@ def _check(state: Mapping[str, Any], **here: Mapping[str, Any]) -> None:
     # Every saved entry needs a counterpart. Paces must match both ways: they identify the plan even if nothing waits.
     places = {"waiting": "edges", "undelivered": "cells", "held": "held", "next_inbox": "cells", "exhausted": "cells"}
     places["next_branch"] = "rotations"
-    gone = {name for what, where in places.items() for name in state.get(what, ()) if name not in here[where]}
-    gone |= set(state["paces"]) ^ set(here["paces"])
-    if gone:
-        raise CheckpointUnusable([f"it is of another plan: {', '.join(sorted(gone))} is not in both"])
+    unmatched = {
+        name for kind, counterparts in places.items() for name in state.get(kind, ()) if name not in here[counterparts]
+    }
+    unmatched |= set(state["paces"]) ^ set(here["paces"])
+    if unmatched:
+        raise CheckpointUnusable([f"it is of another plan: {', '.join(sorted(unmatched))} is not in both"])
 
 
+# Edges and cells are named after stages, so that a checkpoint does not depend on which stages are fused.
 def _edges(network: Network) -> Iterator[tuple[str, Edge]]:
     seen: Counter[str] = Counter()
     for cell in network.cells:

@@ -14,10 +14,7 @@ Movable: TypeAlias = Literal["fragments", "batches"]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Properties of an operator: declared by its class as `traits`, or passed to `then(..., traits=...)`.
-
-    The defaults are right for most functions.
-    """
+    """Properties of an operator, as the class attribute `traits` or in `then(..., traits=...)`."""
 
     accepts: Any = None
     """The input item type, or a function from what the stage runs at to that type; None: as annotated."""
@@ -53,9 +50,9 @@ NO_TRAITS = Traits()
 
 
 def traits_of(operator: Any, at: Any, method: str, given: Traits | None) -> Traits:
-    """Return `given` or the operator's declared traits, with item types filled in; `at` is what its stage runs at.
+    """Return `given` or the operator's declared traits, with item types filled in.
 
-    `method` is the called method: `__call__`, `add` (gather) or `route` (the `__call__` of a split).
+    `at` is what its stage runs at; `method` is `__call__`, `add` (gather) or `route` (split).
     """
     declared = getattr(operator, "traits", None)
     traits = given or (declared if isinstance(declared, Traits) else NO_TRAITS)

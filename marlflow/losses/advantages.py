@@ -12,16 +12,16 @@ def generalized_advantage_estimation(
     """Compute GAE, [T, ...], by A_tm1 = r_t + discount_t v_t - v_tm1 + discount_t lambda_t A_t.
 
     Schulman et al., "High-dimensional continuous control using generalized advantage estimation", 2016,
-    https://arxiv.org/abs/1506.02438, equation 16. All arguments are time-major, [T, ...], of one shape. Mark a
-    trajectory's last step with discount 0 (termination), or with lambda 0 and `v_t` the bootstrap value (truncation);
-    trajectories may then be concatenated along time.
+    https://arxiv.org/abs/1506.02438, equation 16. All arguments are time-major, [T, ...]. A trajectory's last step has
+    discount 0 (termination), or lambda 0 and the bootstrap value as `v_t` (truncation); trajectories may be
+    concatenated along time.
 
     Args:
-        r_t: rewards after each step.
-        discount_t: discounts after each step.
+        r_t: rewards.
+        discount_t: discounts.
         lambda_t: weight of later advantages (1) against values (0).
-        v_tm1: values before each step.
-        v_t: values after each step.
+        v_tm1: values before the steps.
+        v_t: values after them.
     """
     return reverse_linear_recurrence(r_t + discount_t * v_t - v_tm1, discount_t * lambda_t)
 
@@ -29,16 +29,16 @@ def generalized_advantage_estimation(
 def reverse_linear_recurrence(x_t: Tensor, decay_t: Tensor) -> Tensor:
     """Solve y_t = x_t + decay_t * y_{t+1} backward in time, [T, ...], with y = 0 after the last step.
 
-    Uses recursive doubling (Hillis and Steele, "Data parallel algorithms", 1986). The number of passes is log2 of the
+    Recursive doubling (Hillis and Steele, "Data parallel algorithms", 1986): the number of passes is log2 of the
     longest run of nonzero decays.
 
     Args:
-        x_t: what each step adds, [T, ...].
-        decay_t: factor on the sum of the later steps, [T, ...].
+        x_t: each step's term, [T, ...].
+        decay_t: factor on the sum of later steps, [T, ...].
     """
     y_t, reach_t, span = x_t, decay_t, 1
     while span < len(x_t) and bool(torch.any(reach_t[:-span])):
-        # After pass k, y_t holds its first 2**k terms and reach_t the product of as many decays.
+        # After pass k, y_t holds its first 2**k terms and reach_t the product of that many decays.
         y_t = torch.cat([y_t[:-span] + reach_t[:-span] * y_t[span:], y_t[-span:]])
         reach_t = torch.cat([reach_t[:-span] * reach_t[span:], torch.zeros_like(reach_t[-span:])])
         span *= 2

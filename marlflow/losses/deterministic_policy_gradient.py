@@ -2,7 +2,7 @@
 
 Lillicrap et al., "Continuous control with deep reinforcement learning", 2016, https://arxiv.org/abs/1509.02971;
 Fujimoto et al., "Addressing function approximation error in actor-critic methods", 2018,
-https://arxiv.org/abs/1802.09477. Actions are scaled so that every component is in [-1, 1].
+https://arxiv.org/abs/1802.09477. Action components are in [-1, 1].
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def smoothed_action(a_t: Tensor, noise_t: Tensor, scale: float, clip: float) -> Tensor:
-    """Add clipped noise to `a_t` for target policy smoothing, [N, D] (Fujimoto et al., 2018, section 5.3).
+    """Add clipped noise to `a_t` for target policy smoothing, [N, D] (Fujimoto et al., section 5.3).
 
     Args:
         a_t: the target policy's next actions, [N, D].
@@ -23,7 +23,7 @@ def smoothed_action(a_t: Tensor, noise_t: Tensor, scale: float, clip: float) -> 
 
 
 def deterministic_policy_loss(q_tm1: Tensor) -> Tensor:
-    """Compute the policy's loss per row, [N] (Lillicrap et al., 2016, equation 6).
+    """Compute the policy's loss per row, [N] (Lillicrap et al., equation 6).
 
     Args:
         q_tm1: the critic's value of the policy's action, [N], with gradient to it.

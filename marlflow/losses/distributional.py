@@ -1,4 +1,4 @@
-"""Distributional Q-learning on a fixed support of atoms (C51). Targets never choose an illegal action.
+"""Distributional Q-learning on a fixed support of atoms (C51).
 
 Bellemare et al., "A distributional perspective on reinforcement learning", 2017, https://arxiv.org/abs/1707.06887
 """
@@ -18,9 +18,9 @@ def categorical_projection(r_t: Tensor, discount_t: Tensor, probability_t: Tenso
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next value, [N]; 0 after termination.
-        probability_t: probability of each atom of the next value, [N, K].
-        support: the atoms, ascending and evenly spaced, [K], K at least 2.
+        discount_t: the next value's discount, [N]; 0 if terminated.
+        probability_t: probabilities of the next value's atoms, [N, K].
+        support: ascending, evenly spaced atoms, [K], K >= 2.
     """
     last, low = len(support) - 1, support[0]
     gap = (support[-1] - low) / last
@@ -37,27 +37,26 @@ def categorical_projection(r_t: Tensor, discount_t: Tensor, probability_t: Tenso
 def categorical_q_learning_target(
     r_t: Tensor, discount_t: Tensor, q_t_selector: Tensor, logits_t: Tensor, support: Tensor, mask_t: Tensor | None
 ) -> Tensor:
-    """Compute each row's projected target distribution, [N, K], one-step or n-step (algorithm 1).
+    """Compute projected target distributions, [N, K], one-step or n-step (algorithm 1).
 
-    It is double Q-learning (https://arxiv.org/abs/1509.06461) if the trained network gives `q_t_selector`.
+    This is double Q-learning (https://arxiv.org/abs/1509.06461) if the trained network gives `q_t_selector`.
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next value, [N]; 0 after termination.
+        discount_t: the next value's discount, [N]; 0 if terminated.
         q_t_selector: values that choose the next action, [N, A].
-        logits_t: the target network's logits of the next observation, [N, A, K].
+        logits_t: the target network's next logits, [N, A, K].
         support: the atoms, [K].
-        mask_t: legal next actions, bool [N, A], or None if all are; a row without any has discount 0.
+        mask_t: legal next actions, bool [N, A]; None: all. Rows without any have discount 0.
     """
     probability_t = atoms_of(logits_t, greedy_action(q_t_selector, mask_t)).softmax(-1)
     return categorical_projection(r_t, discount_t, probability_t, support).detach()
 
 
 def categorical_divergence(logits_tm1: Tensor, target_tm1: Tensor) -> Tensor:
-    """Compute the KL divergence of each row's distribution from its target, [N], at least 0 up to rounding.
+    """Compute the KL divergence of each row's distribution from its target, [N], >= 0 up to rounding.
 
-    Its gradient equals that of the cross-entropy. Used as a priority by Hessel et al., 2018,
-    https://arxiv.org/abs/1710.02298
+    Its gradient equals the cross-entropy's. A priority in Hessel et al., 2018, https://arxiv.org/abs/1710.02298
 
     Args:
         logits_tm1: atom logits of the action taken, [N, K], with gradient.
@@ -69,6 +68,6 @@ def categorical_divergence(logits_tm1: Tensor, target_tm1: Tensor) -> Tensor:
 
 
 def atoms_of(logits: Tensor, action: Tensor) -> Tensor:
-    """Select from `logits` [N, A, K] the atoms of one action per row, [N, K]; `action` is int64 [N]."""
+    """Select one action's atoms per row, [N, K], from `logits` [N, A, K]; `action` is int64 [N]."""
     index = action[:, None, None].expand(-1, 1, logits.shape[-1])
     return logits.gather(1, index).squeeze(1)

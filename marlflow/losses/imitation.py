@@ -1,4 +1,4 @@
-"""Imitation learning losses: behavioral cloning, and cloning weighted by advantage (MARWIL)."""
+"""Imitation learning: behavioral cloning, and cloning weighted by advantage (MARWIL)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def behavioral_cloning_loss(logp_t: Tensor) -> Tensor:
-    """Compute the negative log-likelihood of the expert's action per row, [N].
+    """Compute the negative log-likelihood of the expert's actions, [N].
 
     Pomerleau, "ALVINN: an autonomous land vehicle in a neural network", 1989, NeurIPS.
 
     Args:
-        logp_t: log-probabilities of the expert's actions under the trained policy, [N], with gradient.
+        logp_t: the trained policy's log-probabilities of the expert's actions, [N], with gradient.
     """
     return -logp_t
 
@@ -20,14 +20,14 @@ def behavioral_cloning_loss(logp_t: Tensor) -> Tensor:
 def exponential_imitation_loss(
     logp_t: Tensor, advantage_t: Tensor, scale: Tensor, beta: float, max_weight: float
 ) -> Tensor:
-    """Compute the negative log-likelihood per row, [N], weighted by exp(beta * advantage / scale).
+    """Compute the negative log-likelihood, [N], weighted by exp(beta * advantage / scale).
 
     Wang et al., "Exponentially weighted imitation learning for batched historical data", 2018, NeurIPS, algorithm 1;
-    the limit is from Peng et al., "Advantage-weighted regression", 2019, https://arxiv.org/abs/1910.00177. With `beta`
-    0 this is behavioral cloning.
+    weight limit: Peng et al., "Advantage-weighted regression", 2019, https://arxiv.org/abs/1910.00177. `beta` 0 is
+    behavioral cloning.
 
     Args:
-        logp_t: log-probabilities of the expert's actions under the trained policy, [N], with gradient.
+        logp_t: the trained policy's log-probabilities of the expert's actions, [N], with gradient.
         advantage_t: return minus the critic's value, [N].
         scale: root of the moving mean square of advantages, [], positive, in units of return.
         beta: exponent per `scale` of advantage.
@@ -39,7 +39,7 @@ def exponential_imitation_loss(
 
 
 def moving_average(before: Tensor, now: Tensor, rate: float) -> Tensor:
-    """Move `before` toward the mean of `now` by the share `rate`, []; keep `before` if the result is not finite.
+    """Move `before` toward the mean of `now` by the share `rate`, []; return `before` if that is not finite.
 
     Args:
         before: the average so far, [].

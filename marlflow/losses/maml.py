@@ -11,16 +11,16 @@ from torch import Tensor
 
 
 def likelihood_ratio_loss(logp_t: Tensor, behavior_logp_t: Tensor, advantage_t: Tensor) -> Tensor:
-    """Compute the negative importance-weighted advantage per row, [N], which an inner step minimizes.
+    """Compute the negative importance-weighted advantage, [N], the loss of inner steps.
 
-    On-policy its gradient is the policy gradient, and its second derivative the low-variance curvature of Rothfuss et
-    al., "ProMP: proximal meta-policy search", 2019, https://arxiv.org/abs/1810.06784, equation 10. The second
-    derivative of -logp_t * advantage_t lacks the products of gradients.
+    Its second derivative on-policy is the low-variance curvature of Rothfuss et al., "ProMP: proximal meta-policy
+    search", 2019, https://arxiv.org/abs/1810.06784, equation 10; that of -logp_t * advantage_t lacks the products of
+    gradients.
 
     Args:
-        logp_t: log-probabilities of the actions under the adapting policy, [N], with gradient.
-        behavior_logp_t: their log-probabilities when chosen, [N].
-        advantage_t: advantage estimates, [N].
+        logp_t: the adapting policy's log-probabilities, [N], with gradient.
+        behavior_logp_t: the behavior policy's, [N].
+        advantage_t: advantages, [N].
     """
     return -torch.exp(logp_t - behavior_logp_t) * advantage_t
 
@@ -31,14 +31,14 @@ def fitted_values(
     """Fit the weights [F] of a linear critic, v_tm1 = features_tm1 @ weights, by ridge regression.
 
     After Duan et al., "Benchmarking deep reinforcement learning for continuous control", 2016,
-    https://arxiv.org/abs/1604.06778, supplement. A trajectory that was cut off bootstraps from its own critic: v_tm1 is
-    fitted to return_t + discount_T * v_T, both values linear in the weights.
+    https://arxiv.org/abs/1604.06778, supplement. Truncated trajectories bootstrap from the critic being fitted: v_tm1
+    is fitted to return_t + discount_T * v_T.
 
     Args:
         features_tm1: features of each row, [N, F].
-        return_t: discounted return from each row to the end of its trajectory, [N].
-        discount_T: discount from each row to the end of its trajectory, [N]; 0 if it terminated.
-        features_T: features of the observation after the trajectory, [N, F].
+        return_t: discounted return to the trajectory's end, [N].
+        discount_T: discount to the trajectory's end, [N]; 0 if terminated.
+        features_T: features of the observation after it, [N, F].
         ridge: weight of the squared weights relative to the mean squared error.
     """
     # v_tm1 - discount_T * v_T is linear in the weights, with these coefficients.

@@ -12,7 +12,7 @@ def policy_gradient_loss(logp_t: Tensor, advantage_t: Tensor) -> Tensor:
     """Compute the loss per row, [N], with gradient -advantage_t * grad logp_t (section 4).
 
     Args:
-        logp_t: log-probabilities of the actions under the trained policy, [N], with gradient.
-        advantage_t: advantage estimates, [N].
+        logp_t: the trained policy's log-probabilities, [N], with gradient.
+        advantage_t: advantages, [N].
     """
     return -logp_t * advantage_t.detach()

@@ -1,4 +1,4 @@
-"""Q-learning targets and errors. Illegal actions enter no maximum and no target."""
+"""Q-learning targets and errors, with action masks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _LOWEST = torch.finfo(torch.float32).min
 
 
 def q_learning_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor, mask_t: Tensor | None) -> Tensor:
-    """Compute one-step or n-step targets, [N]; the target network chooses and values the next action.
+    """Compute one-step or n-step targets, [N], by the target network's maximum.
 
     Mnih et al., "Human-level control through deep reinforcement learning", 2015, https://doi.org/10.1038/nature14236
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next value, [N]; 0 after termination.
-        q_t: the target network's values of the next observation, [N, A].
-        mask_t: legal next actions, bool [N, A], or None if all are; a row without any has discount 0.
+        discount_t: the next value's discount, [N]; 0 if terminated.
+        q_t: the target network's next values, [N, A].
+        mask_t: legal next actions, bool [N, A]; None: all. Rows without any have discount 0.
     """
     return (r_t + discount_t * _legal(q_t, mask_t).amax(-1)).detach()
 
@@ -32,10 +32,10 @@ def double_q_learning_target(
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next value, [N]; 0 after termination.
-        q_t_selector: the trained network's values of the next observation, [N, A].
-        q_t_value: the target network's values of the next observation, [N, A].
-        mask_t: legal next actions, bool [N, A], or None if all are; a row without any has discount 0.
+        discount_t: the next value's discount, [N]; 0 if terminated.
+        q_t_selector: the trained network's next values, [N, A].
+        q_t_value: the target network's values, [N, A].
+        mask_t: legal next actions, bool [N, A]; None: all. Rows without any have discount 0.
     """
     selected = greedy_action(q_t_selector, mask_t).unsqueeze(-1)
     return (r_t + discount_t * q_t_value.gather(-1, selected).squeeze(-1)).detach()
@@ -46,7 +46,7 @@ def greedy_action(q_t: Tensor, mask_t: Tensor | None) -> Tensor:
 
     Args:
         q_t: action values, [N, A].
-        mask_t: legal actions, bool [N, A], or None if all are; a row without any gets an arbitrary action.
+        mask_t: legal actions, bool [N, A]; None: all. Rows without any get an arbitrary action.
     """
     return _legal(q_t, mask_t).argmax(-1)
 
@@ -68,7 +68,7 @@ def huber_loss(error: Tensor, delta: float) -> Tensor:
     Huber, "Robust estimation of a location parameter", 1964, https://doi.org/10.1214/aoms/1177703732
 
     Args:
-        error: errors of any sign, [N].
+        error: errors, [N].
         delta: error size at which the gradient stops growing.
     """
     size = error.abs()

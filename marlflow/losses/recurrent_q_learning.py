@@ -1,7 +1,7 @@
 """Q-learning on sequences with value rescaling (R2D2): targets, loss and sequence priorities.
 
 Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", 2019,
-https://openreview.net/forum?id=r1lyTjAqYX, section 2.3. Illegal actions enter no target.
+https://openreview.net/forum?id=r1lyTjAqYX, section 2.3.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def squash(value: Tensor, epsilon: float) -> Tensor:
 
     Args:
         value: any shape.
-        epsilon: above 0; bounds the slope of the inverse.
+        epsilon: > 0; bounds the slope of the inverse.
     """
     return value.sign() * ((value.abs() + 1.0).sqrt() - 1.0) + epsilon * value
 
 
 def unsquash(squashed: Tensor, epsilon: float) -> Tensor:
-    """Invert `squash` without losing digits near 0 (Pohlen et al., 2018, proposition A.2).
+    """Invert `squash` (Pohlen et al., 2018, proposition A.2).
 
     Args:
         squashed: any shape.
@@ -43,14 +43,12 @@ def squashed_double_q_target(
 ) -> Tensor:
     """Compute double Q-learning's n-step targets, [S, L], for networks that output squashed values.
 
-    Section 2.3 of the paper.
-
     Args:
         r_t: n-step discounted sums of rewards, [S, L].
-        discount_t: discount of the value after each row's n steps, [S, L]; 0 after termination.
-        q_t_selector: the trained network's squashed values after the n steps, [S, L, A].
+        discount_t: discount after n steps, [S, L]; 0 if terminated.
+        q_t_selector: the trained network's squashed values after n steps, [S, L, A].
         q_t_value: the target network's, [S, L, A].
-        mask_t: legal actions there, bool [S, L, A], or None if all are; a row without any has discount 0.
+        mask_t: legal actions there, bool [S, L, A]; None: all. Rows without any have discount 0.
         epsilon: as in `squash`.
     """
     # The selector can stay squashed: squashing keeps the order of actions.
@@ -72,18 +70,17 @@ def after_windows(values: Tensor, following: Tensor) -> Tensor:
 def mean_over_sequences(loss: Tensor, trained: Tensor, weight: Tensor) -> Tensor:
     """Average over sequences the sum of their row losses divided by L; a scalar.
 
-    Dividing by L rather than by each sequence's own length gives every row the same weight in short and long sequences.
-
     Args:
         loss: per row, [S, L].
         trained: which rows exist, bool [S, L].
         weight: importance weights of the sequences, [S].
     """
+    # Dividing by L, not by each sequence's own length, weighs rows of short and long sequences equally.
     return ((loss * trained).mean(1) * weight).mean()
 
 
 def sequence_priority(error_size: Tensor, trained: Tensor, max_share: float) -> Tensor:
-    """Compute replay priorities of sequences, [S]: eta max |error| + (1 - eta) mean |error| (section 2.3).
+    """Compute replay priorities of sequences, [S]: eta max |error| + (1 - eta) mean |error|.
 
     Args:
         error_size: absolute TD errors, [S, L].

@@ -1,8 +1,8 @@
 """Soft Actor-Critic.
 
 Haarnoja et al., "Soft actor-critic algorithms and applications", 2018, https://arxiv.org/abs/1812.05905; Christodoulou,
-"Soft actor-critic for discrete action settings", 2019, https://arxiv.org/abs/1910.07207, whose expectation over
-Discrete actions is in closed form.
+"Soft actor-critic for discrete action settings", 2019, https://arxiv.org/abs/1910.07207. The temperature is in
+reward per nat of entropy.
 """
 
 from __future__ import annotations
@@ -19,46 +19,43 @@ def soft_q_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor, logp_t: Tensor, 
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next soft value, [N]; 0 after termination.
-        q_t: target critics' values of the next action, [K, N]; the minimum counts.
-        logp_t: log-probability of the next action under the policy, [N].
-        temperature: reward per nat of entropy, [].
+        discount_t: the next soft value's discount, [N]; 0 if terminated.
+        q_t: target critics' values of the next action, [K, N]; their minimum is used.
+        logp_t: log-probability of the next action, [N].
+        temperature: a scalar.
     """
     return (r_t + discount_t * (q_t.amin(0) - temperature * logp_t)).detach()
 
 
 def soft_policy_loss(q_tm1: Tensor, logp_tm1: Tensor, temperature: Tensor) -> Tensor:
-    """Compute the policy's loss per row, [N] (Haarnoja, equation 9).
+    """Compute the policy's loss, [N] (Haarnoja, equation 9).
 
     Args:
         q_tm1: critics' values of the action sampled now, [K, N], with gradient to it.
         logp_tm1: log-probability of that action, [N], with gradient.
-        temperature: reward per nat of entropy, [].
+        temperature: a scalar.
     """
     return temperature.detach() * logp_tm1 - q_tm1.amin(0)
 
 
 def temperature_loss(log_temperature: Tensor, logp_tm1: Tensor, target_entropy: Tensor | float) -> Tensor:
-    """Compute the loss of the log temperature per row, [N]; it rises while entropy is below target.
-
-    Haarnoja, equation 18, with log temperature in place of temperature, as in the authors' code.
+    """Compute the loss of the log temperature, [N] (Haarnoja, equation 18, as in the authors' code).
 
     Args:
-        log_temperature: a scalar, with gradient.
-        logp_tm1: log-probability of a sampled action, or minus the entropy, [N].
+        log_temperature: a scalar, with gradient; rises while entropy is below target.
+        logp_tm1: a sampled action's log-probability, or minus the entropy, [N].
         target_entropy: in nats, a number or [N].
     """
+    # The authors' code has the log temperature where the paper has the temperature.
     return -log_temperature * (logp_tm1 + target_entropy).detach()
 
 
 def legal_probabilities(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute probabilities and log-probabilities of the legal actions, [N, A] each; both 0 for illegal ones.
-
-    A row without a legal action is all 0.
+    """Compute probabilities and log-probabilities of actions, [N, A] each; both 0 for illegal ones.
 
     Args:
         logits: the policy's, [N, A].
-        mask: legal actions, bool [N, A], or None if all are.
+        mask: legal actions, bool [N, A]; None: all. Rows without any give zeros.
     """
     if mask is None:
         logp = torch.log_softmax(logits, -1)
@@ -75,23 +72,23 @@ def expected_soft_q_target(
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next soft value, [N]; 0 after termination.
-        q_t: target critics' values of the next observation, [K, N, A]; the minimum counts.
-        p_t: probability of each next action, [N, A]; 0 for illegal ones.
-        logp_t: its logarithm, [N, A]; any finite number for illegal ones.
-        temperature: reward per nat of entropy, [].
+        discount_t: the next soft value's discount, [N]; 0 if terminated.
+        q_t: target critics' next values, [K, N, A]; their minimum is used.
+        p_t: probabilities of next actions, [N, A]; 0 if illegal.
+        logp_t: their logarithms, [N, A]; finite if illegal.
+        temperature: a scalar.
     """
     soft_value = (p_t * (q_t.amin(0) - temperature * logp_t)).sum(-1)
     return (r_t + discount_t * soft_value).detach()
 
 
 def expected_soft_policy_loss(q_tm1: Tensor, p_tm1: Tensor, logp_tm1: Tensor, temperature: Tensor) -> Tensor:
-    """Compute the policy's loss per row, [N], expected over actions (Christodoulou, equation 12).
+    """Compute the policy's loss, [N], expected over actions (Christodoulou, equation 12).
 
     Args:
         q_tm1: critics' values, [K, N, A].
-        p_tm1: probability of each action, [N, A], with gradient; 0 for illegal ones.
-        logp_tm1: its logarithm, [N, A], with gradient; any finite number for illegal ones.
-        temperature: reward per nat of entropy, [].
+        p_tm1: probabilities of actions, [N, A], with gradient; 0 if illegal.
+        logp_tm1: their logarithms, [N, A], with gradient; finite if illegal.
+        temperature: a scalar.
     """
     return (p_tm1 * (temperature.detach() * logp_tm1 - q_tm1.amin(0).detach())).sum(-1)

@@ -1,7 +1,7 @@
-"""Clipped double Q-learning: several critics, of which the minimum is the target.
+"""Clipped double Q-learning: the minimum of K critics is the target, which counters overestimation.
 
-The minimum counters overestimation (Fujimoto et al., "Addressing function approximation error in actor-critic methods",
-2018, https://arxiv.org/abs/1802.09477, section 4.2). K may be 1.
+Fujimoto et al., "Addressing function approximation error in actor-critic methods", 2018,
+https://arxiv.org/abs/1802.09477, section 4.2.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ def clipped_double_q_target(r_t: Tensor, discount_t: Tensor, q_t: Tensor) -> Ten
 
     Args:
         r_t: rewards or n-step sums, [N].
-        discount_t: discount of the next value, [N]; 0 after termination.
+        discount_t: the next value's discount, [N]; 0 if terminated.
         q_t: target critics' values of the next action, [K, N].
     """
     return (r_t + discount_t * q_t.amin(0)).detach()
 
 
 def critics_loss(q_tm1: Tensor, target_tm1: Tensor) -> Tensor:
-    """Sum half the squared errors of all critics per row, [N].
+    """Sum half the squared errors of all critics, [N].
 
     Args:
         q_tm1: critics' values of the action taken, [K, N], with gradient.

@@ -1,4 +1,4 @@
-"""V-trace: off-policy value targets and advantages for a slightly older behavior policy.
+"""V-trace: off-policy corrected value targets and advantages.
 
 Espeholt et al., "IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures", 2018,
 https://arxiv.org/abs/1802.01561, section 4.
@@ -31,21 +31,19 @@ def vtrace(
     rho_max: float = 1.0,
     c_max: float = 1.0,
 ) -> VTraceEstimate:
-    """Compute targets (equation 1, recursive form of remark 1) and advantages (section 4.2), without gradient.
+    """Compute targets (equation 1, by remark 1) and advantages (section 4.2), without gradient.
 
-    All tensors are time-major, [T, ...], of one shape. Trajectory ends are marked as in
-    `generalized_advantage_estimation`: discount 0 (termination), or lambda 0 with `v_t` the bootstrap value
-    (truncation).
+    All tensors are time-major, [T, ...]. Trajectory ends are marked as in `generalized_advantage_estimation`.
 
     Args:
-        r_t: rewards after each step.
-        discount_t: discounts after each step.
+        r_t: rewards.
+        discount_t: discounts.
         lambda_t: factor on later corrections (remark 2); 1 is V-trace as published.
-        v_tm1: values before each step.
-        v_t: values after each step.
-        log_rho_tm1: log of the ratio of action probabilities, trained over behavior policy.
-        rho_max: clip of the ratio in corrections and advantages; determines the policy that is valued.
-        c_max: clip of the ratio along the trajectory; determines how far corrections reach back.
+        v_tm1: values before the steps.
+        v_t: values after them.
+        log_rho_tm1: log of the action probabilities' ratio, trained over behavior policy.
+        rho_max: clip of the ratio in corrections and advantages; determines the valued policy.
+        c_max: clip of the ratio along trajectories; limits how far corrections reach back.
     """
     ratio_tm1 = torch.exp(log_rho_tm1)
     rho_tm1, c_tm1 = ratio_tm1.clamp(max=rho_max), ratio_tm1.clamp(max=c_max)

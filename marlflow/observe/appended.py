@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 class AppendedFile:
-    """Appends pieces; one that the disk refuses waits in memory and is written before the next.
+    """Appends whole pieces; one that the disk refuses waits in memory and is written before the next.
 
-    The file never holds part of a piece. `written` counts pieces.
+    `written` counts pieces.
     """
 
     def __init__(self, path: Path) -> None:
@@ -22,7 +22,7 @@ class AppendedFile:
         self.written = 0
 
     def append(self, piece: bytes) -> None:
-        """Add a piece, written when this returns; raises OSError if it has to wait."""
+        """Write a piece; raises OSError if it has to wait."""
         # Queued before writing, so that a failed write keeps it.
         self._waiting.append(piece)
         self._write()
@@ -48,7 +48,7 @@ class AppendedFile:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file; raises OSError if waiting pieces still cannot be written. May be called twice."""
+        """Close the file; raises OSError if waiting pieces cannot be written. May be called twice."""
         if self._file.closed:
             return
         try:

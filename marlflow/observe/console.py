@@ -17,13 +17,10 @@ ConsoleKind: TypeAlias = Literal["auto", "live", "plain", "none"]
 
 
 class RunConsole(Sink, Protocol):
-    """A sink for people that also shows messages; `close` leaves the last state or a summary.
-
-    A message that is shown after `close` comes below it.
-    """
+    """A sink for people that also shows messages; `close` leaves the last state or a summary."""
 
     def notice(self, text: str) -> None:
-        """Show a message, such as "stopping after this round"."""
+        """Show a message, such as "stopping after this round"; after `close`, below the summary."""
 
 
 class SilentConsole:
@@ -40,30 +37,30 @@ class SilentConsole:
 
 
 class DetachableConsole:
-    """Shows what `shown` shows until its output breaks: a closed terminal or pipe does not end a run."""
+    """Writes to `console` until its output breaks: a closed terminal or pipe does not end a run."""
 
-    def __init__(self, shown: RunConsole) -> None:
-        self._shown: RunConsole = shown
+    def __init__(self, console: RunConsole) -> None:
+        self._console: RunConsole = console
 
     def report(self, record: Report) -> None:
-        self._try(lambda: self._shown.report(record))
+        self._try(lambda: self._console.report(record))
 
     def notice(self, text: str) -> None:
-        self._try(lambda: self._shown.notice(text))
+        self._try(lambda: self._console.notice(text))
 
     def close(self) -> None:
-        self._try(self._shown.close)
+        self._try(self._console.close)
 
     def _try(self, show: Callable[[], None]) -> None:
         try:
             show()
         except OSError as error:
-            self._shown = SilentConsole()
+            self._console = SilentConsole()
             log.warning("the run's output cannot be written any more (%s), so nothing more is shown", error)
 
 
 def console(kind: ConsoleKind, info: RunInfo) -> RunConsole:
-    """Open the console of this kind; `auto` is live on a terminal that can redraw, or else plain.
+    """Open a console; `auto` is live on a terminal that can redraw, or else plain.
 
     Raises ConfigInvalid for another kind.
     """

@@ -33,7 +33,7 @@ def draw_learning_curves(
 ) -> None:
     """Plot each policy's training and evaluation returns over env steps, and `lower` in a second panel.
 
-    Raises InvalidInput if the file has no reports, OSError if the picture cannot be written; an existing one is kept.
+    Raises InvalidInput if the file has no reports, OSError if the picture cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -60,14 +60,14 @@ def draw_learning_curves(
 
 
 def curve(reports: Reports, name: str, key: str, section: Literal["policies", "learners"] = "policies") -> Curve:
-    """Return the known values of one metric of a policy or learner, over env steps."""
+    """Return the known values of a policy's or learner's metric, over env steps."""
     known = [(report["env_steps"], report[section].get(name, {}).get(key)) for report in reports]
     known = [(steps, value) for steps, value in known if value is not None and math.isfinite(value)]
     return [steps for steps, _ in known], [value for _, value in known]
 
 
 def updates_per_s(reports: Reports, learner: str) -> Curve:
-    """Return a learner's optimizer steps per second between reports, over env steps."""
+    """Return a learner's optimizer steps per second, over env steps."""
     steps, rates = list[float](), list[float]()
     for before, now in itertools.pairwise(reports):
         seconds = now["time_s"] - before["time_s"]
@@ -82,15 +82,16 @@ def _colored(reports: Reports, section: Literal["policies", "learners"] = "polic
     """Return the policies, or the learners, with their colors; a learner with a policy's name has its color."""
     names = dict.fromkeys(name for of in ("policies", "learners") for report in reports for name in report[of])
     colors = {name: _COLORS[place % len(_COLORS)] for place, name in enumerate(names)}
-    shown = dict.fromkeys(name for report in reports for name in report[section])
-    return [(name, colors[name]) for name in shown]
+    section_names = dict.fromkeys(name for report in reports for name in report[section])
+    return [(name, colors[name]) for name in section_names]
 
 
 def evaluations(reports: Reports, policy: str) -> list[tuple[float, float, float]]:
-    """Return a policy's evaluations: env steps, mean return, standard deviation; the last one at each env step."""
-    found = [report["policies"][policy] for report in reports if policy in report["policies"]]
-    known = {one["eval_env_steps"]: one for one in found if one["eval_return_mean"] is not None}
-    return [(steps, one["eval_return_mean"], one["eval_return_std"] or 0.0) for steps, one in known.items()]
+    """Return a policy's evaluations: env steps, mean return, standard deviation."""
+    metrics = [report["policies"][policy] for report in reports if policy in report["policies"]]
+    # Keyed by env step, so that the last evaluation at each one wins.
+    known = {report["eval_env_steps"]: report for report in metrics if report["eval_return_mean"] is not None}
+    return [(steps, report["eval_return_mean"], report["eval_return_std"] or 0.0) for steps, report in known.items()]
 
 
 def _draw_returns(axes: Axes, reports: Reports, everything: Reports) -> None:

@@ -21,7 +21,7 @@ def rows(metrics_path: Path) -> list[dict[str, Any]]:
 
 def frame(metrics_path: Path) -> Any:
     """Read a `metrics.jsonl` as a pandas DataFrame; raises InvalidInput also if pandas is not installed."""
-    found = rows(metrics_path)
+    records = rows(metrics_path)
     try:
         # pandas is no dependency of marlflow.
         pandas = importlib.import_module("pandas")
@@ -32,7 +32,7 @@ def frame(metrics_path: Path) -> Any:
                 f"reports from {metrics_path}, one JSON object in each line"
             ]
         ) from error
-    return pandas.DataFrame(found)
+    return pandas.DataFrame(records)
 
 
 def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -21,7 +21,7 @@ from marlflow.observe.view import View
 class LiveConsole:
     """Shows the run until `close`, which leaves the last state on screen.
 
-    While open, logging handlers on the terminal's streams are redirected so that their lines appear above the view.
+    Log lines on the terminal appear above the view.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class LiveConsole:
         self._clock_s = clock_s
         self._before: Report | None = None
         self._now: Report | None = None
-        self._shown_at_s = clock_s()
+        self._reported_at_s = clock_s()
         self._is_open = True
         self._live = Live(
             console=self._terminal, get_renderable=self._view, refresh_per_second=1, vertical_overflow="crop"
@@ -43,9 +43,8 @@ class LiveConsole:
         self._redirected = list(_redirect_logging(terminal_streams))
 
     def report(self, record: Report) -> None:
-        """Show this report with rates since the one before, and each policy's last evaluation."""
         now = with_last_evaluations(self._now, record)
-        self._before, self._now, self._shown_at_s = self._now, now, self._clock_s()
+        self._before, self._now, self._reported_at_s = self._now, now, self._clock_s()
         self._live.refresh()
 
     def notice(self, text: str) -> None:
@@ -54,7 +53,6 @@ class LiveConsole:
         self._terminal.print(message, soft_wrap=True)
 
     def close(self) -> None:
-        """Draw the last state in full and restore the terminal and the logging handlers."""
         if self._is_open:
             self._is_open = False
             self._live.stop()
@@ -62,7 +60,7 @@ class LiveConsole:
                 handler.setStream(stream)
 
     def _run_s(self) -> float:
-        return (self._now["time_s"] if self._now else 0.0) + self._clock_s() - self._shown_at_s
+        return (self._now["time_s"] if self._now else 0.0) + self._clock_s() - self._reported_at_s
 
     def _view(self) -> View:
         if self._is_open:
@@ -72,7 +70,7 @@ class LiveConsole:
 
 
 def _redirect_logging(terminal_streams: tuple[Any, Any]) -> Iterator[tuple[logging.StreamHandler[Any], Any]]:
-    """Redirect logging handlers from the terminal's streams to their replacements; yield the previous streams."""
+    """Redirect logging handlers to the replaced terminal streams; yield the previous streams."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     handlers = {
         handler: None for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers

@@ -26,7 +26,6 @@ class PlainConsole:
         self._write(_opening(info))
 
     def report(self, record: Report) -> None:
-        """Write one line per policy, and one for new faults."""
         # The last report of a run may repeat an env step: what is new then is in the summary. A run that failed in its
         # first round, at env step 0, has nothing but faults to report.
         if record["env_steps"] not in (0, None if self._last is None else self._last["env_steps"]):
@@ -40,19 +39,18 @@ class PlainConsole:
 
     def _write_policies(self, record: Report) -> None:
         rates, ids = updates_per_s(self._last, record), wording.padded(record["policies"])
-        widths = [len(_how(metrics)) + _RETURN_COLUMNS for metrics in record["policies"].values()]
+        widths = [len(_mode_and_opponents(metrics)) + _RETURN_COLUMNS for metrics in record["policies"].values()]
         self._evaluation_columns = max([self._evaluation_columns, *widths])  # that of the reports to come, too
         for policy, metrics in record["policies"].items():
-            standing = _standing(metrics, _evaluated(metrics).ljust(self._evaluation_columns))
+            columns = _return_columns(metrics, _evaluated(metrics).ljust(self._evaluation_columns))
             learner = self._learner_of.get(policy) or policy
-            learned = _learned(record["learners"].get(learner), rates.get(learner))
-            self._write(f"{_clock(record)}  {ids[policy]}  {standing}  {learned}")
+            learned = _learner_columns(record["learners"].get(learner), rates.get(learner))
+            self._write(f"{_clock(record)}  {ids[policy]}  {columns}  {learned}")
 
     def notice(self, text: str) -> None:
         self._write(text)
 
     def close(self) -> None:
-        """Write the summary."""
         if not self._closed:
             self._closed = True
             self._write(f"{_summary(self._last, self._learner_of)}; its folder is {self._run_dir}")
@@ -76,13 +74,12 @@ def _clock(record: Report) -> str:
     return f"{wording.duration(record['time_s']):>8}  {steps:>11} env steps {per_s:>7}/s"
 
 
-def _standing(metrics: PolicyMetrics, evaluated: str) -> str:
+def _return_columns(metrics: PolicyMetrics, evaluated: str) -> str:
     trained = wording.spread(metrics["return_mean"], metrics["return_std"])
     return f"return {trained:>18}  length {wording.length(metrics['episode_env_steps_mean']):>6}  eval {evaluated}"
 
 
-def _learned(metrics: LearnerMetrics | None, rate: float | None) -> str:
-    """Return the columns of a policy's learner; placeholders for a policy that does not learn."""
+def _learner_columns(metrics: LearnerMetrics | None, rate: float | None) -> str:
     updates, staleness = (metrics["updates"], metrics["staleness_mean"]) if metrics else (0, None)
     rate = 0.0 if metrics is None else rate
     return (
@@ -99,10 +96,10 @@ def _evaluated(metrics: PolicyMetrics) -> str:
 
 
 def _evaluation(metrics: PolicyMetrics) -> str:
-    return f"{_how(metrics)} {wording.spread(metrics['eval_return_mean'], metrics['eval_return_std'])}"
+    return f"{_mode_and_opponents(metrics)} {wording.spread(metrics['eval_return_mean'], metrics['eval_return_std'])}"
 
 
-def _how(metrics: PolicyMetrics) -> str:
+def _mode_and_opponents(metrics: PolicyMetrics) -> str:
     return " ".join([str(metrics["eval_mode"]), *wording.against(metrics["eval_against"])])
 
 
@@ -111,7 +108,7 @@ def _summary(record: Report | None, learner_of: Mapping[str, str | None]) -> str
         return "ended before the first report"
     learners = record["learners"]
     returns = "; ".join(
-        _final(policy, metrics, learners.get(learner_of.get(policy) or policy), record["env_steps"])
+        _policy_summary(policy, metrics, learners.get(learner_of.get(policy) or policy), record["env_steps"])
         for policy, metrics in record["policies"].items()
     )
     steps, episodes = wording.full_count(record["env_steps"]), wording.full_count(record["episodes"])
@@ -121,13 +118,13 @@ def _summary(record: Report | None, learner_of: Mapping[str, str | None]) -> str
     return f"ended after {took}, {steps} env steps, {episodes} episodes{workers}: {returns}"
 
 
-def _final(policy: str, metrics: PolicyMetrics, learned: LearnerMetrics | None, env_steps: int) -> str:
-    """How a policy stands after `env_steps` of the run; of an evaluation before its last version, at which env step."""
-    standing = f"{policy} return {wording.mean_return(metrics['return_mean'])}"
+def _policy_summary(policy: str, metrics: PolicyMetrics, learned: LearnerMetrics | None, env_steps: int) -> str:
+    summary = f"{policy} return {wording.mean_return(metrics['return_mean'])}"
     if learned is not None and learned["updates"]:
-        standing += f", updates {wording.full_count(learned['updates'])}"
+        summary += f", updates {wording.full_count(learned['updates'])}"
     if (episodes := metrics["eval_episodes"]) is None or (evaluated_at := metrics["eval_env_steps"]) is None:
-        return standing
-    is_of_the_end = (evaluated_at, metrics["eval_version"]) == (env_steps, metrics["version"])
-    at = "" if is_of_the_end else f", at {wording.full_count(evaluated_at)} env steps"
-    return f"{standing} (eval {_evaluation(metrics)} over {wording.full_count(episodes)} episodes{at})"
+        return summary
+    # An evaluation of an earlier version says at which env step it was made.
+    is_final = (evaluated_at, metrics["eval_version"]) == (env_steps, metrics["version"])
+    at = "" if is_final else f", at {wording.full_count(evaluated_at)} env steps"
+    return f"{summary} (eval {_evaluation(metrics)} over {wording.full_count(episodes)} episodes{at})"

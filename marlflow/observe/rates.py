@@ -26,14 +26,14 @@ class StageShares:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The run's progress: `fraction` in [0, 1], and the estimated seconds left if known."""
+    """Progress of the run: `fraction` in [0, 1], and estimated seconds left if known."""
 
     fraction: float
     left_s: float | None
 
 
 def with_last_evaluations(before: Report | None, now: Report) -> Report:
-    """Fill in the evaluations of `before` that `now` lacks: a report contains only new ones."""
+    """Fill in the evaluations that `now` lacks, because a report contains only new ones."""
     if before is None:
         return now
     policies = {
@@ -55,7 +55,7 @@ def elapsed_s(before: Report | None, now: Report) -> float:
 
 
 def updates_per_s(before: Report | None, now: Report) -> dict[str, float | None]:
-    """Return each learner's optimizer steps per second between two reports; None if no time has passed."""
+    """Return each learner's optimizer steps per second; None if no time has passed."""
     seconds = elapsed_s(before, now)
     earlier = before["learners"] if before else {}
     rates: dict[str, float | None] = {}
@@ -66,14 +66,14 @@ def updates_per_s(before: Report | None, now: Report) -> dict[str, float | None]
 
 
 def stage_shares(before: Report | None, now: Report) -> dict[str, StageShares]:
-    """Return each stage's time shares between two reports; all 0 if no time has passed."""
+    """Return each stage's time shares; all 0 if no time has passed."""
     seconds = elapsed_s(before, now)
     earlier = before["stages"] if before else {}
     return {stage: _shares(earlier.get(stage, _NOTHING), metrics, seconds) for stage, metrics in now["stages"].items()}
 
 
 def rollout_shares(before: Report | None, now: Report) -> dict[str, float]:
-    """Return the rollout workers' time shares by activity between two reports; empty without workers."""
+    """Return the rollout workers' time shares by activity; empty without workers."""
     earlier = before["rollouts"] if before else _NO_ROLLOUTS
     spent = {
         "environments": now["rollouts"]["env_s"] - earlier["env_s"],
@@ -81,7 +81,7 @@ def rollout_shares(before: Report | None, now: Report) -> dict[str, float]:
         "bookkeeping": now["rollouts"]["bookkeeping_s"] - earlier["bookkeeping_s"],
     }
     total = sum(spent.values())
-    return {what: seconds / total for what, seconds in spent.items()} if total > 0 else {}
+    return {activity: seconds / total for activity, seconds in spent.items()} if total > 0 else {}
 
 
 def _shares(before: StageMetrics, now: StageMetrics, seconds: float) -> StageShares:
@@ -95,7 +95,7 @@ def _shares(before: StageMetrics, now: StageMetrics, seconds: float) -> StageSha
 
 
 def progress(record: Report, stop: Mapping[str, float]) -> Progress | None:
-    """Return the progress toward the nearest limit on env steps or time; None if the run has neither."""
+    """Return the progress toward the nearest limit on env steps or time; None without limits."""
     candidates = []
     if stop.get("env_steps"):
         left, speed = stop["env_steps"] - record["env_steps"], record["env_steps_per_s"]

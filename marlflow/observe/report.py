@@ -107,7 +107,7 @@ class Report(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """A policy's constant properties: its algorithm's name, its agents and, if it learns, its learner's name."""
+    """A policy's algorithm, agents and, if it learns, learner."""
 
     algorithm: str
     agents: tuple[str, ...]
@@ -118,8 +118,7 @@ class PolicyInfo:
 class RunInfo:
     """A run's constant properties.
 
-    `stop` holds the stop conditions by their configuration names, any of which ends the run: `env_steps`, `time_s`
-    (seconds), `policies.<id>.return_mean`.
+    `stop` has the stop conditions by configuration key: `env_steps`, `time_s`, `policies.<id>.return_mean`.
     """
 
     name: str

@@ -25,17 +25,16 @@ class Sink(Protocol):
     """Takes reports in the order of their env steps until closed."""
 
     def report(self, record: Report) -> None:
-        """Take one report. If it cannot be written now, raises OSError and writes it before the next one."""
+        """Write one report; if that fails now, raises OSError and writes it before the next one."""
 
     def close(self) -> None:
-        """Write what waits and release resources; raises OSError if reports are lost. May be called twice."""
+        """Write waiting reports and release resources; raises OSError if some are lost. May be called twice."""
 
 
 class JsonlSink:
     """Writes one JSON object per line and report; NaN and infinities become null.
 
-    A resumed run passes the number of reports at its checkpoint; later ones, which it will make again, are first
-    removed, and listed as `dropped`.
+    A resumed run passes the number of reports at its checkpoint; later ones are removed, and listed in `dropped`.
     """
 
     def __init__(self, path: Path, reports_before: int | None = None) -> None:
@@ -50,7 +49,7 @@ class JsonlSink:
         return self._lines_before + self._file.written
 
     def report(self, record: Report) -> None:
-        """Append one line; raises TypeError naming the key of a value that is no number, text, list or mapping."""
+        """Append one line; raises TypeError for a value that is no number, text, list or mapping."""
         self._file.append(_line(record).encode())
 
     def sync(self) -> None:
@@ -94,7 +93,7 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Convert `value` to JSON types; numpy and torch values by `tolist`."""
+    """Convert to JSON types; numpy and torch values by `tolist`."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -111,10 +110,9 @@ def _plain(value: Any, where: str) -> Any:
 
 
 class TensorBoardSink:
-    """Writes all numbers as TensorBoard scalars over env steps: `policies/...`, `learners/...`, `stages/...` and so on.
+    """Writes all numbers as TensorBoard scalars over env steps.
 
-    Evaluations are written at the env steps at which they were made. A resumed run passes its checkpoint's env steps,
-    so that TensorBoard hides later points of the earlier file.
+    A resumed run passes its checkpoint's env steps, so that TensorBoard hides later points.
     """
 
     def __init__(self, directory: Path, resumed_at_env_steps: int | None = None) -> None:
@@ -123,7 +121,6 @@ class TensorBoardSink:
         self._file: AppendedFile | None = None
 
     def report(self, record: Report) -> None:
-        """Write one event with all scalars, and one with earlier evaluations."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         opening = self._opening() if self._file is None else b""
@@ -170,15 +167,15 @@ def _by_step(record: Report) -> dict[int, list[tuple[str, float]]]:
         if metrics["eval_env_steps"] is not None
     }
     of_team = max(evaluated_at.values(), default=0)
-    found: dict[int, list[tuple[str, float]]] = {}
+    by_step: dict[int, list[tuple[str, float]]] = {}
     for tag, value in scalars(record):
         steps = (at for start, at in {**evaluated_at, "run/eval_": of_team}.items() if tag.startswith(start))
-        found.setdefault(next(steps, int(record["env_steps"])), []).append((tag, value))
-    return found
+        by_step.setdefault(next(steps, int(record["env_steps"])), []).append((tag, value))
+    return by_step
 
 
 def scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield each number in a report with its path; top-level ones are under `run/`, None and text are skipped."""
+    """Yield each number in a report with its path; top-level ones are under `run/`."""
     for key, value in record.items():
         yield from _leaves(key if isinstance(value, Mapping) else f"run/{key}", value)
 

@@ -1,7 +1,6 @@
 """Busy intervals of stages: their overlap, and a timeline.
 
-The timeline is in Chrome's trace event format (the Chromium project's "Trace Event Format"), for
-https://ui.perfetto.dev
+The timeline is in Chrome's trace event format, for https://ui.perfetto.dev
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Span: TypeAlias = tuple[float, float]  # began and ended, in seconds
 
 
 class Interval(NamedTuple):
-    """One piece of work of one stage, in seconds of one clock."""
+    """One call of a stage, in seconds of one clock."""
 
     plan: str
     stage: str
@@ -44,7 +43,7 @@ class Trace:
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """The stored intervals, in order of addition."""
+        """The stored intervals."""
         return tuple(self._intervals)
 
     def add(self, plan: str, stage: str, began_s: float, ended_s: float) -> None:
@@ -118,18 +117,18 @@ def tracks(spans: Sequence[Span]) -> list[int]:
     >>> tracks([(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)])
     [0, 1, 0]
     """
-    result, free, working = [0] * len(spans), list[int](), list[tuple[float, int]]()
-    made = 0
+    result, free, running = [0] * len(spans), list[int](), list[tuple[float, int]]()
+    num_tracks = 0
     for place in sorted(range(len(spans)), key=lambda index: spans[index]):
         began, ended = spans[place]
         # Heaps give the track that becomes free first, and the lowest free track.
-        while working and working[0][0] <= began:
-            heapq.heappush(free, heapq.heappop(working)[1])
+        while running and running[0][0] <= began:
+            heapq.heappush(free, heapq.heappop(running)[1])
         if not free:
-            heapq.heappush(free, made)
-            made += 1
+            heapq.heappush(free, num_tracks)
+            num_tracks += 1
         result[place] = heapq.heappop(free)
-        heapq.heappush(working, (ended, result[place]))
+        heapq.heappush(running, (ended, result[place]))
     return result
 
 

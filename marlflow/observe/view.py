@@ -1,7 +1,6 @@
 """The live view as one Rich renderable: a header, a table of policies, a table of stages.
 
-It adapts to the terminal: numbers are short below 110 columns, columns are left out below 80 and added from 130, and
-rows that do not fit are counted in one line.
+Columns and rows depend on the terminal's size.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _EVALUATION_COLUMNS = len("at 100.0k")
 _ROWS_BESIDE_TABLES = 16
 _FEWEST_ROWS = 3
 # For a policy that the run's info does not list.
-_NOBODY = PolicyInfo(algorithm=wording.UNKNOWN, agents=())
+_UNLISTED = PolicyInfo(algorithm=wording.UNKNOWN, agents=())
 _NOT_LEARNING = LearnerMetrics(
     agent_steps_trained=0,
     updates=0,
@@ -45,7 +44,7 @@ _NOT_LEARNING = LearnerMetrics(
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A snapshot of a run. `clock_s` is the time shown; `rows` is the terminal's height, None for no limit."""
+    """A snapshot of a run at `clock_s`; `rows` is the terminal's height, None for no limit."""
 
     info: RunInfo
     before: Report | None
@@ -63,7 +62,10 @@ class View:
         yield _line(Text(f"folder: {self.info.run_dir}", style="bright_black"))
 
     def _report(self, now: Report, options: ConsoleOptions) -> Iterator[RenderableType]:
-        rows = None if self.rows is None else self.rows - max(0, _evaluation(now, options.max_width).count("\n") - 1)
+        rows = self.rows
+        if rows is not None:
+            # The heading of evaluations may take several lines of the terminal.
+            rows -= max(0, _evaluation_heading(now, options.max_width).count("\n") - 1)
         policy_rows, stage_rows = _room(rows, len(now["policies"]), len(now["stages"]))
         yield _header(now, self.info.stop, self.clock_s)
         if faults := wording.faults_phrase(now["faults"]):
@@ -85,9 +87,9 @@ def _line(text: Text) -> Text:
     return text
 
 
-def _more(count: int, what: str) -> Iterator[Text]:
+def _more(count: int, noun: str) -> Iterator[Text]:
     if count > 0:
-        yield Text(f"and {count} more {what}", style="bright_black")
+        yield Text(f"and {count} more {noun}", style="bright_black")
 
 
 def _room(rows: int | None, policies: int, stages: int) -> tuple[int, int]:
@@ -126,13 +128,13 @@ def _empty_table(gap: int) -> Table:
 
 
 def _styles(info: RunInfo, now: Report) -> dict[str, str]:
-    """Return one color per policy, the same in both tables and in every report."""
+    # The same color in both tables and in every report.
     ids = dict.fromkeys((*info.policies, *now["policies"]))
     return {policy: _POLICY_STYLES[place % len(_POLICY_STYLES)] for place, policy in enumerate(ids)}
 
 
 def _policies(info: RunInfo, before: Report | None, now: Report, width: int, rows: int) -> Table:
-    columns = _policy_columns(width, _evaluation(now, width))
+    columns = _policy_columns(width, _evaluation_heading(now, width))
     table = _empty_table(gap=2 if width >= WIDE_COLUMNS else 1)
     table.add_column("policy", vertical="bottom", max_width=24)
     for heading, least_width, _ in columns:
@@ -140,25 +142,25 @@ def _policies(info: RunInfo, before: Report | None, now: Report, width: int, row
         table.add_column(heading, no_wrap=True, justify="left" if is_text else "right", min_width=least_width)
     rates, styles = updates_per_s(before, now), _styles(info, now)
     for policy, metrics in list(now["policies"].items())[:rows]:
-        about = info.policies.get(policy, _NOBODY)
+        about = info.policies.get(policy, _UNLISTED)
         learner = policy if about.learner is None else about.learner
-        standing = _Standing(about, metrics, now["learners"].get(learner, _NOT_LEARNING), rates.get(learner, 0.0))
-        table.add_row(_line(Text(policy, styles[policy])), *(cell(standing) for _, _, cell in columns))
+        row = _PolicyRow(about, metrics, now["learners"].get(learner, _NOT_LEARNING), rates.get(learner, 0.0))
+        table.add_row(_line(Text(policy, styles[policy])), *(cell(row) for _, _, cell in columns))
     return table
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _PolicyRow:
     about: PolicyInfo
     metrics: PolicyMetrics
     learned: LearnerMetrics
     updates_per_s: float | None
 
 
-_Column: TypeAlias = tuple[str, int, Callable[[_Standing], str]]  # heading, least width, text
+_Column: TypeAlias = tuple[str, int, Callable[[_PolicyRow], str]]  # heading, least width, text
 
 
-def _evaluation(now: Report, width: int) -> str:
+def _evaluation_heading(now: Report, width: int) -> str:
     """Return the heading of evaluation returns: the mode, and on wide terminals the opponents and env steps."""
     evaluated = [metrics for metrics in now["policies"].values() if metrics["eval_episodes"] is not None]
     modes = sorted({str(metrics["eval_mode"]) for metrics in evaluated})
@@ -170,7 +172,6 @@ def _evaluation(now: Report, width: int) -> str:
 
 
 def _policy_columns(width: int, evaluation: str) -> list[_Column]:
-    """Return the columns after the policy's name that fit into `width`."""
     wide = width >= WIDE_COLUMNS
     count = wording.full_count if wide else wording.short_count
     who: list[_Column] = [
@@ -225,9 +226,9 @@ def _stages(info: RunInfo, before: Report | None, now: Report, options: ConsoleO
 
 
 def _busiest(now: Report, rows: int) -> list[str]:
-    """Return the busiest stages in plan order, by total time, so that rows stay in place between reports."""
-    kept = set(sorted(now["stages"], key=lambda name: -now["stages"][name]["busy_s"])[:rows])
-    return [name for name in now["stages"] if name in kept]
+    # In plan order and by total time, so that rows stay in place between reports.
+    busiest = set(sorted(now["stages"], key=lambda name: -now["stages"][name]["busy_s"])[:rows])
+    return [name for name in now["stages"] if name in busiest]
 
 
 def _share_bar(share: StageShares, ascii_only: bool) -> Text:

@@ -1,4 +1,4 @@
-"""Formats numbers, times and agents as short text, in ASCII for log files of any encoding."""
+"""Format numbers, times and agents as short ASCII text."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def loss_terms(loss: Mapping[str, float]) -> str:
 
 
 def headline_loss(loss: Mapping[str, float]) -> float | None:
-    """Return the one number to show of a loss: its `total`, `loss`, or first term."""
+    """Return the number to show of a loss: its `total`, `loss`, or first term."""
     for name in ("total", "loss"):
         if name in loss:
             return loss[name]
@@ -194,7 +194,7 @@ def shares_phrase(shares: Mapping[str, float]) -> str:
     >>> shares_phrase({"environments": 0.615, "policies": 0.385})
     'environments 62%, policies 38%'
     """
-    return ", ".join(f"{what} {100 * share:.0f}%" for what, share in shares.items())
+    return ", ".join(f"{activity} {100 * share:.0f}%" for activity, share in shares.items())
 
 
 def padded(names: Iterable[str]) -> dict[str, str]:

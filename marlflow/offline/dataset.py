@@ -1,4 +1,4 @@
-"""Find and read the recorded fragments of a policy."""
+"""Recorded fragments of a policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from marlflow.offline.tables import to_columns
 
 
 class DatasetFragment(NamedTuple):
-    """A fragment's file (without its ending) and row group."""
+    """A file, without its ending, and a row group of it."""
 
     file: str
     group: int
@@ -30,7 +30,7 @@ class DatasetFragment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The fragments of one recorded policy, in order, read `passes` times."""
+    """A policy's recorded fragments, in order, read `passes` times."""
 
     folder: str
     policy: str
@@ -40,17 +40,19 @@ class Dataset:
     """Identifies the dataset: a hash of its files' names and sizes."""
 
     def read(self, fragment: DatasetFragment) -> Batch:
-        """Return the rows as they were collected; raises RecordsDamaged with the file if they cannot be read."""
+        """Return a fragment's rows as collected; raises RecordsDamaged with the file."""
         return Batch(*(self._columns(fragment, ending) for ending in (ROWS, SEGMENTS)))
 
     def nothing(self) -> Batch:
-        """Return an empty batch with the same columns."""
+        """Return a batch without rows, with the same columns."""
+        # A batch without rows needs the columns' dtypes and shapes, which only a fragment tells.
         first = self.read(self.fragments[0])
         return first.only(np.zeros(len(first.segments["length"]), bool))
 
     def _columns(self, fragment: DatasetFragment, ending: str) -> Any:
         path = policy_folder(self.folder, self.policy) / (fragment.file + ending)
         try:
+            # Without threads and read-ahead: each worker has its own share of the CPUs.
             with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
                 return to_columns(file.read_row_group(fragment.group, use_threads=False))
         except (pa.ArrowException, OSError, *MALFORMED) as error:
@@ -58,9 +60,9 @@ class Dataset:
 
 
 def find_dataset(folder: Path | str, policy: str, passes: int = 1) -> Dataset:
-    """Find the complete files of `policy` in a dataset folder, sorted by name.
+    """Find the complete files of `policy`, sorted by name.
 
-    Raises ConfigInvalid with every file that cannot be read, or if there are none.
+    Raises ConfigInvalid with every unreadable file, or if there are none.
     """
     where, problems = policy_folder(folder, policy), []
     files = hashlib.blake2b(digest_size=7)
@@ -70,8 +72,10 @@ def find_dataset(folder: Path | str, policy: str, passes: int = 1) -> Dataset:
         try:
             steps = _env_steps(where, name)
         except (pa.ArrowException, OSError, *MALFORMED) as error:
+            # Collect all damaged files, so that the user can remove them at once.
             problems.append(f"{path} is damaged: {_message(error)}; remove it, or record again")
             continue
+        # Names and sizes instead of contents: a dataset may have many gigabytes.
         files.update(f"{name} {path.stat().st_size} ".encode())
         fragments += [DatasetFragment(name, group, count) for group, count in enumerate(steps)]
     if not fragments and not problems:

@@ -1,6 +1,6 @@
-"""Read recorded fragments instead of sampling.
+"""Reads recorded fragments instead of sampling.
 
-Fragments are dealt to all environments in turn, so their order does not depend on the number of workers.
+Fragments are dealt to environments in turn, independent of the number of workers.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ _POSITIONS = "fragments"
 
 
 class DatasetReader:
-    """One policy's dataset in a worker: environment c of `of` reads every `of`-th fragment from c on."""
+    """A policy's dataset on a worker: environment c of `of` reads every `of`-th fragment from c on."""
 
     def __init__(
-        self, dataset: Dataset, env_indices: Sequence[int], of: int, begun: Mapping[int, int] | None = None
+        self, dataset: Dataset, env_indices: Sequence[int], of: int, next_fragments: Mapping[int, int] | None = None
     ) -> None:
-        self._dataset, self._of = dataset, of
-        self.positions = {env_index: (begun or {}).get(env_index, 0) for env_index in env_indices}
+        self._dataset = dataset
+        self._of = of
+        self.positions = {env_index: (next_fragments or {}).get(env_index, 0) for env_index in env_indices}
         self._nothing: Batch | None = None
 
     @property
     def size(self) -> int:
-        """Number of fragments over all environments."""
+        """The number of fragments."""
         return len(self._dataset.fragments)
 
     @property
@@ -46,7 +47,7 @@ class DatasetReader:
         return self._dataset.mark
 
     def take(self, env_steps: int) -> tuple[Batch, int]:
-        """Return the next fragments, of at least `env_steps` if available, as one batch, and their env steps."""
+        """Return the next fragments, of `env_steps` or more if available, and their env steps."""
         batches: list[Batch] = []
         taken = 0
         while taken < env_steps and (env_index := self._next_env()) is not None:
@@ -65,6 +66,7 @@ class DatasetReader:
             for env_index, position in self.positions.items()
             if position < len(range(env_index, self.size, self._of)) * passes
         ]
+        # The environment that has read least, so that all advance alike, for any number of workers.
         return min(left, key=lambda env_index: (self.positions[env_index], env_index), default=None)
 
     def _no_rows(self) -> Batch:
@@ -74,7 +76,7 @@ class DatasetReader:
 
 
 def next_fragments(tree: Tree, env_indices: Collection[int]) -> dict[str, dict[int, int]]:
-    """Return the number of fragments read by policy and environment, from the workers' state."""
+    """Return counts of fragments read, by policy and environment, from workers' states."""
     counts: dict[str, dict[int, int]] = {}
     for env in tree["envs"]:
         if env["env"] in env_indices:
@@ -84,9 +86,9 @@ def next_fragments(tree: Tree, env_indices: Collection[int]) -> dict[str, dict[i
 
 
 class DatasetWorker:
-    """Wraps the worker `worker`; the policies of `readers` get recorded rows.
+    """Wraps `worker`; the policies of `readers` get recorded rows.
 
-    If `worker` is an OfflineWorker, env steps and agent steps are the recorded ones.
+    With an OfflineWorker, env steps and agent steps are the recorded ones.
     """
 
     def __init__(
@@ -96,7 +98,10 @@ class DatasetWorker:
         worker_stages: Mapping[str, WorkerStages],
         num_envs: int,
     ) -> None:
-        self._worker, self._readers, self._worker_stages, self._num_envs = worker, readers, worker_stages, num_envs
+        self._worker = worker
+        self._readers = readers
+        self._worker_stages = worker_stages
+        self._num_envs = num_envs
         self._versions: dict[str, int] = {}
 
     def collect(
@@ -113,19 +118,21 @@ class DatasetWorker:
         policies, batches, env_steps = dict(receipt.policies), dict(batches), 0
         for policy, reader in self._readers.items():
             batch, taken = reader.take(ticks * self._num_envs)
+            # Policies of one environment share its env steps, which count once.
             env_steps = max(env_steps, taken)
-            policies[policy], batches[policy] = self._handed(policy, batch, weights or {}, schedules or {})
+            policies[policy], batches[policy] = self._process(policy, batch, weights or {}, schedules or {})
         rows = sum(policies[policy].rows for policy in self._readers)
         return replace(
             receipt,
             policies=policies,
+            # An OfflineWorker samples nothing; other workers count their own steps.
             env_steps=receipt.env_steps or env_steps,
             agent_steps=receipt.agent_steps or rows,
             bookkeeping_s=receipt.bookkeeping_s + perf_counter() - began,
             next_fragments={policy: dict(reader.positions) for policy, reader in self._readers.items()},
         ), batches
 
-    def _handed(
+    def _process(
         self,
         policy: str,
         batch: Batch,
@@ -161,9 +168,10 @@ class DatasetWorker:
     def state(self) -> Tree:
         tree = self._worker.state()
         for env in tree["envs"]:
-            playing = {policy: reader.positions[env["env"]] for policy, reader in self._readers.items()}
+            # Size and mark tell on resume whether the dataset is still the same.
             env[_POSITIONS] = {
-                p: {"next": at, "of": self._readers[p].size, "mark": self._readers[p].mark} for p, at in playing.items()
+                policy: {"next": reader.positions[env["env"]], "of": reader.size, "mark": reader.mark}
+                for policy, reader in self._readers.items()
             }
         return tree
 
@@ -177,6 +185,7 @@ class DatasetWorker:
 
     def _resume(self, policy: str, env_index: int, position: Mapping[str, int]) -> None:
         reader = self._readers.get(policy)
+        # The policy was recorded before, and is sampled now.
         if reader is None:
             return
         if position["of"] != reader.size:
@@ -192,10 +201,12 @@ class DatasetWorker:
 
 
 class OfflineWorker:
-    """Worker `number` of a run without sampling; `make` makes one for evaluation."""
+    """A worker of a run without sampling; `make` makes one for evaluation."""
 
     def __init__(self, number: int, env_indices: Sequence[int], make: Callable[[], Worker]) -> None:
-        self._number, self._env_indices, self._make = number, tuple(env_indices), make
+        self._number = number
+        self._env_indices = tuple(env_indices)
+        self._make = make
         self._evaluator: Worker | None = None
 
     def collect(
@@ -207,8 +218,8 @@ class OfflineWorker:
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
-        begun = dict.fromkeys(self._env_indices, 0)
-        return Receipt(self._number, 0, 0, (), {}, 0, 0.0, 0.0, 0.0, next_episodes=begun), {}
+        next_episodes = dict.fromkeys(self._env_indices, 0)
+        return Receipt(self._number, 0, 0, (), {}, 0, 0.0, 0.0, 0.0, next_episodes=next_episodes), {}
 
     def evaluate(
         self,
@@ -218,6 +229,7 @@ class OfflineWorker:
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
+        # Environments are opened only when needed: many offline runs never evaluate.
         if self._evaluator is None:
             self._evaluator = self._make()
         return self._evaluator.evaluate(episodes, weights, matchups, mode, frozen)

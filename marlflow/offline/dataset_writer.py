@@ -1,6 +1,6 @@
-"""Write offline datasets: complete files only, with rows whose receipts the driver has.
+"""Writes offline datasets: complete files, of rows whose receipts the driver has.
 
-So after a crash no row that is collected again was written before.
+So after a crash, rows collected again were not written before.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ _BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class DatasetTarget:
-    """The dataset to write; all workers see its folder.
+    """The dataset to write, in a folder that all workers see.
 
-    `run`, of letters and digits, begins the file names, because runs may share a folder. `record` is the dataset's `id`
-    in its manifest.
+    `run` (letters and digits) begins file names, since runs may share the folder. `record` is the `id` in the manifest.
     """
 
     folder: str
@@ -43,13 +42,15 @@ class DatasetTarget:
 
 
 class DatasetWriter:
-    """Writes the rows of `target.policies` that worker `worker` collects.
+    """Writes the rows of `target.policies` that one worker collects.
 
-    Fragments stay in memory, encoded, until a policy has 64 of them or 64 MiB, or `finish` is called.
+    Encoded fragments stay in memory until a policy has 64, or 64 MiB, or until `finish`.
     """
 
     def __init__(self, target: DatasetTarget, worker: int) -> None:
-        self.policies, self.folder, self._worker = tuple(target.policies), target.folder, worker
+        self.policies = tuple(target.policies)
+        self.folder = target.folder
+        self._worker = worker
         prefix = f"{target.run}-{worker:04d}-"
         self._files = {policy: _Files(policy_folder(target.folder, policy), prefix) for policy in self.policies}
 
@@ -72,14 +73,14 @@ class DatasetWriter:
 
 
 def policy_folder(folder: Path | str, policy: str) -> Path:
-    """Return the folder of `policy`'s files in a dataset folder."""
+    """Return the folder of a policy's files."""
     return Path(folder, file_name(policy))
 
 
 def discard_after(folder: Path, run: str, finished: Mapping[str, Mapping[str, int]]) -> None:
     """Remove the files of `run` beyond the counts in `finished`.
 
-    Call before the workers of a resumed run start: they collect these rows again.
+    Call before the workers of a resumed run start; they collect these rows again.
     """
     counted = {policy_folder(folder, policy).name: numbers for policy, numbers in finished.items()}
     for path in folder.glob(f"*/{run}-*-*"):
@@ -92,6 +93,7 @@ class _Files:
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder, self._prefix = folder, prefix
         folder.mkdir(parents=True, exist_ok=True)
+        # A resumed run continues the numbers of its files.
         names = [path.name.removesuffix(ROWS) for path in folder.glob(f"{prefix}*{ROWS}")]
         self.number = 1 + max([int(name.rpartition("-")[2]) for name in names], default=-1)
         self._sinks: dict[str, Any] = {}
@@ -105,6 +107,7 @@ class _Files:
         return bool(self._encoded) or len(self._fragments) >= _FRAGMENTS or self._bytes >= _BYTES
 
     def write(self, batch: Batch, env_steps: int) -> None:
+        # Env steps in which the policy had no rows count for its next fragment.
         self._steps_without_rows += env_steps
         if not batch.rows:
             return
@@ -130,13 +133,14 @@ class _Files:
         return int(table.nbytes)
 
     def finish(self) -> None:
-        """Write the open file, if any; its rows are written last and mark it complete."""
+        """Write the open file; its rows, written last, mark it complete."""
         if self._writers:
             self._writers[ROWS].add_key_value_metadata({ENV_STEPS: json.dumps(self._fragments)})
             for writer in self._writers.values():
                 writer.close()
             self._encoded.append({ending: self._sinks[ending].getvalue() for ending in (SEGMENTS, ROWS)})
-            self._sinks, self._writers, self._fragments, self._bytes = {}, {}, [], 0
+            self._sinks, self._writers = {}, {}
+            self._fragments, self._bytes = [], 0
         while self._encoded:
             for ending, encoded in self._encoded[0].items():
                 _write_synced(self._folder / f"{self._prefix}{self.number:06d}{ending}", encoded)
@@ -152,6 +156,7 @@ def _write_synced(path: Path, encoded: Any) -> None:
             file.write(encoded)
             file.flush()
             os.fsync(file.fileno())
+        # Renamed when complete: readers never see part of a file.
         os.replace(aside, path)
     except OSError:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Make the recorded environment again, for evaluation in offline runs."""
+"""Makes the recorded environment, for evaluation in offline runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from marlflow.offline.manifest import read_manifest, wrappers_of
 
 
 def recorded_environment(folder: str, passes: int = 1) -> Any:
-    """Return the environment recorded in `folder`.
-
-    Raises ConfigInvalid if it cannot be made again.
-    """
+    """Make the environment recorded in `folder`; raises ConfigInvalid if impossible."""
     # Configured next to `folder`, but used by the workers that read the dataset.
     del passes
     environment = read_manifest(Path(folder)).environment

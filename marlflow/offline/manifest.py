@@ -1,4 +1,4 @@
-"""The manifest of a dataset folder: `manifest.json`, written before the first row."""
+"""The manifest of a dataset folder, `manifest.json`, written first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORMAT = "marlflow records 2"
 
 @dataclass(frozen=True, slots=True)
 class RecordedEnvironment:
-    """How to make the recorded environment again, or in `unknown` why that is not possible."""
+    """How to make the recorded environment, or in `unknown` why not."""
 
     factory: str
     arguments: Mapping[str, Any]
@@ -37,7 +37,7 @@ class RecordedEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The contents of a dataset: the environment, its playable agents' spaces, and the recorded policies' spaces."""
+    """The environment, its agents' spaces, and the recorded policies' spaces."""
 
     agents: Mapping[str, Spaces]
     policies: Mapping[str, Spaces]
@@ -49,13 +49,14 @@ class Manifest:
 def environment_described(
     factory: Callable[..., Any] | str, arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]]
 ) -> RecordedEnvironment:
-    """Describe as JSON data how an environment is made, or why it cannot be."""
+    """Describe as JSON data how to make an environment."""
     path = factory if isinstance(factory, str) else _path(factory)
     named = [(wrapper.name, wrapper.arguments) for wrapper in wrappers if isinstance(wrapper, Wrapper)]
     if path is None:
         return RecordedEnvironment("", {}, (), f"its factory {factory!r} has no import path")
     if len(named) < len(wrappers):
         return RecordedEnvironment("", {}, (), "its wrappers are not named by import paths")
+    # NaN and infinity are not JSON: other readers would reject the manifest.
     try:
         json.dumps([dict(arguments), [dict(given) for _, given in named]], allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -66,13 +67,14 @@ def environment_described(
 def _path(factory: Callable[..., Any]) -> str | None:
     path = f"{getattr(factory, '__module__', '')}.{getattr(factory, '__qualname__', '')}"
     try:
+        # Lambdas and local functions have a path, too, but it does not lead back to them.
         return path if import_factory(path) is factory else None
     except ConfigInvalid:
         return None
 
 
 def wrappers_of(environment: RecordedEnvironment) -> list[Wrapper]:
-    """Import the environment's wrappers; raises ConfigInvalid if one cannot be imported."""
+    """Import the wrappers; raises ConfigInvalid."""
     wrappers = []
     for path, arguments in environment.wrappers:
         module, _, name = path.rpartition(".")
@@ -84,10 +86,11 @@ def wrappers_of(environment: RecordedEnvironment) -> list[Wrapper]:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
-    """Write the manifest into `folder`; return the existing one if it is equal.
+    """Write the manifest into `folder`, or return an equal existing one.
 
-    Raises ConfigInvalid if a different one exists or it cannot be written.
+    Raises ConfigInvalid if a different one exists, or writing fails.
     """
+    # Runs that record the same environment and policies may share a folder.
     if (folder / NAME).exists():
         if (existing := read_manifest(folder)) != manifest:
             raise ConfigInvalid([f"{folder} already has records, of {_summary(existing)}; record into another folder"])
@@ -104,7 +107,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest; raises ConfigInvalid if it is missing or damaged."""
+    """Read the manifest; raises ConfigInvalid if missing or damaged."""
     if not folder.is_dir():
         raise ConfigInvalid(
             [f"there is no folder of records {folder}; give that of a run with record, runs/.../record"]

@@ -1,4 +1,4 @@
-"""Spaces as plain data for a manifest, so that reading one executes nothing."""
+"""Spaces as plain data; reading them executes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marlflow.base.spaces import Spaces
 
 
 def described(spaces: Spaces) -> dict[str, Any]:
-    """Return a policy's spaces as JSON-compatible data."""
+    """Describe a policy's spaces as plain data."""
     return {
         "observation": space_described(spaces.observation),
         "action": space_described(spaces.action),
@@ -21,7 +21,7 @@ def described(spaces: Spaces) -> dict[str, Any]:
 
 
 def spaces_of(data: Mapping[str, Any]) -> Spaces:
-    """Return described spaces; raises ValueError or KeyError for malformed data."""
+    """Return described spaces; raises ValueError or KeyError."""
     return Spaces(space_of(data["observation"]), space_of(data["action"]), _flag(data["masked"]))
 
 
@@ -32,7 +32,7 @@ def _flag(value: object) -> bool:
 
 
 def space_described(space: gym.Space[Any]) -> dict[str, Any]:
-    """Return one space as plain data; raises TypeError for unsupported spaces."""
+    """Describe a space as plain data; raises TypeError if unsupported."""
     match space:
         case gym.Box():
             bounds = {"low": _bound(space.low), "high": _bound(space.high)}
@@ -52,7 +52,7 @@ def space_described(space: gym.Space[Any]) -> dict[str, Any]:
 
 
 def space_of(data: Mapping[str, Any]) -> gym.Space[Any]:
-    """Return a described space; raises ValueError or KeyError for malformed data."""
+    """Return a described space; raises ValueError or KeyError."""
     match data["space"]:
         case "Box":
             dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])

@@ -1,7 +1,7 @@
-"""Convert arrays to Arrow tables and back, bit for bit.
+"""Converts arrays to Arrow tables and back, bit for bit.
 
-A column of shape [N, ...] becomes nested fixed-size lists; of uint8, such as images, N byte blocks, ten times as fast
-in Parquet, with the shape in the field's metadata.
+A column [N, ...] becomes nested fixed-size lists, or if uint8, such as images, N byte blocks, with the shape in the
+field's metadata: ten times as fast in Parquet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHAPE = b"shape"
 
 
 def to_table(columns: Mapping[str, Array]) -> Any:
-    """Return `columns`, [N, ...] each, as a table of N rows; raises TypeError unless numbers or bool."""
+    """Return a table of N rows from `columns`, [N, ...] each; raises TypeError unless numbers or bool."""
     fields, arrays = [], []
     for name, column in columns.items():
         if column.dtype.kind not in "biuf":
@@ -33,7 +33,7 @@ def to_table(columns: Mapping[str, Array]) -> Any:
 
 
 def to_columns(table: Any) -> dict[str, Array]:
-    """Return the writable columns of a table made by `to_table`."""
+    """Return the columns of such a table, writable."""
     arrays = {}
     for field, chunks in zip(table.schema, table.columns, strict=True):
         array = pa.concat_arrays(chunks.chunks) if chunks.num_chunks else pa.array([], field.type)

@@ -1,4 +1,4 @@
-"""The actor protocols: how the rest of marlflow gets actions from any policy."""
+"""Actor protocols: how actions are computed for any policy."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ such a distribution acts greedily.
 
 
 class Acted(NamedTuple):
-    """The result of `Actor.act` for N rows.
+    """The actions of N rows: `action` [N, ...] as in the action column, Discrete counted from 0.
 
-    `action` [N, ...] has the dtype of the action column; Discrete actions count from 0, whatever the space's `start`.
-    `behavior_logp` float32 [N] is the log-probability of choosing it in this mode, NaN where unknown. Pass `memory` to
-    each row's next `act`.
+    `behavior_logp` float32 [N] is the log-probability in this mode, NaN where unknown. Pass `memory` to each row's next
+    `act`.
     """
 
     action: Array
@@ -40,7 +39,7 @@ class Actor(Protocol):
         ...
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Set the scheduled values that this actor uses, such as `epsilon`; ignore the others."""
+        """Set the scheduled values this actor uses, such as `epsilon`; ignore others."""
         ...
 
 
@@ -55,14 +54,14 @@ class DistributionActor(Actor, Protocol):
 
 @runtime_checkable
 class WeightedActor(Actor, Protocol):
-    """An actor with parameters, which a learner publishes as one float32 vector."""
+    """An actor with parameters, published as one float32 vector."""
 
     def flat(self) -> Array:
-        """Return a copy of all parameters as one float32 vector."""
+        """Return a copy of all parameters."""
         ...
 
     def load_flat(self, flat: Array) -> None:
-        """Replace all parameters by `flat`; raises WeightsMismatch if its size differs."""
+        """Replace all parameters; raises WeightsMismatch if the size differs."""
         ...
 
 
@@ -77,9 +76,6 @@ class MovableActor(Actor, Protocol):
 
 @runtime_checkable
 class RecurrentActor(Actor, Protocol):
-    """An actor with recurrent state, one entry per agent and episode, zero at the episode's start.
-
-    `act` takes and returns `memory` as float32 [N, *memory_shape].
-    """
+    """An actor with recurrent state `memory`, float32 [N, *memory_shape], zero at an episode's start."""
 
     memory_shape: tuple[int, ...]

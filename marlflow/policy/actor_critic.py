@@ -22,8 +22,8 @@ StochasticActor: TypeAlias = CategoricalActor | GaussianActor
 class ActorCritic(nn.Module):
     """Publishes `actor`; `critic` estimates returns.
 
-    With `critic_torso` None the critic shares the actor's torso and trains it too. With `normalize_values` the
-    critic's head is normalized by Pop-Art (see ReturnScale).
+    With `critic_torso` None the critic shares and trains the actor's torso. `normalize_values`: value normalization by
+    Pop-Art (see ReturnScale).
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class ActorCritic(nn.Module):
         return in_units_of(self.returns, through(torso, self.critic_head, obs).squeeze(-1))
 
     def value_error(self, squared: Tensor) -> Tensor:
-        """Convert squared value errors of any shape to the squared units of the critic's head."""
+        """Convert squared value errors to the squared units of the critic's head."""
         return squared if self.returns is None else squared / self.returns.variance
 
 
 def stochastic_actor(spaces: Spaces, torso: TorsoConfig, generator: torch.Generator) -> StochasticActor:
-    """Build the actor that fits the action space; raises ConfigInvalid if none does."""
+    """Build the actor for the action space; raises ConfigInvalid if none fits."""
     return stochastic_head(spaces, *build_torso(spaces, torso, generator), generator)
 
 
 def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: torch.Generator) -> StochasticActor:
-    """Build the actor of `stochastic_actor` on a given `body`, which outputs [N, features]."""
+    """Build the actor for the action space on `body`, which outputs [N, features]."""
     if isinstance(spaces.action, gym.Discrete):
         return CategoricalActor(body, features, spaces.num_actions, generator)
     if isinstance(spaces.action, gym.Box):
@@ -77,17 +77,13 @@ def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: t
 
 
 class DensePass:
-    """Forward pass of an ActorCritic without autograd; `pull` writes the gradients in closed form.
-
-    Use it only if `DensePass.fits(module)`: Discrete actions, fully connected torsos, on a CPU, with a `.grad` for each
-    parameter.
-    """
+    """Forward pass of an ActorCritic without autograd, with a closed-form backward pass, if it `fits`."""
 
     __slots__ = ("_actor", "_critic", "_layers", "_shared", "logits", "value")
 
     @staticmethod
     def fits(module: ActorCritic) -> bool:
-        """Return whether `module` can be run this way."""
+        """Return whether actions are Discrete, torsos fully connected, and gradients on a CPU."""
         return module.layers is not None and module.layers.actor.take_gradients
 
     def __init__(self, module: ActorCritic, obs: Tensor) -> None:
@@ -100,7 +96,7 @@ class DensePass:
         self.logits, self.value = self._actor[-1], self._critic[-1].squeeze(-1)
 
     def pull(self, d_logits: Tensor, d_value: Tensor) -> None:
-        """Write every parameter's gradient, given those of `logits` [N, A] and `value` [N]."""
+        """Write every parameter's gradient, given the gradients of `logits` [N, A] and `value` [N]."""
         layers = self._layers
         by_logits = layers.actor.pull(d_logits, self._actor)
         by_value = layers.critic.pull(d_value.unsqueeze(-1), self._critic)
@@ -111,7 +107,7 @@ class DensePass:
 
 
 class ActorCriticLayers(NamedTuple):
-    """An ActorCritic as plain layers: the shared torso, if any, then the actor's and the critic's own layers."""
+    """An ActorCritic as plain layers: the shared torso, if any, then the actor's and the critic's own."""
 
     shared: Layers | None
     actor: Layers

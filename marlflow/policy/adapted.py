@@ -25,7 +25,7 @@ from marlflow.policy.tensors import as_array, as_tensor, in_flat_order
 class AdaptingActor(WeightedActor, Protocol):
     """An actor that adapts `inner_steps` times per collection, separately for each environment.
 
-    actor.restart(); ...; actor.adapt(environments, rows); ...; actor.restart()
+    actor.restart(); ...; actor.adapt(env_indices, rows); ...; actor.restart()
     """
 
     inner_steps: int
@@ -33,16 +33,16 @@ class AdaptingActor(WeightedActor, Protocol):
     """Inner steps since the last restart."""
 
     def restart(self) -> None:
-        """Discard all adaptation: every environment uses the published parameters again."""
+        """Return to the published parameters in every environment."""
         ...
 
     def adapt(self, env_indices: Array, rows: Mapping[str, Array]) -> None:
-        """Take one inner step in each environment of `num_envs` [C] on its own rows, [C, R, ...]."""
+        """Take one inner step in each of `env_indices` [C] on its own rows, [C, R, ...]."""
         ...
 
 
 class FlatNetwork:
-    """A network of Discrete actions as a differentiable function of flat parameters, batched over tasks."""
+    """A network of Discrete actions as a differentiable function of flat parameters, batched over T tasks."""
 
     def __init__(self, network: CategoricalActor) -> None:
         self._network = network
@@ -55,11 +55,11 @@ class FlatNetwork:
         """1 for each trainable number, 0 for the others, [P]."""
 
     def parameters(self) -> Tensor:
-        """Return the network's current parameters, [P]; gradients flow back to them."""
+        """Return the network's parameters, [P]; gradients flow back to them."""
         return torch.cat([parameter.reshape(-1) for parameter in self._ordered])
 
     def __call__(self, parameters: Tensor, obs: Tensor) -> Tensor:
-        """Return logits [T, N, A] of `obs` [T, N, ...], each of the T tasks with its row of `parameters` [T, P]."""
+        """Return logits [T, N, A] of `obs` [T, N, ...], given `parameters` [T, P]."""
         logits: Tensor = vmap(self._logits)(parameters, obs)
         return logits
 
@@ -76,7 +76,7 @@ class FlatNetwork:
 
 
 class InnerUpdate(Protocol):
-    """An inner update of parameters [T, P] on one batch of rows [T, N, ...] per task."""
+    """Updates parameters [T, P] on one batch of rows [T, N, ...] per task."""
 
     def __call__(self, network: FlatNetwork, parameters: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         """Return the updated parameters."""
@@ -87,23 +87,25 @@ class AdaptedActor:
     """Acts with `network`; after `adapt` each environment has its own parameters, updated by `step`."""
 
     def __init__(self, network: CategoricalActor, inner_steps: int, step: InnerUpdate) -> None:
-        self.network, self.inner_steps, self._step = network, inner_steps, step
+        self.network = network
+        self.inner_steps = inner_steps
+        self._step = step
         self._function = FlatNetwork(network)
         self.restart()
 
     def restart(self) -> None:
         self.taken = 0
         self._adapted: dict[int, Tensor] = {}
-        self._seating: _Seating | None = None
+        self._row_layout: _RowLayout | None = None
 
     def parameters_of(self, env_index: int) -> Tensor:
-        """Return the parameters that act in an environment now, [P]."""
+        """Return an environment's current parameters, [P]."""
         adapted = self._adapted.get(env_index)
         return self._function.parameters().detach() if adapted is None else adapted
 
     def adapt(self, env_indices: Array, rows: Mapping[str, Array]) -> None:
         self.taken += 1
-        self._seating = None
+        self._row_layout = None
         if not len(env_indices):
             return
         before = torch.stack([self.parameters_of(env_index) for env_index in env_indices.tolist()]).requires_grad_()
@@ -115,23 +117,23 @@ class AdaptedActor:
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         if not self._adapted:
             return self.network.act(obs, action_mask, memory, mode, generator)
-        seating = self._seated(generator.env_indices)
+        layout = self._layout_of(generator.env_indices)
         # With gradients off, Dense computes in numpy, which cannot be vectorized over stacked parameters.
         with torch.enable_grad():
-            by_env = self._function(seating.parameters, seating.spread(obs))
-        logits = as_array(by_env.detach())[seating.env, seating.place]
+            by_env = self._function(layout.parameters, layout.scatter(obs))
+        logits = as_array(by_env.detach())[layout.env, layout.place]
         action, logp = sample(logits, action_mask, generator.uniform() if mode != "greedy" else None)
         return Acted(action, logp, memory)
 
-    def _seated(self, env_indices: Array) -> _Seating:
-        if self._seating is None or not np.array_equal(self._seating.env_indices, env_indices):
-            numbers, env_index, counts = np.unique(env_indices, return_inverse=True, return_counts=True)
+    def _layout_of(self, env_indices: Array) -> _RowLayout:
+        if self._row_layout is None or not np.array_equal(self._row_layout.env_indices, env_indices):
+            distinct, env_of_row, counts = np.unique(env_indices, return_inverse=True, return_counts=True)
             # Rows of one environment get consecutive places, so that all fit into a dense [C, R] layout.
-            place = np.empty(len(env_index), np.int64)
-            place[np.argsort(env_index, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
-            stacked = torch.stack([self.parameters_of(number) for number in numbers.tolist()])
-            self._seating = _Seating(env_indices.copy(), env_index, place, int(counts.max()), stacked)
-        return self._seating
+            place = np.empty(len(env_of_row), np.int64)
+            place[np.argsort(env_of_row, kind="stable")] = np.concatenate([np.arange(count) for count in counts])
+            stacked = torch.stack([self.parameters_of(number) for number in distinct.tolist()])
+            self._row_layout = _RowLayout(env_indices.copy(), env_of_row, place, int(counts.max()), stacked)
+        return self._row_layout
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # No setting of this actor is scheduled.
@@ -146,20 +148,19 @@ class AdaptedActor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seating:
-    """Where each of N rows goes in a dense [C, R] layout with one line per environment: at `env` [N] and `place` [N].
-
-    `num_envs` [N] are the rows' environments, `parameters` [C, P] their parameters.
-    """
+class _RowLayout:
+    """A dense [C, R] layout of N rows, one line per environment: row i is at `env[i]`, `place[i]`."""
 
     env_indices: Array
+    """The environment of each row, [N]."""
     env: Array
     place: Array
-    most: int
+    rows_per_env: int
+    """The most rows of an environment, R."""
     parameters: Tensor
+    """The parameters of each environment, [C, P]."""
 
-    def spread(self, rows: Array) -> Tensor:
-        """Scatter `rows` [N, ...] into [C, R, ...], zero where empty."""
-        laid = np.zeros((len(self.parameters), self.most, *rows.shape[1:]), rows.dtype)
-        laid[self.env, self.place] = rows
-        return torch.from_numpy(laid)
+    def scatter(self, rows: Array) -> Tensor:
+        scattered = np.zeros((len(self.parameters), self.rows_per_env, *rows.shape[1:]), rows.dtype)
+        scattered[self.env, self.place] = rows
+        return torch.from_numpy(scattered)

@@ -14,10 +14,9 @@ from marlflow.policy.tensors import as_tensor
 
 
 class BoxCoordinates(nn.Module):
-    """Converts actions between [-1, 1], [N, D], and a Box, [N, *shape].
+    """Converts actions between [-1, 1], [N, D], and a Box, [N, *shape]; raises ConfigInvalid (see `box_problem`).
 
-    `size` is D; `log_volume`, in nats, is subtracted from log-densities in [-1, 1] to get those in the Box. Raises
-    ConfigInvalid for a Box with a `box_problem`.
+    Subtract `log_volume`, in nats, from log-densities in [-1, 1].
     """
 
     center: Tensor
@@ -36,19 +35,19 @@ class BoxCoordinates(nn.Module):
         self.register_buffer("scale", torch.from_numpy(self._scale), persistent=False)
 
     def within(self, action: Tensor) -> Tensor:
-        """Rescale actions of the `action` column, [N, *shape], to [N, D] in [-1, 1]."""
+        """Rescale actions [N, *shape] of the Box to [N, D] in [-1, 1]."""
         flat = action.flatten(1) if action.dim() > 1 else action.unsqueeze(1)
         return (flat - self.center) / self.scale
 
     def in_box(self, action: Array) -> Array:
-        """Rescale actions [N, D] in [-1, 1] to the `action` column, float32 [N, *shape], clipped to the bounds."""
+        """Rescale actions [N, D] in [-1, 1] to the Box, float32 [N, *shape], clipped to its bounds."""
         # Rounding may leave the bounds by one unit in the last place, hence the clipping.
         rounded: Array = np.minimum(np.maximum(self._center + self._scale * action, self._low), self._high)
         return rounded.reshape(len(action), *self._shape)
 
 
 def box_problem(space: spaces.Space[object]) -> str | None:
-    """Return why `space` cannot be rescaled to [-1, 1], or None if it can."""
+    """Return why `space` cannot be rescaled to [-1, 1], or None."""
     if not isinstance(space, spaces.Box):
         return f"it needs a Box of actions, not {space}"
     if not space.is_bounded():
@@ -59,5 +58,5 @@ def box_problem(space: spaces.Space[object]) -> str | None:
 
 
 def normals(generator: RowRandom, size: int, device: str | None) -> Tensor:
-    """Draw standard normal numbers, float32 [N, size], `size` from each row's stream."""
+    """Draw standard normal numbers from each row's stream, float32 [N, size]."""
     return as_tensor(np.stack([generator.normal() for _ in range(size)], axis=-1).astype(np.float32), device)

@@ -1,7 +1,7 @@
 """Softmax policy over the legal Discrete actions.
 
-An illegal action has probability exactly 0 when acting, in log-probabilities and in the entropy (Huang and Ontañón,
-2022, arXiv:2006.14171), and its logit gets no gradient.
+Action masking: an illegal action has probability 0 and its logit gets no gradient (Huang and Ontañón, 2022,
+arXiv:2006.14171).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class CategoricalActor(nn.Module):
         self.head = linear(features, num_actions, 0.01, generator)
         self.device: str | None = None
         # Exact types: a subclass may compute something else.
-        plain = type(self) is CategoricalActor and type(torso) is Dense
-        self.layers = Layers(cast(Dense, torso), self.head) if plain else None
+        is_plain = type(self) is CategoricalActor and type(torso) is Dense
+        self.layers = Layers(cast(Dense, torso), self.head) if is_plain else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return logits [N, A] of `obs` [N, ...]."""
@@ -60,8 +60,8 @@ class CategoricalActor(nn.Module):
 
     def _logits(self, obs: Array) -> Array:
         with torch.inference_mode():
-            seen = as_tensor(obs, self.device)
-            return as_array(self(seen) if self.layers is None else self.layers.run(as_rows(seen))[-1])
+            inputs = as_tensor(obs, self.device)
+            return as_array(self(inputs) if self.layers is None else self.layers.run(as_rows(inputs))[-1])
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # No setting of this actor is scheduled.
@@ -79,9 +79,9 @@ class CategoricalActor(nn.Module):
 
 
 def log_prob_and_entropy(logits: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities of `action` (int64 [N]) and entropies, [N] each, of a softmax over the legal actions.
+    """Return log-probabilities of `action` (int64 [N]) and entropies, [N] each, given `logits` [N, A].
 
-    `logits` [N, A]; `mask` bool [N, A]. Values and gradients are finite also where actions are illegal.
+    `mask` is bool [N, A]. Values and gradients are finite also for illegal actions.
     """
     if mask is not None:
         logits = logits.masked_fill(~mask, LOWEST)
@@ -91,7 +91,7 @@ def log_prob_and_entropy(logits: Tensor, action: Tensor, mask: Tensor | None) ->
 
 
 def sample(logits: Array, mask: Array | None, uniform: Array | None) -> tuple[Array, Array]:
-    """Sample actions (int64 [N]) by inverse CDF, with log-probabilities (float32 [N]); greedy if `uniform` is None.
+    """Sample actions (int64 [N]) with log-probabilities (float32 [N]); greedy if `uniform` is None.
 
     `logits` float32 [N, A], `mask` bool [N, A], `uniform` float64 [N] in [0, 1).
     """

@@ -63,8 +63,8 @@ class ConcatFirst(nn.Module):
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return features [N, F] of `obs` [N, ...] and `action` [N, D]."""
-        seen = as_rows(obs) if self.rows is None else self.rows(obs)
-        features: Tensor = self.torso(torch.cat((seen, action), 1))
+        rows_of_obs = as_rows(obs) if self.rows is None else self.rows(obs)
+        features: Tensor = self.torso(torch.cat((rows_of_obs, action), 1))
         return features
 
 
@@ -82,7 +82,6 @@ class TorsoFirst(nn.Module):
 
 
 def _build_join(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
-    """Concatenate first if the observation is a vector; run the torso first for images and nested observations."""
     layout, size = spaces.layout(), int(torch.Size(spaces.action_shape).numel())
     assert isinstance(spaces.action, gym.Box)
     vector = layout.form == "flat" or (layout.form == "plain" and len(layout.shape) <= 1)

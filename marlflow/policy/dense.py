@@ -1,7 +1,4 @@
-"""Fully connected layers, with a closed-form backward pass for small networks on a CPU.
-
-There autograd costs more than the arithmetic, and torch's tanh up to six times numpy's. Tests compare both paths.
-"""
+"""Fully connected layers, with a closed-form backward pass for small networks on a CPU."""
 
 from __future__ import annotations
 
@@ -54,13 +51,13 @@ class Dense(nn.Module):
 
 
 def through(torso: nn.Module, head: nn.Linear, obs: Tensor) -> Tensor:
-    """Return `head(torso(obs))` by the faster way if the torso has one."""
+    """Return `head(torso(obs))`, by the faster way if the torso has one."""
     outputs: Tensor = torso.through(obs, head) if type(torso) is Dense else head(torso(obs))
     return outputs
 
 
 def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    """Build a linear layer with orthogonal weights of `gain` and zero biases."""
+    """Build a linear layer with orthogonal weights and zero biases."""
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain, generator)
     nn.init.zeros_(layer.bias)
@@ -68,7 +65,7 @@ def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -
 
 
 def as_rows(obs: Tensor) -> Tensor:
-    """Flatten observations of any shape and dtype to float32 [N, D]."""
+    """Flatten observations to float32 [N, D]."""
     x = obs if obs.dtype == torch.float32 else obs.float()
     if x.dim() == 2:
         return x
@@ -92,9 +89,9 @@ def forward_layers(x: Tensor, parameters: Sequence[Tensor], activation: Activati
 def backward_layers(
     grad: Tensor, values: Sequence[Tensor], parameters: Sequence[Tensor], activation: Activation, activated: int
 ) -> Tensor:
-    """Write (not add) each parameter's `.grad`, without autograd; `values` is the result of `forward_layers`.
+    """Write (not add) each parameter's `.grad`; `values` is the result of `forward_layers`.
 
-    Takes the gradient of the last output, [N, F], and returns that of the first layer's output before its activation.
+    Takes the last output's gradient, [N, F]; returns the gradient of the first layer's output before its activation.
     """
     for index in range(len(values) - 2, -1, -1):
         weight, bias = parameters[2 * index], parameters[2 * index + 1]
@@ -150,7 +147,7 @@ class Layers:
         return first.grad is not None and first.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
     def run(self, x: Tensor) -> list[Tensor]:
-        """Return `x` [N, D] and each layer's output; see `forward_layers`."""
+        """Return `x` [N, D] and each layer's output."""
         return forward_layers(x, self.parameters, self._activation, self._activated)
 
     def pull(self, grad: Tensor, values: Sequence[Tensor]) -> Tensor:

@@ -1,7 +1,4 @@
-"""Deterministic policy over a bounded Box, with Gaussian exploration noise (DDPG, TD3).
-
-Lillicrap et al., 2016, arXiv:1509.02971; independent noise as in Fujimoto et al., 2018, arXiv:1802.09477.
-"""
+"""Deterministic policy over a bounded Box, with Gaussian exploration noise (DDPG, TD3; arXiv:1509.02971)."""
 
 from __future__ import annotations
 
@@ -23,10 +20,9 @@ from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
 
 
 class DeterministicActor(nn.Module):
-    """A torso with a linear head and a tanh.
+    """A torso with a linear head and a tanh; `behavior_logp` is NaN.
 
-    The schedule `exploration_noise` is the standard deviation of the noise, in coordinates where every action component
-    is in [-1, 1]. `behavior_logp` is NaN.
+    The schedule `exploration_noise` is the noise's standard deviation, with action components rescaled to [-1, 1].
     """
 
     def __init__(

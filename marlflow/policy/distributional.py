@@ -14,10 +14,9 @@ from marlflow.policy.torso import TorsoConfig, build_torso
 
 
 class AtomsHead(nn.Module):
-    """Logits of the atoms `support` [K] per action; called as a module it returns expected values, as a QActor needs.
+    """Logits of the atoms `support` [K] per action; `forward` returns expected values, as a QActor needs.
 
-    `dueling` adds a state stream and centers the action stream (Hessel et al., 2018, arXiv:1710.02298, section "The
-    integrated agent").
+    `dueling` is as in Hessel et al., 2018, arXiv:1710.02298.
     """
 
     support: Tensor

@@ -1,8 +1,7 @@
 """Gaussian policy over a Box, with samples clipped to the box.
 
-Bounded components are rescaled to [-1, 1]; the standard deviation does not depend on the observation. The clipped
-action's likelihood is exact: a density inside the box, and at a bound the whole mass beyond it (Fujita and Maeda,
-"Clipped action policy gradient", ICML 2018, arXiv:1802.07564).
+The clipped action's likelihood is exact: a density inside the box, and at a bound the whole mass beyond it (Fujita and
+Maeda, 2018, arXiv:1802.07564).
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class GaussianActor(nn.Module):
-    """A torso with a linear head for the means, and one free log standard deviation per action component.
-
-    Greedy actions are the mean, with the log-probability of sampling it.
-    """
+    """A torso with a linear head for the means, and one free log standard deviation per action component."""
 
     center: Tensor
     scale: Tensor
@@ -53,7 +49,7 @@ class GaussianActor(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(len(low)))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return means [N, D] of `obs` [N, ...], rescaled."""
+        """Return rescaled means [N, D] of `obs` [N, ...]."""
         return through(self.torso, self.head, obs)
 
     def log_prob_and_entropy(self, mean: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,4 @@
-"""Networks over nested (Dict, Tuple) observations: reading leaves out of rows, and computing with them.
-
-Pixels are bytes until they are read here; `base.observations` defines the row layout.
-"""
+"""Networks over nested (Dict, Tuple) observations, whose row layout `base.observations` defines."""
 
 from __future__ import annotations
 
@@ -23,13 +20,13 @@ class Reader:
 
     def __init__(self, layout: ObservationLayout, leaf: Leaf) -> None:
         self.leaf_shape = leaf.shape
-        self._where = slice(leaf.start, leaf.stop)
+        self._columns = slice(leaf.start, leaf.stop)
         self._dtype = torch.from_numpy(np.zeros(1, leaf.dtype)).dtype if layout.form == "packed" else None
         self._scale = 1.0 / BRIGHTEST if leaf.pixels else None
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Return the leaf's numbers, float32 [N, *leaf_shape], from rows [N, D]."""
-        part = obs[:, self._where]
+        part = obs[:, self._columns]
         if self._dtype is not None and self._dtype != torch.uint8:
             # A view of several bytes per number needs aligned memory, which a slice of bytes may not have; a copy does.
             part = part.clone(memory_format=torch.contiguous_format).view(self._dtype)
@@ -40,7 +37,7 @@ class Reader:
 
 
 class Flattened(nn.Module):
-    """A torso over the concatenated numbers of all leaves, float32 [N, D], in the order of `layout`."""
+    """A torso over the concatenated numbers of all leaves, float32 [N, D]."""
 
     def __init__(self, layout: ObservationLayout, torso: nn.Module) -> None:
         super().__init__()
@@ -60,18 +57,18 @@ class ObservationLeaf(NamedTuple):
 
 
 class Joined(nn.Module):
-    """Separate networks for some leaves; a torso over their features, followed by the other leaves' numbers."""
+    """Separate networks for some leaves, and a torso over their features and the other leaves' numbers."""
 
     def __init__(self, layout: ObservationLayout, parts: Sequence[ObservationLeaf], torso: nn.Module) -> None:
         super().__init__()
-        seen = {part.leaf.path for part in parts}
-        self._seen = [Reader(layout, part.leaf) for part in parts]
-        self._others = [Reader(layout, leaf) for leaf in layout.leaves if leaf.path not in seen]
+        separate_paths = {part.leaf.path for part in parts}
+        self._separate = [Reader(layout, part.leaf) for part in parts]
+        self._others = [Reader(layout, leaf) for leaf in layout.leaves if leaf.path not in separate_paths]
         self.parts = nn.ModuleList(part.network for part in parts)
         self.torso = torso
 
     def forward(self, obs: Tensor) -> Tensor:
-        found = [network(read(obs)).flatten(1) for read, network in zip(self._seen, self.parts, strict=True)]
-        found += [as_rows(read(obs)) for read in self._others]
-        features: Tensor = self.torso(torch.cat(found, 1))
+        parts = [network(read(obs)).flatten(1) for read, network in zip(self._separate, self.parts, strict=True)]
+        parts += [as_rows(read(obs)) for read in self._others]
+        features: Tensor = self.torso(torch.cat(parts, 1))
         return features

@@ -1,7 +1,6 @@
-"""Running normalization of observations and returns, with statistics that belong to the policy.
+"""Observation normalization (as by VecNormalize) and value normalization (Pop-Art), with running statistics.
 
-The statistics are parameters with `requires_grad` False, so they are published, saved and copied into target networks
-like the others. A learner calls `observe` after learning from a batch, so that acting and learning use the same ones.
+The statistics are published, saved and copied into target networks like other parameters.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 
 from marlflow.policy.dense import as_rows
 
-_SMALLEST_VARIANCE = 1e-8
-_FARTHEST = 10.0
+_MIN_VARIANCE = 1e-8
+_CLIP_DEVIATIONS = 10.0
 """Number of standard deviations at which a normalized observation is clipped."""
 _WINDOW_ROWS = 1e6
 """Rows after which old ones fade, so that statistics follow a policy that changes what it observes."""
@@ -23,7 +22,7 @@ _WINDOW_ROWS = 1e6
 
 @runtime_checkable
 class Observer(Protocol):
-    """A submodule that updates its statistics from each training batch."""
+    """A submodule that updates its statistics from each training batch, after the learner used it."""
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
         """Update from columns [N, ...], or [S, T, ...] with a bool [S, T] column `valid`."""
@@ -35,6 +34,7 @@ class RunningMoments(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
+        # Parameters, though without gradients, so that they are published, saved and copied like the others.
         self.mean = nn.Parameter(torch.zeros(width), requires_grad=False)
         self.variance = nn.Parameter(torch.ones(width), requires_grad=False)
         self.count = nn.Parameter(torch.zeros(1), requires_grad=False)
@@ -60,7 +60,7 @@ class RunningMoments(nn.Module):
     @property
     def deviation(self) -> Tensor:
         """The standard deviation, [D]; 1 before any rows."""
-        return torch.sqrt(self.variance + _SMALLEST_VARIANCE)
+        return torch.sqrt(self.variance + _MIN_VARIANCE)
 
 
 class NormalizedRows(nn.Module):
@@ -73,11 +73,11 @@ class NormalizedRows(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return normalized rows [N, D] of `obs` [N, ...]."""
         scaled = (as_rows(obs) - self.moments.mean) / self.moments.deviation
-        return scaled.clamp(-_FARTHEST, _FARTHEST)
+        return scaled.clamp(-_CLIP_DEVIATIONS, _CLIP_DEVIATIONS)
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
-            self.moments.add(as_rows(_present(columns, "obs")))
+            self.moments.add(as_rows(_valid_rows(columns, "obs")))
 
 
 class NormalizedTorso(nn.Module):
@@ -95,8 +95,8 @@ class NormalizedTorso(nn.Module):
 class ReturnScale(nn.Module):
     """Pop-Art: normalizes a critic's outputs by the running mean and deviation of returns.
 
-    When the statistics change, the head's weights are changed so that its values do not (van Hasselt et al., "Learning
-    values across many orders of magnitude", 2016, arXiv:1602.07714, equations 2 and 3).
+    When the statistics change, the head's weights change so that its values do not (van Hasselt et al., 2016,
+    arXiv:1602.07714, equations 2 and 3).
     """
 
     def __init__(self, head: nn.Linear) -> None:
@@ -106,12 +106,12 @@ class ReturnScale(nn.Module):
         self._head = [head]
 
     def forward(self, output: Tensor) -> Tensor:
-        """Convert the head's output, of any shape, to values."""
+        """Convert the head's output to values."""
         return output * self.moments.deviation + self.moments.mean
 
     @property
     def variance(self) -> Tensor:
-        """Divide squared value errors by this for the units of the head's output, [1]."""
+        """The factor between squared value errors and squared errors of the head's output, [1]."""
         return self.moments.deviation.square()
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
@@ -119,14 +119,14 @@ class ReturnScale(nn.Module):
         (head,) = self._head
         with torch.no_grad():
             mean, deviation = self.moments.mean.clone(), self.moments.deviation
-            self.moments.add(_present(columns, "value_target").reshape(-1, 1))
+            self.moments.add(_valid_rows(columns, "value_target").reshape(-1, 1))
             now = self.moments.deviation
             head.weight.mul_(deviation / now)
             head.bias.copy_((head.bias * deviation + mean - self.moments.mean) / now)
 
 
 def in_units_of(returns: ReturnScale | None, output: Tensor) -> Tensor:
-    """Convert a critic head's output, of any shape, to values; without a scale it already is."""
+    """Convert a critic head's output to values; None changes nothing."""
     if returns is None:
         return output
     value: Tensor = returns(output)
@@ -138,5 +138,5 @@ def observers(module: nn.Module) -> list[Observer]:
     return [part for part in module.modules() if isinstance(part, Observer)]
 
 
-def _present(columns: Mapping[str, Tensor], name: str) -> Tensor:
+def _valid_rows(columns: Mapping[str, Tensor], name: str) -> Tensor:
     return columns[name][columns["valid"]] if "valid" in columns else columns[name]

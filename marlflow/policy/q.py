@@ -38,18 +38,19 @@ class DuelingHead(nn.Module):
 class QActor(nn.Module):
     """Epsilon-greedy actor; the schedule `epsilon` starts at 1.
 
-    With a `ladder` above 0, environments explore differently (see `epsilon_of_copy`); `set_schedule` takes their number
-    as `num_envs`.
+    With a `ladder` above 0, each of `num_envs` environments has its own epsilon (see `epsilon_of_env`).
     """
 
     def __init__(self, torso: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.torso, self.head = torso, head
-        self.epsilon, self.ladder, self.num_envs = 1.0, 0.0, 1
+        self.epsilon = 1.0
+        self.ladder = 0.0
+        self.num_envs = 1
         self.device: str | None = None
         # Exact types: a subclass may compute something else.
-        plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear
-        self.layers = Layers(cast(Dense, torso), cast(nn.Linear, head)) if plain else None
+        is_plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear
+        self.layers = Layers(cast(Dense, torso), cast(nn.Linear, head)) if is_plain else None
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values [N, A] of `obs` [N, ...]."""
@@ -71,8 +72,8 @@ class QActor(nn.Module):
 
     def _values(self, obs: Array) -> Array:
         with torch.inference_mode():
-            seen = as_tensor(obs, self.device)
-            q = as_array(self(seen) if self.layers is None else self.layers.run(as_rows(seen))[-1])
+            inputs = as_tensor(obs, self.device)
+            q = as_array(self(inputs) if self.layers is None else self.layers.run(as_rows(inputs))[-1])
         if np.isnan(q.sum()):
             raise MarlflowError("cannot choose an action: the network's output is not a number")
         return q
@@ -115,16 +116,13 @@ class QNetwork(nn.Module):
 
 
 class QPass:
-    """Forward pass of a QNetwork without autograd; `pull` writes the gradients in closed form.
-
-    Use it only if `QPass.fits(module)`: fully connected, not dueling, on a CPU, with a `.grad` for each parameter.
-    """
+    """Forward pass of a QNetwork without autograd, with a closed-form backward pass, if it `fits`."""
 
     __slots__ = ("_layers", "_values", "q")
 
     @staticmethod
     def fits(module: QNetwork) -> bool:
-        """Return whether `module` can be run this way."""
+        """Return whether the network is fully connected, not dueling, and gradients are on a CPU."""
         return module.layers is not None and module.layers.take_gradients
 
     def __init__(self, module: QNetwork, obs: Tensor) -> None:
@@ -133,18 +131,17 @@ class QPass:
         self.q = self._values[-1]
 
     def pull(self, d_q: Tensor) -> None:
-        """Write every parameter's gradient, given that of `q` [N, A]."""
+        """Write every parameter's gradient, given the gradient of `q` [N, A]."""
         self._layers.pull(d_q, self._values)
 
 
-def epsilon_of_env(epsilon: float, env_index: Array, num_envs: int, ladder: float) -> Array:
-    """Return the probability of a random action in environments `env_index` [N] of `num_envs`.
+def epsilon_of_env(epsilon: float, env_indices: Array, num_envs: int, ladder: float) -> Array:
+    """Return the probability of a random action, [N]: epsilon ** (1 + i * ladder / (num_envs - 1)) in environment i.
 
-    It is epsilon ** (1 + i * ladder / (num_envs - 1)) in environment i (Horgan et al., 2018, arXiv:1803.00933, section
-    4.1).
+    Horgan et al., 2018, arXiv:1803.00933, section 4.1.
     """
     # Environment 0 explores with epsilon itself, the last one with epsilon ** (1 + ladder).
-    exponent = 1.0 + env_index * (ladder / max(1, num_envs - 1))
+    exponent = 1.0 + env_indices * (ladder / max(1, num_envs - 1))
     # Never 0, whose logarithm is infinite.
     return np.maximum(epsilon**exponent, np.finfo(np.float64).tiny)
 

@@ -1,7 +1,6 @@
 """Recurrent torsos: GRU and LSTM over dense layers.
 
-Acting takes one step for many agents; learning unrolls whole sequences with the same arithmetic. Cho et al., 2014,
-arXiv:1406.1078 (GRU in cuDNN's form); Hochreiter and Schmidhuber, "Long short-term memory", 1997,
+Cho et al., 2014, arXiv:1406.1078 (GRU in cuDNN's form); Hochreiter and Schmidhuber, 1997,
 doi:10.1162/neco.1997.9.8.1735, with the forget gate of Gers et al., 2000.
 """
 
@@ -34,36 +33,37 @@ class RecurrentTorsoConfig(TorsoConfig, Protocol):
 class RecurrentTorso(nn.Module):
     """Computes features from observations and recurrent state, which is zero at an episode's start.
 
-    Subclasses implement `_project` and `_cell`. The encoder handles each observation separately, so a sequence is
-    encoded in one call.
+    Acting takes one `step` for many agents; learning `unroll`s sequences.
     """
 
     def __init__(self, encoder: nn.Module, memory_shape: tuple[int, ...], features: int) -> None:
         super().__init__()
-        self.encoder, self.memory_shape, self.features = encoder, memory_shape, features
+        self.encoder = encoder
+        self.memory_shape = memory_shape
+        self.features = features
 
+    # The part of a step that does not depend on memory, [N, P] of `encoded` [N, E]: one call for a whole sequence.
     def _project(self, encoded: Tensor) -> Tensor:
-        """Compute the part of a step that does not depend on memory, [N, P] of `encoded` [N, E]."""
         raise NotImplementedError
 
+    # One step: features [N, F] and memory [N, *memory_shape] after it.
     def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features [N, F] and memory [N, *memory_shape] after one step."""
         raise NotImplementedError
 
     def step(self, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features [N, F] of `obs` [N, ...] and the next memory, given `memory` [N, *memory_shape]."""
+        """Return features [N, F] of `obs` [N, ...] and the next memory [N, *memory_shape]."""
         return self._cell(self._project(self.encoder(obs)), memory)
 
     def unroll(self, obs: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features [S, T, F] of `obs` [S, T, ...] and the last memory, given `memory` [S, *memory_shape].
+        """Return features [S, T, F] of `obs` [S, T, ...] and the last memory [S, *memory_shape].
 
-        Steps where `valid` (bool [S, T]) is false leave the memory as it is; their features are meaningless.
+        Steps that are not `valid` (bool [S, T]) leave the memory as it is; their features are meaningless.
         """
         projected = self._project(self.encoder(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
         steps = []
-        for inputs, there in zip(projected.unbind(1), valid.unbind(1), strict=True):
+        for inputs, valid_step in zip(projected.unbind(1), valid.unbind(1), strict=True):
             features, after = self._cell(inputs, memory)
-            memory = torch.where(there.view(-1, *[1] * (memory.dim() - 1)), after, memory)
+            memory = torch.where(valid_step.view(-1, *[1] * (memory.dim() - 1)), after, memory)
             steps.append(features)
         return torch.stack(steps, 1), memory
 
@@ -81,10 +81,10 @@ class GRUTorso(RecurrentTorso):
     def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         hidden = memory.shape[1]
         # The reset gate applies to the memory's share after its linear layer and bias, as in cuDNN.
-        recalled = functional.linear(memory, self.by_memory.weight, self.by_memory.bias)
-        reset, keep = torch.sigmoid(projected[:, : 2 * hidden] + recalled[:, : 2 * hidden]).chunk(2, 1)
-        new = torch.tanh(torch.addcmul(projected[:, 2 * hidden :], reset, recalled[:, 2 * hidden :]))
-        after = torch.lerp(new, memory, keep)
+        from_memory = functional.linear(memory, self.by_memory.weight, self.by_memory.bias)
+        reset, update = torch.sigmoid(projected[:, : 2 * hidden] + from_memory[:, : 2 * hidden]).chunk(2, 1)
+        candidate = torch.tanh(torch.addcmul(projected[:, 2 * hidden :], reset, from_memory[:, 2 * hidden :]))
+        after = torch.lerp(candidate, memory, update)
         return after, after
 
 
@@ -100,10 +100,10 @@ class LSTMTorso(RecurrentTorso):
 
     def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         before, cells = memory.unbind(1)
-        recalled = torch.addmm(projected, before, self.by_memory.weight.t()) + self.by_memory.bias
-        admit, forget, new, show = recalled.chunk(4, 1)
-        cells = torch.sigmoid(forget) * cells + torch.sigmoid(admit) * torch.tanh(new)
-        features = torch.sigmoid(show) * torch.tanh(cells)
+        preactivations = torch.addmm(projected, before, self.by_memory.weight.t()) + self.by_memory.bias
+        input_gate, forget_gate, candidate, output_gate = preactivations.chunk(4, 1)
+        cells = torch.sigmoid(forget_gate) * cells + torch.sigmoid(input_gate) * torch.tanh(candidate)
+        features = torch.sigmoid(output_gate) * torch.tanh(cells)
         return features, torch.stack((features, cells), 1)
 
 
@@ -119,7 +119,7 @@ def gates(count: int, inputs: int, hidden: int, generator: torch.Generator) -> t
 
 @dataclass(frozen=True, slots=True)
 class GRU:
-    """A GRU over dense layers, which see an observation's numbers concatenated."""
+    """A GRU over dense layers."""
 
     hidden_size: int = 64
     encoder_sizes: Sequence[int] = (64,)
@@ -130,18 +130,18 @@ class GRU:
         return (self.hidden_size,)
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        return self._behind(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
+        return self._build_over(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
 
     def build_nested(self, layout: ObservationLayout, generator: torch.Generator) -> tuple[nn.Module, int]:
-        return self._behind(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
+        return self._build_over(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
 
-    def _behind(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
+    def _build_over(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
         return GRUTorso(encoder, inputs, self.hidden_size, generator), self.hidden_size
 
 
 @dataclass(frozen=True, slots=True)
 class LSTM:
-    """An LSTM over dense layers, which see an observation's numbers concatenated."""
+    """An LSTM over dense layers."""
 
     hidden_size: int = 64
     encoder_sizes: Sequence[int] = (64,)
@@ -152,19 +152,16 @@ class LSTM:
         return (2, self.hidden_size)
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        return self._behind(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
+        return self._build_over(*MLP(self.encoder_sizes, self.activation).build(obs_shape, generator), generator)
 
     def build_nested(self, layout: ObservationLayout, generator: torch.Generator) -> tuple[nn.Module, int]:
-        return self._behind(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
+        return self._build_over(*build_for(layout, MLP(self.encoder_sizes, self.activation), generator), generator)
 
-    def _behind(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
+    def _build_over(self, encoder: nn.Module, inputs: int, generator: torch.Generator) -> tuple[nn.Module, int]:
         return LSTMTorso(encoder, inputs, self.hidden_size, generator), self.hidden_size
 
 
 def build_recurrent_torso(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> tuple[RecurrentTorso, int]:
-    """Build a recurrent torso over the `obs` column, and return it with its number of features.
-
-    `model` must be a RecurrentTorsoConfig, which validation ensures; raises ConfigInvalid as `build_torso` does.
-    """
+    """Build a recurrent torso over `obs`; return it and its number of features. See `build_torso`."""
     torso, features = build_torso(spaces, model, generator)
     return cast(RecurrentTorso, torso), features

@@ -15,7 +15,7 @@ from marlflow.policy.actor import Acted, Mode
 from marlflow.policy.actor_critic import StochasticActor, stochastic_head
 from marlflow.policy.dense import linear
 from marlflow.policy.normalized import ReturnScale, in_units_of
-from marlflow.policy.q import QActor
+from marlflow.policy.q import DuelingHead, QActor
 from marlflow.policy.recurrent import RecurrentTorso, build_recurrent_torso
 from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
 from marlflow.policy.torso import TorsoConfig
@@ -64,15 +64,15 @@ class RecurrentNetworkActor(nn.Module, Generic[Head]):
 def recurrent_stochastic_actor(
     spaces: Spaces, model: TorsoConfig, generator: torch.Generator
 ) -> RecurrentNetworkActor[StochasticActor]:
-    """Build the recurrent actor that fits the action space; raises ConfigInvalid if none does."""
+    """Build the recurrent actor for the action space; raises ConfigInvalid if none fits."""
     torso, features = build_recurrent_torso(spaces, model, generator)
     return RecurrentNetworkActor(torso, stochastic_head(spaces, nn.Identity(), features, generator))
 
 
 class RecurrentActorCritic(nn.Module):
-    """Publishes `actor`; the critic shares the actor's torso and trains it too.
+    """Publishes `actor`; the critic shares and trains its torso.
 
-    With `normalize_values` the critic's head is normalized by Pop-Art (see ReturnScale).
+    `normalize_values`: value normalization by Pop-Art (see ReturnScale).
     """
 
     def __init__(self, spaces: Spaces, model: TorsoConfig, seed: int, normalize_values: bool = False) -> None:
@@ -93,5 +93,29 @@ class RecurrentActorCritic(nn.Module):
         return in_units_of(self.returns, self.critic_head(features).squeeze(-1))
 
     def value_error(self, squared: Tensor) -> Tensor:
-        """Convert squared value errors of any shape to the squared units of the critic's head."""
+        """Convert squared value errors to the squared units of the critic's head."""
         return squared if self.returns is None else squared / self.returns.variance
+
+
+class RecurrentQNetwork(nn.Module):
+    """The network of R2D2, a recurrent Q-learner; publishes the epsilon-greedy `actor`."""
+
+    def __init__(self, spaces: Spaces, model: TorsoConfig, dueling: bool, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        torso, features = build_recurrent_torso(spaces, model, generator)
+        actions = spaces.num_actions
+        head = DuelingHead(features, actions, generator) if dueling else linear(features, actions, 1.0, generator)
+        self.actor = RecurrentNetworkActor(torso, QActor(nn.Identity(), head))
+
+    def forward(self, obs: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
+        """Return action values [S, T - burn_in, A] of `obs` [S, T, ...], given memory [S, ...] and bool `valid` [S, T].
+
+        The first `burn_in` steps only refresh the memory (Kapturowski et al., 2019,
+        https://openreview.net/forum?id=r1lyTjAqYX, section 3).
+        """
+        if burn_in:
+            with torch.no_grad():
+                _, memory = self.actor.torso.unroll(obs[:, :burn_in], memory, valid[:, :burn_in])
+        q, _, _ = self.actor.unroll(obs[:, burn_in:], memory, valid[:, burn_in:])
+        return q

@@ -15,7 +15,7 @@ from marlflow.policy.actor import Acted, EvaluationMode, Mode
 
 
 class RandomActor:
-    """Acts uniformly over legal Discrete actions, MultiDiscrete, MultiBinary or a bounded Box, in every mode.
+    """Acts uniformly over legal Discrete actions, MultiDiscrete, MultiBinary or a bounded Box.
 
     Raises ConfigInvalid for other action spaces.
     """
@@ -55,13 +55,13 @@ class RandomActor:
 
 
 class CallableActor:
-    """Acts by a user's `choose(obs, action_mask, generator)`, which returns actions [N, ...], in every mode."""
+    """Acts by a user's `choose(obs, action_mask, generator)`, which returns actions [N, ...]."""
 
     def __init__(self, choose: Callable[[Array, Array | None, RowRandom], Array]) -> None:
         self._choose = choose
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        """Return the function's actions; raises MarlflowError for a wrong number of actions or an illegal one."""
+        """Return the function's actions; raises MarlflowError for a wrong number or an illegal one."""
         action = np.asarray(self._choose(obs, action_mask, generator))
         if action.shape[:1] != (len(obs),):
             raise MarlflowError(f"{self._choose!r} returned shape {action.shape} for {len(obs)} observations")
@@ -77,17 +77,17 @@ class CallableActor:
 
 
 def uniform_legal(mask: Array, uniform: Array) -> tuple[Array, Array]:
-    """Choose legal actions of `mask` (bool [N, A]) uniformly: actions (int64 [N]) and how many are legal, [N].
+    """Choose legal actions uniformly: actions (int64 [N]) and how many are legal, [N].
 
-    `uniform` is float64 [N] in [0, 1); raises MarlflowError for a row without a legal action.
+    `mask` is bool [N, A], `uniform` [N] in [0, 1); raises MarlflowError for a row without a legal action.
     """
-    # ranks counts the legal actions up to each one; the chosen action is the first whose count exceeds `wanted`.
+    # ranks counts the legal actions up to each one; the chosen action is the first whose count exceeds `target_rank`.
     ranks = np.add.accumulate(mask, 1, dtype=np.int64)
     legal = ranks[:, -1]
     if not legal.all():
         raise MarlflowError(f"row {int(legal.argmin())} has no legal action")
-    wanted = (uniform * legal).astype(np.int64)
-    return np.add.reduce(ranks <= wanted[:, None], 1, dtype=np.int64), legal
+    target_rank = (uniform * legal).astype(np.int64)
+    return np.add.reduce(ranks <= target_rank[:, None], 1, dtype=np.int64), legal
 
 
 def _choices(space: spaces.Discrete[Any] | spaces.MultiDiscrete[Any] | spaces.MultiBinary) -> Array:

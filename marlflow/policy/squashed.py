@@ -1,7 +1,6 @@
 """Tanh-squashed Gaussian policy over a bounded Box (Haarnoja et al., 2018, arXiv:1812.05805).
 
-The standard deviation depends on the observation and is clamped to [exp(-20), exp(2)], as in the authors' code. The
-log-density is exact even where the tanh saturates (appendix C).
+The log-density is exact even where the tanh saturates (appendix C).
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ _LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
 
 
 class SquashedGaussianActor(nn.Module):
-    """A torso with a linear head for means and log standard deviations, [N, D] each, before the tanh.
-
-    Greedy actions are the tanh of the mean, with the log-density of sampling it.
-    """
+    """A torso with a linear head for means and log standard deviations, [N, D] each, before the tanh."""
 
     def __init__(self, torso: nn.Module, features: int, box: spaces.Box, generator: torch.Generator) -> None:
         super().__init__()
@@ -49,7 +45,7 @@ class SquashedGaussianActor(nn.Module):
     def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return differentiable actions [N, D] in [-1, 1] and their log-densities there, [N] in nats.
 
-        `noise` is standard normal, [N, D]; zeros give the tanh of the mean.
+        `noise` is standard normal, [N, D].
         """
         mean, log_std = self(obs)
         return squashed_sample(mean, log_std, noise)
@@ -81,10 +77,7 @@ class SquashedGaussianActor(nn.Module):
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the tanh of a Gaussian sample, [N, D], and its log-density, [N] in nats (arXiv:1812.05805, equation 26).
-
-    `mean`, `log_std` and standard normal `noise` are [N, D]; gradients flow to the first two.
-    """
+    """Return the tanh of a Gaussian sample, [N, D], and its log-density, [N] in nats (equation 26)."""
     raw = mean + log_std.exp() * noise
     # log(1 - tanh(x)**2), written without the square, which rounds to 1 for large x.
     log_slope = 2.0 * (_LOG_TWO - raw - functional.softplus(-2.0 * raw))

@@ -24,24 +24,24 @@ def as_array(tensor: Tensor) -> Array:
 
 
 def parameter_count(module: nn.Module) -> int:
-    """Count the numbers in the parameters of `module`."""
+    """Count the numbers in a module's parameters."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def in_flat_order(module: nn.Module) -> list[nn.Parameter]:
-    """Order the parameters of `module` as in a flat vector: untrained ones first."""
+    """Order a module's parameters as in a flat vector: untrained ones first."""
     return sorted(module.parameters(), key=lambda parameter: parameter.requires_grad)
 
 
 def read_flat(module: nn.Module) -> Array:
-    """Return a copy of all parameters of `module`, in flat order, as one float32 vector."""
+    """Copy all parameters of a module, in flat order, to one float32 vector."""
     with torch.no_grad():
         parts = [parameter.reshape(-1).cpu().numpy() for parameter in in_flat_order(module)]
     return np.concatenate(parts, dtype=np.float32)
 
 
 def write_flat(module: nn.Module, flat: Array) -> None:
-    """Replace all parameters of `module` by `flat`; raises WeightsMismatch if its size differs."""
+    """Replace all parameters of a module; raises WeightsMismatch if the size differs."""
     expected = parameter_count(module)
     if flat.shape != (expected,):
         raise WeightsMismatch(

@@ -1,6 +1,6 @@
 """Torsos, which turn observations into features, and the configs that build them.
 
-Weights start orthogonal and biases at zero (Saxe et al., 2014, arXiv:1312.6120), drawn from the caller's generator.
+Weights start orthogonal and biases at zero (Saxe et al., 2014, arXiv:1312.6120).
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh
 class TorsoConfig(Protocol):
     """Builds a torso.
 
-    Nested observations arrive as concatenated float32 numbers [N, D], pixels in [0, 1], Discrete values one-hot. For
-    separate leaves implement NestedTorsoConfig.
+    Nested observations arrive as concatenated float32 numbers [N, D], pixels in [0, 1], Discrete values one-hot.
     """
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
@@ -38,17 +37,17 @@ class TorsoConfig(Protocol):
 
 @runtime_checkable
 class NestedTorsoConfig(TorsoConfig, Protocol):
-    """Builds a torso that sees the leaves of a nested observation; `policy.nested` reads them."""
+    """Builds a torso that sees the leaves of a nested observation (see `policy.nested`)."""
 
     def build_nested(self, layout: ObservationLayout, generator: torch.Generator) -> tuple[nn.Module, int]:
-        """Build a module from flat or packed rows of `layout`, [N, D], to features [N, F]; return it and F."""
+        """Build a module from rows of `layout`, [N, D], to features [N, F]; return it and F."""
         ...
 
 
 def build_torso(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
-    """Build a module from the `obs` column, [N, *obs_shape], to features [N, F]; return it and F.
+    """Build a module from the `obs` column to features [N, F]; return it and F.
 
-    Raises ConfigInvalid for observations that no policy supports, or `model` does not.
+    Raises ConfigInvalid for unsupported observations.
     """
     return build_for(spaces.layout(), model, generator)
 
@@ -56,7 +55,7 @@ def build_torso(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) 
 def build_for(layout: ObservationLayout, model: TorsoConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
     """Build a module from rows of `layout` to features [N, F]; return it and F.
 
-    Raises ConfigInvalid if `model` does not support the layout.
+    Raises ConfigInvalid for a layout that `model` does not support.
     """
     if layout.form == "plain":
         return model.build(layout.shape, generator)
@@ -74,7 +73,7 @@ def build_for(layout: ObservationLayout, model: TorsoConfig, generator: torch.Ge
 class MLP:
     """Fully connected layers over the flattened observation.
 
-    `normalize_observations` normalizes each number by its running mean and variance, which belong to the policy.
+    `normalize_observations` uses each number's running mean and variance.
     """
 
     hidden_sizes: Sequence[int] = (64, 64)
@@ -89,9 +88,9 @@ class MLP:
 
 @dataclass(frozen=True, slots=True)
 class CNN:
-    """Convolutions over an image [height, width, channels], then fully connected layers.
+    """Convolutional layers over an image [height, width, channels], then fully connected ones.
 
-    The defaults are those of Mnih et al. (2015, doi:10.1038/nature14236) for 84 x 84 pixels; uint8 is scaled to [0, 1].
+    The defaults are for 84 x 84 pixels (Mnih et al., 2015, doi:10.1038/nature14236); uint8 is scaled to [0, 1].
     """
 
     channels: Sequence[int] = (32, 64, 64)
@@ -101,7 +100,6 @@ class CNN:
     activation: Activation = "relu"
 
     def build(self, obs_shape: tuple[int, ...], generator: torch.Generator) -> tuple[nn.Module, int]:
-        """Build the module; raises ConfigInvalid if the observation is no image, or too small."""
         if len(obs_shape) != 3:
             raise ConfigInvalid(
                 [f"a CNN sees [height, width, channels], not observations of shape {obs_shape}; use MLP"]
@@ -120,14 +118,13 @@ class CNN:
             )
         parts, numbers = [], sum(leaf.size for leaf in layout.leaves if len(leaf.shape) != 3)
         for leaf in images:
-            convolutions, found = self._convolutions(named(leaf.path), leaf.shape, generator)
+            convolutions, size = self._convolutions(named(leaf.path), leaf.shape, generator)
             parts.append(ObservationLeaf(leaf, convolutions))
-            numbers += found
+            numbers += size
         sizes = [numbers, *self.hidden_sizes]
         return Joined(layout, parts, Dense(sizes, self.activation, generator)), sizes[-1]
 
     def _convolutions(self, name: str, image: tuple[int, ...], generator: torch.Generator) -> tuple[Convolutional, int]:
-        """Return the convolutions for one image and their output size; `name` is for errors."""
         if not len(self.channels) == len(self.kernel_sizes) == len(self.strides):
             raise ConfigInvalid(["a CNN needs as many channels as kernel_sizes and strides"])
         height, width, planes = image

@@ -1,4 +1,4 @@
-"""Warm-up exploration: uniformly random actions that fill a replay buffer before an actor takes over."""
+"""Warm-up exploration: uniformly random actions that fill a replay buffer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from marlflow.policy.scripted import RandomActor
 
 
 class WarmupActor:
-    """Explores uniformly while the schedule `acts_uniformly` is above 0, and otherwise acts as `actor`.
+    """Acts uniformly at random while the schedule `acts_uniformly` is above 0, then as `actor`.
 
-    Raises ConfigInvalid for action spaces that RandomActor does not support.
+    Raises ConfigInvalid as RandomActor.
     """
 
     def __init__(self, actor: WeightedActor, action_space: spaces.Space[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Replay buffers: the Replay protocol, the in-process buffer, and its sampling schemes."""
+"""Replay buffers and their sampling schemes."""
 
 from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.protocol import Replay

@@ -1,4 +1,4 @@
-"""The in-process replay buffer: segments in ring buffers, with their n-step windows, drawn by a sampler."""
+"""The replay buffer: ring buffers of segments with n-step windows, and a sampler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Drawn_co = TypeVar("Drawn_co", covariant=True)
 
 
 class Store(Protocol[Drawn_co]):
-    """Row storage: SegmentStore draws rows, SequenceStore sequences; either is a *unit*."""
+    """Row storage; a *unit* is a row (SegmentStore) or a sequence (SequenceStore)."""
 
     capacity: int
     first: int
@@ -31,15 +31,15 @@ class Store(Protocol[Drawn_co]):
 
     @property
     def units(self) -> tuple[int, int]:
-        """The numbers [first, stop) of the units that can be drawn."""
+        """The range [first, stop) of stored units."""
         ...
 
     def units_of(self, row_ids: Array) -> Array:
-        """Return the units that contain stored rows `row_ids`, [B]."""
+        """Return the units of stored rows, [B]."""
         ...
 
     def units_in(self, agent_steps: int) -> int:
-        """Return how many units a draw of `agent_steps` takes."""
+        """Return the number of units in a draw."""
         ...
 
     def check(self, batch: Batch) -> None:
@@ -47,7 +47,7 @@ class Store(Protocol[Drawn_co]):
         ...
 
     def newest(self, batch: Batch) -> Batch:
-        """Return the longest run of segments at the end of `batch` that fits."""
+        """Return the newest segments of `batch` that fit."""
         ...
 
     def make_room(self, rows: int, skipped: int = 0) -> tuple[int, int]:
@@ -59,15 +59,15 @@ class Store(Protocol[Drawn_co]):
         ...
 
     def take(self, units: Array, weight: Array) -> Drawn_co:
-        """Return `units`, [B], with importance weights, in the learner's format."""
+        """Return units, [B], with importance weights."""
         ...
 
     def rows(self, first: int) -> Tree:
-        """Return the rows numbered `first` and up, copied; {} if there are none."""
+        """Return a copy of the rows from `first` on; {} if there are none."""
         ...
 
     def begin_at(self, first: int, first_segment: int) -> None:
-        """Empty the store, and number the next row and segment."""
+        """Empty the store; number the next row and segment."""
         ...
 
     def load(self, saved: Sequence[Tree]) -> None:
@@ -76,10 +76,10 @@ class Store(Protocol[Drawn_co]):
 
 
 class StoredReplay(Generic[Drawn]):
-    """A replay buffer of the newest whole segments that `store` can hold, drawn with replacement by unit.
+    """Holds the newest whole segments that fit `store`; draws units with replacement.
 
-    Batches need windows made by NStep with the same `n_step` and `discount`. `terms` are further settings that saved
-    rows depend on. `stale_priorities` counts priorities of evicted rows. Raises InvalidInput.
+    Batches need windows by NStep with the same `n_step` and `discount`. Saved rows depend on these and on `terms`.
+    `stale_priorities` counts priorities of evicted rows. Raises InvalidInput.
     """
 
     __slots__ = ("_discounts", "_generator", "_sampler", "_store", "_terms", "name", "place", "stale_priorities")
@@ -110,7 +110,7 @@ class StoredReplay(Generic[Drawn]):
 
     @property
     def stored(self) -> int:
-        """Number of agent steps stored."""
+        """The agent steps stored."""
         return self._store.stop - self._store.first
 
     def insert(self, batch: Batch) -> Inserted:
@@ -138,7 +138,7 @@ class StoredReplay(Generic[Drawn]):
         return self._store.take(*self._sampler.draw(self._store.units_in(agent_steps), *self._store.units))
 
     def reprioritize(self, row_ids: Array, priorities: Array) -> None:
-        """Set priorities >= 0, [B], of rows drawn; for duplicate ids the last counts."""
+        """Set priorities >= 0, [B], of drawn rows; the last of duplicate ids counts."""
         if row_ids.shape != priorities.shape:
             raise InvalidInput([f"{row_ids.shape} row ids came with {priorities.shape} priorities"])
         self._check_priorities(priorities)
@@ -148,11 +148,10 @@ class StoredReplay(Generic[Drawn]):
         self._sampler.reprioritize(self._store.units_of(row_ids[held]), priorities[held].astype(np.float64))
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Set `priority_beta`, if sampling is prioritized."""
         self._sampler.set_schedule(values)
 
     def state(self) -> Tree:
-        """Return everything but the rows, copied; together with them it resumes bit for bit."""
+        """Return a copy of everything but the rows."""
         store = self._store
         return {
             **self._terms,
@@ -166,17 +165,16 @@ class StoredReplay(Generic[Drawn]):
         }
 
     def rows(self, first: int) -> Tree:
-        """Return the stored rows from number `first` (the `stop` of an earlier state, or 0), copied, as a dict.
+        """Return a copy of the rows from `first` (the `stop` of an earlier state, or 0) on.
 
-        It has the numbers `first` and `stop` of its rows, or is empty.
+        A dict with their range, `first` and `stop`; empty if there are none.
         """
         return self._store.rows(first)
 
     def load_state(self, state: Tree, rows: Sequence[Tree]) -> None:
-        """Restore `state`, with all results of `rows` up to then, in order.
+        """Restore `state`, with all results of `rows` up to then, in order; without rows, empty.
 
-        Without rows the buffer is empty. Raises CheckpointUnusable if terms or sampling differ, or rows do not fit or
-        are missing.
+        Raises CheckpointUnusable if terms or sampling differ, or rows are unfit or missing.
         """
         held = [part for part in rows if part and part["stop"] > state["first"]]
         if problems := [*self._other_terms(state), *self._other_rows(state, held)]:
@@ -192,7 +190,7 @@ class StoredReplay(Generic[Drawn]):
         self.stale_priorities = state["stale_priorities"]
 
     def begin_at(self, first_row_id: int) -> None:
-        """Empty the buffer, numbering new rows from `first_row_id`, so priorities of earlier rows are stale."""
+        """Empty the buffer; number new rows from `first_row_id`, so that earlier priorities are stale."""
         self._sampler.evicted(*self._store.units)
         self._store.begin_at(first_row_id, 0)
 
@@ -232,7 +230,7 @@ class StoredReplay(Generic[Drawn]):
 
 
 class ReplayBuffer(StoredReplay[Transitions]):
-    """A replay buffer of n-step transitions: the newest whole segments, up to `capacity_agent_steps` rows."""
+    """A replay buffer of n-step transitions."""
 
     __slots__ = ()
 

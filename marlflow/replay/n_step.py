@@ -10,10 +10,10 @@ from marlflow.base.batch import Array
 
 
 class Windows(NamedTuple):
-    """The n-step window of each row, [N] each, float64 except `steps`.
+    """Each row's n-step window, [N] each, float64 except `steps`.
 
-    `reward` is the discounted sum of rewards, `discount` the factor of the bootstrap value, `steps` the window's rows.
-    It bootstraps from the next row, or from the segment's bootstrap observation at the end.
+    `reward` is the discounted sum of `steps` rewards, `discount` the factor of the bootstrap value: of the next row, or
+    of the segment's bootstrap observation.
     """
 
     reward: Array
@@ -22,7 +22,7 @@ class Windows(NamedTuple):
 
 
 def windows(reward: Array, length: Array, terminated: Array, n_step: int, discount: float) -> Windows:
-    """Compute the windows of up to `n_step` rows that start at each row and stop at its segment's end.
+    """Compute windows of up to `n_step` rows, from each row to at most its segment's end.
 
     reward: [N], over all segments. length, terminated: [S]. A window of k steps has discount `discount`**k, or 0 if it
     reaches the end of a terminated segment.
@@ -48,7 +48,7 @@ def _sums(reward: Array, last: Array, n_step: int, discount: float) -> Array:
 
 
 def terms_problems(n_step: int, discount: float) -> list[str]:
-    """Return what is wrong with these window settings."""
+    """Return problems with these settings."""
     rules = {
         f"n_step is at least 1, not {n_step}": n_step >= 1,
         f"discount is in [0, 1], not {discount}": 0.0 <= discount <= 1.0,

@@ -1,7 +1,7 @@
 """A sum tree of priorities (Schaul et al., 2016, "Prioritized Experience Replay", arXiv:1511.05952, appendix B.2.1).
 
-Nodes have 32 children, so a million rows need four levels and few vectorized steps. Each node is recomputed as the sum
-of its children, so rounding errors do not accumulate.
+With 32 children per node, a million rows need four levels. Nodes are recomputed from their children, so rounding errors
+do not accumulate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SumTree:
         return leaves.take(slots)
 
     def set(self, slots: Array, weights: Array) -> None:
-        """Set the weights of `slots`, [B]; for duplicate slots the last counts."""
+        """Set the weights of `slots`, [B]; the last of duplicates counts."""
         nodes = slots
         self._families[0].reshape(-1)[slots] = weights
         for below, level in zip(self._families[:-1], self._families[1:], strict=True):
@@ -44,7 +44,7 @@ class SumTree:
             level.reshape(-1)[nodes] = below.take(nodes, axis=0).sum(axis=1)
 
     def set_range(self, slots: slice, weights: Array | float) -> None:
-        """Set the weights of consecutive slots, to one value or each."""
+        """Set the weights of consecutive slots."""
         first, stop = slots.start, slots.stop
         self._families[0].reshape(-1)[slots] = weights
         for below, level in zip(self._families[:-1], self._families[1:], strict=True):
@@ -54,7 +54,7 @@ class SumTree:
     def find(self, mass: Array) -> Array:
         """Return for each mass, [B] in [0, total), the slot where the cumulative weight first exceeds it.
 
-        Never returns a slot of weight 0 while the total is positive, despite rounding.
+        Despite rounding, its weight is positive.
         """
         row = np.arange(len(mass))
         node = np.zeros(len(mass), np.int64)

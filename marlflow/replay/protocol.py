@@ -1,4 +1,4 @@
-"""The Replay protocol: what stages need from a replay buffer."""
+"""The Replay protocol."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from marlflow.flow import Place
 
 
 class Replay(Protocol):
-    """A replay buffer.
+    """A replay buffer, as stages use it.
 
-    inserted = replay.insert(fragment) transitions = replay.draw(agent_steps=64) replay.reprioritize(transitions.row_id,
-    td_error_magnitudes)
+    inserted = replay.insert(batch)
+    transitions = replay.draw(agent_steps=64)
+    replay.reprioritize(transitions.row_id, td_errors)
     """
 
     @property
@@ -25,21 +26,21 @@ class Replay(Protocol):
 
     @property
     def place(self) -> Place | None:
-        """Where its stages run; None: on the driver."""
+        """The place of its stages; None is the driver."""
         ...
 
     def insert(self, batch: Batch) -> Inserted:
-        """Store the segments of `batch`, evicting the oldest if necessary."""
+        """Store the segments of `batch`; the oldest make room."""
         ...
 
     def draw(self, agent_steps: int) -> Transitions | SequenceTransitions:
-        """Sample `agent_steps` rows with replacement, as n-step transitions or sequences."""
+        """Sample rows with replacement, as n-step transitions or sequences."""
         ...
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Set the scheduled values that it knows, by name."""
+        """Set scheduled values by name; unknown names are ignored."""
         ...
 
     def reprioritize(self, row_ids: Array, priorities: Array) -> None:
-        """Set priorities, [B], of drawn rows; rows evicted since are ignored."""
+        """Set priorities, [B], of drawn rows; evicted ones are ignored."""
         ...

@@ -1,4 +1,4 @@
-"""Sampling schemes of a replay buffer: uniform, or prioritized."""
+"""Sampling schemes: uniform or prioritized."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from marlflow.replay.ring import pieces
 
 
 class Sampler(Protocol):
-    """Samples from the stored rows, whose numbers are always a contiguous range."""
+    """Samples from the stored rows, a range of numbers."""
 
     def evicted(self, first: int, stop: int) -> None:
-        """Forget the rows first to stop - 1, which were evicted."""
+        """Forget evicted rows [first, stop)."""
         ...
 
     def added(self, first: int, stop: int) -> None:
-        """Register the new rows first to stop - 1."""
+        """Register new rows [first, stop)."""
         ...
 
     def draw(self, count: int, first: int, stop: int) -> tuple[Array, Array]:
-        """Return row numbers, int64 [count], and their importance weights, float32 [count]."""
+        """Return row numbers, int64 [count], and importance weights, float32 [count]."""
         ...
 
     def reprioritize(self, row_ids: Array, priorities: Array) -> None:
@@ -35,15 +35,15 @@ class Sampler(Protocol):
         ...
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Set the scheduled values that it knows, by name."""
+        """Set scheduled values by name; unknown names are ignored."""
         ...
 
     def state(self, first: int, stop: int) -> Tree:
-        """Return the state for a bit-exact resume: a dict whose `kind` names the scheme."""
+        """Return the state, a dict whose `kind` names the scheme."""
         ...
 
     def load_state(self, state: Tree, first: int, stop: int) -> None:
-        """Restore `state`, taken with the rows first to stop - 1 stored (none if equal)."""
+        """Restore the state of stored rows [first, stop)."""
         ...
 
 
@@ -67,8 +67,8 @@ class Uniform:
 class Prioritized:
     """Proportional prioritization: P(i) ~ (p_i + epsilon)**alpha (Schaul et al., 2016, arXiv:1511.05952).
 
-    Importance weights are (N P(i))**-beta, scaled to at most 1 per draw; `beta` may be scheduled. A new row gets the
-    largest priority so far, initially 1.
+    Importance weights are (N P(i))**-beta, scaled to at most 1 per draw; `beta` may be scheduled. New rows get the
+    largest priority so far, at least 1.
     """
 
     alpha: float = 0.6
@@ -122,8 +122,12 @@ class _PrioritizedSampler:
     __slots__ = ("_beta", "_capacity", "_config", "_generator", "_largest", "_tree")
 
     def __init__(self, config: Prioritized, capacity: int, generator: np.random.Generator) -> None:
-        self._config, self._capacity, self._generator = config, capacity, generator
-        self._beta, self._largest = config.beta, 1.0
+        self._config = config
+        self._capacity = capacity
+        self._generator = generator
+        self._beta = config.beta
+        # The largest priority so far, which new rows get.
+        self._largest = 1.0
         self._tree = SumTree(capacity)
 
     def evicted(self, first: int, stop: int) -> None:

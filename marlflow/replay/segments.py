@@ -1,7 +1,7 @@
-"""Ring buffers of whole segments: one of rows, one of what follows each segment's last row.
+"""Ring buffers of whole segments: one of rows, one of segments' bootstraps.
 
-Rows and segments are numbered consecutively; numbers are never reused, so the stored ones are a range. Each observation
-is stored once: after a window comes a later row, or the segment's bootstrap.
+Numbers of rows and segments are never reused, so stored ones are a range. Each observation is stored once: a window
+is followed by a later row, or by the bootstrap.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _FEW_SEGMENTS = 64
 
 
 class SegmentStore:
-    """At most `capacity` rows in whole segments; rows first to stop - 1 are stored.
+    """Stores at most `capacity` rows in whole segments; a unit is a row, drawn as a transition.
 
-    A unit is a row, drawn as a transition. `properties` names columns of segments to store unchanged.
+    `properties` names columns of segments to store unchanged.
     """
 
     __slots__ = ("_properties", "_rows", "_segments", "capacity", "first", "first_segment", "stop", "stop_segment")
@@ -48,10 +48,9 @@ class SegmentStore:
         return newest_that_fit(batch, self.capacity)
 
     def make_room(self, rows: int, skipped: int = 0) -> tuple[int, int]:
-        """Evict whole segments, oldest first, until `rows` more fit; return the units [first, stop) evicted.
+        """Evict the oldest segments until `rows` more fit; return the units [first, stop) evicted.
 
-        `skipped` rows of the batch precede `rows` but do not fit: everything older is evicted, and their numbers are
-        used up.
+        `skipped` earlier rows of the batch do not fit: everything is evicted, and they use up their numbers.
         """
         evicted_first, full = self.first, self.stop + rows - self.capacity
         if skipped:
@@ -105,7 +104,7 @@ class SegmentStore:
         )
 
     def rows(self, first: int) -> Tree:
-        """Return the rows from number `first` on, a segment's start, with their segments; {} if there are none."""
+        """Return the rows from `first`, a segment's start, on, with their segments; {} if there are none."""
         first = max(first, self.first)
         if first >= self.stop:
             return {}
@@ -125,7 +124,7 @@ class SegmentStore:
         self._rows = self._segments = None
 
     def load(self, saved: Sequence[Tree]) -> None:
-        """Restore what `rows` returned, after `begin_at`: in order and without gaps; evicted rows are skipped."""
+        """Restore what `rows` returned, in order, after `begin_at`; evicted rows are skipped."""
         for part in saved:
             if not part or part["stop"] <= self.first:
                 continue
@@ -198,7 +197,7 @@ class SegmentStore:
 
 
 def newest_that_fit(batch: Batch, capacity: int) -> Batch:
-    """Return the longest run of segments at the end of `batch` with at most `capacity` rows."""
+    """Return the newest segments of `batch` with at most `capacity` rows."""
     if batch.rows <= capacity:
         return batch
     return batch.only(np.cumsum(batch.segments["length"][::-1])[::-1] <= capacity)
@@ -209,5 +208,5 @@ def _named(table: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Ar
 
 
 def row_type(column: Array) -> str:
-    """Return a column's dtype and row shape, for errors."""
+    """Describe a column's dtype and row shape."""
     return f"{column.dtype}{list(column.shape[1:])} per row"

@@ -1,9 +1,9 @@
-"""The sequence replay buffer for recurrent learners (Kapturowski et al., 2019, section 2.3).
+"""The sequence replay buffer of recurrent learners (Kapturowski et al., 2019, section 2.3).
 
 "Recurrent Experience Replay in Distributed Reinforcement Learning", https://openreview.net/forum?id=r1lyTjAqYX
 
-Each row is stored once. A sequence from SplitSegments is stored as a segment, with the memory before its burn-in; the
-burn-in rows are rows of the preceding sequences.
+A sequence from SplitSegments is stored as a segment, with the memory before its burn-in. Burn-in rows are rows of
+preceding sequences, so each row is stored once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from marlflow.replay.splitting import sequence_problems
 
 
 class SequenceReplay(StoredReplay[SequenceTransitions]):
-    """A replay buffer of whole sequences: the newest, up to `capacity_agent_steps` rows.
+    """A replay buffer of sequences; a draw takes agent_steps / length of them.
 
-    Batches need SplitSegments with the same `length` and `burn_in`, then NStep with the same `n_step` and `discount`. A
-    draw takes agent_steps / length sequences. Priorities are per sequence. Sequences that share burn-in rows are
-    evicted together. See StoredReplay.
+    Batches need SplitSegments with the same `length` and `burn_in`, then NStep with the same `n_step` and `discount`.
+    Priorities are per sequence. Sequences with common burn-in rows are evicted together.
     """
 
     __slots__ = ()
@@ -50,7 +49,7 @@ class SequenceReplay(StoredReplay[SequenceTransitions]):
 
 
 class SequenceStore(SegmentStore):
-    """Row storage whose units are sequences of at most `length` rows."""
+    """Stores sequences of at most `length` rows, its units."""
 
     __slots__ = ("burn_in", "length")
 

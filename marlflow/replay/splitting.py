@@ -13,7 +13,7 @@ _MEMORY_PROPERTIES = ("memory", "memory_version", "bootstrap_memory")
 
 
 def split(batch: Batch, length: int, burn_in: int) -> Batch:
-    """Return `batch`, whose rows have `memory`, split as SplitSegments describes."""
+    """Split a batch with column `memory`, as SplitSegments describes."""
     segments, columns = batch.segments, batch.columns
     parts = -(-segments["length"] // length)
     # The segment of each sequence, and the sequence's index in its segment.
@@ -39,7 +39,7 @@ def split(batch: Batch, length: int, burn_in: int) -> Batch:
 
 
 def sequence_problems(length: int, burn_in: int) -> list[str]:
-    """Return what is wrong with these sequence settings, in rows."""
+    """Return problems with these settings, in rows."""
     rules = {
         f"sequence_length is at least 1, not {length}": length >= 1,
         f"burn_in is at least 0, not {burn_in}": burn_in >= 0,

@@ -1,1 +1,1 @@
-"""Where a plan's workers, learners and replays run."""
+"""Runtimes: workers, learners and replays in processes, and checkpoints."""

@@ -1,4 +1,4 @@
-"""Rows, or gradients, that wait on the driver as bytes, so that a checkpoint has them."""
+"""Serialization of batches and gradients queued on the driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marlflow.base.train_batch import TrainBatch
 
 
 def pack_batch(batch: TrainBatch | Gradients) -> bytes:
-    """A batch or gradients as bytes; raises TypeError for anything else, and for a batch that is no tree."""
+    """Serialize; raises TypeError for other types."""
     if isinstance(batch, Gradients):
         tree: Tree = {field.name: getattr(batch, field.name) for field in fields(batch)} | {"loss": dict(batch.loss)}
         return to_bytes({"kind": Gradients.__name__, "of": tree})
@@ -23,20 +23,20 @@ def pack_batch(batch: TrainBatch | Gradients) -> bytes:
 
 
 def unpack_batch(packed: bytes | memoryview) -> TrainBatch | Gradients:
-    """The batch, or gradients, that `pack_batch` was given; raises CheckpointUnusable for anything else."""
+    """Deserialize; raises CheckpointUnusable for malformed bytes."""
     tree = from_bytes(packed)
     try:
         kind = Gradients if tree["kind"] == Gradients.__name__ else _batch_class(tree["kind"])
         return kind(**tree["of"]) if kind is Gradients else kind.from_tree(tree["of"])  # type: ignore[union-attr]
     except MALFORMED as error:
-        what = tree.get("kind") if isinstance(tree, dict) else None
-        raise CheckpointUnusable([f"rows or gradients that waited ({what!s:.80}) are not whole: {error}"]) from error
+        named = tree.get("kind") if isinstance(tree, dict) else None
+        raise CheckpointUnusable([f"rows or gradients that waited ({named!s:.80}) are not whole: {error}"]) from error
 
 
 def _batch_class(name: str) -> type[TrainBatch]:
-    """The class of this name, if its module is imported: what is in a checkpoint has nothing imported."""
-    module, _, kind = name.rpartition(".")
-    found = getattr(sys.modules.get(module), kind, None)
-    if not (isinstance(found, type) and issubclass(found, TrainBatch)):
+    # Only modules that are already imported: a name in a checkpoint must not execute code.
+    module, _, class_name = name.rpartition(".")
+    batch_class = getattr(sys.modules.get(module), class_name, None)
+    if not (isinstance(batch_class, type) and issubclass(batch_class, TrainBatch)):
         raise LookupError("there is no TrainBatch of this name in the modules of this run")
-    return found
+    return batch_class

@@ -1,6 +1,6 @@
-"""Which machine and which GPUs each process of a run could get, to be shown before anything starts.
+"""Predicts the machine and GPUs of each process, for `marlflow plan`.
 
-Ray decides it when the run starts. This fills the machines by Ray's strategies, PACK or SPREAD, largest bundle first.
+Ray chooses when the run starts; this follows its PACK and SPREAD strategies for placement groups, largest bundle first.
 """
 
 from __future__ import annotations
@@ -14,65 +14,67 @@ _SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """One process: the amounts that it takes, and the numbers of its machine and of its GPUs there.
+class PlacedProcess:
+    """A process, its resource amounts, the index of its machine, and the indices of its GPUs there.
 
-    `machine` is None for a process that takes nothing, and so may be on any.
+    `machine` is None for a process without resources, which may run anywhere.
     """
 
-    what: str
-    takes: Mapping[str, float]
+    name: str
+    resources: Mapping[str, float]
     machine: int | None
     gpus: tuple[int, ...] = ()
 
 
-def arranged(
-    asked: Sequence[ResourceRequest], machines: Sequence[Mapping[str, float]], spread: bool
-) -> list[Seat] | None:
-    """A place for each process, in their order; None if this way of filling the machines finds none for some."""
-    layout = bundles(asked, total(machines), machines)
+def place_processes(
+    requests: Sequence[ResourceRequest], machines: Sequence[Mapping[str, float]], spread: bool
+) -> list[PlacedProcess] | None:
+    """Place processes on machines, in order of `requests`; None if some do not fit."""
+    layout = bundles(requests, total(machines), machines)
     machine_of = _machines_of(layout.bundles, machines, spread)
     if machine_of is None:
         return None
     free_gpus = [[1.0] * int(machine.get("GPU", 0.0)) for machine in machines]
-    seats = []
-    for one, takes, bundle in zip(asked, layout.taken, layout.bundle_of, strict=True):
+    processes = []
+    for request, amounts, bundle in zip(requests, layout.taken, layout.bundle_of, strict=True):
         machine = None if bundle is None else machine_of[bundle]
-        gpus = () if machine is None else _gpus(takes.get("GPU", 0.0), free_gpus[machine])
+        gpus = () if machine is None else _take_gpus(amounts.get("GPU", 0.0), free_gpus[machine])
         if gpus is None:
             return None
-        seats.append(Seat(one.what, takes, machine, gpus))
-    return seats
+        processes.append(PlacedProcess(request.name, amounts, machine, gpus))
+    return processes
 
 
 def _machines_of(
     needed: Sequence[Mapping[str, float]], machines: Sequence[Mapping[str, float]], spread: bool
 ) -> list[int] | None:
-    left, held = [dict(machine) for machine in machines], [0] * len(machines)
-    found: dict[int, int] = {}
+    free = [dict(machine) for machine in machines]
+    bundles_on = [0] * len(machines)
+    machine_of: dict[int, int] = {}
     order = sorted(
         range(len(needed)), key=lambda i: (needed[i].get("GPU", 0.0), needed[i].get("CPU", 0.0)), reverse=True
     )
     for bundle in order:
-        fitting = [number for number, machine in enumerate(left) if holds(machine, needed[bundle])]
+        fitting = [number for number, machine in enumerate(free) if holds(machine, needed[bundle])]
         if not fitting:
             return None
-        number = min(fitting, key=lambda number: (held[number] if spread else not held[number], number))
-        held[number] += 1
+        # SPREAD prefers the machine with the fewest bundles, PACK any machine that already has one.
+        number = min(fitting, key=lambda number: (bundles_on[number] if spread else not bundles_on[number], number))
+        bundles_on[number] += 1
         for resource, amount in needed[bundle].items():
-            left[number][resource] -= amount
-        found[bundle] = number
-    return [found[bundle] for bundle in range(len(needed))]
+            free[number][resource] -= amount
+        machine_of[bundle] = number
+    return [machine_of[bundle] for bundle in range(len(needed))]
 
 
-def _gpus(amount: float, free: list[float]) -> tuple[int, ...] | None:
-    """Takes whole GPUs, or a fraction of one, out of `free`; None if there are none."""
+def _take_gpus(amount: float, free: list[float]) -> tuple[int, ...] | None:
+    """Take GPUs, or a share of one, from `free`; None if there are too few."""
     count, each = (int(amount), 1.0) if amount >= 1 else (1, amount)
     if amount <= 0:
         return ()
-    found = [number for number, left in enumerate(free) if left >= each - _SLACK][:count]
-    if len(found) < count:
+    gpus = [number for number, left in enumerate(free) if left >= each - _SLACK][:count]
+    if len(gpus) < count:
         return None
-    for number in found:
+    for number in gpus:
         free[number] -= each
-    return tuple(found)
+    return tuple(gpus)

@@ -1,4 +1,4 @@
-"""What the layers above ask of a runtime; inline and Ray give the same."""
+"""The Runtime protocol, implemented inline and over Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from marlflow.sampling.saved_state import ResumeReport
 
 @dataclass(frozen=True, slots=True)
 class RunComponents:
-    """A run's parts, set up: what plans are built over."""
+    """The running components, over which plans are built."""
 
     workers: Workers
     learners: Mapping[str, Learner]
@@ -30,24 +30,22 @@ class RunComponents:
     driver: DriverPlace = field(default_factory=DriverPlace)
 
     def of(self, learner: str) -> list[Learner | Replay]:
-        """A learner and its replays."""
-        remembers = [replay for name, replay in self.replays.items() if learner_of_replay(name) == learner]
-        return [self.learners[learner], *remembers]
+        """Return a learner and its replays."""
+        replays = [replay for name, replay in self.replays.items() if learner_of_replay(name) == learner]
+        return [self.learners[learner], *replays]
 
     def published(self) -> dict[str, Weights]:
-        """The weights of each policy that its learner published last."""
+        """Return each policy's latest published weights."""
         return {name: weights for learner in self.learners.values() for name, weights in learner.published.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeState:
-    """All that a runtime's parts need to go on as if they had never stopped: files by name, each a serialized tree.
+    """The state of a run for a bit-exact resume: files by name, each a serialized tree.
 
-    `learner.<learner>`, `replay.<name>` (all but its rows; its learner's name, or `<learner>@<shard>`),
-    `rows.<name>.<first>-<stop>` (the rows of these numbers, new since the last time), and `workers` (all workers'
-    environments, whichever worker played them).
-    `replays` has the numbers [first, stop) of the rows that each replay holds. `recorded` says how many files of
-    recorded rows there are, {policy: {worker: number of files}}.
+    Files: `learner.<learner>`, `replay.<name>` (without rows; named as its learner, or `<learner>@<shard>`),
+    `rows.<name>.<first>-<stop>` (rows new since the last save), `workers` (all environments). `replays` has the range
+    [first, stop) of each replay's rows, `recorded` the number of recorded files, {policy: {worker: files}}.
     """
 
     files: Mapping[str, bytes]
@@ -56,15 +54,13 @@ class RuntimeState:
 
 
 class Runtime(Protocol):
-    """Sets parts up, and takes them down.
+    """Starts and stops the components of a run.
 
-    with runtime: parts = runtime.start(spec, on_fault)
-
-    `keep` and `restore`, `pack` and `unpack` block; they are for when nothing is in flight.
+    `save`, `restore`, `pack` and `unpack` block; no other call may be in flight.
     """
 
     def machines(self) -> Machines | None:
-        """What the machines have; None if that is only known when the run starts, or does not matter."""
+        """Return the machines' resources; None if unknown before the start, or irrelevant."""
         ...
 
     def start(
@@ -74,28 +70,25 @@ class Runtime(Protocol):
         on_loss: Callable[[RuntimeFailed], None] | None = None,
         on_news: Callable[[News], None] | None = None,
     ) -> RunComponents:
-        """Everything the spec asks for, ready. Raises ConfigInvalid if the machines cannot give it.
+        """Start all components, and return them when ready.
 
-        Raises RuntimeFailed if the runtime itself cannot start. `on_loss` is called, in a thread of the runtime's, when
-        the runtime itself is lost later: nothing that is under way then will ever come back.
+        Raises ConfigInvalid if resources are short, RuntimeFailed if the runtime cannot start.
 
-        `on_news` is called, in a thread of the runtime's, with what workers print where nobody sees it, and with calls
-        of environments that take long.
-
-        `on_fault` is told of every process that died and was replaced (`workers_lost`, `learners_lost`,
-        `replays_lost`, with the rows that went with it), before anything is asked of its successor.
+        `on_fault` gets each loss of a process (`workers_lost`, `learners_lost`, `replays_lost`, with the rows lost),
+        before its replacement is called. A thread of the runtime calls `on_loss` if the runtime itself fails later
+        (calls in flight then never return), and `on_news` with output of workers and slow environment calls.
         """
         ...
 
     def end_by(self, deadline: Deadline) -> None:
-        """What workers are asked from here on ends with the env step in which the deadline passes."""
+        """Make later calls end with the env step in which the deadline passes."""
         ...
 
-    def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
-        """Everything; of each replay's rows those from number `rows_kept[name]` on, which the last call ended at.
+    def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
+        """Return the state of all components, for a checkpoint.
 
-        A learner that dies later comes back as it was here. Raises ActorLost if a process dies meanwhile; it is
-        replaced and reported as ever, and the next call works again.
+        `rows_saved` has by replay the `stop` of rows saved earlier, which are left out. A learner lost later restarts
+        from this state. Raises ActorLost if a process is lost meanwhile; it is replaced, and the call can be repeated.
         """
         ...
 
@@ -106,30 +99,29 @@ class Runtime(Protocol):
         replay_max_env_steps: int,
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> ResumeReport:
-        """Goes on from what `keep` gave: `read(name)` gives the bytes of each of `names`, called once parts are there.
+        """Restore what `save` returned, after `start`; `read` returns the bytes of a file of `names`.
 
-        Running episodes are played again, those of more than `replay_max_env_steps` from their start; `frozen` has the
-        frozen entries of the table of weights that they may seat. A replay of
-        which nothing was kept stays empty. Raises CheckpointUnusable if it is of other parts.
+        Running episodes are replayed, or restarted if longer than `replay_max_env_steps`; `frozen` has the frozen
+        policies in them. A replay that was not saved stays empty. Raises CheckpointUnusable if the state does not fit.
         """
         ...
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
-        """Rows that wait on the driver, as bytes; they are not opened here."""
+        """Serialize payloads queued on the driver, which does not open them."""
         ...
 
     def unpack(self, packed: Sequence[bytes]) -> list[Any]:
-        """The payloads that `pack` was given, or equal ones."""
+        """Return the packed payloads."""
         ...
 
     def object_store_bytes(self) -> int | None:
-        """Bytes of memory that rows and weights take on their way between processes; None where nothing leaves one."""
+        """Return the bytes of rows and weights in transit between processes; None with one process."""
         ...
 
     def close_environments(self) -> tuple[Fault, ...]:
-        """Closes all environments, in bounded time, and returns what went wrong; nothing is collected afterwards."""
+        """Close all environments in bounded time, and return failures; collect no more."""
         ...
 
     def close(self) -> None:
-        """Ends everything it started; may be called twice."""
+        """Stop everything; may be called twice."""
         ...

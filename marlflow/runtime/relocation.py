@@ -1,4 +1,4 @@
-"""Stages that run elsewhere than beside their learner or replay: with the rollout workers, or on the driver."""
+"""Stages that run elsewhere than at their learner or replay: on rollout workers, or on the driver."""
 
 from __future__ import annotations
 
@@ -15,30 +15,28 @@ from marlflow.learner.learner import TorchLearner
 from marlflow.learner.protocol import Learner
 from marlflow.learner.published_learner import PublishedLearner, Publisher
 from marlflow.replay.protocol import Replay
-from marlflow.runtime.stage_chain import Rows, opened, run_chain
+from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
 from marlflow.sampling.worker_stages import WorkerStages
 
 
 @dataclass(frozen=True, slots=True)
 class DriverPlace:
-    """The driver as a place that opens rows: `fetch` gives what a payload refers to, `put` a payload to send on."""
+    """The driver as a place: `fetch` dereferences payloads, `put` turns results into payloads."""
 
     fetch: Callable[[Any], Any] = as_it_is
     put: Callable[[Any], Any] = as_it_is
     name: str = "driver"
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
-        """A call of all stages in order."""
-
         def call(items: Sequence[Any]) -> Outcome:
-            outputs, times = run_chain(calls, [self._opened(item) for item in items])
+            outputs, times = run_chain(calls, [self._unpacked(item) for item in items])
             return Outcome([self._packed(output) for output in outputs], times)
 
         return call
 
-    def _opened(self, item: Any) -> Any:
+    def _unpacked(self, item: Any) -> Any:
         payloads = [self.fetch(payload) for payload in getattr(item, "payloads", ())]
-        return opened(payloads, item.keys) if payloads else item
+        return merge_payloads(payloads, item.keys) if payloads else item
 
     def _packed(self, output: Any) -> Any:
         return Packed(output.rows, (self.put(output),)) if isinstance(output, Rows) else output
@@ -46,18 +44,17 @@ class DriverPlace:
 
 @dataclass(frozen=True, slots=True)
 class WorkersPlace:
-    """The rollout workers, as the place of stages that ran there before the fragment came: it tells when."""
+    """The place of stages that workers have run before a fragment arrives, which has their times."""
 
     name: str = "rollout workers"
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Fragment]], Outcome]:
-        """A call that hands fragments on."""
-
         def call(fragments: Sequence[Fragment]) -> Outcome:
             by_stage = [
-                [StageTimes(*made.finished[at]) for made in fragments if made.finished] for at in range(len(calls))
+                [StageTimes(*fragment.finished[at]) for fragment in fragments if fragment.finished]
+                for at in range(len(calls))
             ]
-            return Outcome(list(fragments), [_together(times) for times in by_stage])
+            return Outcome(list(fragments), [_total(times) for times in by_stage])
 
         return call
 
@@ -65,19 +62,18 @@ class WorkersPlace:
 WORKERS = WorkersPlace()
 
 
-def _together(times: Sequence[StageTimes]) -> StageTimes:
-    """As one call: from the first start, for as long as all took."""
-    began_s = min([one.began_s for one in times], default=0.0)
-    return StageTimes(
-        began_s, began_s + sum(one.ended_s - one.began_s for one in times), sum(one.rows for one in times)
-    )
+def _total(times: Sequence[StageTimes]) -> StageTimes:
+    # Workers run in parallel: the total is the time spent, not the time between first start and last end.
+    began_s = min([call.began_s for call in times], default=0.0)
+    spent_s = sum(call.ended_s - call.began_s for call in times)
+    return StageTimes(began_s, began_s + spent_s, sum(call.rows for call in times))
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
-    """Which stages of a learner's plan run where, and how to build what stands for the learner there.
+class RelocatedStages:
+    """The stages of a learner's plan that run elsewhere; `build` makes the learner's copies for these places.
 
-    Only those of a learner of one policy may run elsewhere.
+    The learner must have a single policy.
     """
 
     learner: str
@@ -87,19 +83,16 @@ class Moves:
     build: Callable[[], TorchLearner]
 
     def on_worker(self, fetch: Callable[[Any], Array] = as_it_is) -> WorkerStages | None:
-        """What a worker does to the rows of the learner's policy; None if nothing.
-
-        `fetch` opens weights that come as references. A worker has no plan, so it builds the learner's to take the
-        calls of these stages from it.
-        """
+        """Return the stages that workers run, or None; `fetch` dereferences published weights."""
         if "worker" not in self.stages.values():
             return None
         (policy,) = self.policies
         worker_stages = WorkerStages(policy)
         learner = cast(Learner, self._published(worker_stages, WORKERS, fetch))
-        replays = [cast(Replay, Elsewhere(self.learner, WORKERS)) for _ in range(self.algorithm.replay_shards)]
-        nothing: Flow[Any] = source(lambda: None)
-        plan = self.algorithm.plan(nothing, learner, replays)
+        replays = [cast(Replay, RelocatedReplay(self.learner, WORKERS)) for _ in range(self.algorithm.replay_shards)]
+        # A worker has no plan: build one, over an empty source, to take the stages' calls from it.
+        empty: Flow[Any] = source(lambda: None)
+        plan = self.algorithm.plan(empty, learner, replays)
         worker_stages.stages = {
             stage.name: stage.call
             for stage in plan.stages()
@@ -108,7 +101,7 @@ class Moves:
         return worker_stages if worker_stages.stages else None
 
     def applied(self, plan: Plan, experience: Flow[Fragment], learner: Learner, driver: DriverPlace) -> Plan:
-        """The `plan`, over `experience` and its `learner`, with its stages where they are wished."""
+        """Return `plan`, which is over `experience` and `learner`, with its stages relocated."""
         if not self.stages:
             return plan
         places: dict[Where, Place] = {"worker": WORKERS, "driver": driver}
@@ -118,7 +111,7 @@ class Moves:
         }
 
         def stand_in(at: Any, where: Where) -> Located:
-            return learners[where] if at is learner else Elsewhere(self.learner, places[where])
+            return learners[where] if at is learner else RelocatedReplay(self.learner, places[where])
 
         return relocated(plan, experience, self.stages, stand_in)
 
@@ -128,8 +121,8 @@ class Moves:
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Stands for a replay where a stage of its plan runs elsewhere, which needs nothing of it."""
+class RelocatedReplay:
+    """Replaces the replay at which a relocated stage was defined."""
 
     name: str
     place: Place

@@ -1,4 +1,4 @@
-"""What the processes of a run ask for, held against what there is, before anything starts."""
+"""Resource requests of processes: checks against the machines, and bundles of the placement group."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
 
 _SMALLEST_SHARE = 0.01
 _SLACK = 1e-9
-"""For sums of fractions."""
+"""Tolerance for sums of fractions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """What each machine has for a run, by Ray's names of resources.
+    """The free resources of each machine, by Ray's names.
 
-    `here` says whether it is the machine of this process alone, so that its memory can be looked at as well. `whole` is
-    what all machines have together, if `amounts` is only what others have left free of it.
+    `here`: the only machine is that of this process, so its memory can be checked, too. `whole`: the total of all
+    machines, if other runs use some.
     """
 
     amounts: Sequence[Mapping[str, float]]
@@ -31,18 +31,18 @@ class Machines:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """One process: what it is for, what it takes, and which other it must be on one machine with."""
+    """The request of one process, on the machine of the process `colocate_with`, if any."""
 
-    what: str
-    takes: Resources
-    beside: str | None = None
+    name: str
+    resources: Resources
+    colocate_with: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BundleLayout:
-    """Where the processes of a run go: process i takes `taken[i]` of bundle number `bundle_of[i]`.
+    """Bundles of a placement group, by Ray's resource names; each has to fit on one machine.
 
-    A bundle is what one machine gives, by Ray's names of resources. A process that takes nothing needs none: None.
+    Process i takes `taken[i]` from bundle `bundle_of[i]`, which is None if it takes nothing.
     """
 
     bundles: Sequence[Mapping[str, float]]
@@ -51,70 +51,81 @@ class BundleLayout:
 
 
 def requests_of(spec: RunSpec) -> list[ResourceRequest]:
-    """Every process of a run."""
-    asked = [ResourceRequest(f"rollout worker {number}", spec.rollout_placement) for number in range(spec.num_workers)]
-    for name, one in spec.learners.items():
-        if not one.on_workers:
-            asked += requests_of_learner(name, one.placement, one.replays if one.replays_apart else ())
+    """Return the requests of all processes of a run."""
+    requests = [
+        ResourceRequest(f"rollout worker {number}", spec.rollout_placement) for number in range(spec.num_workers)
+    ]
+    for name, learner in spec.learners.items():
+        if not learner.on_workers:
+            requests += requests_of_learner(name, learner.placement, learner.replays if learner.replays_apart else ())
     if spec.inference is not None:
-        asked.append(ResourceRequest("inference", spec.inference.process))
-    return asked
+        requests.append(ResourceRequest("inference", spec.inference.process))
+    return requests
 
 
 def requests_of_learner(name: str, placement: LearnerPlacement, replays: Sequence[str]) -> list[ResourceRequest]:
-    """A learner, those that follow it, and those of its `replays` that live apart, beside the learner."""
+    """Return the requests of a learner's processes, and of replays with processes of their own."""
     learner = f"learner {name}"
-    asked = [ResourceRequest(learner, placement.process)]
-    asked += [ResourceRequest(f"{learner} rank {rank}", placement.process) for rank in range(1, placement.num_learners)]
-    asked += [ResourceRequest(f"replay {name}", Resources(node=placement.node), beside=learner) for name in replays]
-    return asked
+    requests = [ResourceRequest(learner, placement.process)]
+    requests += [
+        ResourceRequest(f"{learner} rank {rank}", placement.process) for rank in range(1, placement.num_learners)
+    ]
+    # On the learner's machine, because every draw goes to the learner.
+    requests += [
+        ResourceRequest(f"replay {replay}", Resources(node=placement.node), colocate_with=learner) for replay in replays
+    ]
+    return requests
 
 
 def problems(
-    asked: Sequence[ResourceRequest],
+    requests: Sequence[ResourceRequest],
     available: Mapping[str, float],
     machines: Sequence[Mapping[str, float]] = (),
     whole: Mapping[str, float] | None = None,
 ) -> list[Problem]:
-    """A problem for each resource of which more is asked than there is, and one if nothing is left to share.
+    """Return a problem for each resource that is short, including shares of CPUs.
 
-    `machines` is what each machine of the cluster has; where that is known, so is what no single one of them can take.
-    `whole` is what all of them have, if `available` is only what others have left free of it.
+    If there are none, return one for each group of colocated processes that fits none of `machines`. `whole` has the
+    totals, if `available` is only what other runs leave free.
     """
-    wanted: Counter[str] = Counter()
-    by_whom: dict[str, list[str]] = {}
-    for one in asked:
-        for resource, amount in explicit(one.takes).items():
-            wanted[resource] += amount  # type: ignore[assignment]  # fractions are meant
-            by_whom.setdefault(resource, []).append(f"{amount:g} for {one.what}")
-    found: list[str] = [
-        f"the run asks for {amount:g} {resource} ({', '.join(by_whom[resource])}), but "
+    requested: Counter[str] = Counter()
+    users: dict[str, list[str]] = {}
+    for request in requests:
+        for resource, amount in explicit(request.resources).items():
+            requested[resource] += amount  # type: ignore[assignment]  # fractions are meant
+            users.setdefault(resource, []).append(f"{amount:g} for {request.name}")
+    sentences: list[str] = [
+        f"the run asks for {amount:g} {resource} ({', '.join(users[resource])}), but "
         + _too_little(resource, amount, available, whole or available)
-        for resource, amount in wanted.items()
+        for resource, amount in requested.items()
         if amount > available.get(resource, 0.0) + _SLACK
     ]
-    cpus, sharing = available.get("CPU", 0.0), [one.what for one in asked if one.takes.num_cpus is None]
-    left = cpus - wanted["CPU"]
+    cpus = available.get("CPU", 0.0)
+    sharing = [request.name for request in requests if request.resources.num_cpus is None]
+    left = cpus - requested["CPU"]
+    # A negative rest is reported above, as a shortage of CPUs.
     if sharing and -_SLACK <= left < len(sharing) * _SMALLEST_SHARE - _SLACK:
-        found.append(
+        sentences.append(
             f"of {cpus:g} CPU {left:g} are left to share among {', '.join(sharing)}; lower the reservations, or wait "
             "until other runs have ended"
         )
-    return [Problem(sentence, kind=ProblemKind.LACKS_RESOURCES) for sentence in found or _too_big(asked, machines)]
+    # If a total is short, smaller processes would not help.
+    sentences = sentences or list(_too_big(requests, machines))
+    return [Problem(sentence, kind=ProblemKind.LACKS_RESOURCES) for sentence in sentences]
 
 
 def _too_little(resource: str, amount: float, available: Mapping[str, float], whole: Mapping[str, float]) -> str:
-    """How much of a resource there is, and what to do: to wait, if it would be enough once others have ended."""
-    there, all_of_it = available.get(resource, 0.0), whole.get(resource, 0.0)
-    if there < all_of_it and amount <= all_of_it + _SLACK:
+    free, existing = available.get(resource, 0.0), whole.get(resource, 0.0)
+    # Waiting helps only if the run would fit on the machines alone.
+    if free < existing and amount <= existing + _SLACK:
         return (
-            f"of {all_of_it:g} only {there:g} {'is' if there == 1 else 'are'} free, and other runs hold the rest; wait "
+            f"of {existing:g} only {free:g} {'is' if free == 1 else 'are'} free, and other runs hold the rest; wait "
             "until they have ended, or lower the reservations"
         )
-    return f"there {'is' if there == 1 else 'are'} {there:g}; lower the reservations{_instead(resource, available)}"
+    return f"there {'is' if free == 1 else 'are'} {free:g}; lower the reservations{_alternative(resource, available)}"
 
 
-def _instead(resource: str, available: Mapping[str, float]) -> str:
+def _alternative(resource: str, available: Mapping[str, float]) -> str:
     if resource == "CPU":
         return ", or leave num_cpus unset for an equal share"
     if resource == "GPU":
@@ -123,109 +134,115 @@ def _instead(resource: str, available: Mapping[str, float]) -> str:
     return ""
 
 
-def _too_big(asked: Sequence[ResourceRequest], machines: Sequence[Mapping[str, float]]) -> Iterator[str]:
-    """Processes that must be on one machine, and ask for more than any has."""
-    for together in _together(asked):
-        takes: Counter[str] = Counter()
-        for one in together:
-            takes.update(explicit(one.takes))  # fractions are meant
-        if machines and not any(holds(machine, takes) for machine in machines):
-            # The machine that has most of it: no user wants to read the list of a hundred.
-            largest = max(machines, key=lambda machine: sum(min(1.0, machine.get(r, 0.0) / takes[r]) for r in takes))
+def _too_big(requests: Sequence[ResourceRequest], machines: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    for group in _colocated(requests):
+        amounts: Counter[str] = Counter()
+        for request in group:
+            amounts.update(explicit(request.resources))  # fractions are meant
+        if machines and not any(holds(machine, amounts) for machine in machines):
+            # Report the machine that covers most of the request, not all of a hundred machines.
+            largest = max(
+                machines, key=lambda machine: sum(min(1.0, machine.get(r, 0.0) / amounts[r]) for r in amounts)
+            )
             yield (
-                f"{' with '.join(one.what for one in together)} asks for {_shown(takes)} on one machine, and the "
-                f"largest of the {len(machines)} can give {_shown({r: largest.get(r, 0.0) for r in takes})}; "
+                f"{' with '.join(request.name for request in group)} asks for {_listed(amounts)} on one machine, and "
+                f"the largest of the {len(machines)} can give {_listed({r: largest.get(r, 0.0) for r in amounts})}; "
                 "lower the reservation"
             )
 
 
 def without_cuda(spec: RunSpec) -> list[str]:
-    """Who would compute on a GPU, one sentence each, where torch sees none in this process; empty where it does."""
+    """Return a sentence for each process that needs a GPU, if torch sees none here."""
     if torch.cuda.is_available():
         return []
-    devices = {f"learner {name!r}": one.placement.torch_device for name, one in spec.learners.items()}
+    devices = {f"learner {name!r}": learner.placement.torch_device for name, learner in spec.learners.items()}
     if spec.inference is not None:
         devices["the inference actor"] = spec.inference.torch_device
     return [
-        f"{who} is to compute on {device}, and torch sees no GPU here; install a torch with CUDA, or set its device=cpu"
-        for who, device in devices.items()
+        f"{process} is to compute on {device}, and torch sees no GPU here; install a torch with CUDA, or set its "
+        "device=cpu"
+        for process, device in devices.items()
         if torch.device(device).type == "cuda"
     ]
 
 
-def _shown(amounts: Mapping[str, float]) -> str:
+def _listed(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{amount:g} {resource}" for resource, amount in amounts.items())
 
 
 def total(machines: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """What all machines have together."""
-    found: dict[str, float] = {}
+    """Return the sum of all machines' amounts."""
+    sums: dict[str, float] = {}
     for machine in machines:
         for resource, amount in machine.items():
-            found[resource] = round(found.get(resource, 0.0) + amount, 4)
-    return found
+            # Ray counts resources in units of 1e-4.
+            sums[resource] = round(sums.get(resource, 0.0) + amount, 4)
+    return sums
 
 
-def holds(machine: Mapping[str, float], takes: Mapping[str, float]) -> bool:
-    """Whether a machine has what is taken of it."""
-    return all(amount <= machine.get(resource, 0.0) + _SLACK for resource, amount in takes.items())
+def holds(machine: Mapping[str, float], amounts: Mapping[str, float]) -> bool:
+    """Return whether a machine has these amounts."""
+    return all(amount <= machine.get(resource, 0.0) + _SLACK for resource, amount in amounts.items())
 
 
-def explicit(takes: Resources) -> dict[str, float]:
-    """What a reservation names by itself, by Ray's names of resources."""
-    named = {"CPU": takes.num_cpus or 0.0, "GPU": takes.num_gpus, **takes.resources}
-    if takes.node is not None:
-        named[f"node:{takes.node}"] = 0.001
-    return {resource: amount for resource, amount in named.items() if amount > 0}
+def explicit(request: Resources) -> dict[str, float]:
+    """Return the stated amounts by Ray's names; equal shares of CPUs are not stated."""
+    amounts = {"CPU": request.num_cpus or 0.0, "GPU": request.num_gpus, **request.resources}
+    if request.node is not None:
+        # Ray gives each machine 1.0 of a resource with its address; a small amount of it pins the process there.
+        amounts[f"node:{request.node}"] = 0.001
+    return {resource: amount for resource, amount in amounts.items() if amount > 0}
 
 
 def bundles(
-    asked: Sequence[ResourceRequest], available: Mapping[str, float], machines: Sequence[Mapping[str, float]] = ()
+    requests: Sequence[ResourceRequest], available: Mapping[str, float], machines: Sequence[Mapping[str, float]] = ()
 ) -> BundleLayout:
-    """What each process takes: what it names, and of the CPUs that are left, an equal share if it names none.
+    """Lay out bundles, one for each group of colocated processes.
 
-    The share is at most 1, and so small that all bundles fit the `machines`, where these are known.
+    Processes without `num_cpus` share the remaining CPUs equally: at most 1, and so that bundles fit on `machines`.
     """
-    open_ended = sum(one.takes.num_cpus is None for one in asked)
-    named = sum(one.takes.num_cpus or 0.0 for one in asked)
-    share = (available.get("CPU", 0.0) - named) / max(1, open_ended)
+    sharing = sum(request.resources.num_cpus is None for request in requests)
+    stated = sum(request.resources.num_cpus or 0.0 for request in requests)
+    share = (available.get("CPU", 0.0) - stated) / max(1, sharing)
+    # Whole hundredths: exact in Ray's units of 1e-4, and few to try.
     hundredths = max(1, min(100, int(share * 100 + _SLACK)))
-    layout = _layout(asked, hundredths / 100)
-    while machines and hundredths > 1 and open_ended and not _packs(layout.bundles, machines):
+    layout = _layout(requests, hundredths / 100)
+    while machines and hundredths > 1 and sharing and not _fit(layout.bundles, machines):
         hundredths -= 1
-        layout = _layout(asked, hundredths / 100)
+        layout = _layout(requests, hundredths / 100)
     return layout
 
 
-def _layout(asked: Sequence[ResourceRequest], share: float) -> BundleLayout:
-    groups = _together(asked)
+def _layout(requests: Sequence[ResourceRequest], share: float) -> BundleLayout:
     taken = {}
-    for one in asked:
-        cpus = share if one.takes.num_cpus is None else one.takes.num_cpus
-        taken[one.what] = explicit(replace(one.takes, num_cpus=cpus))
-    made: list[dict[str, float]] = []
-    number_of: dict[str, int | None] = {}
-    for group in groups:
-        total: Counter[str] = Counter()
-        for one in group:
-            total.update(taken[one.what])  # fractions are meant
-            number_of[one.what] = len(made) if taken[one.what] else None
-        if total:
-            made.append({resource: round(amount, 4) for resource, amount in total.items()})
-    return BundleLayout(made, [taken[one.what] for one in asked], [number_of[one.what] for one in asked])
+    for request in requests:
+        cpus = share if request.resources.num_cpus is None else request.resources.num_cpus
+        taken[request.name] = explicit(replace(request.resources, num_cpus=cpus))
+    layout: list[dict[str, float]] = []
+    bundle_of: dict[str, int | None] = {}
+    for group in _colocated(requests):
+        amounts: Counter[str] = Counter()
+        for request in group:
+            amounts.update(taken[request.name])  # fractions are meant
+            bundle_of[request.name] = len(layout) if taken[request.name] else None
+        # Ray refuses empty bundles.
+        if amounts:
+            layout.append({resource: round(amount, 4) for resource, amount in amounts.items()})
+    names = [request.name for request in requests]
+    return BundleLayout(layout, [taken[name] for name in names], [bundle_of[name] for name in names])
 
 
-def _together(asked: Sequence[ResourceRequest]) -> list[list[ResourceRequest]]:
-    """The processes, each with those that must be beside it."""
-    groups = {one.what: [one] for one in asked if one.beside is None}
-    for one in asked:
-        if one.beside is not None:
-            groups[one.beside].append(one)
+def _colocated(requests: Sequence[ResourceRequest]) -> list[list[ResourceRequest]]:
+    """Group each process with those on its machine."""
+    groups = {request.name: [request] for request in requests if request.colocate_with is None}
+    for request in requests:
+        if request.colocate_with is not None:
+            groups[request.colocate_with].append(request)
     return list(groups.values())
 
 
-def _packs(bundles: Sequence[Mapping[str, float]], machines: Sequence[Mapping[str, float]]) -> bool:
-    """Whether all bundles find a place, the largest first, each on the first machine that has room."""
+def _fit(bundles: Sequence[Mapping[str, float]], machines: Sequence[Mapping[str, float]]) -> bool:
+    # The largest first, each on the first machine with room, as Ray does.
     left = [dict(machine) for machine in machines]
     for bundle in sorted(bundles, key=lambda bundle: (bundle.get("GPU", 0.0), bundle.get("CPU", 0.0)), reverse=True):
         room = next((machine for machine in left if holds(machine, bundle)), None)

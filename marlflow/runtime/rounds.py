@@ -1,4 +1,4 @@
-"""From what the workers return to a round, the same for every runtime."""
+"""Rounds from the results of workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from marlflow.sampling.receipts import Receipt
 
 
 def make_round(number: int, receipts: Sequence[Receipt], payloads: Sequence[Mapping[str, Any]]) -> Round:
-    """A round of one receipt per worker, and per worker its payload (or a reference to it) for each policy."""
+    """Make a round from each worker's receipt and payloads (or references) by policy."""
     last = len(receipts) - 1
     fragments = [
         Fragment(
@@ -22,7 +22,10 @@ def make_round(number: int, receipts: Sequence[Receipt], payloads: Sequence[Mapp
             rows=receipt.policies[policy].rows,
             rows_carried=receipt.policies[policy].rows_carried,
             payloads=(payload,),
-            finished=tuple((one.began_s, one.ended_s, one.rows) for one in receipt.policies[policy].stage_times),
+            # Plain tuples, because fragments lie below the flow that defines StageTimes.
+            finished=tuple(
+                (stage.began_s, stage.ended_s, stage.rows) for stage in receipt.policies[policy].stage_times
+            ),
         )
         for position, (receipt, by_policy) in enumerate(zip(receipts, payloads, strict=True))
         for policy, payload in by_policy.items()

@@ -1,4 +1,4 @@
-"""An item in shards: what each rollout worker has of it, and one process that stands for all workers."""
+"""Items split over the rollout workers, for learners with a replica on each."""
 
 from __future__ import annotations
 
@@ -9,44 +9,42 @@ from typing import Any
 from marlflow.base.batch import Batch
 from marlflow.flow import StageCall
 from marlflow.learner.distributed.shards import no_rows, sharded
-from marlflow.runtime.stage_chain import opened
+from marlflow.runtime.stage_chain import merge_payloads
 
 ON_WORKERS = "rollout workers"
-"""What a plan calls the place of a learner that has a replica on each of them."""
+"""The place of a learner with a replica on each, in plans."""
 
 
 def payloads_by_worker(item: Any, workers: int) -> list[tuple[Any, ...]]:
-    """The payloads of an item that each of `workers` has; those of workers that are no more, after a resume, others.
-
-    Raises TypeError for an item that does not say whose its payloads are.
-    """
+    """Return the payloads of each worker; raises TypeError for items not keyed by worker."""
     payloads, keys = getattr(item, "payloads", ()), getattr(item, "keys", ())
     if len(payloads) != len(keys):
         raise TypeError(f"a learner with a replica on each worker learns from shards, not from {item!r}: gather Shards")
-    whose = [int(key) % workers for key in keys]
-    return [tuple(p for p, owner in zip(payloads, whose, strict=True) if owner == n) for n in range(workers)]
+    # After a resume with fewer workers, payloads of the missing ones are dealt to the others.
+    owners = [int(key) % workers for key in keys]
+    return [tuple(p for p, owner in zip(payloads, owners, strict=True) if owner == n) for n in range(workers)]
 
 
 def shard(payloads: Sequence[Any]) -> Batch:
-    """What a worker has of an item, opened; a batch without rows if that is nothing."""
-    batch: Batch = opened(payloads) if payloads else no_rows()
+    """Merge a worker's payloads, of which there may be none."""
+    batch: Batch = merge_payloads(payloads) if payloads else no_rows()
     return batch
 
 
 @dataclass(frozen=True, slots=True)
 class AllShards:
-    """What all workers have of an item, in one process."""
+    """All workers' shards, in one process."""
 
     batches: Sequence[Any]
 
     @property
     def rows(self) -> int:
-        """Agent steps."""
+        """Number of agent steps."""
         return sum(batch.rows for batch in self.batches)
 
 
 def over_all(stage: StageCall) -> Callable[[Any], Any]:
-    """What all workers together do with all shards: each its own, but learn from all of them at once."""
+    """Apply `stage` to each shard, but an update to all of them at once."""
 
     def call(value: Any) -> Any:
         if not isinstance(value, AllShards):

@@ -1,4 +1,4 @@
-"""What a runtime is asked to set up: policies, learners with their replays, and rollout workers."""
+"""Specifications of a run, its policies, learners and resource requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.shards import first_row_of
-from marlflow.runtime.relocation import Moves
+from marlflow.runtime.relocation import RelocatedStages
 from marlflow.sampling.protocol import Worker
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
@@ -32,10 +32,10 @@ from marlflow.sampling.worker_stages import WorkerStages
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one process takes of the cluster.
+    """Resource request of one process.
 
-    `num_cpus` may be a fraction; None means an equal share of what is free. `num_gpus` may be a fraction below 1.
-    `resources` are amounts of Ray's own custom resources, `node` is the address of a machine that it must be on.
+    `num_cpus` may be a fraction; None means an equal share of the free CPUs. `num_gpus` may be a fraction below 1.
+    `resources` are amounts of Ray's custom resources, `node` is the address of the machine.
     """
 
     num_cpus: float | None = None
@@ -43,71 +43,50 @@ class Resources:
     resources: Mapping[str, float] = field(default_factory=dict)
     node: str | None = None
 
+    @property
+    def process(self) -> Resources:
+        """The request alone, without the settings of a subclass."""
+        return Resources(self.num_cpus, self.num_gpus, self.resources, self.node)
+
 
 @dataclass(frozen=True, slots=True)
-class LearnerPlacement:
-    """What a learner takes, and how it computes.
+class ComputeResources(Resources):
+    """Resource request of a process that runs networks on `device`, a torch device.
 
-    `num_learners` processes learn together, and each takes `num_cpus`, `num_gpus`, `resources` and `node` (see
-    Reservation). `replay` says whether a replay lives in its learner's process or in one of its own (then a prioritized
-    draw may go out before the last one's priorities are back). `device` is torch's; None means cuda if it has a share
-    of a GPU, else cpu. `precision` is that of forward passes; parameters are float32. `stages` says where stages of the
-    plan run that are not to run where they would.
+    A `device` of None means cuda with a share of a GPU, else cpu.
+    """
+
+    device: str | None = None
+
+    @property
+    def torch_device(self) -> str:
+        """The device, with the default filled in."""
+        return self.device or ("cuda" if self.num_gpus > 0 else "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerPlacement(ComputeResources):
+    """Resources of each of a learner's `num_learners` data-parallel processes.
+
+    With `replay` "own", replays have their own processes; a prioritized draw may then precede the last update of
+    priorities. `precision` is for forward passes; parameters are float32. `stages` maps names of stages that run
+    elsewhere to places.
     """
 
     num_learners: int = 1
-    num_cpus: float | None = None
-    num_gpus: float = 0.0
-    resources: Mapping[str, float] = field(default_factory=dict)
-    node: str | None = None
     replay: Literal["with_learner", "own"] = "with_learner"
-    device: str | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     stages: Mapping[str, Where] = field(default_factory=dict)
 
-    @property
-    def process(self) -> Resources:
-        """What each of its processes takes."""
-        return Resources(self.num_cpus, self.num_gpus, self.resources, self.node)
-
-    @property
-    def torch_device(self) -> str:
-        """The device that it computes on."""
-        return device_of(self.device, self.num_gpus)
-
 
 @dataclass(frozen=True, slots=True)
-class InferencePlacement:
-    """What the inference actor takes (see Reservation), and the torch device on which it acts for all workers.
-
-    `device` None means cuda if it has a share of a GPU, else cpu.
-    """
-
-    num_cpus: float | None = None
-    num_gpus: float = 0.0
-    resources: Mapping[str, float] = field(default_factory=dict)
-    node: str | None = None
-    device: str | None = None
-
-    @property
-    def process(self) -> Resources:
-        """What its process takes."""
-        return Resources(self.num_cpus, self.num_gpus, self.resources, self.node)
-
-    @property
-    def torch_device(self) -> str:
-        """The device that it computes on."""
-        return device_of(self.device, self.num_gpus)
-
-
-def device_of(device: str | None, num_gpus: float) -> str:
-    """The torch device that is meant: what is said, else cuda for whoever has a share of a GPU."""
-    return device or ("cuda" if num_gpus > 0 else "cpu")
+class InferencePlacement(ComputeResources):
+    """Resources of the actor that acts for all rollout workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A policy: who acts. `algorithm` makes what acts; where the policy learns, its learner has the same one."""
+    """A policy, which acts; its learner, if any, has the same `algorithm`."""
 
     name: str
     algorithm: Algorithm
@@ -116,13 +95,13 @@ class PolicySpec:
     seed: int
 
     def actor(self) -> Actor:
-        """A new actor, with parameters that are replaced by the learner's before it acts."""
+        """Make an actor; published weights replace its parameters before it acts."""
         return self.algorithm.actor(self.spaces, self.model, _seed(self.seed, "actor", self.name))
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerSpec:
-    """A learner: who learns. It trains its `policies` by one algorithm, and has a plan, a queue and replays."""
+    """A learner, which trains `policies` with one algorithm; it has a plan, a queue and replays."""
 
     name: str
     policies: tuple[PolicySpec, ...]
@@ -132,26 +111,26 @@ class LearnerSpec:
 
     @property
     def is_joint(self) -> bool:
-        """Whether it trains its policies together, on their joint rows."""
+        """Whether it trains on joint rows of its policies."""
         return self.algorithm.capabilities.joint
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The names of its policies, in order."""
+        """The names of its policies."""
         return tuple(policy.name for policy in self.policies)
 
     @property
     def on_workers(self) -> bool:
-        """Whether it has a replica on each rollout worker, instead of a process of its own."""
+        """Whether it has a replica on each rollout worker, and no process of its own."""
         return self.algorithm.capabilities.learns_on == "workers"
 
     @property
     def publishes_critic(self) -> bool:
-        """Whether published weights have the critic's parameters after those that act: for stages elsewhere."""
+        """Whether published weights end with the critic, for relocated stages."""
         return any(where != "learner" for where in self.stages.values())
 
     def learner(self) -> TorchLearner:
-        """A new learner."""
+        """Make the learner."""
         learner = self._learner(self.placement.torch_device)
         if self.publishes_critic:
             learner.publish_all()
@@ -163,58 +142,62 @@ class LearnerSpec:
         return self.algorithm.learner(self.name, members, _seed(self.seed, "learner", self.name), compute)
 
     @property
-    def moves(self) -> Moves:
-        """Where the stages of its plan run."""
-        return Moves(self.name, self.members, self.algorithm, self.stages, partial(self._learner, "cpu"))
+    def relocated_stages(self) -> RelocatedStages:
+        """The stages that run elsewhere than at the learner or its replays."""
+        # The copies run on workers and the driver, which have no share of a GPU.
+        return RelocatedStages(self.name, self.members, self.algorithm, self.stages, partial(self._learner, "cpu"))
 
     @property
     def stages(self) -> Mapping[str, Where]:
-        """Where stages of its plan run: as its placement says, else as its algorithm does."""
+        """Placement overrides by stage name: the algorithm's defaults, updated by the placement's."""
         return {**self.algorithm.stages, **self.placement.stages}
 
     @property
     def replays(self) -> tuple[str, ...]:
-        """The names of its replays: its own, or of several shards that and their numbers, as `prey@0`."""
+        """The replays' names: the learner's, or with shards `prey@0`, `prey@1`, ..."""
         shards = self.algorithm.replay_shards
         return (self.name,) * shards if shards < 2 else tuple(f"{self.name}@{shard}" for shard in range(shards))
 
     @property
     def replays_apart(self) -> bool:
-        """Whether each of its replays lives in a process of its own; several always do."""
+        """Whether its replays have processes of their own, as shards always do."""
         return self.placement.replay == "own" or self.algorithm.replay_shards > 1
 
     def replay(self, shard: int = 0) -> StoredReplay[Any]:
-        """A new replay of an algorithm that remembers: one of `replays`."""
+        """Make a shard's replay, if the algorithm has replays."""
         name = self.replays[shard]
         replay = self.algorithm.replay(name, key(self.seed, *b"replay", *name.encode()) >> 33)
         if shard:
+            # The row numbers tell the shard, so that priorities are sent to the right one.
             replay.begin_at(first_row_of(shard))
         return replay
 
 
-def _seed(seed: int, what: str, name: str) -> int:
-    return key(seed, *what.encode(), *name.encode()) >> 33
+def _seed(seed: int, purpose: str, name: str) -> int:
+    return key(seed, *purpose.encode(), *name.encode()) >> 33
 
 
 def learner_of_replay(name: str) -> str:
-    """The learner that draws from a replay, by the replay's name: `prey` of `prey@0`."""
+    """Return the learner of a replay: `prey` for `prey@0`."""
     return name.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """A whole run: policies, learners, who plays which agent, the environment, and how much of it at once.
+    """Everything that a runtime needs to start a run.
 
-    A policy is in one of `learners`, or does not learn. The rows of those that learn leave the workers.
+    A policy is trained by one of `learners`, or does not learn. Only rows of learning policies leave the workers.
 
-    `mapping` says which policy plays which agent: a dict, or a callable that also knows agents that are not there yet;
-    None: each episode is played by the matchup that is dealt for it. A worker goes on after `tolerated_faults` episodes
-    that its environments broke. A step or reset that takes longer than `step_timeout_s` (seconds) is such a fault.
-    `history_env_steps` of running episodes are remembered, to be played again on resume.
-    `spread`: its processes go to as many machines as possible, instead of as few. `inference`: what the actor that acts
-    for all workers takes; None: each worker acts for itself. `records`, by policy, are what learns from files is handed
-    instead of what it plays; `offline`: nobody plays at all. `recording` says what is recorded, if anything is.
-    `opponents` are further entries of the workers' tables of weights, which matchups of evaluation episodes alone seat.
+    Args:
+        mapping: policy by agent, or a callable if agents appear later; None if matchups assign them per episode.
+        tolerated_faults: episodes per worker that may break by environment errors, or by steps and resets that take
+            longer than `step_timeout_s` (seconds).
+        history_env_steps: length of the history of running episodes, for replay on resume.
+        inference: resources of an actor that acts for all workers; None if each worker acts.
+        spread: use the most machines possible, instead of the fewest.
+        records: datasets that replace a policy's sampled rows. With `offline`, nothing is sampled.
+        recording: the dataset to write.
+        opponents: policies for evaluation episodes only.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -238,31 +221,32 @@ class RunSpec:
 
     @property
     def with_state(self) -> tuple[str, ...]:
-        """The policies whose rows are to have the environment's global state."""
+        """Policies whose rows include the environment's global state."""
         return tuple(name for name, policy in self.policies.items() if policy.algorithm.capabilities.state)
 
     @property
     def learning(self) -> tuple[str, ...]:
-        """The policies that learn, in order."""
+        """Policies that learn."""
         return tuple(name for name in self.policies if self.learner_of(name) is not None)
 
     def learner_of(self, policy: str) -> LearnerSpec | None:
-        """The learner that trains a policy; None if it does not learn."""
+        """Return a policy's learner; None if it does not learn."""
         return next((learner for learner in self.learners.values() if policy in learner.members), None)
 
     def env_indices_of(self, worker: int) -> tuple[int, ...]:
-        """The environments that a worker plays: every num_workers-th."""
+        """Return a worker's environments: every `num_workers`-th."""
         return tuple(range(worker, self.num_envs, self.num_workers))
 
     @property
     def actors(self) -> dict[str, Callable[[], Actor]]:
-        """What makes a new actor of each policy."""
+        """Actor factories by policy."""
         return {name: policy.actor for name, policy in {**self.policies, **self.opponents}.items()}
 
     @property
     def publishing_critics(self) -> tuple[str, ...]:
-        """The policies whose published weights have the critic's parameters after those that act."""
-        return tuple(name for one in self.learners.values() if one.publishes_critic for name in one.members)
+        """Policies whose published weights end with the critic."""
+        learners = [learner for learner in self.learners.values() if learner.publishes_critic]
+        return tuple(name for learner in learners for name in learner.members)
 
     def worker(
         self,
@@ -273,28 +257,32 @@ class RunSpec:
         fetch: Callable[[Any], Array] = as_it_is,
         next_fragments: Mapping[str, Mapping[int, int]] | None = None,
     ) -> Worker:
-        """A new worker, its environments open; `actors` makes what acts for it; None: actors of its own.
+        """Make a worker and its environments.
 
-        Its environments begin at `next_episodes`, and in each policy's records at `next_fragments`. `watchdog` watches
-        its environments; None: one of its own with `step_timeout_s`. `fetch` opens published weights where they
-        come as references.
+        Environments start at `next_episodes`, datasets at `next_fragments`. `fetch` dereferences published weights.
+        `actors` defaults to `self.actors`.
         """
         env_indices = self.env_indices_of(number)
-        made = {found.policy: found for one in self.learners.values() if (found := one.moves.on_worker(fetch))}
-        play = partial(self._sampling_worker, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s))
+        relocated = [learner.relocated_stages.on_worker(fetch) for learner in self.learners.values()]
+        worker_stages = {stages.policy: stages for stages in relocated if stages is not None}
+        sampling_worker = partial(
+            self._sampling_worker, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s)
+        )
         if not self.records:
-            return play(env_indices, made)
+            return sampling_worker(env_indices, worker_stages)
         readers = {
             name: DatasetReader(records, env_indices, self.num_envs, (next_fragments or {}).get(name))
             for name, records in self.records.items()
         }
-        played = {name: found for name, found in made.items() if name not in self.records}
-        player = (
-            OfflineWorker(number, env_indices, partial(play, env_indices[:1], {}))
+        # Stages of recorded policies are run by the DatasetWorker, on the recorded rows.
+        of_sampled = {name: stages for name, stages in worker_stages.items() if name not in self.records}
+        worker = (
+            # One environment is enough for evaluation, and none is opened before.
+            OfflineWorker(number, env_indices, partial(sampling_worker, env_indices[:1], {}))
             if self.offline
-            else play(env_indices, played)
+            else sampling_worker(env_indices, of_sampled)
         )
-        return DatasetWorker(player, readers, made, len(env_indices))
+        return DatasetWorker(worker, readers, worker_stages, len(env_indices))
 
     def _sampling_worker(
         self,
@@ -305,7 +293,6 @@ class RunSpec:
         env_indices: Sequence[int],
         worker_stages: Mapping[str, WorkerStages],
     ) -> RolloutWorker:
-        """A worker that plays, and records what it is to."""
         config = SamplerConfig(
             self.make_env,
             env_indices,
@@ -318,7 +305,7 @@ class RunSpec:
             tolerated_faults=self.tolerated_faults,
             history_env_steps=self.history_env_steps,
             next_episodes=next_episodes or {},
-            # An inference actor gets weights from the worker as references, and opens them itself.
+            # An inference actor gets weights from the worker as references, and separates critics itself.
             publishing_critics=() if self.inference is not None else self.publishing_critics,
         )
         writer = None if self.recording is None else DatasetWriter(self.recording, number)
@@ -326,5 +313,5 @@ class RunSpec:
 
     @property
     def ticks(self) -> int:
-        """Env steps of each environment in a collect, so that a worker makes `fragment_env_steps` or a few more."""
+        """Env steps per environment and collect, for at least `fragment_env_steps` per worker."""
         return -(-self.fragment_env_steps * self.num_workers // self.num_envs)

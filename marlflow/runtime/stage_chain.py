@@ -1,4 +1,4 @@
-"""Runs neighboring stages one after the other where they live; the same code for every runtime."""
+"""Runs consecutive stages at their place."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ from marlflow.flow.operators import EndOfFlow, OperatorRaised
 from marlflow.learner.gradients import mean_gradients
 
 Rows: TypeAlias = TrainBatch | Gradients
-"""What is packed when it leaves a place, rows or their gradient, so that the driver passes it on unopened."""
+"""Outputs that leave a place packed, so that the driver does not open them."""
 
 
-def opened(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
-    """What a stage is handed for an item that came packed: its one payload, or all its batches or gradients as one.
-
-    With `keys`, whose each payload is, it is handed that for each key.
-    """
+def merge_payloads(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
+    """Merge payloads (concatenate batches, average gradients), separately for each of `keys`."""
     if keys:
-        whose = list(zip(keys, payloads, strict=True))
+        keyed = list(zip(keys, payloads, strict=True))
         return JointBatches(
-            (key, opened([payload for owner, payload in whose if owner == key])) for key in dict.fromkeys(keys)
+            (key, merge_payloads([payload for owner, payload in keyed if owner == key])) for key in dict.fromkeys(keys)
         )
     if len(payloads) == 1:
         return payloads[0]
@@ -35,11 +32,9 @@ def opened(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
 
 
 def run_chain(calls: Sequence[Callable[[Any], Any]], items: Sequence[Any]) -> tuple[list[Any], list[StageTimes]]:
-    """Each item through all calls, in order; `None` stands for a turn of a source.
+    """Apply all calls to each item; the item None is a call of a source.
 
-    Returns an output per item (fewer if the source ended), and per call when it ran, as if it had dealt with all
-    items at once: from its first start, for as long as it took in all. Raises OperatorRaised from the operator's own
-    exception.
+    Returns the outputs (fewer if the source ends) and the times of each call. Raises OperatorRaised if one fails.
     """
     began = time.time()
     outputs: list[Any] = []
@@ -53,6 +48,7 @@ def run_chain(calls: Sequence[Callable[[Any], Any]], items: Sequence[Any]) -> tu
             except (EndOfFlow, StopIteration) as end:
                 if item is None and position == 0:
                     return outputs, _times(began, spent, rows)
+                # Only a source may end its flow.
                 raise OperatorRaised(position, "it ended a flow that it does not begin") from end
             except Exception as error:
                 raise OperatorRaised(position, f"{type(error).__name__}: {error}") from error
@@ -63,6 +59,7 @@ def run_chain(calls: Sequence[Callable[[Any], Any]], items: Sequence[Any]) -> tu
 
 
 def _times(began_s: float, spent_s: Sequence[float], rows: Sequence[int]) -> list[StageTimes]:
+    # Calls alternate item by item; report them as if each had handled all items at once, one call after the other.
     start_s = began_s
     times: list[StageTimes] = []
     for seconds, count in zip(spent_s, rows, strict=True):

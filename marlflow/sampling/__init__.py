@@ -1,4 +1,4 @@
-"""Sampling: map agents to policies, step vectorized environments, turn decisions into rows of experience."""
+"""Sampling: map agents to policies, step vectorized environments, record rows of experience."""
 
 from marlflow.sampling.mapping import Rule, assign, group
 from marlflow.sampling.receipts import EpisodeResult, PolicyReceipt, Receipt

@@ -1,8 +1,7 @@
 """Action history and observation hashes, to replay and verify running episodes on resume.
 
-An observation's hash is multilinear over its 32-bit words (Lemire and
-Kaser, "Strongly universal string hashing is fast", 2014), exact for the bits of floats; successive hashes are combined
-by SplitMix64.
+Observations are hashed by a multilinear hash of their 32-bit words (Lemire and Kaser, "Strongly universal string
+hashing is fast", 2014); successive hashes are combined by SplitMix64.
 """
 
 from __future__ import annotations
@@ -19,43 +18,43 @@ from marlflow.base.random import key, mix
 from marlflow.sampling.policy_slots import PolicySlots
 
 
-class _Taken(NamedTuple):
+class _TickActions(NamedTuple):
     tick: int
     lanes: Array
     action: Array
 
 
 class History:
-    """The running episodes of `num_envs` environments of `stride` lanes, each up to `most_env_steps`."""
+    """Actions and hashes of the running episodes of `num_envs` environments, each up to `most_env_steps`."""
 
     def __init__(self, num_envs: int, stride: int, most_env_steps: int) -> None:
         self.most_env_steps, self._stride = most_env_steps, stride
         self.hashes = np.zeros(num_envs * stride, np.uint64)
         self._tick = 0
         # The tick before the first one of each environment's episode.
-        self._begun = np.zeros(num_envs, np.int64)
-        self._taken: dict[str, deque[_Taken]] = {}
+        self._start_tick = np.zeros(num_envs, np.int64)
+        self._recorded: dict[str, deque[_TickActions]] = {}
         # Actions of resumed episodes from before the resume, by environment and policy.
-        self._earlier: dict[int, Mapping[str, Array]] = {}
+        self._resumed: dict[int, Mapping[str, Array]] = {}
         # By policy and column: the word type and a factor per word; by policy: the dtype of stored actions.
-        self._words: dict[tuple[str, str], tuple[np.dtype[Any], Array]] = {}
-        self._narrow: dict[str, np.dtype[Any] | None] = {}
+        self._hash_words: dict[tuple[str, str], tuple[np.dtype[Any], Array]] = {}
+        self._stored_dtypes: dict[str, np.dtype[Any] | None] = {}
 
-    def begins(self, index: int, earlier: Mapping[str, Array] | None = None) -> None:
-        """Start an environment's episode; `earlier` has each policy's actions so far if it was resumed."""
-        self._begun[index] = self._tick
-        self._earlier.pop(index, None)
+    def begin_episode(self, index: int, earlier: Mapping[str, Array] | None = None) -> None:
+        """Start an episode; `earlier` has each policy's actions so far if it was resumed."""
+        self._start_tick[index] = self._tick
+        self._resumed.pop(index, None)
         if earlier is not None:
-            self._earlier[index] = earlier
+            self._resumed[index] = earlier
         else:
             self.hashes[index * self._stride : (index + 1) * self._stride] = 0
 
-    def saw(self, deciding: Array, policy_slots: Sequence[PolicySlots]) -> None:
+    def observe(self, deciding: Array, policy_slots: Sequence[PolicySlots]) -> None:
         """Hash the pending observations of the lanes `deciding`."""
         self._tick += 1
-        self.hashes[deciding] = self.looked(deciding, policy_slots)
+        self.hashes[deciding] = self.hashes_with_pending(deciding, policy_slots)
 
-    def looked(self, deciding: Array, policy_slots: Sequence[PolicySlots]) -> Array:
+    def hashes_with_pending(self, deciding: Array, policy_slots: Sequence[PolicySlots]) -> Array:
         """Return the hashes of `deciding` including the pending observations, uint64 [N]."""
         hashes: Array = self.hashes[deciding]
         for slots in policy_slots:
@@ -72,66 +71,67 @@ class History:
         return mix(hashes)
 
     def _digests(self, policy: str, name: str, column: Array) -> Array:
-        """Return one hash per row of `policy`'s column, uint64 [N]."""
         rows = np.ascontiguousarray(column).reshape(len(column), -1)
-        if (policy, name) not in self._words:
+        if (policy, name) not in self._hash_words:
             row_bytes = rows.shape[1] * rows.itemsize
             # The widest word of at most 32 bits that divides a row.
             word = np.dtype(np.uint32 if row_bytes % 4 == 0 else np.uint16 if row_bytes % 2 == 0 else np.uint8)
-            self._words[policy, name] = word, _weights(name, row_bytes // word.itemsize)
-        word, weights = self._words[policy, name]
+            self._hash_words[policy, name] = word, _weights(name, row_bytes // word.itemsize)
+        word, weights = self._hash_words[policy, name]
         digests: Array = rows.view(word).astype(np.uint64) @ weights
         return digests
 
-    def took(self, slots: PolicySlots, action: Array) -> None:
-        """Store a copy of the actions of `slots`' pending lanes, [N, ...]."""
-        if slots.policy not in self._narrow:
-            self._narrow[slots.policy] = _narrow(slots.spaces.action)
-        stored = action.astype(self._narrow[slots.policy] or action.dtype)
-        self._taken.setdefault(slots.policy, deque()).append(_Taken(self._tick, slots.lanes, stored))
+    def record_actions(self, slots: PolicySlots, action: Array) -> None:
+        """Store a copy of the actions of `slots`' pending lanes."""
+        if slots.policy not in self._stored_dtypes:
+            self._stored_dtypes[slots.policy] = _smallest_dtype(slots.spaces.action)
+        stored = action.astype(self._stored_dtypes[slots.policy] or action.dtype)
+        self._recorded.setdefault(slots.policy, deque()).append(_TickActions(self._tick, slots.lanes, stored))
 
-    def forget(self, running: Mapping[int, int]) -> None:
-        """Drop actions that no replay needs; `running` has the env steps of each running episode."""
-        whole = self.whole(running)
-        for index in [index for index in self._earlier if index not in whole]:
-            del self._earlier[index]
-        oldest = min((int(self._begun[index]) for index in whole), default=self._tick)
-        for taken in self._taken.values():
+    def prune(self, running: Mapping[int, int]) -> None:
+        """Drop actions that no replay needs, given the env steps of each running episode."""
+        replayable = self.replayable(running)
+        for index in [index for index in self._resumed if index not in replayable]:
+            del self._resumed[index]
+        oldest = min((int(self._start_tick[index]) for index in replayable), default=self._tick)
+        for recorded in self._recorded.values():
             # Kept until the oldest running episode ends, because the actions of all environments share an entry per
             # tick.
-            while taken and taken[0].tick <= oldest:
-                taken.popleft()
+            while recorded and recorded[0].tick <= oldest:
+                recorded.popleft()
 
     def drop(self, entries: Collection[str]) -> None:
-        """Drop the history of frozen entries that no running episode uses."""
+        """Drop the history of unused frozen entries."""
         for entry in entries:
-            self._taken.pop(entry, None)
-            self._narrow.pop(entry, None)
-        self._words = {key: words for key, words in self._words.items() if key[0] not in entries}
+            self._recorded.pop(entry, None)
+            self._stored_dtypes.pop(entry, None)
+        self._hash_words = {key: words for key, words in self._hash_words.items() if key[0] not in entries}
 
-    def whole(self, running: Mapping[int, int]) -> list[int]:
-        """Return the environments of `running` whose actions were all kept."""
+    def replayable(self, running: Mapping[int, int]) -> list[int]:
+        """Return the environments in `running` whose actions were all kept."""
         return [index for index, env_steps in running.items() if env_steps <= self.most_env_steps]
 
-    def actions(self, whole: Collection[int]) -> dict[str, tuple[Array, Array]]:
-        """Return for each policy all actions in the environments `whole`: environment (int64 [N]) and action [N, ...].
+    def actions(self, replayable: Collection[int]) -> dict[str, tuple[Array, Array]]:
+        """Return each policy's actions in the environments `replayable`: environment (int64 [N]) and action [N, ...].
 
-        Sorted by environment, then in order of time.
+        Sorted by environment, then by time.
         """
-        policies = {*self._taken, *(policy for earlier in self._earlier.values() for policy in earlier)}
-        return {policy: arrays for policy in sorted(policies) if (arrays := self._actions(policy, whole)) is not None}
+        policies = {*self._recorded, *(policy for earlier in self._resumed.values() for policy in earlier)}
+        return {
+            policy: arrays for policy in sorted(policies) if (arrays := self._actions(policy, replayable)) is not None
+        }
 
-    def _actions(self, policy: str, whole: Collection[int]) -> tuple[Array, Array] | None:
+    def _actions(self, policy: str, replayable: Collection[int]) -> tuple[Array, Array] | None:
         parts = [
             (np.full(len(actions_before[policy]), index, np.int64), actions_before[policy])
-            for index, actions_before in self._earlier.items()
-            if index in whole and policy in actions_before
+            for index, actions_before in self._resumed.items()
+            if index in replayable and policy in actions_before
         ]
-        if taken := self._taken.get(policy):
-            env_index = np.concatenate([step.lanes for step in taken]) // self._stride
-            tick = np.repeat([step.tick for step in taken], [len(step.lanes) for step in taken])
-            keep = np.isin(env_index, list(whole)) & (tick > self._begun[env_index])
-            parts.append((env_index[keep], np.concatenate([step.action for step in taken])[keep]))
+        if recorded := self._recorded.get(policy):
+            env_indices = np.concatenate([step.lanes for step in recorded]) // self._stride
+            tick = np.repeat([step.tick for step in recorded], [len(step.lanes) for step in recorded])
+            in_episode = np.isin(env_indices, list(replayable)) & (tick > self._start_tick[env_indices])
+            parts.append((env_indices[in_episode], np.concatenate([step.action for step in recorded])[in_episode]))
         if not parts:
             return None
         env_indices, actions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -140,9 +140,9 @@ class History:
 
 
 def _weights(name: str, count: int) -> Array:
-    """Return `count` random odd factors for the words of column `name`."""
+    # Odd factors are invertible modulo 2**64.
     return mix(np.uint64(key(*name.encode())) + np.arange(count, dtype=np.uint64)) | np.uint64(1)
 
 
-def _narrow(space: gym_spaces.Space[Any]) -> np.dtype[Any] | None:
+def _smallest_dtype(space: gym_spaces.Space[Any]) -> np.dtype[Any] | None:
     return np.min_scalar_type(int(space.n) - 1) if isinstance(space, gym_spaces.Discrete) else None

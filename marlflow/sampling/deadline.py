@@ -9,10 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The deadline `at_s`, by time.perf_counter: no episode or step starts after it.
+    """A deadline in seconds of time.perf_counter: no episode or step starts after `at_s`.
 
-    A running environment call is interrupted at the latest `grace_period_s` seconds after the deadline.
-    Pickling keeps the remaining seconds, since clocks differ.
+    A running environment call is interrupted at most `grace_period_s` seconds later.
     """
 
     at_s: float
@@ -29,8 +28,9 @@ class Deadline:
         return perf_counter() >= self.at_s
 
     def interrupts(self, began_s: float, now_s: float) -> bool:
-        """Return whether an environment call begun at `began_s` is to be interrupted."""
+        """Return whether to interrupt an environment call begun at `began_s`."""
         return now_s >= self.at_s and now_s >= min(began_s, self.at_s) + self.grace_period_s
 
     def __reduce__(self) -> Any:
+        # Pickled as the remaining seconds, because the clocks of processes differ.
         return Deadline.after, (self.at_s - perf_counter(), self.grace_period_s)

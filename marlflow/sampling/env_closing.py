@@ -27,7 +27,7 @@ def close_adapter(adapter: EnvAdapter, timeout_s: float | None = None) -> Fault 
 def close_within(close: Callable[[], Any], where: str, timeout_s: float | None = None) -> Fault | None:
     """Call `close` for at most `timeout_s` seconds (None: CLOSE_TIMEOUT_S); return a fault of `where`.
 
-    C code that never returns can be abandoned only outside of the main thread.
+    Outside of the main thread, even C code that never returns is abandoned.
     """
     timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
     if timeout_s <= 0:
@@ -47,7 +47,6 @@ def close_within(close: Callable[[], Any], where: str, timeout_s: float | None =
 
 
 def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:
-    """Raise Overdue inside `close` after `timeout_s`, repeatedly."""
     with _alarm(timeout_s):
         close()
 
@@ -56,12 +55,12 @@ def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:
 def _alarm(timeout_s: float) -> Iterator[None]:
     inside = True
 
-    def over(number: int, frame: FrameType | None) -> None:
+    def raise_overdue(number: int, frame: FrameType | None) -> None:
         del number, frame
         if inside:
             raise Overdue
 
-    before = signal.signal(signal.SIGALRM, over)
+    old_handler = signal.signal(signal.SIGALRM, raise_overdue)
     # A watchdog that steps environments may have its own alarm running.
     left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s)
     try:
@@ -69,12 +68,11 @@ def _alarm(timeout_s: float) -> Iterator[None]:
     finally:
         inside = False
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if old_handler is None else old_handler)
         signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
 
 
 def _in_thread(close: Callable[[], Any], timeout_s: float) -> None:
-    """Call `close` in a thread, abandoned after `timeout_s`; threads cannot be interrupted."""
     raised: list[Exception] = []
 
     def run() -> None:

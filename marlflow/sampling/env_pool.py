@@ -13,82 +13,84 @@ from marlflow.env import EnvAdapter, StepResult, open_adapter
 from marlflow.sampling.env_closing import close_adapter
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.receipts import Fault
-from marlflow.sampling.watchdog import Overdue, Playing, Watchdog
+from marlflow.sampling.watchdog import NamedEnv, Overdue, Watchdog
 
 _T = TypeVar("_T")
 
 
 class EnvPool:
-    """The environments of one worker; `numbers` are unique over all workers.
+    """One worker's environments: `env_indices` are unique over all workers, `index` is the position among them.
 
     `states` has each environment's global state if `sees_state`.
     """
 
     def __init__(
         self,
-        numbers: Sequence[int],
+        env_indices: Sequence[int],
         make_env: Callable[[], Any],
         watchdog: Watchdog,
         faults: FaultLog,
         sees_state: bool = False,
     ) -> None:
-        self.numbers, self._make_env = [int(number) for number in numbers], make_env
-        self.watchdog, self.faults, self._sees_state = watchdog, faults, sees_state
+        self.env_indices, self._make_env = [int(env_index) for env_index in env_indices], make_env
+        self.watchdog = watchdog
+        self.faults = faults
+        self._sees_state = sees_state
         with watchdog.on_guard():
-            self.adapters = [self._opened(number) for number in self.numbers]
-        self.states: list[Array | None] = [None] * len(self.numbers)
+            self.adapters = [self._open(env_index) for env_index in self.env_indices]
+        self.states: list[Array | None] = [None] * len(self.env_indices)
         # The seed of each environment's last reset.
-        self.seeds = [0] * len(self.numbers)
-        self._vanished_before = 0
+        self.seeds = [0] * len(self.env_indices)
+        self._vanished_earlier = 0
 
     @property
     def vanished(self) -> int:
-        """Number of agents so far that left without termination or truncation."""
-        return self._vanished_before + sum(adapter.vanished for adapter in self.adapters)
+        """Number of agents that left without termination or truncation."""
+        return self._vanished_earlier + sum(adapter.vanished for adapter in self.adapters)
 
     def act(self, index: int, actions: Sequence[Any]) -> StepResult:
         """Step one environment; raises EnvironmentFailed."""
-        # `_watched` written out, because this runs for every env step.
+        # `_call_guarded` written out, because this runs for every env step.
         adapter, watchdog = self.adapters[index], self.watchdog
         watchdog.begun += 1
         watchdog.playing, watchdog.doing = adapter, "step()"
         try:
             try:
                 watchdog.inside = True
-                turn = adapter.act(actions)
+                result = adapter.act(actions)
                 if self._sees_state:
                     self.states[index] = adapter.state()
             finally:
                 watchdog.inside = False
         except Overdue as overdue:
-            raise watchdog.hung(adapter.where(), "step()", overdue) from None
-        return turn
+            raise watchdog.hung_error(adapter.where(), "step()", overdue) from None
+        return result
 
     def reset(self, index: int, seed: int, task: int | None = None) -> StepResult:
         """Start an episode, with a task number if given; raises EnvironmentFailed."""
         self.seeds[index] = seed
         adapter = self.adapters[index]
 
-        def begun() -> StepResult:
-            turn = adapter.reset(seed, task)
+        def reset_adapter() -> StepResult:
+            result = adapter.reset(seed, task)
             if self._sees_state:
                 self.states[index] = adapter.state()
-            return turn
+            return result
 
-        return self._watched(begun, adapter)
+        return self._call_guarded(reset_adapter, adapter)
 
     def replace(self, index: int, failure: EnvironmentFailed, rows_lost: int) -> None:
-        """Reopen an environment after `failure`, which is counted.
+        """Reopen an environment after `failure`, counted as a fault.
 
         Raises EnvironmentFailed if reopening fails too often.
         """
-        broken, number = self.adapters[index], self.numbers[index]
-        self._vanished_before += broken.vanished
+        broken, env_index = self.adapters[index], self.env_indices[index]
+        self._vanished_earlier += broken.vanished
         self.faults.add(failure, failure.reason, rows_lost)
         self._close(broken)
         while True:
             try:
-                self.adapters[index] = self._opened(number)
+                self.adapters[index] = self._open(env_index)
                 return
             except EnvironmentFailed as again:
                 self.faults.tolerate(again)
@@ -97,23 +99,24 @@ class EnvPool:
     def reopen(self, index: int) -> None:
         """Reopen an environment without counting a fault."""
         broken = self.adapters[index]
-        self._vanished_before += broken.vanished
+        self._vanished_earlier += broken.vanished
         self._close(broken)
-        self.adapters[index] = self._opened(self.numbers[index])
+        self.adapters[index] = self._open(self.env_indices[index])
 
-    def _opened(self, number: int) -> EnvAdapter:
-        watchdog, opening = self.watchdog, _Opening(number)
+    def _open(self, env_index: int) -> EnvAdapter:
+        watchdog, opening = self.watchdog, _EnvBeingMade(env_index)
         watchdog.begun += 1
-        watchdog.playing, watchdog.doing, watchdog.loading = opening, "making the environment", True
+        watchdog.playing = opening
+        watchdog.doing = "making the environment"
+        watchdog.loading = True
         try:
             # Not limited by the watchdog: loading may take longer than a step.
             env = self._make_env()
         finally:
             watchdog.loading = False
-        return self._watched(lambda: open_adapter(env, number), opening)
+        return self._call_guarded(lambda: open_adapter(env, env_index), opening)
 
-    def _watched(self, call: Callable[[], _T], playing: Playing) -> _T:
-        """Call `call` of `playing` under the watchdog, as a reset."""
+    def _call_guarded(self, call: Callable[[], _T], playing: NamedEnv) -> _T:
         watchdog = self.watchdog
         watchdog.begun += 1
         watchdog.playing, watchdog.doing = playing, "reset()"
@@ -124,7 +127,7 @@ class EnvPool:
             finally:
                 watchdog.inside = False
         except Overdue as overdue:
-            raise watchdog.hung(playing.where(), "reset()", overdue) from None
+            raise watchdog.hung_error(playing.where(), "reset()", overdue) from None
 
     def _close(self, broken: EnvAdapter) -> None:
         if (fault := close_adapter(broken, self.watchdog.timeout_s)) is not None:
@@ -137,11 +140,11 @@ class EnvPool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opening:
-    number: int
+class _EnvBeingMade:
+    env_index: int
 
     def where(self) -> str:
-        return f"env {self.number}, at its opening"
+        return f"env {self.env_index}, at its opening"
 
     def name(self) -> str:
-        return f"env {self.number}"
+        return f"env {self.env_index}"

@@ -1,6 +1,6 @@
 """Replay running episodes on resume, each in a new environment with its seed and recorded actions.
 
-If every agent has the same observations, turns and rewards as before, the episode continues.
+An episode continues if observations, turns and rewards equal the original's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.rewards import WrongReward, amounts
+from marlflow.sampling.rewards import WrongReward, reward_values
 from marlflow.sampling.saved_state import StateTable
 
 
@@ -34,7 +34,7 @@ FAILURES = (Differs, EnvironmentFailed, ObservationOutside, WrongReward)
 
 @dataclass(frozen=True, slots=True)
 class EpisodeReplayer:
-    """Replays episodes with parts of a worker."""
+    """Replays episodes in the environments and lanes of a worker."""
 
     envs: EnvPool
     lanes: Lanes
@@ -48,11 +48,11 @@ class EpisodeReplayer:
         if running["agents"] is not None:
             # Undeclared agents get slots in order of appearance, which the checkpoint has.
             adapter.seat(running["agents"])
-        turn = self.envs.reset(index, running["seed"])
+        result = self.envs.reset(index, running["seed"])
         lanes.begin(index, running["episode"], running["matchup"], adapter, self.episodes)
-        self.history.begins(index)
-        self._receive(index, turn)
-        return turn
+        self.history.begin_episode(index)
+        self._receive(index, result)
+        return result
 
     def play(
         self, index: int, running: Mapping[str, Any], actions: Mapping[str, Array], expected: StateTable
@@ -61,26 +61,26 @@ class EpisodeReplayer:
 
         `expected` has `returns`, `t_agent` and `hash` by slot.
         """
-        turn = self.begin(index, running)
+        result = self.begin(index, running)
         choices = {
             slots.policy: iter(slots.choices(actions[slots.policy]))
             for slots in self.policy_slots
             if slots.policy in actions
         }
         for _ in range(running["env_steps"]):
-            turn = self._step(index, turn, choices)
-        self._compare(index, turn, expected)
+            result = self._step(index, result, choices)
+        self._compare(index, result, expected)
         # An action is left over: an agent did not act as often as before.
-        if any(next(left, None) is not None for left in choices.values()):
+        if any(next(unused, None) is not None for unused in choices.values()):
             raise Differs
         # Kept, so that the next checkpoint can replay the whole episode again.
-        self.history.begins(index, actions)
-        return turn
+        self.history.begin_episode(index, actions)
+        return result
 
-    def _step(self, index: int, turn: StepResult, choices: Mapping[str, Iterator[Any]]) -> StepResult:
-        if turn.over:
+    def _step(self, index: int, result: StepResult, choices: Mapping[str, Iterator[Any]]) -> StepResult:
+        if result.over:
             raise Differs
-        deciding, hashes = self._looked(index, turn)
+        deciding, hashes = self._hash_pending(index, result)
         self.history.hashes[deciding] = hashes
         self.lanes.t_agent[deciding] += 1
         policies = [self.policy_slots[number].policy for number in self.lanes.entry_of[deciding].tolist()]
@@ -92,35 +92,34 @@ class EpisodeReplayer:
         self._receive(index, after)
         return after
 
-    def _looked(self, index: int, turn: StepResult) -> tuple[Array, Array]:
-        """Return the deciding lanes and their hashes with the pending observations."""
-        deciding = np.array(turn.deciding, np.int64) + index * self.lanes.stride
+    def _hash_pending(self, index: int, result: StepResult) -> tuple[Array, Array]:
+        deciding = np.array(result.deciding, np.int64) + index * self.lanes.stride
         entry_of = self.lanes.entry_of[deciding]
         for number, slots in enumerate(self.policy_slots):
             slots.where = np.flatnonzero(entry_of == number)
             slots.positions = slots.where.tolist()
             if slots.positions:
-                masks = [turn.masks[position] for position in slots.positions] if slots.spaces.masked else []
+                masks = [result.masks[position] for position in slots.positions] if slots.spaces.masked else []
                 seen = self.envs.states[index] if slots.sees_state else None
                 state = None if seen is None else np.stack([seen] * len(slots.positions))
-                slots.show([turn.observations[position] for position in slots.positions], masks, state)
-        return deciding, self.history.looked(deciding, self.policy_slots)
+                slots.set_observations([result.observations[position] for position in slots.positions], masks, state)
+        return deciding, self.history.hashes_with_pending(deciding, self.policy_slots)
 
-    def _receive(self, index: int, turn: StepResult) -> None:
+    def _receive(self, index: int, result: StepResult) -> None:
         adapter, lanes = self.envs.adapters[index], self.lanes
-        if len(adapter.agents) > lanes.known[index]:
-            lanes.welcome(index, adapter, self.episodes)
-        for agent_slots, rewards in ((turn.reward_slots, turn.rewards), (turn.late_slots, turn.late_rewards)):
+        if len(adapter.agents) > lanes.num_assigned[index]:
+            lanes.assign_new_agents(index, adapter, self.episodes)
+        for agent_slots, rewards in ((result.reward_slots, result.rewards), (result.late_slots, result.late_rewards)):
             if rewards:
-                np.add.at(lanes.returns, np.array(agent_slots) + index * lanes.stride, amounts(rewards))
+                np.add.at(lanes.returns, np.array(agent_slots) + index * lanes.stride, reward_values(rewards))
 
-    def _compare(self, index: int, turn: StepResult, expected: StateTable) -> None:
-        lanes = self.lanes.known_in([index])
-        if turn.over or len(lanes) != len(expected["slot"]):
+    def _compare(self, index: int, result: StepResult, expected: StateTable) -> None:
+        lanes = self.lanes.assigned_in([index])
+        if result.over or len(lanes) != len(expected["slot"]):
             raise Differs
         hashes = self.history.hashes.copy()
-        deciding, looked = self._looked(index, turn)
-        hashes[deciding] = looked
+        deciding, pending_hashes = self._hash_pending(index, result)
+        hashes[deciding] = pending_hashes
         actual = {"returns": self.lanes.returns, "t_agent": self.lanes.t_agent, "hash": hashes}
         if not all(np.array_equal(column[lanes], expected[name]) for name, column in actual.items()):
             raise Differs

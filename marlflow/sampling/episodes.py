@@ -19,19 +19,19 @@ class EpisodeSource(Protocol):
     """A worker's episodes, by the environment's index in it."""
 
     def next(self, index: int) -> int | None:
-        """Return the next episode of an environment; None leaves it idle."""
+        """Return an environment's next episode; None leaves it idle."""
         ...
 
     def matchup(self, index: int, episode: int) -> Matchup | None:
-        """Return the matchup of an episode; None: agents keep their policies."""
+        """Return an episode's matchup; None: agents keep their policies."""
         ...
 
     def seed(self, index: int, episode: int) -> int:
-        """Return the seed for the environment's reset."""
+        """Return the seed of the reset."""
         ...
 
     def task(self, index: int) -> int | None:
-        """Return the number of the environment's task; None if it has none or draws its own."""
+        """Return the environment's task number; None if it has none or draws its own."""
         ...
 
     def stream(self, index: int, episode: int, agent: int) -> int:
@@ -40,10 +40,12 @@ class EpisodeSource(Protocol):
 
 
 class TrainingEpisodes:
-    """Training episodes in order, per environment; if matchups are `dealt`, as far as these go."""
+    """Training episodes in order, per environment; if `dealt`, only as far as there are matchups."""
 
     def __init__(self, seed: int, env_indices: Sequence[int], dealt: bool) -> None:
-        self._seed, self._env_indices, self._dealt = seed, env_indices, dealt
+        self._seed = seed
+        self._env_indices = env_indices
+        self._dealt = dealt
         self._next = [0] * len(env_indices)
         # The episode of each environment's first matchup.
         self._first = list(self._next)
@@ -52,12 +54,12 @@ class TrainingEpisodes:
         """The number of each environment's task, in [0, 2**31); empty if no policy adapts."""
 
     def deal(self, matchups: Mapping[int, Sequence[Matchup]]) -> None:
-        """Set the matchups of each environment's next episodes, replacing unused ones."""
+        """Set the matchups of the next episodes, replacing unused ones."""
         self._first = list(self._next)
         self._matchups = [matchups.get(env_index, ()) for env_index in self._env_indices]
 
     def begin_tasks(self) -> None:
-        """Draw each environment's task, from the run's seed, the environment's number, and its next episode."""
+        """Draw each environment's task for its next episodes."""
         numbered = zip(self._env_indices, self._next, strict=True)
         self.tasks = [key(self._seed, _TASKS, env_index, episode) >> 33 for env_index, episode in numbered]
 
@@ -72,8 +74,8 @@ class TrainingEpisodes:
         self._first = list(self._next)
 
     @property
-    def not_begun(self) -> dict[int, int]:
-        """The first episode of each environment that has not begun."""
+    def next_episodes(self) -> dict[int, int]:
+        """Each environment's first episode that has not begun."""
         return dict(zip(map(int, self._env_indices), self._next, strict=True))
 
     def next(self, index: int) -> int | None:

@@ -24,7 +24,7 @@ _MOST_ENVS = 16
 
 
 class EvaluationEnvs:
-    """The evaluation environments of a worker, opened at first use; each has `stride` lanes."""
+    """A worker's evaluation environments, opened at first use; each has `stride` lanes."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class EvaluationEnvs:
         self._envs: EnvPool | None = None
 
     def widen(self, episodes: int) -> list[Fault]:
-        """Open environments for `episodes` episodes; return faults of closing fewer earlier ones."""
+        """Open environments for `episodes` episodes; return faults of closing earlier ones."""
         count = min(episodes, _MOST_ENVS)
-        if self._envs is not None and len(self._envs.numbers) >= count:
+        if self._envs is not None and len(self._envs.env_indices) >= count:
             return []
         # All are reopened, because the lanes of a runner are numbered by its number of environments.
         faults = self.close(perf_counter() + closing.CLOSE_TIMEOUT_S)
@@ -55,24 +55,24 @@ class EvaluationEnvs:
         mode: EvaluationMode,
         is_late: Callable[[], bool],
     ) -> tuple[list[EpisodeResult], bool]:
-        """Return the results of `episodes` in order, and whether `is_late` ended them early.
+        """Return the results in order, and whether `is_late` ended evaluation early; call `widen` first.
 
-        Broken episodes are left out. Call `widen` first.
+        Broken episodes are left out.
         """
         envs = self._envs
         assert envs is not None, "widen opens them"
-        table = self._make_table(len(envs.numbers))
-        lanes = Lanes(self._stride, len(envs.numbers), table, self._policy_of)
-        prints = _Fingerprints(lanes, len(envs.numbers))
+        table = self._make_table(len(envs.env_indices))
+        lanes = Lanes(self._stride, len(envs.env_indices), table, self._policy_of)
+        history = _Fingerprints(lanes, len(envs.env_indices))
         dealt = EvaluationEpisodes(seed, episodes, matchups)
-        runner = SyncVectorRunner(envs, table.policy_slots, lanes, dealt, mode, None, prints)
+        runner = SyncVectorRunner(envs, table.policy_slots, lanes, dealt, mode, None, history)
         runner.begin()
         while not (runner.idle or is_late()):
             runner.tick()
         # Environments finish in any order.
         order = {episode: number for number, episode in enumerate(episodes)}
         results = sorted(runner.results, key=lambda result: order[result.episode])
-        fingerprints = prints.by_episode()
+        fingerprints = history.by_episode()
         return [replace(result, fingerprint=fingerprints[result.episode]) for result in results], not runner.idle
 
     def close(self, deadline_s: float) -> list[Fault]:
@@ -81,28 +81,25 @@ class EvaluationEnvs:
 
 
 class _Fingerprints(History):
-    """A hash of every episode's observations and actions in order. Actions are not stored."""
-
     def __init__(self, lanes: Lanes, num_envs: int) -> None:
         super().__init__(num_envs, lanes.stride, 0)
         self._lanes, self._running = lanes, dict[int, int]()
-        self._found: dict[int, int] = {}
+        self._finished: dict[int, int] = {}
 
-    def begins(self, index: int, earlier: object = None) -> None:
+    def begin_episode(self, index: int, earlier: object = None) -> None:
         del earlier
         self._complete(index)
         self._running[index] = int(self._lanes.episode[self._lanes.of(index).start])
-        super().begins(index)
+        super().begin_episode(index)
 
-    def took(self, slots: PolicySlots, action: Array) -> None:
+    def record_actions(self, slots: PolicySlots, action: Array) -> None:
         self.hashes[slots.lanes] = mix(self.hashes[slots.lanes] + self._digests(slots.policy, "action", action))
 
     def by_episode(self) -> dict[int, int]:
-        """Return the hashes of all episodes so far, by number."""
         for index in list(self._running):
             self._complete(index)
-        return self._found
+        return self._finished
 
     def _complete(self, index: int) -> None:
         if (episode := self._running.pop(index, None)) is not None:
-            self._found[episode] = key(*self.hashes[self._lanes.of(index)].tolist())
+            self._finished[episode] = key(*self.hashes[self._lanes.of(index)].tolist())

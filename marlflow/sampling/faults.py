@@ -17,7 +17,7 @@ class EnvBroken(Exception):
 
 
 class FaultLog:
-    """A worker's faults, with a budget of `tolerated` episodes, of which `seen` are used."""
+    """A worker's faults; more than `tolerated` broken episodes raise."""
 
     def __init__(self, tolerated: int = 0) -> None:
         self._tolerated = tolerated
@@ -27,7 +27,7 @@ class FaultLog:
         self._broke: list[EnvironmentFailed] = []
 
     def tolerate(self, failure: EnvironmentFailed) -> None:
-        """Count a failure; over budget, raise it with the earlier ones since the last `take`."""
+        """Count a failure; over budget, raise it with the earlier ones since `take`."""
         self.seen += 1
         if self.seen > self._tolerated:
             failure.earlier = tuple(self._broke)
@@ -35,7 +35,7 @@ class FaultLog:
         self._broke.append(failure)
 
     def add(self, failure: EnvironmentFailed, reason: str, rows_lost: int) -> None:
-        """Add the fault of a discarded episode, with `reason` instead of the failure's."""
+        """Add the fault of a discarded episode."""
         self._new.append(replace(fault_of(failure), reason=reason, rows_lost=rows_lost))
 
     def report(self, fault: Fault) -> None:
@@ -51,5 +51,5 @@ class FaultLog:
 
 
 def fault_of(failure: EnvironmentFailed) -> Fault:
-    """Return the fault for `failure`, without lost rows."""
+    """Convert a failure to a fault without lost rows."""
     return Fault(failure.kind, failure.where, failure.reason, failure.user_traceback, 0)

@@ -45,9 +45,9 @@ class Lanes:
         self.returns = np.zeros(count, np.float64)
         self.episode = np.zeros(count, np.int64)
         # Number of agents per environment that have a policy.
-        self.known = [0] * num_envs
+        self.num_assigned = [0] * num_envs
         self.matchups: list[Matchup] = [{}] * num_envs
-        self._fitting: set[tuple[str, str]] = set()
+        self._checked: set[tuple[str, str]] = set()
 
     def of(self, index: int) -> slice:
         """Return the lanes of one environment."""
@@ -62,52 +62,52 @@ class Lanes:
         self.returns[lanes] = 0.0
         self.t_agent[lanes] = 0
         if matchup is not None:
-            self.forget(index, matchup)
+            self.unassign(index, matchup)
         # Any policy may play these lanes in the new episode.
         for slots in self._table.policy_slots:
             if slots.memory is not None:
                 slots.memory.begin(lanes)
-        for slot in range(self.known[index]):
-            self.keys[lanes.start + slot] = episodes.stream(index, episode, _who(adapter, slot))
-        self.welcome(index, adapter, episodes)
+        for slot in range(self.num_assigned[index]):
+            self.keys[lanes.start + slot] = episodes.stream(index, episode, _stream_number(adapter, slot))
+        self.assign_new_agents(index, adapter, episodes)
 
     def drop(self, entries: Collection[str]) -> None:
-        """Remove unused frozen entries from the table and the lanes."""
+        """Remove unused frozen entries."""
         self._table.remove(entries, self.entry_of)
-        self._fitting = {(agent, entry) for agent, entry in self._fitting if entry not in entries}
+        self._checked = {(agent, entry) for agent, entry in self._checked if entry not in entries}
 
-    def known_in(self, indices: Iterable[int]) -> Array:
-        """Return the lanes of `indices` that have a policy, in order."""
-        lanes = [np.arange(self.known[index]) + index * self.stride for index in indices]
+    def assigned_in(self, indices: Iterable[int]) -> Array:
+        """Return the lanes of `indices` that have a policy."""
+        lanes = [np.arange(self.num_assigned[index]) + index * self.stride for index in indices]
         return np.concatenate(lanes) if lanes else np.empty(0, np.int64)
 
     def abandon(self, index: int) -> None:
-        """Discard the episode of an environment."""
-        self.forget(index, {})
+        """Discard an environment's episode."""
+        self.unassign(index, {})
         self.episode[self.of(index)] = NO_EPISODE
 
-    def forget(self, index: int, matchup: Matchup) -> None:
+    def unassign(self, index: int, matchup: Matchup) -> None:
         """Unassign an environment's lanes; `matchup` is for the next assignment."""
         self.matchups[index] = matchup
-        self.known[index] = 0
+        self.num_assigned[index] = 0
 
-    def welcome(self, index: int, adapter: EnvAdapter, episodes: EpisodeSource) -> None:
+    def assign_new_agents(self, index: int, adapter: EnvAdapter, episodes: EpisodeSource) -> None:
         """Assign policies to an environment's new agents."""
         first, agents = index * self.stride, adapter.agents
         if len(agents) > self.stride:
             reason = f"more than {self.stride} agents appeared; declare possible_agents"
             raise EnvironmentFailed(adapter.where(), reason)
-        for slot in range(self.known[index], len(agents)):
+        for slot in range(self.num_assigned[index], len(agents)):
             lane = first + slot
             slots = self._slots_for(index, adapter, agents[slot])
             # A matchup is shared between environments, so it is replaced, not changed.
             if agents[slot] not in self.matchups[index]:
                 self.matchups[index] = {**self.matchups[index], agents[slot]: slots.policy}
             self.entry_of[lane] = self._table.number(slots.policy)
-            self.keys[lane] = episodes.stream(index, int(self.episode[first]), _who(adapter, slot))
+            self.keys[lane] = episodes.stream(index, int(self.episode[first]), _stream_number(adapter, slot))
             if slots.buffer is not None:
                 self.row_of[lane] = slots.buffer.row(lane)
-        self.known[index] = len(agents)
+        self.num_assigned[index] = len(agents)
 
     def _slots_for(self, index: int, adapter: EnvAdapter, agent: str) -> PolicySlots:
         policy = self.matchups[index].get(agent) or self._policy_of(agent)
@@ -116,16 +116,16 @@ class Lanes:
             reason = f"it is mapped to policy {policy!r}, which plays nobody who was there at the start"
             raise EnvironmentFailed(adapter.where(agent), reason)
         slots = self._table.policy_slots[number]
-        if (agent, slots.policy) in self._fitting:
+        if (agent, slots.policy) in self._checked:
             return slots
         spaces = adapter.observation_space(agent), adapter.action_space(agent)
         if spaces != (slots.spaces.observation, slots.spaces.action):
             reason = f"its spaces {spaces} are not those of its policy {policy!r}"
             raise EnvironmentFailed(adapter.where(agent), reason)
-        self._fitting.add((agent, slots.policy))
+        self._checked.add((agent, slots.policy))
         return slots
 
 
-def _who(adapter: EnvAdapter, slot: int) -> int:
-    """Return the number of an agent's random stream: its slot, or its name's hash if undeclared."""
+def _stream_number(adapter: EnvAdapter, slot: int) -> int:
+    """Return an agent's stream number: its slot, or its name's hash if undeclared."""
     return slot if adapter.declared else key(*adapter.agents[slot].encode())

@@ -1,4 +1,4 @@
-"""Mapping rules: which policy plays which agent. The first matching rule wins."""
+"""Policy mapping rules, like RLlib's policy_mapping_fn: the first rule that matches an agent names its policy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def policy_of(agent: str, rules: Sequence[Rule]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ByRules:
-    """Maps agents to policies by rules, also agents that join later.
+    """Maps agents to policies by rules.
 
     >>> ByRules([Rule("wolf_*", "pack")])("wolf_7")
     'pack'
@@ -48,7 +48,7 @@ class ByRules:
 
 @dataclass(frozen=True, slots=True)
 class ByGroup:
-    """Maps agents to the policy named as their group, also agents that join later.
+    """Maps agents to the policy named as their group.
 
     >>> ByGroup(["wolf"])("wolf_7")
     'wolf'

@@ -1,7 +1,7 @@
-"""Matchmaking: the driver deals the policies of each episode and sends them to the workers.
+"""Matchmaking for self-play and leagues: the driver assigns policies to agents in each episode.
 
-A `Matchmaker` is called once per training episode, in order, with that episode's random generator, so matchups depend
-neither on the number of workers nor on their speed.
+A `Matchmaker` is called once per training episode, in order, with that episode's random generator, so matchups do not
+depend on the number of workers or their speed.
 """
 
 from __future__ import annotations
@@ -35,31 +35,29 @@ TRIAL = -2
 
 
 class EpisodeId(NamedTuple):
-    """An episode by environment and number, from 0; `env` is -1 in evaluation, -2 in a trial before the run."""
+    """An episode by environment and number; `env` is -1 in evaluation, -2 in a trial before the run."""
 
     env: int
     episode: int
 
 
 class Matchmaker(Protocol):
-    """Deals the policies of one episode.
+    """Assigns policies to the agents of one episode.
 
-        {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(3, 7), ["player_0", "player_1"], rng)
-
-    See StatefulMatchmaker for one with state, and PopulationMatchmaker for one that freezes versions of policies.
+    {"player_0": "main", "player_1": "rival"} = matchmaker(EpisodeId(3, 7), ["player_0", "player_1"], rng)
     """
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
-        """Return a policy, or a frozen version of one, for each of `agents`, which are all declared agents."""
+        """Return a policy or frozen version for each of `agents`, all declared agents."""
         ...
 
 
 @runtime_checkable
 class StatefulMatchmaker(Matchmaker, Protocol):
-    """A matchmaker with state that is saved in checkpoints."""
+    """A matchmaker whose state is saved in checkpoints."""
 
     def state(self) -> Tree:
-        """Return its state as a tree (see `base.serialization`)."""
+        """Return the state as a tree (see `base.serialization`)."""
         ...
 
     def load_state(self, tree: Tree) -> None:
@@ -68,9 +66,9 @@ class StatefulMatchmaker(Matchmaker, Protocol):
 
 
 class RandomSeats:
-    """Assigns `policies` to agents at random in each episode, equally often or once more.
+    """Assigns `policies` to agents at random, equally often or once more per episode.
 
-    Every policy must fit every agent. Raises ConfigInvalid if there are no policies or one is repeated.
+    Every policy must fit every agent. Raises ConfigInvalid for no or repeated policies.
 
     >>> RandomSeats(["main", "rival"])(EpisodeId(0, 0), ["player_0", "player_1"], np.random.default_rng(2))
     {'player_0': 'rival', 'player_1': 'main'}
@@ -99,7 +97,7 @@ class AllowedSeats:
     fits: Mapping[str, Collection[str]]
 
     def problems(self, matchup: Any) -> Iterator[str]:
-        """Yield the reasons why a matchup cannot be played."""
+        """Yield why a matchup cannot be played."""
         if not isinstance(matchup, Mapping):
             yield f"it dealt {matchup!r}, not a mapping {{agent: policy}}"
             return
@@ -120,13 +118,13 @@ class AllowedSeats:
 
 
 def deal_one(matchmaker: Matchmaker, seats: AllowedSeats, episode: EpisodeId, seed: int) -> dict[str, str]:
-    """Return the matchup of an episode; raises MatchmakerFailed if it cannot be played."""
-    where = f"matchmaker {matchmaker_name(matchmaker)}, {_words(episode)}"
+    """Return an episode's matchup; raises MatchmakerFailed if it cannot be played."""
+    where = f"matchmaker {matchmaker_name(matchmaker)}, {_describe(episode)}"
     generator = np.random.default_rng(key(seed, *episode, _STREAM))
     try:
         dealt = matchmaker(episode, tuple(seats.agents), generator)
     except Exception as error:
-        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _own_traceback(error)) from error
+        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
     if problems := list(seats.problems(dealt)):
         raise MatchmakerFailed(where, "; ".join(problems))
     return {agent: dealt[agent] for agent in seats.agents}
@@ -143,25 +141,25 @@ def change_of(
     try:
         change = matchmaker.change_population(dict(published), dict(agent_steps))
     except Exception as error:
-        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _own_traceback(error)) from error
+        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
     if problems := list(population.problems(change, published)):
         raise MatchmakerFailed(where, "; ".join(problems))
     return change
 
 
 def matchmaker_name(matchmaker: object) -> str:
-    """Return a matchmaker's name for messages: its function's or its class's."""
+    """Return the name of a matchmaker's function or class."""
     # A functools.partial has its function in `func`.
     named = getattr(matchmaker, "func", matchmaker)
     return str(getattr(named, "__qualname__", type(named).__name__))
 
 
-def _words(episode: EpisodeId) -> str:
+def _describe(episode: EpisodeId) -> str:
     named = {EVALUATION: "evaluation", TRIAL: "trial"}
     return f"{named.get(episode.env, f'env {episode.env}')}, episode {episode.episode}"
 
 
-def _own_traceback(error: Exception) -> str:
+def _user_traceback(error: Exception) -> str:
     frame: TracebackType | None = error.__traceback__
     while frame is not None and frame.tb_frame.f_code in (deal_one.__code__, change_of.__code__):
         frame = frame.tb_next
@@ -169,14 +167,16 @@ def _own_traceback(error: Exception) -> str:
 
 
 class Dealer:
-    """Deals matchups for a run's `num_envs` environments, from policies and frozen versions.
+    """Deals matchups for a run's `num_envs` environments.
 
-    dealer.renew(weights, schedules, agent_steps); asked = dealer.asked(request, ticks=25)
-    receipts = ...; dealer.returned(receipts)
+    dealer.renew(weights, schedules, agent_steps); request = dealer.with_matchups(request, ticks=25)
+    receipts = ...; dealer.record_receipts(receipts)
     """
 
     def __init__(self, matchmaker: Matchmaker, seats: AllowedSeats, num_envs: int, seed: int) -> None:
-        self._matchmaker, self._agents, self._seed = matchmaker, tuple(seats.agents), seed
+        self._matchmaker = matchmaker
+        self._agents = tuple(seats.agents)
+        self._seed = seed
         self._population = Population(seats.fits)
         self._seats = seats
         # By environment: the matchups of its next episodes, and the number of the first of these.
@@ -200,7 +200,7 @@ class Dealer:
         schedules: Mapping[str, Mapping[str, float]],
         agent_steps: Mapping[str, int],
     ) -> None:
-        """Let the matchmaker freeze and forget entries, and then redeal unbegun episodes; raises MatchmakerFailed."""
+        """Let the matchmaker freeze and forget entries, then redeal unbegun episodes; raises MatchmakerFailed."""
         if not isinstance(self._matchmaker, PopulationMatchmaker):
             return
         versions = {name: published.version for name, published in weights.items()}
@@ -210,11 +210,11 @@ class Dealer:
             self._seats = AllowedSeats(self._agents, self._population.fits)
             self._dealt = [deque() for _ in self._dealt]
 
-    def asked(self, request: Request, ticks: int) -> Request:
-        """Return `request` with matchups for `ticks` env steps and changes of the table of weights."""
+    def with_matchups(self, request: Request, ticks: int) -> Request:
+        """Add matchups for `ticks` env steps and changes of the table of weights to `request`."""
         matchups = self.deal(ticks)
-        frozen = self._population.seated(matchup for dealt in matchups.values() for matchup in dealt)
-        return replace(request, matchups=matchups, frozen=frozen, forget=self._population.leave(self._running))
+        frozen = self._population.frozen_in(matchup for dealt in matchups.values() for matchup in dealt)
+        return replace(request, matchups=matchups, frozen=frozen, forget=self._population.take_leaving(self._running))
 
     def deal(self, ticks: int) -> dict[int, list[Matchup]]:
         """Return each environment's next matchups, for `ticks` env steps by the shortest episode so far."""
@@ -222,11 +222,11 @@ class Dealer:
         count = 1 + (ticks - 1) // self._shortest
         for env_index, dealt in enumerate(self._dealt):
             while len(dealt) < count:
-                dealt.append(self._ask(EpisodeId(env_index, self._first[env_index] + len(dealt))))
+                dealt.append(self._deal_episode(EpisodeId(env_index, self._first[env_index] + len(dealt))))
         return {env_index: [*dealt][:count] for env_index, dealt in enumerate(self._dealt)}
 
-    def returned(self, receipts: Sequence[Receipt]) -> None:
-        """Drop the matchups of episodes that began; unused ones are dealt again."""
+    def record_receipts(self, receipts: Sequence[Receipt]) -> None:
+        """Drop the matchups of begun episodes; unused ones are dealt again."""
         for receipt in receipts:
             for episode in receipt.episodes:
                 length = max(1, episode.env_steps)
@@ -238,12 +238,12 @@ class Dealer:
                     self._first[env_index] += 1
 
     def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
-        """Return the matchups of evaluation episodes, in the order of `episodes`."""
-        return [self._ask(EpisodeId(EVALUATION, episode)) for episode in episodes]
+        """Return the matchups of evaluation episodes."""
+        return [self._deal_episode(EpisodeId(EVALUATION, episode)) for episode in episodes]
 
-    def seated(self, matchups: Sequence[Matchup]) -> dict[str, FrozenPolicy]:
+    def frozen_in(self, matchups: Sequence[Matchup]) -> dict[str, FrozenPolicy]:
         """Return the frozen entries in `matchups`."""
-        return self._population.seated(matchups)
+        return self._population.frozen_in(matchups)
 
     def state(self) -> Tree:
         """Return unused matchups, episode lengths, and the matchmaker's state if any."""
@@ -264,40 +264,42 @@ class Dealer:
         """
         self._population.load_state(tree["population"], entries)
         self._seats = AllowedSeats(self._agents, self._population.fits)
-        matchups = [[self._seated(names) for names in dealt] for dealt in tree["dealt"]]
+        matchups = [[self._to_matchup(names) for names in dealt] for dealt in tree["dealt"]]
         if problems := [text for dealt in matchups for matchup in dealt for text in self._seats.problems(matchup)]:
             raise CheckpointUnusable([f"of the matchups that were dealt: {text}" for text in dict.fromkeys(problems)])
         saved = zip(tree["first"], matchups, tree["running"], strict=True)
         for env_index, (first, dealt, running) in enumerate(saved):
             if env_index < len(self._first):
-                self._first[env_index], self._dealt[env_index] = first, deque(map(self._one, dealt))
-                self._running[env_index] = self._seated(running)
+                self._first[env_index], self._dealt[env_index] = first, deque(map(self._shared_matchup, dealt))
+                self._running[env_index] = self._to_matchup(running)
         self._shortest, self._any_ended = tree["shortest"], tree["any_ended"]
         if tree["matchmaker"] is not None and isinstance(self._matchmaker, StatefulMatchmaker):
             self._matchmaker.load_state(tree["matchmaker"])
 
-    def _seated(self, names: Sequence[str]) -> dict[str, str]:
+    def _to_matchup(self, names: Sequence[str]) -> dict[str, str]:
         return dict(zip(self._agents, names, strict=False))
 
-    def _ask(self, episode: EpisodeId) -> Matchup:
-        return self._one(deal_one(self._matchmaker, self._seats, episode, self._seed))
+    def _deal_episode(self, episode: EpisodeId) -> Matchup:
+        return self._shared_matchup(deal_one(self._matchmaker, self._seats, episode, self._seed))
 
-    def _one(self, dealt: dict[str, str]) -> Matchup:
+    def _shared_matchup(self, dealt: dict[str, str]) -> Matchup:
         if len(self._shared) >= _MOST_SHARED:
             self._shared.clear()
         return self._shared.setdefault(tuple(dealt.values()), dealt)
 
 
 class DealtWorkers:
-    """Workers whose collects, of `ticks` env steps per environment, come with dealt matchups."""
+    """Workers whose collects, of `ticks` env steps per environment, use dealt matchups."""
 
     def __init__(self, workers: Workers, dealer: Dealer, ticks: int) -> None:
-        self._workers, self._dealer, self._ticks = workers, dealer, ticks
+        self._workers = workers
+        self._dealer = dealer
+        self._ticks = ticks
 
     async def collect(self, request: Request) -> Round:
-        result = await self._workers.collect(self._dealer.asked(request, self._ticks))
+        result = await self._workers.collect(self._dealer.with_matchups(request, self._ticks))
         # Before the next request: it must not deal episodes that have begun.
-        self._dealer.returned(result.receipts)
+        self._dealer.record_receipts(result.receipts)
         return result
 
     async def collect_next(self, request: Request | None) -> Round:
@@ -315,4 +317,4 @@ class DealtWorkers:
     ) -> Evaluated:
         if matchups is None:
             matchups = self._dealer.deal_evaluation(episodes)
-        return await self._workers.evaluate(episodes, weights, matchups, mode, self._dealer.seated(matchups))
+        return await self._workers.evaluate(episodes, weights, matchups, mode, self._dealer.frozen_in(matchups))

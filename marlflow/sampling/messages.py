@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A line on standard output or standard error; `env` is the running environment, or ""."""
+    """A line on standard output or error; `env` is the running environment, or ""."""
 
     worker: int
     env: str
@@ -30,7 +30,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """`lines` more were printed or logged than forwarded; `file` has the printed ones, if known."""
+    """Number of lines printed or logged but not forwarded; `file` has the printed ones, if known."""
 
     worker: int
     lines: int

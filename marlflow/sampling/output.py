@@ -1,6 +1,6 @@
-"""Forward what environments print and log in worker processes to the driver.
+"""Forward what environments print and log in worker processes to the driver, rate-limited.
 
-Text still goes to its original stream; forwarding is rate-limited. Output of C code is not captured.
+Text still goes to its original stream. Output of C code is not captured.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ BURST = 20
 EVERY_S = 10.0
 """Seconds after which one more line is forwarded."""
 # Characters of one line.
-_LONGEST = 2_000
+_MAX_LINE_CHARS = 2_000
 # Buffered writes before the original stream is written to.
-_MOST_WAITING = 400
+_MAX_BUFFERED = 400
 _FLUSHED_EVERY_S = 0.5
-_OF_RAY = "ray"
+_RAY_LOGGER = "ray"
 
 
 class LineLimit:
-    """Rate limit: passes `burst` lines at once and one more per `every_s` seconds; `left_out` counts the others."""
+    """Rate limit: passes `burst` lines at once, then one per `every_s` seconds; `left_out` counts the others."""
 
     def __init__(self, burst: int, every_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._burst, self._every_s, self._clock_s = burst, every_s, clock_s
-        self._room, self._at_s, self._closed_until_s = float(burst), clock_s(), -math.inf
+        self._burst = burst
+        self._every_s = every_s
+        self._clock_s = clock_s
+        self._tokens = float(burst)
+        self._at_s = clock_s()
+        self._closed_until_s = -math.inf
         self.left_out = 0
 
     @property
@@ -46,11 +50,11 @@ class LineLimit:
     def allows(self) -> bool:
         """Return whether the next line may pass."""
         now_s = self._clock_s()
-        room = min(self._burst, self._room + (now_s - self._at_s) / self._every_s)
-        self._at_s, passes = now_s, room >= 1
-        self._room = room - 1 if passes else room
-        if self._room < 1:
-            self._closed_until_s = now_s + (1 - self._room) * self._every_s
+        tokens = min(self._burst, self._tokens + (now_s - self._at_s) / self._every_s)
+        self._at_s, passes = now_s, tokens >= 1
+        self._tokens = tokens - 1 if passes else tokens
+        if self._tokens < 1:
+            self._closed_until_s = now_s + (1 - self._tokens) * self._every_s
         self.left_out += not passes
         return passes
 
@@ -61,7 +65,7 @@ class LineLimit:
 
 
 class OutputCapture:
-    """Captures the output of worker `worker`, whose environments `watchdog` knows, for `send`."""
+    """Captures the output of a worker whose environments `watchdog` knows, and passes it to `send`."""
 
     def __init__(
         self,
@@ -70,23 +74,25 @@ class OutputCapture:
         send: Callable[[News], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._worker, self._watchdog, self._send = worker, watchdog, send
+        self._worker = worker
+        self._watchdog = watchdog
+        self._send = send
         # Separate limits, so that prints at every step do not displace a warning.
         self._output, self._errors, self._log = (LineLimit(BURST, EVERY_S, clock_s) for _ in range(3))
 
     def install(self, level: int) -> None:
-        """Capture sys.stdout and sys.stderr from now on, and log records of `level` and above."""
-        old = (sys.stdout, sys.stderr)
-        sys.stdout = _Watched(sys.stdout, self._output, self.printed)
-        sys.stderr = _Watched(sys.stderr, self._errors, self.printed)
+        """Capture sys.stdout and sys.stderr, and log records of `level` and above."""
+        originals = (sys.stdout, sys.stderr)
+        sys.stdout = _ForwardingStream(sys.stdout, self._output, self.printed)
+        sys.stderr = _ForwardingStream(sys.stderr, self._errors, self.printed)
         ours = (sys.stdout, sys.stderr)
-        threading.Thread(target=_flush_again_and_again, args=ours, name="marlflow-output", daemon=True).start()
+        threading.Thread(target=_flush_periodically, args=ours, name="marlflow-output", daemon=True).start()
         root = logging.getLogger()
         # If an environment's module called logging.basicConfig, its records would be forwarded twice.
-        for handler in [handler for handler in root.handlers if getattr(handler, "stream", None) in old]:
+        for handler in [handler for handler in root.handlers if getattr(handler, "stream", None) in originals]:
             root.removeHandler(handler)
         root.setLevel(level)
-        root.addHandler(_Forward(self))
+        root.addHandler(_ForwardingHandler(self))
 
     def printed(self, text: str) -> None:
         """Forward a printed line."""
@@ -95,41 +101,41 @@ class OutputCapture:
             self._send(Printed(self._worker, self._watchdog.env(), text))
 
     def logged(self, record: logging.LogRecord, text: str) -> None:
-        """Forward a log record with its formatted `text`."""
+        """Forward a log record, formatted as `text`."""
         if self._log.allows():
             self.tell_left_out()
             self._send(Logged(self._worker, self._watchdog.env(), record.name, record.levelno, text))
 
     def tell_left_out(self) -> None:
-        """Report the number of lines left out since the last report."""
+        """Report the lines left out since the last report."""
         if count := sum(limit.take_left_out() for limit in (self._output, self._errors, self._log)):
             self._send(LeftOut(self._worker, count, _file_of_output()))
 
 
 # Ray flushes its streams at every write, which would cost more than everything else here.
-class _Watched:
-    """A text stream that forwards each complete line and writes to the original stream in larger pieces."""
-
+class _ForwardingStream:
     def __init__(self, stream: Any, limit: LineLimit, tell: Callable[[str], None]) -> None:
-        self._stream, self._limit, self._tell = stream, limit, tell
+        self._stream = stream
+        self._limit = limit
+        self._tell = tell
         self._lock = threading.RLock()
-        self._waiting: list[str] = []
-        # Index in `_waiting` at which the unfinished line begins.
+        self._buffered: list[str] = []
+        # Index in `_buffered` at which the unfinished line begins.
         self._line_at = 0
         # The part of the unfinished line that was written out already.
-        self._begun = ""
+        self._line_start = ""
 
     def write(self, text: str) -> int:
-        waiting = self._waiting
-        waiting.append(text)
+        buffered = self._buffered
+        buffered.append(text)
         if text[-1:] == "\n" and self._limit.is_closed:
             # Fast path for an environment that prints at every step: count lines without joining them.
             self._limit.left_out += text.count("\n")
-            self._line_at, self._begun = len(waiting), ""
+            self._line_at, self._line_start = len(buffered), ""
         elif "\n" in text:
             with self._lock:
-                self._pass_on()
-        if len(waiting) > _MOST_WAITING:
+                self._forward_lines()
+        if len(buffered) > _MAX_BUFFERED:
             with self._lock:
                 self._write_out()
         return len(text)
@@ -143,22 +149,22 @@ class _Watched:
             self._write_out()
             self._stream.flush()
 
-    def _pass_on(self) -> None:
-        count = len(self._waiting)
-        *lines, self._begun = (self._begun + "".join(self._waiting[self._line_at : count])).split("\n")
+    def _forward_lines(self) -> None:
+        count = len(self._buffered)
+        *lines, self._line_start = (self._line_start + "".join(self._buffered[self._line_at : count])).split("\n")
         self._line_at = count
         for line in lines:
             if self._limit.allows():
                 # A progress bar rewrites its line with carriage returns; forward its last state only.
-                self._tell(line.rstrip("\r").rpartition("\r")[2].rstrip()[:_LONGEST])
+                self._tell(line.rstrip("\r").rpartition("\r")[2].rstrip()[:_MAX_LINE_CHARS])
 
     def _write_out(self) -> None:
-        count = len(self._waiting)
+        count = len(self._buffered)
         # Bounds the memory of a line that never ends.
-        self._begun = (self._begun + "".join(self._waiting[self._line_at : count]))[-_LONGEST:]
-        text = "".join(self._waiting[:count])
+        self._line_start = (self._line_start + "".join(self._buffered[self._line_at : count]))[-_MAX_LINE_CHARS:]
+        text = "".join(self._buffered[:count])
         # Not clear(): another thread may have appended since.
-        del self._waiting[:count]
+        del self._buffered[:count]
         self._line_at = 0
         if text:
             self._stream.write(text)
@@ -167,23 +173,23 @@ class _Watched:
         return getattr(self._stream, name)
 
 
-class _Forward(logging.Handler):
+class _ForwardingHandler(logging.Handler):
     def __init__(self, capture: OutputCapture) -> None:
         super().__init__()
         self._capture = capture
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.partition(".")[0] == _OF_RAY:
+        if record.name.partition(".")[0] == _RAY_LOGGER:
             return
         try:
-            text = self.format(record)[:_LONGEST]
+            text = self.format(record)[:_MAX_LINE_CHARS]
         except Exception:  # noqa: BLE001  logging's own way to say that a message and its arguments do not fit
             self.handleError(record)
             return
         self._capture.logged(record, text)
 
 
-def _flush_again_and_again(output: _Watched, errors: _Watched) -> None:
+def _flush_periodically(output: _ForwardingStream, errors: _ForwardingStream) -> None:
     pause = threading.Event()
     while not pause.wait(_FLUSHED_EVERY_S) and sys.stdout is output:
         output.flush()

@@ -1,6 +1,6 @@
 """Collects in phases for meta-learning: policies adapt between phases, each environment to its own task.
 
-No episode spans two collects, and every collect starts from published weights.
+No episode spans two phases, and every collect starts from published weights.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling.receipts import PolicyReceipt
 
 
-def adapting(actors: Iterable[Actor]) -> list[AdaptingActor]:
+def adapting_actors(actors: Iterable[Actor]) -> list[AdaptingActor]:
     """Return the actors that adapt."""
     return [actor for actor in actors if isinstance(actor, AdaptingActor)]
 
 
 def phase_ticks(ticks: int, actors: Sequence[AdaptingActor]) -> list[int]:
-    """Return the env steps of each phase, by the most inner steps of an actor."""
+    """Return the env steps of each phase, for the most inner steps of an actor."""
     phases = 1 + max(actor.inner_steps for actor in actors)
     return [ticks // phases + (phase < ticks % phases) for phase in range(phases)]
 
 
-def joined(
+def concat_phases(
     phases: Sequence[Mapping[str, tuple[PolicyReceipt, Batch]]],
 ) -> dict[str, tuple[PolicyReceipt, Batch]]:
     """Concatenate each policy's receipts and batches over all phases."""
-    return {policy: _joined([phase[policy] for phase in phases]) for policy in phases[0]}
+    return {policy: _concat([phase[policy] for phase in phases]) for policy in phases[0]}
 
 
-def _joined(results: Sequence[tuple[PolicyReceipt, Batch]]) -> tuple[PolicyReceipt, Batch]:
+def _concat(results: Sequence[tuple[PolicyReceipt, Batch]]) -> tuple[PolicyReceipt, Batch]:
     receipts = [receipt for receipt, _ in results]
     receipt = replace(
         receipts[-1],
         rows=sum(part.rows for part in receipts),
         rows_carried=sum(part.rows_carried for part in receipts),
         reward_unattributed=sum(part.reward_unattributed for part in receipts),
-        stage_times=tuple(_joined_times(times) for times in zip(*(part.stage_times for part in receipts), strict=True)),
+        stage_times=tuple(_sum_times(times) for times in zip(*(part.stage_times for part in receipts), strict=True)),
     )
     batches = [batch for _, batch in results]
     whole = Batch.concat(batches)
     return receipt, type(batches[0])(whole.columns, whole.segments)
 
 
-def _joined_times(times: Sequence[StageTimes]) -> StageTimes:
+def _sum_times(times: Sequence[StageTimes]) -> StageTimes:
     began_s = times[0].began_s
     busy_s = sum(span.ended_s - span.began_s for span in times)
     return StageTimes(began_s, began_s + busy_s, sum(span.rows for span in times))

@@ -1,4 +1,4 @@
-"""One entry of the table of weights in one worker: its actor, and the lanes waiting for an action."""
+"""A worker's actor for one entry of the table of weights, and the lanes waiting for its action."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ from marlflow.sampling.step_buffer import StepBuffer
 
 
 class PolicySlots:
-    """An entry of the table of weights (`policy`, or a frozen version's id) and its lanes in one worker.
-
-    `actor` acts for the pending `lanes`, whose observations are in `seen`: `obs`, `action_mask`, `state`. `buffer` is
-    None if rows are not recorded. `lanes_of_worker` is the number of all lanes; `state` is the global state's space.
-    `where`, and as a list `positions`, index the pending lanes among all deciding lanes; `rows` are their rows in
-    `buffer`.
-    """
+    """The actor of `policy` (a policy or a frozen version's id) and its pending lanes."""
 
     def __init__(
         self,
@@ -36,11 +30,15 @@ class PolicySlots:
         recorded: bool,
         state: gym_spaces.Box | None = None,
     ) -> None:
-        self.policy, self.actor, self.spaces = policy, actor, spaces
+        self.policy = policy
+        self.actor = actor
+        self.spaces = spaces
         # Older than any published version.
         self.version = -1
+        # The pending lanes, and their rows in `buffer`.
         self.lanes: Array = np.empty(0, np.int64)
         self.rows: Array = np.empty(0, np.int64)
+        # The positions of the pending lanes among all deciding lanes, as an array and as a list.
         self.where: Array = np.empty(0, np.int64)
         self.positions: list[int] = []
         self._state, self.sees_state = state, state is not None
@@ -55,6 +53,7 @@ class PolicySlots:
             columns["action_mask"] = ((spaces.num_actions,), np.dtype(bool))
         if state is not None:
             columns["state"] = (state.shape, np.dtype(state.dtype))
+        # The pending lanes' observations.
         self.seen: dict[str, Array] = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in columns.items()}
         self.memory: Memory | None = None
         if isinstance(actor, RecurrentActor):
@@ -63,18 +62,18 @@ class PolicySlots:
         self.buffer = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
 
     def unrecorded(self, lanes: int) -> PolicySlots:
-        """Return slots of the same entry with the same actor, for `lanes` other lanes, without recording."""
+        """Return slots with the same actor for `lanes` other lanes, without recording."""
         return PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state)
 
-    def decides(self, where: Array, deciding: Array, row_of: Array) -> None:
-        """Set the pending lanes: `deciding` [N] at `where`; `row_of` [lanes] has each lane's row."""
+    def set_pending(self, where: Array, deciding: Array, row_of: Array) -> None:
+        """Set the pending lanes to `deciding[where]`; `row_of` [lanes] has each lane's row."""
         self.where = where
         self.positions = where.tolist()
         self.lanes = deciding[where]
         self.rows = row_of[self.lanes]
 
-    def show(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
-        """Store the pending lanes' observations, copied because environments may reuse arrays.
+    def set_observations(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
+        """Copy the pending lanes' observations, because environments may reuse arrays.
 
         Raises ObservationOutside if one does not fit its space.
         """
@@ -87,18 +86,18 @@ class PolicySlots:
             self.seen["state"] = state
 
     def load(self, weights: Weights, with_critic: bool) -> None:
-        """Load `weights` into the actor; `with_critic`: the critic's parameters follow the actor's."""
+        """Load published weights into the actor (weight synchronization); `with_critic`: they end with the critic's."""
         if isinstance(self.actor, WeightedActor):
             # A worker never evaluates the critic, so its part is cut off.
             self.actor.load_flat(weights.flat[: len(self.actor.flat())] if with_critic else weights.flat)
         self.version = weights.version
 
     def stack(self, observations: Sequence[Any]) -> Array:
-        """Encode observations as rows of the `obs` column, [N, *obs_shape]."""
+        """Encode observations as rows of `obs`, [N, *obs_shape]."""
         return self._encoder.stack(observations) if observations else self.seen["obs"][:0]
 
     def stack_masks(self, masks: Sequence[Array | None]) -> Array:
-        """Encode masks as rows of the `action_mask` column, bool [N, A]; None becomes all legal."""
+        """Encode masks as bool [N, A]; None becomes all legal."""
         shape = (self.spaces.num_actions,)
         # Fast path: one conversion for all masks.
         if all(type(mask) is np.ndarray and mask.shape == shape for mask in masks):
@@ -112,7 +111,7 @@ class PolicySlots:
         return legal
 
     def choices(self, action: Array) -> list[Any]:
-        """Return the rows of the `action` column as `action_space.sample()` would."""
+        """Convert `action` rows to what `action_space.sample()` would return."""
         if self._discrete:
             try:
                 return [self._discrete[number] for number in action.tolist()]
@@ -133,7 +132,6 @@ _MOST_NUMBERS = 4096
 
 
 def _numbers(space: gym_spaces.Space[Any]) -> dict[int, Any]:
-    """Return the actions of a Discrete space, made once because numpy scalars are slow to make."""
     if not isinstance(space, gym_spaces.Discrete) or space.n > _MOST_NUMBERS:
         return {}
     return dict(enumerate(np.arange(space.start, space.start + space.n, dtype=space.dtype)))

@@ -1,6 +1,6 @@
-"""The population of frozen policy versions; a matchmaker decides which are frozen and forgotten.
+"""The population of frozen policy versions, for self-play.
 
-Freezing keeps published weights, which never change: no learner is called and nothing is copied.
+Freezing keeps published weights, which never change, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from marlflow.sampling.protocol import FrozenPolicy
 
 @dataclass(frozen=True, slots=True)
 class PopulationChange:
-    """A matchmaker's change of the population before the next round.
+    """A matchmaker's change before the next round: new ids to `freeze` by policy, entries to `forget`.
 
-    `freeze` maps new ids, each used once in a run, to policies; `forget` has frozen entries to remove.
+    Each id is used once in a run.
 
     >>> PopulationChange(freeze={"main@3": "main"}, forget=["main@1"])
     PopulationChange(freeze={'main@3': 'main'}, forget=['main@1'])
@@ -35,7 +35,7 @@ class PopulationMatchmaker(Protocol):
     """A matchmaker that also freezes versions of policies."""
 
     def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
-        """Return what to freeze and forget, given learning policies' versions and agent steps sampled."""
+        """Return what to freeze and forget, given learning policies' versions and sampled agent steps."""
         ...
 
 
@@ -51,7 +51,7 @@ class Population:
 
     @property
     def fits(self) -> dict[str, Collection[str]]:
-        """The agents that each policy and each frozen entry can play."""
+        """The agents that each policy and frozen entry can play."""
         return {**self._fits, **{entry: self._fits[frozen.policy] for entry, frozen in self._frozen.items()}}
 
     @property
@@ -59,13 +59,13 @@ class Population:
         """All frozen entries in use."""
         return {**self._frozen, **self._leaving}
 
-    def seated(self, matchups: Iterable[Mapping[str, str]]) -> dict[str, FrozenPolicy]:
+    def frozen_in(self, matchups: Iterable[Mapping[str, str]]) -> dict[str, FrozenPolicy]:
         """Return the frozen entries in `matchups`."""
         names = dict.fromkeys(name for matchup in matchups for name in matchup.values())
         return {name: self._frozen[name] for name in names if name in self._frozen}
 
-    def leave(self, running: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
-        """Return the entries to forget; an entry that `running` does not use is returned a last time."""
+    def take_leaving(self, running: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
+        """Return the entries to forget; one that `running` does not use is returned a last time."""
         forget = tuple(self._leaving)
         seated = {name for matchup in running for name in matchup.values()}
         # This request is the last to name the others: no episode uses them any more.
@@ -73,7 +73,7 @@ class Population:
         return forget
 
     def problems(self, change: Any, published: Collection[str]) -> Iterator[str]:
-        """Yield reasons why a change cannot be applied."""
+        """Yield why a change cannot be applied."""
         if not isinstance(change, PopulationChange):
             yield f"it gave {change!r}, not a PopulationChange"
             return
@@ -83,14 +83,14 @@ class Population:
             elif entry in self._used:
                 yield f"it froze policy {policy!r} as {entry!r}, and there was such an entry before: use an id once"
             if policy not in self._fits:
-                there_are = meant(str(policy), self._fits, "the policies are")
-                yield f"it froze policy {policy!r}, and there is no such policy{there_are}"
+                known = meant(str(policy), self._fits, "the policies are")
+                yield f"it froze policy {policy!r}, and there is no such policy{known}"
             elif policy not in published:
                 yield f"it froze policy {policy!r}, which learns nothing, so it never changes; seat it as it is"
         for entry in change.forget:
             if entry not in self._frozen:
-                there_are = meant(str(entry), self._frozen, "there are")
-                yield f"it forgot {entry!r}, and there is no such frozen entry{there_are}"
+                known = meant(str(entry), self._frozen, "there are")
+                yield f"it forgot {entry!r}, and there is no such frozen entry{known}"
 
     def apply(
         self, change: PopulationChange, weights: Mapping[str, Weights], schedules: Mapping[str, Mapping[str, float]]
@@ -103,7 +103,7 @@ class Population:
         self._used.update(change.freeze)
 
     def state(self) -> Tree:
-        """Return the ids of all entries; their weights are saved separately."""
+        """Return the ids of all entries, without weights."""
         return {"frozen": list(self._frozen), "leaving": list(self._leaving), "used": sorted(self._used)}
 
     def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:

@@ -1,4 +1,4 @@
-"""The interfaces of rollout workers, with their requests and results."""
+"""Interfaces of rollout workers, with their requests and results."""
 
 from __future__ import annotations
 
@@ -19,36 +19,39 @@ Matchup: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class FrozenPolicy:
-    """A frozen entry of the table of weights: `weights` of `policy` that never change.
-
-    `scheduled` has the policy's scheduled values at freezing, such as epsilon, for exploration in training.
-    """
+    """A frozen version of `policy`: weights that never change."""
 
     policy: str
     weights: Weights
     scheduled: Mapping[str, float] = field(default_factory=dict)
+    """The policy's scheduled values at freezing, such as epsilon, for exploration in training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The input of one round for every worker: weights and scheduled values by learning policy.
-
-    `matchups` has the next matchups of each environment, in order; without one it waits for the next round.
-    None: the workers use their mapping. `frozen` has the frozen entries in these matchups. The entries `forget` leave
-    the table once no running episode uses them, and are repeated until then.
-    """
+    """The input of one round for every worker."""
 
     round: int
     weights: Mapping[str, Weights]
+    """Published weights by learning policy."""
     schedules: Mapping[str, Mapping[str, float]]
+    """Scheduled values by learning policy."""
     matchups: Mapping[int, Sequence[Matchup]] | None = None
+    """Each environment's next matchups; without one it waits for the next round. None: the workers' mapping."""
     frozen: Mapping[str, FrozenPolicy] = field(default_factory=dict)
+    """The frozen entries in these matchups."""
     forget: Collection[str] = ()
+    """Entries that leave the table once no running episode uses them; repeated until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """In place of a request: workers start nothing new, and the source ends once nothing is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The receipts of one collect by every worker, and its fragments, whose rows are not opened."""
+    """The receipts and unopened fragments of one collect by every worker."""
 
     number: int
     receipts: Sequence[Receipt]
@@ -97,9 +100,8 @@ class Worker(Protocol):
     ) -> Evaluated:
         """Play evaluation episodes by number in separate environments; training state is unchanged.
 
-        Seeds depend on the run's seed and the episode's number alone. `matchups` has one per episode and may use
-        entries of the table and of `frozen`. Results are in order, without episodes that an environment broke, which
-        are faults.
+        Seeds depend only on the run's seed and the episode's number. `matchups` has one per episode. Results are in
+        order, without broken episodes, which are faults.
         """
         ...
 
@@ -115,9 +117,9 @@ class Worker(Protocol):
     ) -> ResumeReport:
         """Resume a new worker from the `state` of its environments, which several workers may have saved.
 
-        Running episodes are replayed, using the entries `frozen`. Episodes longer than `replay_max_env_steps` or than
-        the history restart from their seed; if a replay differs, the next episode begins instead. Raises
-        CheckpointUnusable if agents or policies differ.
+        Running episodes are replayed, unless longer than `replay_max_env_steps` or the history: these restart from
+        their seed. If a replay differs, the next episode begins. Raises CheckpointUnusable if agents or policies
+        differ.
         """
         ...
 
@@ -129,7 +131,7 @@ class Worker(Protocol):
 class RowWriter(Protocol):
     """Writes collected rows, for example to an offline dataset.
 
-    Rows stay in memory until written. `write_full` and `finish` raise OSError if the disk fails; the next call retries.
+    `write_full` and `finish` raise OSError if the disk fails; the next call retries.
     """
 
     @property
@@ -144,7 +146,7 @@ class RowWriter(Protocol):
 
     @property
     def finished(self) -> dict[str, dict[str, int]]:
-        """Number of files by this worker over all resumes: {policy: {worker: number of files}}."""
+        """Number of files over all resumes: {policy: {worker: number}}."""
         ...
 
     def write(self, batches: Mapping[str, Batch], env_steps: int) -> None:
@@ -166,7 +168,7 @@ class Workers(Protocol):
         round = await workers.collect(Request(round=0, weights={...}, schedules={...}))
         evaluated = await workers.evaluate(range(10), weights)
 
-    Workers in the driver's process never suspend, so `begun` runs them without an event loop.
+    Workers in the driver's process never suspend.
     """
 
     async def collect(self, request: Request) -> Round:
@@ -174,15 +176,15 @@ class Workers(Protocol):
         ...
 
     async def collect_next(self, request: Request | None) -> Round:
-        """Return the result of the first worker to finish, as a round of its own.
+        """Return the first worker's result, as a round of its own.
 
-        Idle workers start with `request`; None starts none, and `under_way` must be above 0.
+        Idle workers start with `request`; None starts none.
         """
         ...
 
     @property
     def under_way(self) -> int:
-        """Number of workers whose result is still to come from `collect_next`."""
+        """Number of workers with a running collect for `collect_next`."""
         ...
 
     async def evaluate(
@@ -195,6 +197,6 @@ class Workers(Protocol):
     ) -> Evaluated:
         """Play evaluation episodes by number, without rows or changes of training state.
 
-        `matchups` has one per episode; None uses the workers' mapping. `frozen` has the frozen entries in them.
+        `matchups` has one per episode (None: the workers' mapping).
         """
         ...

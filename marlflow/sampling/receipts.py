@@ -1,4 +1,4 @@
-"""Receipts: what a worker reports about a collect, without its rows."""
+"""Receipts: a worker's report about a collect (episode metrics, counts, times), without its rows."""
 
 from __future__ import annotations
 
@@ -11,79 +11,81 @@ from marlflow.flow import StageTimes
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
-    """A finished episode with each agent's return, including rewards that belong to no row.
-
-    `matchup` is agent to policy. `tick` is the tick of the collect at its end, to order results of several workers.
-    `fingerprint` is a hash of all observations and actions in evaluation; 0 in training.
-    """
+    """A finished episode with each agent's return, including rewards of no row."""
 
     env: int
     episode: int
     env_steps: int
     returns: Mapping[str, float]
     tick: int = 0
+    """The collect's tick at the end, to order results of several workers."""
     matchup: Mapping[str, str] = field(default_factory=dict)
+    """Agent to policy."""
     fingerprint: int = 0
+    """In evaluation, a hash of all observations and actions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failure that was recovered from; `rows_lost` agent steps, neither delivered nor trained on, were lost.
-
-    The other fields are as in EnvironmentFailed; for a process `where` names it and `user_traceback` is empty. `replay`
-    is the name of a replay buffer that was lost.
-    """
+    """A recovered failure, with fields as in EnvironmentFailed."""
 
     kind: FaultKind
     where: str
+    """The environment, or the name of the process."""
     reason: str
     user_traceback: str
+    """Empty for a process."""
     rows_lost: int
+    """Agent steps lost, neither delivered nor trained on."""
     replay: str = ""
+    """The replay buffer that was lost, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The results of evaluation episodes in order, and faults.
-
-    `was_cut`: a deadline passed first; long episodes are then more likely to be missing.
-    """
+    """Results of evaluation episodes in order, and faults."""
 
     episodes: tuple[EpisodeResult, ...]
     faults: tuple[Fault, ...] = ()
     was_cut: bool = False
+    """Whether a deadline passed first; long episodes are then more likely to be missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyReceipt:
-    """One collect of one policy: agent steps, carried ones among them, reward of no row, and times of its stages."""
+    """One policy's part of a collect."""
 
     rows: int
+    """Agent steps."""
     rows_carried: int
+    """Agent steps, among `rows`, whose action was taken in an earlier collect."""
     reward_unattributed: float
+    """Reward that belongs to no row."""
     version: int
     stage_times: tuple[StageTimes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One collect of one worker.
-
-    `agent_steps` includes unrecorded policies, `policies` does not. `agents_vanished` left without
-    termination or truncation. `next_episodes` has each environment's first episode that has not begun. `env_s`,
-    `policy_s` and `bookkeeping_s` divide the collect's seconds among environments, actors and the worker.
-    `next_fragments` has the number of recorded fragments read, by offline policy and environment.
-    """
+    """One collect of one worker."""
 
     worker: int
     env_steps: int
     agent_steps: int
+    """Of all policies, recorded or not."""
     episodes: tuple[EpisodeResult, ...]
     policies: Mapping[str, PolicyReceipt]
+    """Recorded policies only."""
     agents_vanished: int
+    """Number of agents that left without termination or truncation."""
     env_s: float
+    """Seconds in environments."""
     policy_s: float
+    """Seconds in actors."""
     bookkeeping_s: float
+    """The other seconds of the collect."""
     next_episodes: Mapping[int, int] = field(default_factory=dict)
+    """Each environment's first episode that has not begun."""
     faults: tuple[Fault, ...] = ()
     next_fragments: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Number of recorded fragments read, by offline policy and environment."""

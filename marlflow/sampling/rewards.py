@@ -18,7 +18,7 @@ class WrongReward(Exception):
         self.position, self.reason = position, reason
 
 
-def amounts(rewards: Sequence[Any]) -> Array:
+def reward_values(rewards: Sequence[Any]) -> Array:
     """Return `rewards` as float64 [N]; raises WrongReward for the first that is not a finite number."""
     try:
         values = np.array(rewards, np.float64)
@@ -27,11 +27,10 @@ def amounts(rewards: Sequence[Any]) -> Array:
     if values.shape == (len(rewards),) and np.isfinite(values).all():
         return values
     # One by one, to find the wrong reward or accept arrays of one number.
-    return np.array([_amount(position, reward) for position, reward in enumerate(rewards)])
+    return np.array([_reward_value(position, reward) for position, reward in enumerate(rewards)])
 
 
-def _amount(position: int, reward: Any) -> float:
-    """Convert a number or, as PettingZoo's tests allow, an array of one number."""
+def _reward_value(position: int, reward: Any) -> float:
     number = np.asarray(reward)
     if number.size != 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
         raise WrongReward(position, f"the reward is {reward!r}, not a finite number")

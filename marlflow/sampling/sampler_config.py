@@ -1,4 +1,4 @@
-"""The settings of a rollout worker."""
+"""The settings of a rollout worker, and the spaces of its policies."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
+from marlflow.env import EnvAdapter
 from marlflow.sampling.lanes import PolicyOf
 from marlflow.sampling.mapping import ByRules, Rule
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
-    """The environments and policies of a rollout worker, and the policies whose rows it returns.
+    """The environments and policies of a rollout worker.
 
     worker = RolloutWorker(SamplerConfig(make_env, env_indices=range(8), mapping={"a": "prey"}, seed=0), actors)
     """
@@ -57,7 +59,33 @@ class SamplerConfig:
 
     @property
     def policy_of(self) -> PolicyOf:
-        """Maps an agent to its policy; without a mapping, every agent to None."""
+        """Maps an agent to its policy; without a mapping, to None."""
         if self.mapping is None or isinstance(self.mapping, Mapping):
             return cast(PolicyOf, (self.mapping or {}).get)
         return self.mapping if callable(self.mapping) else ByRules(self.mapping)
+
+
+def policy_spaces(
+    adapter: EnvAdapter, policy_of_agent: Callable[[str], str | None], actors: Collection[str]
+) -> dict[str, Spaces]:
+    """Return each policy's spaces, from its agents; raises ConfigInvalid with every contradiction."""
+    by_policy: dict[str, tuple[str, Spaces]] = {}
+    # One masked agent makes the policy masked; its other agents get all-legal masks.
+    masked = {policy_of_agent(agent) for agent in adapter.agents if adapter.masked(agent)}
+    problems = []
+    for agent in adapter.agents:
+        policy = policy_of_agent(agent)
+        if policy is None or policy not in actors:
+            problem = "no policy" if policy is None else f"policy {policy!r}, which has no actor"
+            problems.append(f"agent {agent!r} is mapped to {problem}; the policies are {', '.join(actors) or 'none'}")
+            continue
+        spaces = Spaces(adapter.observation_space(agent), adapter.action_space(agent), policy in masked)
+        first, expected = by_policy.setdefault(policy, (agent, spaces))
+        if spaces != expected:
+            problems.append(
+                f"policy {policy!r} plays {first!r} ({expected.observation}, {expected.action}) and "
+                f"{agent!r} ({spaces.observation}, {spaces.action}): agents of one policy need the same spaces"
+            )
+    if problems:
+        raise ConfigInvalid(problems)
+    return {policy: spaces for policy, (_, spaces) in by_policy.items()}

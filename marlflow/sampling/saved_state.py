@@ -2,13 +2,12 @@
 
     {"agents": [name, ...] | None,                      the declared agents, or None if undeclared
      "envs": [{"env", "next_episode", "running": None | {...}}, ...],
-     "tables": {name: {"env": [N], "slot": [N], column: [N, ...], ...}, ...}}
+     "tables": {name: {"env": [N], "slot": [N], column: [N, ...], ...}, ...},
+     "recorded": {policy: {worker: number of dataset files}}}
 
-`running` is the running episode: `episode`, `seed`, `env_steps`, `matchup`, `agents` (by slot; None if declared), and
-`whole`, whether all actions were kept. Tables: `lanes` (to verify a replay), `open` (open rows), and for each policy
-`rows.<policy>` (its columns at open rows), `memory.<policy>` and `actions.<policy>` (in order of time).
-
-`recorded` counts dataset files: {policy: {worker: number}}.
+`running` has `episode`, `seed`, `env_steps`, `matchup`, `agents` (by slot; None if declared), and `whole`, whether all
+actions were kept. Tables: `lanes` (to verify a replay), `open` (open rows), and for each policy `rows.<policy>` (its
+columns at open rows), `memory.<policy>` and `actions.<policy>` (in order of time).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ StateTable: TypeAlias = Mapping[str, Array]
 
 
 class ResumeReport(NamedTuple):
-    """Running episodes that a resume abandoned (the replay differed) or restarted, and their lost agent steps."""
+    """Running episodes that a resume abandoned (the replay differed) or restarted, and lost agent steps."""
 
     episodes_abandoned: int = 0
     episodes_restarted: int = 0
@@ -47,7 +46,7 @@ def merged(states: Sequence[Tree]) -> Tree:
 
 
 def files_recorded(states: Sequence[Tree]) -> dict[str, dict[str, int]]:
-    """Return the number of dataset files by policy and worker, of all workers' states."""
+    """Return the number of dataset files by policy and worker."""
     counts: dict[str, dict[str, int]] = {}
     for state in states:
         for policy, workers in state.get("recorded", {}).items():
@@ -66,22 +65,22 @@ def share(tree: Tree, env_indices: Collection[int]) -> Tree:
     }
 
 
-def only_rows(table: StateTable, keep: Array) -> StateTable:
-    """Return the rows of a table selected by a mask or by indices."""
-    return {name: column[keep] for name, column in table.items()}
+def only_rows(table: StateTable, selection: Array) -> StateTable:
+    """Return the rows selected by a mask or indices."""
+    return {name: column[selection] for name, column in table.items()}
 
 
-def by_env(table: StateTable, numbers: Sequence[int], stride: int) -> dict[str, Array]:
-    """Convert a table by `lane` to one by `env` and `slot`; `numbers` are the worker's environments."""
+def by_env(table: StateTable, env_indices: Sequence[int], stride: int) -> dict[str, Array]:
+    """Replace the column `lane` by `env` and `slot`."""
     index, slot = np.divmod(table["lane"], stride)
     columns = {name: column for name, column in table.items() if name != "lane"}
-    return {"env": np.array(numbers, np.int64)[index], "slot": slot, **columns}
+    return {"env": np.array(env_indices, np.int64)[index], "slot": slot, **columns}
 
 
-def by_lane(table: StateTable, numbers: Sequence[int], stride: int) -> dict[str, Array]:
-    """Convert a table by `env` and `slot` to one by `lane` of the environments `numbers`."""
-    position = {number: index for index, number in enumerate(numbers)}
-    index = np.array([position[number] for number in table["env"].tolist()], np.int64)
+def by_lane(table: StateTable, env_indices: Sequence[int], stride: int) -> dict[str, Array]:
+    """Replace the columns `env` and `slot` by `lane`."""
+    position = {env_index: index for index, env_index in enumerate(env_indices)}
+    index = np.array([position[env_index] for env_index in table["env"].tolist()], np.int64)
     columns = {name: column for name, column in table.items() if name not in ("env", "slot")}
     return {"lane": index * stride + table["slot"], **columns}
 

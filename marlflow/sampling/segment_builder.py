@@ -1,7 +1,7 @@
 """Build rows and segments, crediting each reward to the agent's last action.
 
-A lane has at most one open row: its last action, whose reward accumulates until the agent acts again or ends.
-Rewards without an open row are counted apart.
+A lane's open row is its last action, whose reward accumulates until the agent acts again or ends. Rewards without an
+open row are counted apart.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
 
 
 class SegmentBuilder:
-    """The rows of all lanes, at most `capacity` per lane between two cuts.
-
-    `entry_of` [lanes] has the number of each lane's policy slots (-1: none); it changes between episodes only.
-    """
+    """The rows of all lanes, at most `capacity` per lane between two cuts."""
 
     def __init__(self, entry_of: Array, num_entries: int) -> None:
         lanes = len(entry_of)
+        # Each lane's policy slots by number (-1: none), [lanes]; it changes between episodes only.
         self._entry_of = entry_of
         self._open = np.zeros(lanes, bool)
         # The cell of the open row; without one, the cell of the next.
@@ -35,17 +33,17 @@ class SegmentBuilder:
         # Whether the row in cell 0 was opened in the previous fragment.
         self._carried = np.zeros(lanes, bool)
         self._carried_version = np.zeros(lanes, np.int64)
-        self._gained = np.zeros(lanes, np.float64)
+        self._open_reward = np.zeros(lanes, np.float64)
         # The extra last element collects rewards of lanes without a policy, whose number is -1.
         self._unattributed = np.zeros(num_entries + 1, np.float64)
         self._reward: Array = np.zeros((lanes, 0), np.float64)
         self._t_env: Array = np.zeros((lanes, 0), np.int32)
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
         self._flat: tuple[Array, ...] = ()
-        self._ended: dict[str, list[_Ended]] = {}
+        self._ended: dict[str, list[_EndedSegment]] = {}
 
     def renumber(self, num_entries: int) -> None:
-        """Follow a table that now has `num_entries` entries, after a cut."""
+        """Resize for a table of `num_entries` entries, after a cut."""
         self._unattributed = np.zeros(num_entries + 1, np.float64)
 
     def widen(self, capacity: int) -> None:
@@ -58,56 +56,53 @@ class SegmentBuilder:
             # Flat views: numpy writes with one index array several times as fast as with two.
             self._flat = tuple(column.reshape(-1) for column in (self._reward, self._t_env, self._t_agent))
 
-    def decided(self, lanes: Array, t_env: Array, t_agent: Array) -> Array:
-        """Complete the open rows of `lanes`, open their next ones, and return the cells of these."""
+    def open_next(self, lanes: Array, t_env: Array, t_agent: Array) -> Array:
+        """Complete the open rows of `lanes`, open their next ones, and return their cells."""
         flat_reward, flat_t_env, flat_t_agent = self._flat
         was_open = self._open[lanes]
         cell = self._cell[lanes]
-        gained = self._gained[lanes]
+        open_reward = self._open_reward[lanes]
         at = lanes * self._reward.shape[1] + cell
-        flat_reward[at] = gained
+        flat_reward[at] = open_reward
         if not was_open.all():
             # Rewards without an open row, such as before an agent's first action.
-            self._belongs_to_no_row(lanes, np.where(was_open, 0.0, gained))
+            self._add_unattributed(lanes, np.where(was_open, 0.0, open_reward))
             self._open[lanes] = True
         at += was_open
         cell += was_open
-        self._gained[lanes] = 0.0
+        self._open_reward[lanes] = 0.0
         self._cell[lanes] = cell
         flat_t_env[at] = t_env
         flat_t_agent[at] = t_agent
         return cell
 
-    def received(self, lanes: Array, rewards: Array) -> None:
+    def add_rewards(self, lanes: Array, rewards: Array) -> None:
         """Add rewards to the open rows; a lane may occur several times."""
-        np.add.at(self._gained, lanes, rewards)
+        np.add.at(self._open_reward, lanes, rewards)
 
-    def received_late(self, lanes: Array, rewards: Array) -> None:
+    def add_late_rewards(self, lanes: Array, rewards: Array) -> None:
         """Add rewards received after the agents' ends."""
-        self._belongs_to_no_row(lanes, rewards)
+        self._add_unattributed(lanes, rewards)
 
-    def _belongs_to_no_row(self, lanes: Array, rewards: Array) -> None:
+    def _add_unattributed(self, lanes: Array, rewards: Array) -> None:
         np.add.at(self._unattributed, self._entry_of[lanes], rewards)
 
-    def ended(self, lane: int, ending: AgentEnd, episode: int, slots: PolicySlots, state: Array | None) -> None:
-        """End the trajectory of `lane`, with the global `state` if used.
-
-        Raises ObservationOutside if the final observation does not fit its space.
-        """
+    def end_segment(self, lane: int, ending: AgentEnd, episode: int, slots: PolicySlots, state: Array | None) -> None:
+        """End a lane's trajectory; raises ObservationOutside if the final observation does not fit its space."""
         if not self._open[lane]:
             # The agent never acted.
             return
         cell, start = int(self._cell[lane]), int(self._start[lane])
         bootstrap = self._bootstrap(lane, cell, ending, slots, state)
-        self._reward[lane, cell] = self._gained[lane]
-        self._gained[lane] = 0.0
+        self._reward[lane, cell] = self._open_reward[lane]
+        self._open_reward[lane] = 0.0
         self._open[lane] = False
         self._cell[lane] = self._start[lane] = cell + 1
         if slots.buffer is None:
             return
         carried = start == 0 and bool(self._carried[lane])
-        place = (slots.buffer.row(lane), start, cell + 1)
-        ended = _Ended((*place, ending.terminated, ending.truncated, carried, episode), lane, bootstrap)
+        position = (slots.buffer.row(lane), start, cell + 1)
+        ended = _EndedSegment((*position, ending.terminated, ending.truncated, carried, episode), lane, bootstrap)
         self._ended.setdefault(slots.policy, []).append(ended)
 
     def _bootstrap(
@@ -129,15 +124,15 @@ class SegmentBuilder:
             seen["state"] = state.copy()
         return seen
 
-    def over(self, lanes: slice) -> None:
+    def end_episode(self, lanes: slice) -> None:
         """End an episode: rewards since the agents' ends belong to no row."""
-        gained = self._gained[lanes]
-        if gained.any():
-            np.add.at(self._unattributed, self._entry_of[lanes], gained)
-            gained[:] = 0.0
+        open_reward = self._open_reward[lanes]
+        if open_reward.any():
+            np.add.at(self._unattributed, self._entry_of[lanes], open_reward)
+            open_reward[:] = 0.0
 
     def discard(self, lanes: slice, episode: int, policy_slots: Sequence[PolicySlots]) -> int:
-        """Discard the rows of a broken episode; return how many of them were recorded."""
+        """Discard the rows of a broken episode; return how many were recorded."""
         lost = 0
         for number, slots in enumerate(policy_slots):
             if slots.buffer is None:
@@ -158,7 +153,7 @@ class SegmentBuilder:
         self._start[lanes] = self._cell[lanes]
         self._open[lanes] = False
         self._carried[lanes] &= self._start[lanes] > 0
-        self._gained[lanes] = 0.0
+        self._open_reward[lanes] = 0.0
         return lost
 
     def cut(self, policy_slots: Sequence[PolicySlots], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
@@ -168,10 +163,10 @@ class SegmentBuilder:
         """
         for slots in policy_slots:
             self._complete(slots.lanes)
-        # As in `decided`: rewards without an open row.
+        # As in `open_next`: rewards without an open row.
         idle = np.flatnonzero(~self._open)
-        self._belongs_to_no_row(idle, self._gained[idle])
-        self._gained[idle] = 0.0
+        self._add_unattributed(idle, self._open_reward[idle])
+        self._open_reward[idle] = 0.0
         cuts = {
             slots.policy: self._cut(number, slots, slots.buffer, episodes)
             for number, slots in enumerate(policy_slots)
@@ -183,8 +178,8 @@ class SegmentBuilder:
 
     def _complete(self, pending: Array) -> None:
         lanes = pending[self._open[pending]]
-        self._reward[lanes, self._cell[lanes]] = self._gained[lanes]
-        self._gained[lanes] = 0.0
+        self._reward[lanes, self._cell[lanes]] = self._open_reward[lanes]
+        self._open_reward[lanes] = 0.0
         self._open[lanes] = False
         self._cell[lanes] += 1
 
@@ -226,16 +221,16 @@ class SegmentBuilder:
         lanes = lanes[row]
         start, stop = self._start[lanes], self._cell[lanes]
         # Position of each row's pending observation; -1 for a lane with an open row, which waits for its next turn.
-        sees = np.full(buffer.rows, -1)
-        sees[slots.rows] = np.arange(len(slots.rows))
-        sees = sees[row]
-        open_rows = sees < 0
+        pending_of_row = np.full(buffer.rows, -1)
+        pending_of_row[slots.rows] = np.arange(len(slots.rows))
+        pending_of_row = pending_of_row[row]
+        has_open_row = pending_of_row < 0
         bootstrap = {}
         now = slots.seen if slots.memory is None else {**slots.seen, "memory": slots.memory.recall(slots.lanes)}
         for name, seen in now.items():
             bootstrap[name] = column = np.empty((len(row), *seen.shape[1:]), seen.dtype)
-            column[~open_rows] = seen[sees[~open_rows]]
-            column[open_rows] = buffer.data[name][row[open_rows], stop[open_rows]]
+            column[~has_open_row] = seen[pending_of_row[~has_open_row]]
+            column[has_open_row] = buffer.data[name][row[has_open_row], stop[has_open_row]]
         never = np.zeros(len(row), bool)
         carried = self._carried[lanes] & (start == 0)
         return Segments(row, start, stop, never, never, carried, episodes[lanes], bootstrap)
@@ -261,27 +256,27 @@ class SegmentBuilder:
         self._start[:] = 0
 
     def open_rows(self) -> dict[str, Array]:
-        """Return the open rows after a `cut`, by `lane`, without the policies' columns."""
+        """Return the open rows after a `cut`, by `lane`, without observations and actions."""
         lanes = np.flatnonzero(self._open)
         return {
             "lane": lanes,
-            "gained": self._gained[lanes],
+            "gained": self._open_reward[lanes],
             "t_env": self._t_env[lanes, 0],
             "t_agent": self._t_agent[lanes, 0],
             "version": self._carried_version[lanes],
         }
 
     def seen_in_open_rows(self, number: int, buffer: StepBuffer) -> dict[str, Array]:
-        """Return the columns of entry `number` at its open rows, by `lane`."""
+        """Return entry `number`'s columns at its open rows, by `lane`."""
         row, lanes = self._open_of(number, buffer)
         row, lanes = row[np.argsort(lanes)], np.sort(lanes)
         return {"lane": lanes, **{name: column[row, 0] for name, column in buffer.data.items()}}
 
     def reopen(self, rows: Mapping[str, Array]) -> None:
-        """Restore open rows before anything is recorded."""
+        """Restore open rows, before any recording."""
         lanes = rows["lane"]
         self._open[lanes] = self._carried[lanes] = True
-        self._gained[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
+        self._open_reward[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
         self._t_env[lanes, 0], self._t_agent[lanes, 0] = rows["t_env"], rows["t_agent"]
 
     def _open_of(self, number: int, buffer: StepBuffer) -> tuple[Array, Array]:
@@ -297,15 +292,15 @@ _BOOTSTRAPS = {
 }
 
 
-class _Ended(NamedTuple):
-    """An ended segment of `lane`: `values` are the first fields of Segments."""
+class _EndedSegment(NamedTuple):
+    """An ended segment: `values` are the first fields of Segments."""
 
     values: tuple[int, int, int, bool, bool, bool, int]
     lane: int
     bootstrap: dict[str, Array]
 
 
-def _stacked(ended: Sequence[_Ended], like: Segments) -> Segments:
+def _stacked(ended: Sequence[_EndedSegment], like: Segments) -> Segments:
     values = zip(*(segment.values for segment in ended), strict=True)
     return Segments.of(
         [np.array(column, kind.dtype) for column, kind in zip(values, like[:7], strict=True)],

@@ -1,4 +1,4 @@
-"""The rollout buffer of one policy: preallocated columns, written by fancy index and cut into batches."""
+"""The rollout buffer of one policy: preallocated columns, cut into batches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from marlflow.base.batch import Array
 
 
 class Segments(NamedTuple):
-    """Segments of one policy: `row` in the columns, cells `start` to `stop` (exclusive); [S] each.
+    """One policy's segments: `row` in the columns, cells `start` to `stop` (exclusive); [S] each.
 
-    `bootstrap` has observation and memory after the last row, by column name.
+    `bootstrap` has observation and memory after the last row, by column.
     """
 
     row: Array
@@ -27,12 +27,12 @@ class Segments(NamedTuple):
 
     @staticmethod
     def of(columns: Iterable[Array], bootstrap: Mapping[str, Array]) -> Segments:
-        """Return segments of their first seven columns and bootstrap."""
+        """Build segments from their first seven columns and bootstrap."""
         row, start, stop, terminated, truncated, carried, episode = columns
         return Segments(row, start, stop, terminated, truncated, carried, episode, bootstrap)
 
     def take(self, order: Array) -> Segments:
-        """Return the segments at the indices `order`."""
+        """Select segments by index."""
         return Segments.of(
             [column[order] for column in self[:7]],
             {name: column[order] for name, column in self.bootstrap.items()},
@@ -48,11 +48,7 @@ class Segments(NamedTuple):
 
 
 class StepBuffer:
-    """Observations and actions, [rows, capacity, ...] each; one row per lane of the policy.
-
-    `seen` has shape and dtype by column: `obs`, `action_mask`, `state`, and for recurrent policies `memory` and
-    `memory_version`.
-    """
+    """Observations and actions of one policy, [rows, capacity, ...] each; one row per lane."""
 
     def __init__(
         self,
@@ -72,7 +68,7 @@ class StepBuffer:
         return np.fromiter(self._row_of, np.int64, len(self._row_of))
 
     def row(self, lane: int) -> int:
-        """Return the row of `lane`; allocate one for a new lane."""
+        """Return the row of `lane`, allocated if new."""
         row = self._row_of.setdefault(lane, len(self._row_of))
         if row >= self.rows:
             # Doubling keeps the cost of growth linear in the number of lanes.
@@ -80,7 +76,7 @@ class StepBuffer:
         return row
 
     def widen(self, capacity: int) -> None:
-        """Grow to `capacity` cells per row, keeping the content."""
+        """Grow to `capacity` cells per row."""
         if capacity > self.capacity:
             self._resize(self.rows, capacity)
 

@@ -1,7 +1,6 @@
 """Step all environments of a worker together: one call per actor and tick, for its lanes in all environments.
 
-A tick costs a fixed number of vector operations plus the environments' steps; work per agent is done only when agents
-end or join.
+A tick costs a fixed number of vector operations; work per agent is done only when agents end or join.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from marlflow.sampling.faults import EnvBroken
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import EpisodeResult
-from marlflow.sampling.rewards import WrongReward, amounts
+from marlflow.sampling.rewards import WrongReward, reward_values
 from marlflow.sampling.segment_builder import SegmentBuilder
 
 
 class SyncVectorRunner:
-    """Steps `envs` in lockstep with the policies of `lanes`; without a `builder`, no rows are recorded."""
+    """Steps `envs` in lockstep, like a SyncVectorEnv; without a `builder`, no rows are recorded."""
 
     def __init__(
         self,
@@ -42,8 +41,10 @@ class SyncVectorRunner:
         builder: SegmentBuilder | None,
         history: History | None = None,
     ) -> None:
-        self._envs, self._adapters, self._policy_slots, self.lanes = envs, envs.adapters, policy_slots, lanes
-        self._episodes, self._mode, self._builder, self._history = episodes, mode, builder, history
+        self._envs, self._adapters = envs, envs.adapters
+        self._policy_slots, self.lanes = policy_slots, lanes
+        self._episodes, self._mode = episodes, mode
+        self._builder, self._history = builder, history
         self._masked = any(slots.spaces.masked for slots in policy_slots)
         self._env_steps = np.zeros(len(self._adapters), np.int64)
         self._broken: dict[int, EnvironmentFailed] = {}
@@ -51,10 +52,10 @@ class SyncVectorRunner:
         self.clear()
 
     def halt(self) -> None:
-        """Leave every environment without an episode until the next `begin`."""
-        self._turns: list[StepResult] = [_IDLE] * len(self._adapters)
+        """Leave every environment without an episode until `begin`."""
+        self._step_results: list[StepResult] = [_IDLE] * len(self._adapters)
         self._lanes_of: list[list[int]] = [[] for _ in self._adapters]
-        self._show(steady=False)
+        self._gather(steady=False)
 
     def clear(self) -> None:
         """Reset the results and counters of a collect."""
@@ -69,30 +70,30 @@ class SyncVectorRunner:
 
     @property
     def running(self) -> dict[int, int]:
-        """Env steps so far of each running episode, by environment."""
-        adapters = self._adapters
-        return {index: adapters[index].env_steps for index, turn in enumerate(self._turns) if turn is not _IDLE}
+        """Env steps of each running episode, by environment."""
+        running = [index for index, result in enumerate(self._step_results) if result is not _IDLE]
+        return {index: self._adapters[index].env_steps for index in running}
 
     @property
     def deciding(self) -> Array:
         """The lanes waiting for an action, [N]."""
         return self._deciding
 
-    def restore(self, turns: Mapping[int, StepResult]) -> None:
-        """Continue the replayed episodes of the environments in `turns`."""
-        for index, turn in turns.items():
+    def restore(self, step_results: Mapping[int, StepResult]) -> None:
+        """Continue the replayed episodes in `step_results`."""
+        for index, result in step_results.items():
             first = index * self.lanes.stride
-            self._turns[index], self._lanes_of[index] = turn, [first + slot for slot in turn.deciding]
+            self._step_results[index], self._lanes_of[index] = result, [first + slot for slot in result.deciding]
             self._env_steps[index] = self._adapters[index].env_steps
-        self._show(steady=False)
+        self._gather(steady=False)
 
     def begin(self) -> None:
         """Start the next episode of each idle environment, if any."""
-        idle = [index for index, turn in enumerate(self._turns) if turn is _IDLE]
+        idle = [index for index, result in enumerate(self._step_results) if result is _IDLE]
         for index in idle:
             self._reset(index)
         if idle:
-            self._show(steady=False)
+            self._gather(steady=False)
 
     def tick(self) -> None:
         """Take one env step in every environment."""
@@ -100,20 +101,19 @@ class SyncVectorRunner:
         steady = self._receive(self._step(actions))
         if not steady:
             self._end_trajectories()
-        self._show(steady)
+        self._gather(steady)
 
     def _decide(self) -> list[Any]:
-        """Return the pending lanes' actions, in the order of `_deciding`."""
         deciding, builder, lanes = self._deciding, self._builder, self.lanes
         self.agent_steps += len(deciding)
         t_agent = lanes.t_agent[deciding]
         cells = None
         if builder is not None:
-            cells = builder.decided(deciding, self._env_steps[self._deciding_env], t_agent)
+            cells = builder.open_next(deciding, self._env_steps[self._deciding_env], t_agent)
         if self._history is not None:
-            self._history.saw(deciding, self._policy_slots)
+            self._history.observe(deciding, self._policy_slots)
         # Counter-based: an agent's random numbers do not depend on the other lanes of the batch.
-        random = RowRandom(lanes.keys[deciding], t_agent, self._numbers)
+        random = RowRandom(lanes.keys[deciding], t_agent, self._deciding_env_indices)
         actions: list[Any] = [None] * len(deciding)
         for slots in self._acting:
             where, seen, memory = slots.where, slots.seen, slots.memory
@@ -123,13 +123,13 @@ class SyncVectorRunner:
             acted = slots.actor.act(seen["obs"], seen.get("action_mask"), recalled, self._mode, generator)
             self.policy_s += perf_counter() - began
             if memory is not None:
-                seen = {**seen, **memory.decided(slots.lanes, acted.memory, slots.version)}
+                seen = {**seen, **memory.update(slots.lanes, acted.memory, slots.version)}
             if slots.buffer is not None and cells is not None:
                 slots.buffer.write(slots.rows, cells[where], seen, acted.action, acted.behavior_logp)
             for position, choice in zip(slots.positions, slots.choices(acted.action), strict=True):
                 actions[position] = choice
             if self._history is not None:
-                self._history.took(slots, acted.action)
+                self._history.record_actions(slots, acted.action)
         t_agent += 1
         lanes.t_agent[deciding] = t_agent
         return actions
@@ -137,17 +137,17 @@ class SyncVectorRunner:
     def _step(self, actions: list[Any]) -> bool:
         """Step every environment; return whether all are steady: no agent ended or joined."""
         began = perf_counter()
-        steady, offset, act, turns = True, 0, self._envs.act, self._turns
+        steady, offset, act, step_results = True, 0, self._envs.act, self._step_results
         for index, lanes in enumerate(self._lanes_of):
             if not lanes:
                 continue
             end = offset + len(lanes)
             try:
-                turn = turns[index] = act(index, actions[offset:end])
-                if not turn.steady:
+                result = step_results[index] = act(index, actions[offset:end])
+                if not result.steady:
                     steady = False
             except EnvironmentFailed as failure:
-                steady = self._breaks(index, failure)
+                steady = self._mark_broken(index, failure)
             offset = end
             self.env_steps += 1
         self.env_s += perf_counter() - began
@@ -155,11 +155,11 @@ class SyncVectorRunner:
         self.ticks += 1
         return steady
 
-    def _breaks(self, index: int, failure: EnvironmentFailed) -> bool:
+    def _mark_broken(self, index: int, failure: EnvironmentFailed) -> bool:
         """Mark an episode as broken and return False; raise `failure` if over budget."""
         self._envs.faults.tolerate(failure)
         self._broken[index] = failure
-        self._turns[index] = _BROKEN
+        self._step_results[index] = _BROKEN
         return False
 
     def _receive(self, steady: bool) -> bool:
@@ -167,107 +167,106 @@ class SyncVectorRunner:
         while True:
             rewards: list[float] = []
             lanes: list[int] = []
-            for index, turn in enumerate(self._turns):
-                rewards += turn.rewards
+            for index, result in enumerate(self._step_results):
+                rewards += result.rewards
                 if not steady:
                     first = index * self.lanes.stride
-                    lanes += self._lanes_of[index] if turn.steady else [first + slot for slot in turn.reward_slots]
+                    lanes += self._lanes_of[index] if result.steady else [first + slot for slot in result.reward_slots]
             if not rewards:
                 return steady
             # Steady environments gave exactly one reward per pending lane, in order.
-            into = self._deciding if steady else np.array(lanes)
+            reward_lanes = self._deciding if steady else np.array(lanes)
             try:
-                received = self._amounts(rewards, into)
+                received = self._reward_values(rewards, reward_lanes)
             except EnvBroken as broken:
                 # A broken environment has no rewards, so the next pass skips it.
-                steady = self._breaks(broken.index, broken.failure)
+                steady = self._mark_broken(broken.index, broken.failure)
                 continue
-            np.add.at(self.lanes.returns, into, received)
+            np.add.at(self.lanes.returns, reward_lanes, received)
             if self._builder is not None:
-                self._builder.received(into, received)
+                self._builder.add_rewards(reward_lanes, received)
             return steady
 
-    def _amounts(self, rewards: Sequence[float], lanes: Array) -> Array:
+    def _reward_values(self, rewards: Sequence[float], lanes: Array) -> Array:
         try:
-            return amounts(rewards)
+            return reward_values(rewards)
         except WrongReward as wrong:
-            raise self._wrong(int(lanes[wrong.position]), wrong.reason) from None
+            raise self._env_broken(int(lanes[wrong.position]), wrong.reason) from None
 
-    def _wrong(self, lane: int, reason: str) -> EnvBroken:
+    def _env_broken(self, lane: int, reason: str) -> EnvBroken:
         index, slot = divmod(lane, self.lanes.stride)
         adapter = self._adapters[index]
         return EnvBroken(index, EnvironmentFailed(adapter.where(adapter.agents[slot]), reason))
 
     def _end_trajectories(self) -> None:
-        for index, turn in enumerate(self._turns):
-            if turn.steady or turn is _BROKEN:
+        for index, result in enumerate(self._step_results):
+            if result.steady or result is _BROKEN:
                 continue
             try:
-                self._end_some(index, turn)
+                self._end_agents(index, result)
             except EnvBroken as broken:
-                self._breaks(index, broken.failure)
+                self._mark_broken(index, broken.failure)
             except EnvironmentFailed as failure:
-                self._breaks(index, failure)
+                self._mark_broken(index, failure)
         for index in sorted(self._broken):
             self._discard(index, self._broken.pop(index))
 
-    def _end_some(self, index: int, turn: StepResult) -> None:
+    def _end_agents(self, index: int, result: StepResult) -> None:
         adapter, lanes, first = self._adapters[index], self.lanes, index * self.lanes.stride
-        if len(adapter.agents) > lanes.known[index]:
-            lanes.welcome(index, adapter, self._episodes)
-        for ending in turn.ended:
+        if len(adapter.agents) > lanes.num_assigned[index]:
+            lanes.assign_new_agents(index, adapter, self._episodes)
+        for ending in result.ended:
             self._end(index, first + ending.slot, ending)
-        if turn.late_rewards:
-            self._receive_without_row(first, turn.late_slots, turn.late_rewards)
-        if turn.over:
+        if result.late_rewards:
+            self._receive_without_row(first, result.late_slots, result.late_rewards)
+        if result.over:
             self._finish(index)
             self._reset(index)
         else:
-            self._lanes_of[index] = [first + slot for slot in turn.deciding]
+            self._lanes_of[index] = [first + slot for slot in result.deciding]
 
     def _end(self, index: int, lane: int, ending: AgentEnd) -> None:
         if self._builder is None:
             return
         slots = self._policy_slots[self.lanes.entry_of[lane]]
         try:
-            self._builder.ended(lane, ending, int(self.lanes.episode[lane]), slots, self._envs.states[index])
+            self._builder.end_segment(lane, ending, int(self.lanes.episode[lane]), slots, self._envs.states[index])
         except ObservationOutside as outside:
-            raise self._wrong(lane, f"the final {outside.reason}") from outside
+            raise self._env_broken(lane, f"the final {outside.reason}") from outside
 
     def _receive_without_row(self, first: int, agent_slots: Sequence[int], rewards: Sequence[float]) -> None:
-        """Add rewards that belong to no row: after an agent's end or before its first action."""
+        # Rewards after an agent's end or before its first action.
         lanes = np.array([first + slot for slot in agent_slots])
-        received = self._amounts(rewards, lanes)
+        received = self._reward_values(rewards, lanes)
         np.add.at(self.lanes.returns, lanes, received)
         if self._builder is not None:
-            self._builder.received_late(lanes, received)
+            self._builder.add_late_rewards(lanes, received)
 
     def _finish(self, index: int) -> None:
         adapter, lanes = self._adapters[index], self.lanes.of(index)
         returns = self.lanes.returns[lanes].tolist()
         appeared = adapter.appeared()
         # An agent may have a return without having appeared: a reward before its first action.
-        by_agent = {a: returns[slot] for slot, a in enumerate(adapter.agents) if slot in appeared or returns[slot]}
-        env_index, episode = self._envs.numbers[index], int(self.lanes.episode[lanes.start])
+        return_of = {a: returns[slot] for slot, a in enumerate(adapter.agents) if slot in appeared or returns[slot]}
+        env_index, episode = self._envs.env_indices[index], int(self.lanes.episode[lanes.start])
         matchup = self.lanes.matchups[index]
-        self.results.append(EpisodeResult(env_index, episode, adapter.env_steps, by_agent, self.ticks, matchup))
+        self.results.append(EpisodeResult(env_index, episode, adapter.env_steps, return_of, self.ticks, matchup))
         if self._builder is not None:
-            self._builder.over(lanes)
+            self._builder.end_episode(lanes)
         # If the next reset fails, the rows of this finished episode must not be discarded with it.
         self.lanes.episode[lanes] = NO_EPISODE
 
     def _discard(self, index: int, failure: EnvironmentFailed) -> None:
-        """Discard a broken episode and start the next in a new environment."""
         lanes = self.lanes.of(index)
         episode = int(self.lanes.episode[lanes.start])
         lost = 0 if self._builder is None else self._builder.discard(lanes, episode, self._policy_slots)
         self._envs.replace(index, failure, lost)
-        self.lanes.forget(index, {})
+        self.lanes.unassign(index, {})
         self._reset(index)
 
     def _reset(self, index: int) -> None:
-        """Start the environment's next episode, if any, skipping failing resets."""
-        self._turns[index], self._lanes_of[index] = _IDLE, []
+        """Start the environment's next episode (autoreset), if any, skipping failing resets."""
+        self._step_results[index], self._lanes_of[index] = _IDLE, []
         while (episode := self._episodes.next(index)) is not None:
             began = perf_counter()
             try:
@@ -282,64 +281,65 @@ class SyncVectorRunner:
             self._envs.faults.tolerate(failure)
             # No rows are lost: the episode had not started.
             self._envs.replace(index, failure, 0)
-            self.lanes.forget(index, {})
+            self.lanes.unassign(index, {})
 
     def _begin(self, index: int, episode: int) -> None:
-        turn = self._envs.reset(index, self._episodes.seed(index, episode), self._episodes.task(index))
+        result = self._envs.reset(index, self._episodes.seed(index, episode), self._episodes.task(index))
         self._env_steps[index] = 0
         matchup = self._episodes.matchup(index, episode)
         self.lanes.begin(index, episode, matchup, self._adapters[index], self._episodes)
         if self._history is not None:
-            self._history.begins(index)
+            self._history.begin_episode(index)
         # An AEC environment may have taken the dead step of an agent that was dead from the start.
         first = index * self.lanes.stride
-        for agent_slots, rewards in ((turn.reward_slots, turn.rewards), (turn.late_slots, turn.late_rewards)):
+        for agent_slots, rewards in ((result.reward_slots, result.rewards), (result.late_slots, result.late_rewards)):
             if rewards:
                 self._receive_without_row(first, agent_slots, rewards)
-        self._turns[index], self._lanes_of[index] = turn, [first + slot for slot in turn.deciding]
+        self._step_results[index], self._lanes_of[index] = result, [first + slot for slot in result.deciding]
 
-    def _show(self, steady: bool) -> None:
+    def _gather(self, steady: bool) -> None:
         while True:
             try:
-                self._gather(steady)
+                self._gather_once(steady)
                 return
             except EnvBroken as broken:
-                self._breaks(broken.index, broken.failure)
+                self._mark_broken(broken.index, broken.failure)
                 steady = False
                 self._discard(broken.index, self._broken.pop(broken.index))
 
-    def _gather(self, steady: bool) -> None:
+    def _gather_once(self, steady: bool) -> None:
         observations: list[Any] = []
         masks: list[Array | None] = []
-        for turn in self._turns:
-            observations += turn.observations
+        for result in self._step_results:
+            observations += result.observations
             if self._masked:
-                masks += turn.masks
+                masks += result.masks
         if not steady:
-            self._deal()
+            self._assign_deciding()
         for slots in self._acting:
             seen = [observations[position] for position in slots.positions]
+            seen_masks = [masks[position] for position in slots.positions] if self._masked else []
             state = None
             if slots.sees_state:
                 state = np.stack([self._envs.states[i] for i in self.lanes.env_of[slots.lanes]])
             try:
-                slots.show(seen, [masks[position] for position in slots.positions] if self._masked else [], state)
+                slots.set_observations(seen, seen_masks, state)
             except ObservationOutside as outside:
-                raise self._wrong(int(slots.lanes[outside.index]), f"the {outside.reason}") from outside
+                raise self._env_broken(int(slots.lanes[outside.index]), f"the {outside.reason}") from outside
 
-    def _deal(self) -> None:
+    def _assign_deciding(self) -> None:
         lanes: list[int] = []
-        for of_env in self._lanes_of:
-            lanes += of_env
+        for env_lanes in self._lanes_of:
+            lanes += env_lanes
         self._deciding = np.array(lanes, np.int64)
         self._deciding_env = self.lanes.env_of[self._deciding]
-        self._numbers = np.array(self._envs.numbers, np.int64)[self._deciding_env]
+        self._deciding_env_indices = np.array(self._envs.env_indices, np.int64)[self._deciding_env]
         entry_of = self.lanes.entry_of[self._deciding]
         counts = np.bincount(entry_of, minlength=len(self._policy_slots)).tolist()
         for number, slots in enumerate(self._policy_slots):
             # Skips idle entries: a table may have many frozen ones without a lane.
             if counts[number] or len(slots.lanes) or slots.positions:
-                slots.decides(np.flatnonzero(entry_of == number), self._deciding, self.lanes.row_of)
+                slots.set_pending(np.flatnonzero(entry_of == number), self._deciding, self.lanes.row_of)
         self._acting = [slots for slots in self._policy_slots if slots.positions]
 
 

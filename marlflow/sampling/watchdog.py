@@ -1,7 +1,7 @@
 """Watchdog for hanging environments: interrupts the running call with an exception.
 
-A repeating alarm checks for progress, at no cost per env step. Python code, sleeping, and waiting can be
-interrupted; C code that never returns cannot, and the process is ended.
+A repeating alarm checks for progress, at no cost per env step. Python code, sleeping, and waiting can be interrupted; C
+code that never returns cannot, and the process is ended.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from marlflow.env.frames import their_frames
 from marlflow.sampling.deadline import Deadline
 
 # Checks per timeout.
-_LOOKS = 4
+_CHECKS_PER_TIMEOUT = 4
 # Between two checks if there is a deadline.
-_LONGEST_LOOK_S = 1.0
+_MAX_CHECK_INTERVAL_S = 1.0
 # The file descriptor, because sys.stderr may be replaced.
 _STANDARD_ERROR = 2
 
@@ -32,38 +32,40 @@ class Overdue(BaseException):
     """Raised inside the environment; not an Exception, so that no `except Exception` there stops it."""
 
 
-class Playing(Protocol):
-    """An environment being called, for messages."""
+class NamedEnv(Protocol):
+    """The environment being called, for messages."""
 
     def where(self) -> str:
-        """Return environment, number, episode seed, and env step as text."""
+        """Describe environment, number, episode seed, and env step."""
         ...
 
     def name(self) -> str:
-        """Return the environment's name and number as text."""
+        """Return the environment's name and number."""
         ...
 
 
 class Watchdog:
-    """Limits the time of environment calls. Callers count each call in `begun` and set `inside` during it.
+    """Limits environment calls to `timeout_s` seconds (None: no limit).
 
-    `playing` and `doing` are the environment and the call, for reports. `loading` is true while an environment is made,
-    which has no limit. After the `deadline`, a call longer than its grace period is interrupted, like one longer than
-    `timeout_s` (seconds; None: no limit).
-
-    If no exception gets through for `end_process_after_s` seconds, because C code does not return, the process ends
-    with a traceback on standard error. This covers all of `on_guard`, so it must exceed any other computation there.
-    None: never.
+    If no exception gets through for `end_process_after_s` seconds (None: never), the process ends with a traceback on
+    standard error. This covers all of `on_guard`, so it must exceed any other computation there.
     """
 
     def __init__(self, timeout_s: float | None, end_process_after_s: float | None = None) -> None:
         self.timeout_s, self._end_process_after_s = timeout_s, end_process_after_s
+        # Callers count each call and set `inside` during it: plain attributes, because this is done at every env step.
         self.begun = 0
-        self.inside = self.loading = False
-        self.playing: Playing | None = None
+        self.inside = False
+        # Whether an environment is being made, which has no limit.
+        self.loading = False
+        # The environment and the call, for reports.
+        self.playing: NamedEnv | None = None
         self.doing = ""
+        # After it, a call longer than its grace period is interrupted.
         self.deadline: Deadline | None = None
-        self._seen, self._since_s = -1, 0.0
+        # The number of the call at the last check, and when it was first seen.
+        self._seen = -1
+        self._since_s = 0.0
 
     @property
     def is_late(self) -> bool:
@@ -76,7 +78,7 @@ class Watchdog:
         return self.inside or self.loading
 
     def where(self) -> str:
-        """Return call and environment as text."""
+        """Describe the call and its environment."""
         return f"{self.playing.where() if self.playing else 'an environment'}: {self.doing}"
 
     def env(self) -> str:
@@ -87,19 +89,19 @@ class Watchdog:
     def on_guard(self) -> Iterator[None]:
         """Limit env steps and resets in this context, to at most 1.5 times their limit.
 
-        With a timeout, raises ConfigInvalid outside of the process's main thread, the only one that can be interrupted.
+        With a timeout, raises ConfigInvalid outside of the main thread, which alone can be interrupted.
         """
-        looks_s = [limit_s / _LOOKS for limit_s in self._limits_s]
+        intervals_s = [limit_s / _CHECKS_PER_TIMEOUT for limit_s in self._limits_s]
         is_main = threading.current_thread() is threading.main_thread()
         # In other threads a deadline is kept between calls only.
-        if not looks_s or (self.timeout_s is None and not is_main):
+        if not intervals_s or (self.timeout_s is None and not is_main):
             yield
             return
         if not is_main:
             raise ConfigInvalid(["env.step_timeout_s can only be kept in the main thread of a process; set it to null"])
-        before = signal.signal(signal.SIGALRM, self._look)
-        self._postpone_the_end()
-        signal.setitimer(signal.ITIMER_REAL, min(looks_s), min(looks_s))
+        before = signal.signal(signal.SIGALRM, self._check)
+        self._rearm_process_timeout()
+        signal.setitimer(signal.ITIMER_REAL, min(intervals_s), min(intervals_s))
         try:
             yield
         finally:
@@ -111,18 +113,20 @@ class Watchdog:
     @property
     def _limits_s(self) -> list[float]:
         grace_period_s = (
-            [] if self.deadline is None else [min(max(self.deadline.grace_period_s, 0.1), _LOOKS * _LONGEST_LOOK_S)]
+            []
+            if self.deadline is None
+            else [min(max(self.deadline.grace_period_s, 0.1), _CHECKS_PER_TIMEOUT * _MAX_CHECK_INTERVAL_S)]
         )
         return grace_period_s if self.timeout_s is None else [self.timeout_s, *grace_period_s]
 
-    def _postpone_the_end(self) -> None:
+    def _rearm_process_timeout(self) -> None:
         if self._end_process_after_s is not None:
             # A C thread: it runs even if the main thread never releases the GIL.
             faulthandler.dump_traceback_later(self._end_process_after_s, exit=True, file=_STANDARD_ERROR)
 
-    def _look(self, number: int, frame: FrameType | None) -> None:
+    def _check(self, number: int, frame: FrameType | None) -> None:
         del number, frame
-        self._postpone_the_end()
+        self._rearm_process_timeout()
         now_s = perf_counter()
         # A new call since the last check, or none: its time starts now, at most one check late.
         if not self.inside or self.begun != self._seen:
@@ -135,8 +139,8 @@ class Watchdog:
             taken_s = now_s - self._since_s
             raise Overdue(f"was given up after {taken_s:.3g} s: stop.time_s was over, and stop.grace_period_s used up")
 
-    def hung(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
-        """Return the error for `error`, with the environment's own traceback lines."""
+    def hung_error(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
+        """Convert `error` to one with the environment's traceback lines."""
         frames = their_frames(error)
         text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames)]) if frames else ""
         return EnvironmentHung(where, f"{doing} {error}", text)

@@ -1,7 +1,6 @@
-"""A worker's table of weights: live policies, and frozen versions that come and go between collects.
+"""A worker's table of weights: live policies, synchronized with the learner, and frozen versions for self-play.
 
-A live entry has its policy's name and changing weights. A frozen entry has an id such as `main@3`, fixed weights, and
-its own actor and memory; its rows are not recorded.
+A frozen entry has an id such as `main@3`, fixed weights, and its own actor and memory; its rows are not recorded.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ from marlflow.sampling.protocol import FrozenPolicy
 
 
 class WeightsTable:
-    """The policy slots of each entry, numbered: `live` first, then frozen ones in order of arrival.
-
-    `make_actors` makes actors by policy; the weights of `publishing_critics` include the critic's parameters.
-    """
+    """The policy slots of each entry, numbered: `live` first, then frozen ones in order of arrival."""
 
     def __init__(
         self,
@@ -42,11 +38,11 @@ class WeightsTable:
         return iter(self._numbers)
 
     def live(self, policy: str) -> PolicySlots | None:
-        """Return the slots of a live policy, or None."""
+        """Return a live policy's slots, or None."""
         return self._live.get(policy)
 
     def number(self, entry: str | None) -> int | None:
-        """Return the number of an entry, or None."""
+        """Return an entry's number, or None."""
         return None if entry is None else self._numbers.get(entry)
 
     def add(self, frozen: Mapping[str, FrozenPolicy], lanes: int) -> None:
@@ -71,15 +67,15 @@ class WeightsTable:
 
     def remove(self, entries: Collection[str], entry_of: Array) -> None:
         """Remove frozen entries that no lane uses, and renumber `entry_of` [lanes] (-1: none)."""
-        staying = [number for number, slots in enumerate(self.policy_slots) if slots.policy not in entries]
+        remaining = [number for number, slots in enumerate(self.policy_slots) if slots.policy not in entries]
         # The extra last element maps -1 to -1.
         renumbered = np.full(len(self.policy_slots) + 1, -1)
-        renumbered[staying] = np.arange(len(staying))
+        renumbered[remaining] = np.arange(len(remaining))
         entry_of[:] = renumbered[entry_of]
         # In place, because the vector runner shares the list.
-        self.policy_slots[:] = [self.policy_slots[number] for number in staying]
+        self.policy_slots[:] = [self.policy_slots[number] for number in remaining]
         self._numbers = {slots.policy: number for number, slots in enumerate(self.policy_slots)}
 
-    def elsewhere(self, lanes: int) -> WeightsTable:
+    def with_lanes(self, lanes: int) -> WeightsTable:
         """Return the same entries and actors for `lanes` other lanes, without recording."""
         return WeightsTable([slots.unrecorded(lanes) for slots in self.policy_slots], {}, ())

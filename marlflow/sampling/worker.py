@@ -1,7 +1,4 @@
-"""The rollout worker: steps vectorized environments and returns the rows of each policy.
-
-`receipt, batches = RolloutWorker(...).collect(ticks=64, weights={"prey": Weights(version, flat)})`
-"""
+"""The rollout worker: steps vectorized environments and returns the rows of each policy."""
 
 from __future__ import annotations
 
@@ -26,12 +23,11 @@ from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.evaluation import EvaluationEnvs
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.lanes import Lanes, lanes_per_env
-from marlflow.sampling.phases import adapting, joined, phase_ticks
+from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
 from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.policy_spaces import policy_spaces
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, RowWriter
 from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
-from marlflow.sampling.sampler_config import SamplerConfig
+from marlflow.sampling.sampler_config import SamplerConfig, policy_spaces
 from marlflow.sampling.saved_state import ResumeReport
 from marlflow.sampling.segment_builder import SegmentBuilder
 from marlflow.sampling.vector_runner import SyncVectorRunner
@@ -44,13 +40,14 @@ from marlflow.sampling.worker_state import WorkerState
 class RolloutWorker:
     """Steps the environments of `config` in lockstep, with actors from a table of weights.
 
-    `actors` makes an actor per policy and per frozen version. More than `config.tolerated_faults` episodes that an
-    environment broke raise EnvironmentFailed; a call that exceeds the `watchdog`'s timeout counts as one. A passed
-    deadline ends a collect or an evaluation early. `worker_stages` has the stages applied to a policy's rows; `writer`
-    records the rows before these stages. If actors adapt, a collect has phases (see `phases`).
+        receipt, batches = RolloutWorker(config, actors).collect(ticks=64, weights={"prey": Weights(version, flat)})
 
-    Raises ConfigInvalid with every agent without a policy, policy without an actor, and agent with other spaces than
-    its policy.
+    `actors` makes an actor per policy and frozen version; `worker_stages` are applied to a policy's rows, after
+    `writer` recorded them. More than `config.tolerated_faults` broken episodes raise EnvironmentFailed. A passed
+    deadline ends a collect or an evaluation early.
+
+    Raises ConfigInvalid with every agent without a policy or with other spaces than its policy, and policy without
+    actor.
     """
 
     def __init__(
@@ -64,7 +61,9 @@ class RolloutWorker:
         if not config.env_indices:
             name = f"rollout worker {config.worker}"
             raise ConfigInvalid([f"{name} has no environment to step: use fewer workers, or more environments"])
-        self._config, self._worker_stages, self._writer = config, worker_stages or {}, writer
+        self._config = config
+        self._worker_stages = worker_stages or {}
+        self._writer = writer
         self._policy_of = config.policy_of
         self._watchdog, self._faults = watchdog or Watchdog(None), FaultLog(config.tolerated_faults)
         self._envs = self._make_envs(config.env_indices)
@@ -72,9 +71,9 @@ class RolloutWorker:
         adapter, count = self._envs.adapters[0], len(config.env_indices)
         spaces = config.spaces if config.spaces is not None else policy_spaces(adapter, self._policy_of, actors)
         self._stride = lanes_per_env(adapter)
-        self._handed_over = set(spaces) if config.recorded is None else set(config.recorded)
+        self._returned = set(spaces) if config.recorded is None else set(config.recorded)
         self._actors = {policy: actors[policy]() for policy in spaces}
-        self._adapting = adapting(self._actors.values())
+        self._adapting = adapting_actors(self._actors.values())
         table = self._table = WeightsTable(self._make_policy_slots(spaces), actors, config.publishing_critics)
         lanes = Lanes(self._stride, count, table, self._policy_of)
         self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots))
@@ -85,7 +84,7 @@ class RolloutWorker:
         builder, episodes = self._builder, self._episodes
         self._runner = SyncVectorRunner(self._envs, table.policy_slots, lanes, episodes, "explore", builder, history)
         self._evaluation = EvaluationEnvs(
-            self._make_envs, lambda count: table.elsewhere(self._stride * count), self._stride, self._policy_of
+            self._make_envs, lambda count: table.with_lanes(self._stride * count), self._stride, self._policy_of
         )
 
     @property
@@ -93,15 +92,15 @@ class RolloutWorker:
         """The entries of the table of weights: policies, then frozen versions."""
         return tuple(self._table)
 
-    def _make_envs(self, numbers: Sequence[int]) -> EnvPool:
+    def _make_envs(self, env_indices: Sequence[int]) -> EnvPool:
         config = self._config
-        return EnvPool(numbers, config.make_env, self._watchdog, self._faults, bool(config.with_state))
+        return EnvPool(env_indices, config.make_env, self._watchdog, self._faults, bool(config.with_state))
 
     def _make_policy_slots(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
         with_state = frozenset(self._config.with_state)
         state = self._envs.adapters[0].state_space() if with_state else None
         # Datasets may record policies whose rows are not returned.
-        recorded = {*self._handed_over, *(self._writer.policies if self._writer else ())}
+        recorded = {*self._returned, *(self._writer.policies if self._writer else ())}
         return [
             PolicySlots(
                 policy,
@@ -127,8 +126,8 @@ class RolloutWorker:
         # At the start of a collect the driver has the receipts of all earlier rows, so no recorded row is collected
         # twice.
         self._write_records()
-        self._forget(forget)
-        self._seat(frozen or {})
+        self._remove_frozen(forget)
+        self._add_frozen(frozen or {})
         self._load(weights or {})
         for policy, worker_stages in self._worker_stages.items():
             if weights and policy in weights:
@@ -144,17 +143,17 @@ class RolloutWorker:
         self._widen(ticks + 1)
         vanished = self._envs.vanished
         runner.clear()
-        results = self._play_phases(ticks) if self._adapting else self._play(ticks, self._worker_stages)
+        results = self._collect_phases(ticks) if self._adapting else self._collect_ticks(ticks, self._worker_stages)
         receipts = {policy: cut for policy, (cut, _) in results.items()}
         receipt = self._receipt(receipts, self._envs.vanished - vanished, began)
         return receipt, {policy: batch for policy, (_, batch) in results.items()}
 
-    def _seat(self, frozen: Mapping[str, FrozenPolicy]) -> None:
+    def _add_frozen(self, frozen: Mapping[str, FrozenPolicy]) -> None:
         if frozen:
             self._table.add(frozen, len(self._runner.lanes.entry_of))
             self._builder.renumber(len(self._table.policy_slots))
 
-    def _forget(self, entries: Collection[str]) -> None:
+    def _remove_frozen(self, entries: Collection[str]) -> None:
         lanes = self._runner.lanes
         # Finished episodes keep their matchup until the next reset, so only running ones count.
         seated = {entry for index in self._runner.running for entry in lanes.matchups[index].values()}
@@ -169,13 +168,13 @@ class RolloutWorker:
             if self._writer is not None:
                 self._writer.write_full()
         except OSError as error:
-            self._faults.report(self._records_failed(error))
+            self._faults.report(self._write_fault(error))
 
-    def _records_failed(self, error: OSError) -> Fault:
+    def _write_fault(self, error: OSError) -> Fault:
         where = f"records of rollout worker {self._config.worker}"
-        return Fault(FaultKind.RECORDS_FAILED, where, self._not_recorded(error), "", 0)
+        return Fault(FaultKind.RECORDS_FAILED, where, self._write_failure(error), "", 0)
 
-    def _play(self, ticks: int, staged: Collection[str]) -> dict[str, tuple[PolicyReceipt, Batch]]:
+    def _collect_ticks(self, ticks: int, staged: Collection[str]) -> dict[str, tuple[PolicyReceipt, Batch]]:
         runner = self._runner
         before = runner.env_steps
         with self._watchdog.on_guard():
@@ -188,52 +187,54 @@ class RolloutWorker:
                 if not self._adapting and self._watchdog.is_late:
                     break
         cuts = self._builder.cut(self._table.policy_slots, runner.lanes.episode)
-        self._history.forget(runner.running)
-        results = {policy: (cut, self._named(batch)) for policy, (cut, batch) in cuts.items()}
+        self._history.prune(runner.running)
+        results = {policy: (cut, self._with_global_lanes(batch)) for policy, (cut, batch) in cuts.items()}
         if self._writer is not None:
             # Recorded before any stage runs: a dataset has the rows as they were sampled.
             self._writer.write({policy: batch for policy, (_, batch) in results.items()}, runner.env_steps - before)
-        handed_over = {policy: cut for policy, cut in results.items() if policy in self._handed_over}
-        return {name: self._staged(name, *cut) if name in staged else cut for name, cut in handed_over.items()}
+        returned = {policy: cut for policy, cut in results.items() if policy in self._returned}
+        return {name: self._apply_stages(name, *cut) if name in staged else cut for name, cut in returned.items()}
 
-    def _play_phases(self, ticks: int) -> dict[str, tuple[PolicyReceipt, Batch]]:
+    def _collect_phases(self, ticks: int) -> dict[str, tuple[PolicyReceipt, Batch]]:
         # Each environment keeps one task over all phases, and no episode is in two phases.
         self._episodes.begin_tasks()
         phases = []
         # Adapting actors need each phase's rows at once; for the other policies all phases are one fragment.
         between = {policy for policy in self._worker_stages if isinstance(self._actors[policy], AdaptingActor)}
         for ticks_of_phase in phase_ticks(ticks, self._adapting):
-            phases.append(self._play(ticks_of_phase, between))
-            self._leave_episodes()
+            phases.append(self._collect_ticks(ticks_of_phase, between))
+            self._abandon_episodes()
         for actor in self._adapting:
             actor.restart()
-        total = joined(phases)
-        return total | {name: self._staged(name, *total[name]) for name in self._worker_stages if name not in between}
+        total = concat_phases(phases)
+        return total | {
+            name: self._apply_stages(name, *total[name]) for name in self._worker_stages if name not in between
+        }
 
-    def _leave_episodes(self) -> None:
-        """End running episodes and discard their open rows, after a cut."""
+    def _abandon_episodes(self) -> None:
+        # After a cut: only open rows are discarded.
         lanes = self._runner.lanes
         for index in self._runner.running:
-            of_env = lanes.of(index)
-            self._builder.discard(of_env, int(lanes.episode[of_env.start]), self._table.policy_slots)
+            env_lanes = lanes.of(index)
+            self._builder.discard(env_lanes, int(lanes.episode[env_lanes.start]), self._table.policy_slots)
             lanes.abandon(index)
         self._runner.halt()
 
-    def _staged(self, policy: str, cut: PolicyReceipt, batch: Batch) -> tuple[PolicyReceipt, Batch]:
+    def _apply_stages(self, policy: str, cut: PolicyReceipt, batch: Batch) -> tuple[PolicyReceipt, Batch]:
         batch, times = self._worker_stages[policy](batch)
         return replace(cut, rows=batch.rows, stage_times=times), batch
 
     def state(self) -> Tree:
-        tree = self._parts().state()
+        tree = self._worker_state().state()
         if self._writer is not None:
             try:
                 self._writer.finish()
             except OSError as error:
-                raise CheckpointFailed(self._not_recorded(error)) from error
+                raise CheckpointFailed(self._write_failure(error)) from error
             tree["recorded"] = self._writer.finished
         return tree
 
-    def _not_recorded(self, error: OSError) -> str:
+    def _write_failure(self, error: OSError) -> str:
         assert self._writer is not None, "only what records fails to"
         rows = f"recorded rows of rollout worker {self._config.worker}"
         return (
@@ -244,11 +245,11 @@ class RolloutWorker:
     def load_state(
         self, tree: Tree, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy] | None = None
     ) -> ResumeReport:
-        self._seat(frozen or {})
+        self._add_frozen(frozen or {})
         with self._watchdog.on_guard():
-            return self._parts().load_state(tree, replay_max_env_steps)
+            return self._worker_state().load_state(tree, replay_max_env_steps)
 
-    def _parts(self) -> WorkerState:
+    def _worker_state(self) -> WorkerState:
         self._widen(1)
         return WorkerState(
             self._envs, self._table.policy_slots, self._builder, self._episodes, self._runner, self._history
@@ -266,7 +267,7 @@ class RolloutWorker:
             env_s=runner.env_s,
             policy_s=runner.policy_s,
             bookkeeping_s=perf_counter() - began_s - runner.env_s - runner.policy_s,
-            next_episodes=self._episodes.not_begun,
+            next_episodes=self._episodes.next_episodes,
             faults=self._faults.take(),
         )
 
@@ -276,13 +277,12 @@ class RolloutWorker:
             if slots.buffer is not None:
                 slots.buffer.widen(capacity)
 
-    def _named(self, batch: Batch) -> Batch:
-        """Replace the worker's lanes by agent, environment, and unique lane numbers."""
+    def _with_global_lanes(self, batch: Batch) -> Batch:
         index, agent = np.divmod(batch.segments["lane"], self._stride)
         # A lane is the environment's position in this worker * stride + agent slot; the returned one uses its global
         # number.
-        env_index = np.array(self._envs.numbers)[index]
-        names = {"agent": agent, "env": env_index, "lane": env_index * self._stride + agent}
+        env_indices = np.array(self._envs.env_indices)[index]
+        names = {"agent": agent, "env": env_indices, "lane": env_indices * self._stride + agent}
         if self._adapting:
             names["task"] = np.array(self._episodes.tasks)[index]
         return Batch(batch.columns, {**batch.segments, **names})
@@ -308,7 +308,7 @@ class RolloutWorker:
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        self._seat(frozen or {})
+        self._add_frozen(frozen or {})
         # Evaluation uses the actors of training, so their weights are restored afterwards.
         training = self._snapshot(weights or {})
         for fault in self._evaluation.widen(len(episodes)):
@@ -329,5 +329,5 @@ class RolloutWorker:
             if self._writer is not None:
                 self._writer.finish()
         except OSError as error:
-            faults.append(self._records_failed(error))
+            faults.append(self._write_fault(error))
         return (*faults, *self._envs.close(deadline_s), *self._evaluation.close(deadline_s))

@@ -13,16 +13,14 @@ from marlflow.flow import StageTimes
 
 
 class WorkerStages:
-    """The `stages` of one policy's plan that run on a worker, in order, on the rows of each collect.
-
-    `published` are the acting weights by policy, `scheduled` the scheduled values, `actor` the acting actor from the
-    first collect on.
-    """
+    """The `stages` of one policy's plan that run on a worker, in order, on the rows of each collect."""
 
     def __init__(self, policy: str) -> None:
         self.policy = policy
+        # Acting weights by policy.
         self.published: Mapping[str, Weights] = {policy: Weights(-1, None)}
         self.scheduled: Mapping[str, float] = {}
+        # The acting actor, from the first collect on.
         self.actor: Any = None
         self.stages: Mapping[str, Callable[[Batch], Batch]] = {}
 

@@ -1,4 +1,4 @@
-"""Save what a rollout worker carries between collects as a tree, and restore it in a new worker.
+"""Save and restore what a rollout worker carries between collects.
 
 Not saved: weights and scheduled values, which every collect is given, and environments, whose episodes are replayed.
 """
@@ -38,21 +38,21 @@ class WorkerState:
     history: History
 
     def state(self) -> Tree:
-        """Return everything that is carried, by environment."""
+        """Return the state by environment (see `saved_state`)."""
         running = self.runner.running
-        whole = self.history.whole(running)
-        adapters, following = self.envs.adapters, self.episodes.not_begun
+        replayable = self.history.replayable(running)
+        adapters, next_episodes = self.envs.adapters, self.episodes.next_episodes
         return {
             "agents": list(adapters[0].agents) if adapters[0].declared else None,
             "envs": [
                 {
                     "env": env_index,
-                    "next_episode": following[env_index],
-                    "running": self._running(index, index in whole) if index in running else None,
+                    "next_episode": next_episodes[env_index],
+                    "running": self._running(index, index in replayable) if index in running else None,
                 }
-                for index, env_index in enumerate(self.envs.numbers)
+                for index, env_index in enumerate(self.envs.env_indices)
             ],
-            "tables": self._tables(running, whole),
+            "tables": self._tables(running, replayable),
         }
 
     def _running(self, index: int, whole: bool) -> Tree:
@@ -67,12 +67,12 @@ class WorkerState:
             "whole": whole,
         }
 
-    def _tables(self, running: Mapping[int, int], whole: list[int]) -> dict[str, StateTable]:
-        lanes, numbers = self.runner.lanes, np.array(self.envs.numbers, np.int64)
-        known, checked = lanes.known_in(running), lanes.known_in(whole)
+    def _tables(self, running: Mapping[int, int], replayable: list[int]) -> dict[str, StateTable]:
+        lanes, env_indices = self.runner.lanes, np.array(self.envs.env_indices, np.int64)
+        known, checked = lanes.assigned_in(running), lanes.assigned_in(replayable)
         hashes, deciding = self.history.hashes.copy(), self.runner.deciding
         # Pending lanes have seen an observation that no action has followed yet, so a replay ends with it.
-        hashes[deciding] = self.history.looked(deciding, self.policy_slots)
+        hashes[deciding] = self.history.hashes_with_pending(deciding, self.policy_slots)
         lane_tables: dict[str, dict[str, Array]] = {
             "lanes": {
                 "lane": checked,
@@ -92,11 +92,11 @@ class WorkerState:
                     continue
                 lane_tables[f"memory.{slots.policy}"] = {"lane": played, **slots.memory.state(played)}
         tables: dict[str, StateTable] = {
-            n: by_env(table, self.envs.numbers, lanes.stride) for n, table in lane_tables.items()
+            n: by_env(table, self.envs.env_indices, lanes.stride) for n, table in lane_tables.items()
         }
-        for policy, (index, action) in self.history.actions(whole).items():
+        for policy, (index, action) in self.history.actions(replayable).items():
             if len(index):
-                tables[f"actions.{policy}"] = {"env": numbers[index], "action": action}
+                tables[f"actions.{policy}"] = {"env": env_indices[index], "action": action}
         return tables
 
     def load_state(self, tree: Tree, replay_max_env_steps: int) -> ResumeReport:
@@ -107,22 +107,22 @@ class WorkerState:
         self._check(tree)
         self.episodes.resume_at({env["env"]: env["next_episode"] for env in tree["envs"]})
         replayer = EpisodeReplayer(self.envs, self.runner.lanes, self.policy_slots, self.episodes, self.history)
-        tables = {name: _Grouped(table) for name, table in tree["tables"].items()}
-        turns: dict[int, StepResult] = {}
+        tables = {name: _TableByEnv(table) for name, table in tree["tables"].items()}
+        results: dict[int, StepResult] = {}
         intact, abandoned = [], 0
         for env in tree["envs"]:
             env_index, running = env["env"], env["running"]
             if running is None:
                 continue
-            index = self.envs.numbers.index(env_index)
+            index = self.envs.env_indices.index(env_index)
             # A replay needs every action so far, and takes as long as the episode did.
             replayable = running["whole"] and running["env_steps"] <= replay_max_env_steps
             if not replayable:
                 # Rows of this episode were delivered already; the restarted one needs another number.
                 running = {**running, "episode": running["episode"] + RESTARTED_EPISODE}
             try:
-                turns[index] = (
-                    _replayed(replayer, index, running, tables, env_index)
+                results[index] = (
+                    _replay(replayer, index, running, tables, env_index)
                     if replayable
                     else replayer.begin(index, running)
                 )
@@ -134,25 +134,25 @@ class WorkerState:
             else:
                 intact += [env_index] * replayable
         self._restore({name: table.of(intact) for name, table in tables.items()})
-        self.runner.restore(turns)
+        self.runner.restore(results)
         open_rows = [table for name, table in tables.items() if name.startswith("rows.")]
         lost = sum(len(table.env) - len(table.of(intact)["env"]) for table in open_rows)
-        return ResumeReport(abandoned, len(turns) - len(intact), lost)
+        return ResumeReport(abandoned, len(results) - len(intact), lost)
 
     def _restore(self, tables: Mapping[str, StateTable]) -> None:
-        numbers, stride = self.envs.numbers, self.runner.lanes.stride
+        env_indices, stride = self.envs.env_indices, self.runner.lanes.stride
         # The observations of open rows were not saved for a policy that was not recorded, so these rows are dropped.
         new = [n for n, p in enumerate(self.policy_slots) if p.buffer is not None and f"rows.{p.policy}" not in tables]
-        opened = by_lane(tables["open"], numbers, stride)
+        opened = by_lane(tables["open"], env_indices, stride)
         self.builder.reopen(only_rows(opened, ~np.isin(self.runner.lanes.entry_of[opened["lane"]], new)))
         for slots in self.policy_slots:
             rows, memory = tables.get(f"rows.{slots.policy}"), tables.get(f"memory.{slots.policy}")
             if rows is not None and slots.buffer is not None:
-                of_lane = by_lane(rows, numbers, stride)
+                of_lane = by_lane(rows, env_indices, stride)
                 at = np.array([slots.buffer.row(lane) for lane in of_lane["lane"].tolist()], np.int64)
                 slots.buffer.reopen(at, of_lane)
             if memory is not None and slots.memory is not None:
-                of_lane = by_lane(memory, numbers, stride)
+                of_lane = by_lane(memory, env_indices, stride)
                 slots.memory.load_state(of_lane["lane"], of_lane)
 
     def _check(self, tree: Tree) -> None:
@@ -165,19 +165,17 @@ class WorkerState:
                 "rows": None if slots.buffer is None else {n: c[:0, 0] for n, c in slots.buffer.data.items()},
                 "memory": None if slots.memory is None else slots.memory.state(none),
             }
-            for what, columns in wanted.items():
-                saved, current = _kinds(tables.get(f"{what}.{slots.policy}")), _kinds(columns)
+            for kind, columns in wanted.items():
+                saved, current = _column_types(tables.get(f"{kind}.{slots.policy}")), _column_types(columns)
                 # Saved rows of a policy that is not recorded any more are ignored.
-                wanted_now = what == "memory" or columns is not None
-                if f"{what}.{slots.policy}" in tables and wanted_now and saved != current:
-                    problems.append(f"the {what} of policy {slots.policy!r} are kept as {saved}, and now are {current}")
+                must_match = kind == "memory" or columns is not None
+                if f"{kind}.{slots.policy}" in tables and must_match and saved != current:
+                    problems.append(f"the {kind} of policy {slots.policy!r} are kept as {saved}, and now are {current}")
         if problems:
             raise CheckpointUnusable(problems)
 
 
-class _Grouped:
-    """A table indexed by environment."""
-
+class _TableByEnv:
     def __init__(self, table: StateTable) -> None:
         self._table, self.env = table, table["env"]
         self._order = np.argsort(self.env, kind="stable")
@@ -188,8 +186,8 @@ class _Grouped:
         return only_rows(self._table, self._order[ranges(ends[0], ends[1] - ends[0])])
 
 
-def _replayed(
-    replayer: EpisodeReplayer, index: int, running: Mapping[str, Any], tables: Mapping[str, _Grouped], env_index: int
+def _replay(
+    replayer: EpisodeReplayer, index: int, running: Mapping[str, Any], tables: Mapping[str, _TableByEnv], env_index: int
 ) -> StepResult:
     actions = {
         name.removeprefix(_ACTIONS): taken
@@ -199,8 +197,7 @@ def _replayed(
     return replayer.play(index, running, actions, tables["lanes"].of([env_index]))
 
 
-def _kinds(columns: StateTable | None) -> dict[str, str] | None:
-    """Return dtype and shape of each column as text, except lane identity."""
+def _column_types(columns: StateTable | None) -> dict[str, str] | None:
     if columns is None:
         return None
     return {n: f"{c.dtype} {list(c.shape[1:])}" for n, c in columns.items() if n not in ("env", "slot")}

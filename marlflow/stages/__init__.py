@@ -1,8 +1,7 @@
-"""Stage operators from which algorithms build their plans.
+"""Stage operators, from which algorithms build plans.
 
-`Collect`, `CollectNext`, `ByPolicy`, `Concat`, `Shards`, `Average`, `Rotation` and `ByShard` run on the driver, which
-sees receipts, never rows. All others run at a learner or replay, their second parameter: `.then(Learn(), at=learner)`.
-See docs/stages.md.
+`Collect`, `CollectNext`, `ByPolicy`, `Concat`, `Shards`, `Average`, `Rotation` and `ByShard` run on the driver, without
+opening rows. Others run at a learner or replay: `.then(Learn(), at=learner)`. See docs/stages.md.
 """
 
 from marlflow.flow import Rotation

@@ -1,4 +1,4 @@
-"""Stages that filter or rearrange the rows of a batch, at its learner."""
+"""Stages that filter or rearrange rows, at their learner."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from marlflow.learner.protocol import Learner
 
 @dataclass(frozen=True, slots=True)
 class DropStale:
-    """Drops segments with rows older than `max_staleness` versions, and counts their rows (on-policy freshness).
+    """Drops segments with rows older than `max_staleness` versions, and counts their rows.
 
-    A row carried over from the previous fragment may be older (docs/concepts.md).
+    Rows carried over from the previous fragment may be older (docs/concepts.md).
     """
 
     max_staleness: int
 
     @property
     def traits(self) -> Traits:
-        """The traits, with the tolerated staleness."""
+        """The traits, with `max_staleness`."""
         return Traits(
             max_staleness=self.max_staleness,
             keeps_segments=True,
@@ -33,7 +33,7 @@ class DropStale:
         )
 
     def __call__(self, batch: Batch, learner: Learner) -> Batch:
-        """Return the segments of `batch` that are fresh enough."""
+        """Return the fresh segments."""
         oldest = batch.columns["version"].copy()
         firsts = batch.ends() + 1 - batch.segments["length"]
         carried = firsts[batch.segments["carried"]]
@@ -43,16 +43,16 @@ class DropStale:
         if not stale.any():
             return batch
         fresh = np.add.reduceat(stale, firsts) == 0
-        kept = batch.only(fresh)
-        learner.stale_rows_dropped += batch.rows - kept.rows
-        return kept
+        remaining = batch.only(fresh)
+        learner.stale_rows_dropped += batch.rows - remaining.rows
+        return remaining
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Joins the batches of a joint stream: one row per environment, episode and env step.
+    """Joins a joint stream's batches: one row per environment, episode and env step.
 
-    `agents` fixes each policy's agent slots, if the network's input must not depend on which agents are present.
+    `agents` fixes each policy's agent slots, for network inputs that do not depend on which agents are present.
     """
 
     agents: Mapping[str, Sequence[int]] | None = None
@@ -63,7 +63,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class CutSequences:
-    """Cuts segments into sequences of `length` rows, the last possibly shorter, which minibatches keep whole."""
+    """Cuts segments into sequences of `length` rows or fewer, which minibatches keep whole."""
 
     length: int
 

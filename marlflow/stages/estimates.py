@@ -1,4 +1,4 @@
-"""Stages that estimate advantages and value targets with their learner's critic."""
+"""Stages that estimate advantages and value targets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Advantages:
     gae_lambda: float
 
     def __call__(self, batch: Batch | Fragment, learner: Learner) -> EstimatedBatch:
-        """Return `batch` with `value`, `advantage` and `value_target`."""
+        """Add `value`, `advantage` and `value_target`."""
         # Fragments are opened where a stage has a place; at the driver there is none.
         if isinstance(batch, Fragment):
             raise PlanInvalid(["it expects rows, but got a fragment unopened: its learner has no place"])
@@ -43,7 +43,7 @@ class Advantages:
 
 @dataclass(frozen=True, slots=True)
 class Normalize:
-    """Normalizes advantages to mean 0 and standard deviation 1 over the batch (Andrychowicz et al., 2021)."""
+    """Normalizes advantages to mean 0 and standard deviation 1 (Andrychowicz et al., 2021)."""
 
     traits: ClassVar[Traits] = Traits(movable="batches")
 
@@ -53,9 +53,9 @@ class Normalize:
 
 @dataclass(frozen=True, slots=True)
 class VTrace:
-    """V-trace with the learner's current actor and critic (Espeholt et al., 2018, arXiv:1802.01561, section 4).
+    """V-trace with the current actor and critic (Espeholt et al., 2018, arXiv:1802.01561, section 4).
 
-    Importance ratios are clipped at `rho_max` in the temporal differences and at `c_max` along the trajectory.
+    Importance ratios are clipped at `rho_max` in temporal differences, at `c_max` along the trajectory.
     """
 
     traits: ClassVar[Traits] = Traits(
@@ -68,7 +68,7 @@ class VTrace:
     c_max: float = 1.0
 
     def __call__(self, batch: Batch, learner: Learner) -> EstimatedBatch:
-        """Return `batch` with `value`, `advantage`, `value_target`, and the current `logp` of its actions."""
+        """Add `value`, `advantage`, `value_target`, and the current `logp`."""
         names = ("discount", "trace_lambda", "rho_max", "c_max")
         settings = [learner.scheduled.get(name, getattr(self, name)) for name in names]
         logp = log_probs(cast("PolicyEvaluator", learner), batch)

@@ -18,7 +18,7 @@ from marlflow.stages.updates import loss_input
 
 @dataclass(frozen=True, slots=True)
 class ComputeGradients:
-    """Computes the gradient of the loss over a whole batch, without changing the learner."""
+    """Computes the gradient of the loss, without changing the learner."""
 
     traits: ClassVar[Traits] = Traits(accepts=loss_input, movable="fragments", emits_segments=False)
 
@@ -28,7 +28,7 @@ class ComputeGradients:
 
 @dataclass(slots=True)
 class Average:
-    """Accumulates the gradients of `batches` non-empty batches; emits their mean (see `mean_gradients`)."""
+    """Averages the gradients of `batches` non-empty batches (see `mean_gradients`)."""
 
     traits: ClassVar[Traits] = Traits(at_most_one=True)
 
@@ -36,7 +36,7 @@ class Average:
     held: list[Packed] = field(default_factory=list, repr=False)
 
     def add(self, gradients: Gradients) -> Sequence[Gradients]:
-        """Add a packed gradient; return the packed mean if complete."""
+        """Add a packed gradient; return the mean if complete."""
         if gradients.rows:
             # On the driver a gradient is always packed; it is averaged where it is opened.
             self.held.append(cast("Packed", gradients))
@@ -50,7 +50,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class ApplyGradients:
-    """Takes an optimizer step with a gradient, which may be of older parameters."""
+    """Takes an optimizer step with a gradient, perhaps of older parameters."""
 
     traits: ClassVar[Traits] = Traits(updates=True)
 

@@ -1,4 +1,4 @@
-"""Stages that prepare rows for a replay buffer, insert them, draw from it, and update priorities."""
+"""Stages that prepare and insert rows for a replay buffer, draw, and update priorities."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from marlflow.replay.splitting import sequence_problems, split
 class NStep:
     """Computes n-step returns (Sutton and Barto, 2nd edition, section 7.1).
 
-    A window stops at its segment's end and bootstraps with `discount`**k after k steps, with 0 after termination.
-    Raises InvalidInput unless `n_step` is at least 1 and `discount` in [0, 1].
+    A window stops at its segment's end. After k steps it bootstraps with `discount`**k, or 0 after termination. Raises
+    InvalidInput unless `n_step` is at least 1 and `discount` in [0, 1].
     """
 
     traits: ClassVar[Traits] = Traits(movable="fragments")
@@ -38,7 +38,7 @@ class NStep:
             raise InvalidInput([f"n-step windows: {problem}" for problem in broken])
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with `window_reward`, `window_discount` (float32 [N]) and `window_steps`, for a replay."""
+        """Add `window_reward`, `window_discount` (float32 [N]) and `window_steps`."""
         segments = batch.segments
         n_step_windows = windows(
             batch.columns["reward"], segments["length"], segments["terminated"], self.n_step, self.discount
@@ -52,11 +52,11 @@ class NStep:
 
 @dataclass(frozen=True, slots=True)
 class SplitSegments:
-    """Splits each segment into the fewest sequences of at most `length` rows, of nearly equal size.
+    """Splits each segment into the fewest sequences of at most `length` rows, of similar size.
 
-    A sequence also records its burn-in, up to `burn_in` preceding rows of its segment, and the memory (recurrent state)
-    before them (Kapturowski et al., 2019, section 2.3, https://openreview.net/forum?id=r1lyTjAqYX). Place it before
-    NStep, whose windows then end with their sequence. Raises InvalidInput for invalid sizes and non-recurrent policies.
+    A sequence has its burn-in, up to `burn_in` preceding rows of the segment, and the memory (recurrent state) before
+    it (Kapturowski et al., 2019, section 2.3, https://openreview.net/forum?id=r1lyTjAqYX). Place it before NStep, whose
+    windows then end with their sequence. Raises InvalidInput for invalid sizes and non-recurrent policies.
     """
 
     traits: ClassVar[Traits] = Traits(movable="fragments")
@@ -69,7 +69,7 @@ class SplitSegments:
             raise InvalidInput([f"sequences: {problem}" for problem in broken])
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return sequences as segments, with `burn_in` (rows, int64) and `memory`, [S, ...] each."""
+        """Return sequences as segments, with `burn_in` (rows, int64) and `memory`, [S, ...]."""
         if "memory" not in batch.columns:
             raise InvalidInput(["sequences need the column 'memory' of rows, which recurrent policies alone have"])
         return split(batch, self.length, self.burn_in)
@@ -77,22 +77,22 @@ class SplitSegments:
 
 @dataclass(frozen=True, slots=True)
 class InitialPriorities:
-    """Computes new rows' priorities: n-step TD errors with the local network as its own target.
+    """Computes priorities of new rows: n-step TD errors, with the local network as target network.
 
-    New rows then need not start with the largest priority (Ape-X: Horgan et al., 2018, arXiv:1803.00933, section 3).
-    Place it after NStep.
+    Otherwise they start with the largest priority (Ape-X: Horgan et al., 2018, arXiv:1803.00933, section 3). Place it
+    after NStep.
     """
 
     traits: ClassVar[Traits] = Traits(accepts=Batch | Fragment, movable="fragments")
 
     def __call__(self, batch: Batch, learner: Learner) -> Batch:
-        """Return `batch` with `priority`, float32 [N]."""
+        """Add `priority`, float32 [N]."""
         return batch.with_columns(priority=learner.priorities(transitions_of(batch)))
 
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """Inserts rows with windows (see NStep) and optional priorities (see InitialPriorities); reports how many."""
+    """Inserts rows with windows (NStep), perhaps with priorities (InitialPriorities)."""
 
     traits: ClassVar[Traits] = Traits(accepts=Fragment | Batch)
 
@@ -102,14 +102,14 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Samples `agent_steps` rows from a replay; `gives` is the type of the result."""
+    """Samples `agent_steps` rows from a replay, as the type `gives`."""
 
     agent_steps: int
     gives: type = field(default=Transitions, repr=False)
 
     @property
     def traits(self) -> Traits:
-        """The traits, with the type of item drawn."""
+        """The traits, with the type drawn."""
         return Traits(emits=self.gives)
 
     def __call__(self, replay: Replay) -> Any:
@@ -118,7 +118,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Reprioritize:
-    """Updates the replay's priorities with the errors of the rows just learned from; passes the report on."""
+    """Updates priorities with the errors of rows just learned from."""
 
     def __call__(self, update: Update, replay: Replay) -> Update:
         if update.priorities is not None and update.row_ids is not None:
@@ -127,7 +127,7 @@ class Reprioritize:
 
 
 class ByShard:
-    """Routes a learner's report to the replay shard that its rows came from, numbered from 0."""
+    """Routes a learner's report to the replay shard of its rows."""
 
     def __call__(self, update: Update) -> Iterator[tuple[int, Update]]:
         # Row ids encode their shard; all rows of a draw come from one shard. A report without rows goes to shard 0.

@@ -1,10 +1,10 @@
-"""Stages that collect experience and split it by policy; they run on the driver and see receipts, never rows."""
+"""Stages that collect experience and split it by policy, on the driver, without opening rows."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from marlflow.base.awaiting import begun
 from marlflow.base.batch import Batch
@@ -12,15 +12,15 @@ from marlflow.base.errors import PlanInvalid
 from marlflow.base.items import Fragment, JointFragment, Packed
 from marlflow.base.joint import JointBatches
 from marlflow.flow import Traits
-from marlflow.sampling.protocol import Request, Round, Workers
+from marlflow.sampling.protocol import Drain, Request, Round, Workers
 
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """A source of rounds. `next_request` returns what to collect with, or None to end."""
+    """A source of rounds; `next_request` returns the next input, or None at the end."""
 
     workers: Workers = field(repr=False)
-    next_request: Callable[[], Request | Literal["home"] | None] = field(repr=False)
+    next_request: Callable[[], Request | Drain | None] = field(repr=False)
 
     def __call__(self) -> Round | Awaitable[Round]:
         request = self.next_request()
@@ -31,23 +31,24 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class CollectNext:
-    """An asynchronous source: each round is that of one worker, whichever finishes next.
+    """An asynchronous source: a round of the next worker that finishes.
 
-    `next_request` returns what finished workers start with. "home": start none until all have finished; None: then end.
+    `next_request` returns the input of finished workers; Drain lets all finish before others start, None then ends.
     """
 
     workers: Workers = field(repr=False)
-    next_request: Callable[[], Request | Literal["home"] | None] = field(repr=False)
+    next_request: Callable[[], Request | Drain | None] = field(repr=False)
 
     @property
     def under_way(self) -> int:
-        """Number of workers whose result is still to come."""
+        """The number of running workers."""
         return self.workers.under_way
 
     def __call__(self) -> Round | Awaitable[Round]:
         request = self.next_request()
         if isinstance(request, Request):
             return begun(self.workers.collect_next(request))
+        # Results of running workers are not lost at the end.
         if not self.under_way:
             raise StopIteration
         return begun(self.workers.collect_next(None))
@@ -55,11 +56,11 @@ class CollectNext:
 
 @dataclass(frozen=True, slots=True)
 class ByPolicy:
-    """Splits a round into fragments by learner: each policy's fragments go to the plan of the learner that trains it.
+    """Splits a round into fragments, for the plans of the policies' learners.
 
-    `joint` names learners that train several policies together: with `ByPolicy(joint={"mixer": ("left", "right")})` the
-    plan "mixer" gets one fragment per worker, with the payloads of both. `learners` has the learner of each other
-    policy; the default is a learner of the policy's own name.
+    `joint` names learners of several policies: with `ByPolicy(joint={"mixer": ("left", "right")})` the plan "mixer"
+    gets a fragment per worker, with the payloads of both. `learners` maps other policies to learners; the default is a
+    learner of the same name.
     """
 
     joint: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -67,11 +68,11 @@ class ByPolicy:
 
     @property
     def traits(self) -> Traits:
-        """The traits; items of a joint stream have their own type."""
+        """The traits, with the joint streams."""
         return Traits(routes=dict.fromkeys(self.joint, JointFragment))
 
     def __call__(self, round: Round) -> Iterator[tuple[str, Fragment]]:
-        """Yield each fragment under its policy's learner, and then the joint streams' fragments under theirs.
+        """Yield fragments with their learner's name; joint fragments last.
 
         Raises PlanInvalid if a joint stream has the name of a policy that is not in it, or joins a policy without rows.
         """
@@ -110,15 +111,14 @@ def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -
 
 
 def _opened_as(taken: Any) -> type:
-    """Return the type of batch that gathered items of the type `taken` are opened as."""
     return JointBatches if taken is JointFragment else Batch
 
 
 @dataclass(slots=True)
 class Concat:
-    """Accumulates fragments; emits all rows at the end of the first round with at least `agent_steps` of them.
+    """Concatenates all rows at the end of the first round with at least `agent_steps`.
 
-    No row is discarded, and all rows of a round share one version.
+    No row is discarded; all rows of a round have one version.
     """
 
     agent_steps: int
@@ -126,11 +126,12 @@ class Concat:
 
     @property
     def traits(self) -> Traits:
-        """The traits, with the fewest agent steps emitted; a joint stream's batches are opened per policy."""
+        """The traits, with the fewest agent steps."""
+        # Batches of a joint stream are opened by policy.
         return Traits(emits=_opened_as, at_most_one=True, keeps_segments=True, agent_steps=self.agent_steps)
 
     def add(self, fragment: Fragment) -> Sequence[Batch]:
-        """Add a fragment; return the batch if complete, packed until a place opens it."""
+        """Add a fragment; return the batch, packed, if complete."""
         if fragment.rows:
             self.held.append(fragment)
         rows = sum(held.rows for held in self.held)
@@ -138,7 +139,7 @@ class Concat:
         return self.rest() if fragment.closes_round and rows >= max(1, self.agent_steps) else []
 
     def rest(self) -> Sequence[Batch]:
-        """Return everything it holds as one batch, if anything."""
+        """Return the remaining rows as a batch, if any."""
         if not self.held:
             return []
         rows = sum(held.rows for held in self.held)
@@ -151,10 +152,7 @@ class Concat:
 
 @dataclass(slots=True)
 class Shards(Concat):
-    """Like Concat, but keyed by worker, so that each worker's rows stay in its process.
-
-    For plans whose learner has a replica on every rollout worker.
-    """
+    """Like Concat, but keyed by worker, for learners with a replica on every worker: rows stay in their process."""
 
     def add(self, fragment: Fragment) -> Sequence[Batch]:
         worker = str(fragment.worker)

@@ -1,4 +1,4 @@
-"""Meta-learning stages: inner steps on the rollout workers, and batches by task for the meta-update.
+"""Meta-learning stages: inner steps on workers, and batches by task for the meta-update.
 
 Finn et al., "Model-agnostic meta-learning for fast adaptation of deep networks", 2017,
 https://arxiv.org/abs/1703.03400, algorithm 3.
@@ -21,9 +21,9 @@ from marlflow.learner.task_batches import AdaptedBatch, TaskBatch, by_task, laid
 
 @dataclass(frozen=True, slots=True)
 class Adapt:
-    """Takes an inner gradient step per environment, on its task's rows, in the worker's acting policy.
+    """Takes an inner gradient step per environment on the rows of its task, in the acting policy.
 
-    Advantages use a linear critic per environment and are normalized per environment. The last phase takes no step.
+    Each environment has a linear critic, and normalizes advantages. The last phase takes no step.
     """
 
     traits: ClassVar[Traits] = Traits(movable="fragments")
@@ -32,7 +32,7 @@ class Adapt:
     gae_lambda: float
 
     def __call__(self, batch: Batch, learner: Learner | PublishedLearner) -> AdaptedBatch:
-        """Return `batch` with advantages and, per segment, the acting policy's inner steps."""
+        """Add advantages and, by segment, the inner steps taken."""
         if not isinstance(learner, PublishedLearner):
             raise TypeError("Adapt changes what acts, so it can run on the worker only, not beside the learner")
         actor = learner.acting
@@ -48,10 +48,7 @@ class Adapt:
 
 @dataclass(frozen=True, slots=True)
 class ByTask:
-    """Groups rows by task: `inner_steps` phases to adapt on, then one to evaluate.
-
-    Tasks without rows in the last phase are dropped.
-    """
+    """Groups rows by task: `inner_steps` phases, then one to evaluate; tasks without it are dropped."""
 
     inner_steps: int
 
@@ -61,7 +58,7 @@ class ByTask:
 
 @dataclass(frozen=True, slots=True)
 class MetaLearn:
-    """Trains on the learner's meta-loss for `epochs` over the tasks, in minibatches of `minibatch_tasks`."""
+    """Trains on the meta-loss for `epochs`, in minibatches of `minibatch_tasks`."""
 
     traits: ClassVar[Traits] = Traits(updates=True)
 
@@ -69,7 +66,7 @@ class MetaLearn:
     minibatch_tasks: int | None = None
 
     def __call__(self, tasks: TaskBatch, learner: Learner) -> Update:
-        """Return the report of the update, with `rows` in agent steps."""
+        """Return the report, with `rows` in agent steps."""
         update = learner.update(tasks, self.epochs, self.minibatch_tasks)
         # The rows of a TaskBatch are tasks; convert to agent steps.
         return replace(update, rows=round(update.rows * tasks.agent_steps / max(1, tasks.rows)))

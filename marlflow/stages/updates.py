@@ -1,4 +1,4 @@
-"""Stages that update a learner, sync its target network and publish its weights; they run at the learner."""
+"""Stages at the learner: update, sync the target network, publish weights."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from marlflow.learner.protocol import Learner
 
 
 def loss_input(learner: Any) -> Any:
-    """Return the item type that the learner's loss takes."""
+    """Return the input type of the learner's loss."""
     return learner.trains_on
 
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    """Trains for `epochs` over the batch, in shuffled minibatches of at least `minibatch` rows."""
+    """Trains for `epochs`, in shuffled minibatches of at least `minibatch` rows."""
 
     traits: ClassVar[Traits] = Traits(accepts=loss_input, updates=True)
 
@@ -48,7 +48,7 @@ class SyncTarget:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Publishes the actor's weights under a new version, every `every` optimizer steps."""
+    """Publishes the actor's weights as a new version (weight synchronization), every `every` optimizer steps."""
 
     traits: ClassVar[Traits] = Traits(publishes=True)
 

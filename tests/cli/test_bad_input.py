@@ -160,7 +160,7 @@ CASES = {
     ),
     "fewer environments than workers": (
         ["plan", "env.num_envs=1"],
-        "env.num_envs (1) is less than rollouts.num_workers (2), and each worker needs a copy; "
+        "env.num_envs (1) is less than rollouts.num_workers (2), and each worker needs one; "
         "raise env.num_envs or lower rollouts.num_workers",
     ),
     "fragment too short": (

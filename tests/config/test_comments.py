@@ -68,7 +68,7 @@ def test_policies_are_explained_by_the_algorithm_and_the_model_that_they_have() 
         for line in explained(OmegaConf.to_yaml(OmegaConf.create(config)), config).splitlines()
         if "replay_shards" in line
     ]
-    assert shards.endswith("# replays that share all rows, each a process of its own")
+    assert shards.endswith("# processes that the rows are divided among")
 
 
 def test_a_part_of_a_configuration_says_which_it_is() -> None:

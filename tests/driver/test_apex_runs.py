@@ -111,7 +111,7 @@ def test_shards_are_kept_and_taken_up_by_name() -> None:
     alone = small_run(policies=policies(prey=SMALL_APEX), mapping=ALL)
     with driven(alone, InlineRuntime()) as run, driven(alone, InlineRuntime()) as again:
         run.play(8)
-        kept_now = run.runtime.keep({})
+        kept_now = run.runtime.save({})
         again.runtime.restore(kept_now.files.__getitem__, list(kept_now.files), 0)
         for name in shard_names(run):
             begins, ends = kept_now.replays[name]
@@ -127,7 +127,7 @@ def test_a_lost_shard_is_replaced_and_drawn_from_again() -> None:
     experiment = small_run("ray", policies=policies(prey=algorithm), mapping=ALL, rollouts=one_worker)
     with driven(experiment, RayRuntime()) as run:
         run.play(4)
-        begins, ends = run.runtime.keep({}).replays["prey@1"]
+        begins, ends = run.runtime.save({}).replays["prey@1"]
         assert first_row_of(1) <= begins < ends
         kill(run.parts.replays["prey@1"].actor)
         run.play(14)

@@ -65,9 +65,9 @@ class Disk:
     def __init__(self, call: str, patch: pytest.MonkeyPatch) -> None:
         self.full, self._refuses, self.refused = range(0), False, 0
         owner: Any = checkpoints if call == "open" else os
-        real, write = builtins.open if call == "open" else getattr(os, call), checkpoints.Checkpoints.write
+        real, write = builtins.open if call == "open" else getattr(os, call), checkpoints.CheckpointStore.write
 
-        def watched(store: checkpoints.Checkpoints, env_steps: int, *given: Any) -> Path:
+        def watched(store: checkpoints.CheckpointStore, env_steps: int, *given: Any) -> Path:
             self._refuses = env_steps in self.full
             try:
                 return write(store, env_steps, *given)
@@ -75,7 +75,7 @@ class Disk:
                 self._refuses = False
 
         patch.setattr(owner, call, partial(self._call, real), raising=False)
-        patch.setattr(checkpoints.Checkpoints, "write", watched)
+        patch.setattr(checkpoints.CheckpointStore, "write", watched)
 
     def _call(self, real: Callable[..., Any], *given: Any, **options: Any) -> Any:
         if self._refuses:

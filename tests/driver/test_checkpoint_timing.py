@@ -13,12 +13,12 @@ class Saves:
     """Saves, or raises the next of `raises`."""
 
     def __init__(self, tally: RunMetrics, raises: list[MarlflowError]) -> None:
-        self._tally, self._raises, self.kept_at = tally, raises, None
+        self._tally, self._raises, self.saved_at = tally, raises, None
 
     def __call__(self) -> Path:
         if self._raises:
             raise self._raises.pop(0)
-        self.kept_at: int | None = self._tally.env_steps
+        self.saved_at: int | None = self._tally.env_steps
         return Path("there")
 
 

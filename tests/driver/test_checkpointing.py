@@ -28,14 +28,14 @@ def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]
     """Trains for three rounds, with a checkpoint after each, in which somebody dies at some of the attempts."""
 
     def trained(attempts: set[int]) -> Result:
-        left, real = iter(range(100)), InlineRuntime.keep
+        left, real = iter(range(100)), InlineRuntime.save
 
-        def keep(self: InlineRuntime, *arguments: Any) -> Any:
+        def save(self: InlineRuntime, *arguments: Any) -> Any:
             if next(left) in attempts:
                 raise ActorLost("rollout worker 1 died while the run's state was taken")
             return real(self, *arguments)
 
-        monkeypatch.setattr(InlineRuntime, "keep", keep)
+        monkeypatch.setattr(InlineRuntime, "save", save)
         return train(
             small_run(env_steps=3 * ROUND, checkpoint=CheckpointConfig(every_env_steps=ROUND, keep=9)), tmp_path
         )

@@ -172,7 +172,7 @@ def test_who_asks_for_the_last_evaluation_gets_it_whichever_report_it_stands_in(
     assert found[0] is not None
     assert set(found[1:]) == {None}
     assert result.metrics["policies"]["red"]["eval_return_mean"] == result.objective == found[0]
-    assert newest(tmp_path).figure == found[0]
+    assert newest(tmp_path).metric == found[0]
 
 
 def test_an_evaluation_that_the_next_would_replace_is_reported_before(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_signal_after_its_time_is_nobodys() -> None:
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert interrupt.asked is None
+    assert interrupt.requested is None
 
 
 def test_it_says_which_environment_keeps_the_run_from_finishing(monkeypatch: pytest.MonkeyPatch) -> None:

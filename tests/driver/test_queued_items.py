@@ -23,9 +23,9 @@ ITEMS = [
 
 def test_items_come_back_with_their_own_rows() -> None:
     waiting = QueuedItems()
-    trees = from_bytes(to_bytes([waiting.keep(item) for item in ITEMS]))
+    trees = from_bytes(to_bytes([waiting.to_tree(item) for item in ITEMS]))
     back = QueuedItems([payload.upper() for payload in waiting.payloads])
-    fragment, packed, empty, inserted, update = [back.give_back(tree) for tree in trees]
+    fragment, packed, empty, inserted, update = [back.from_tree(tree) for tree in trees]
     assert fragment == Fragment("prey", 1, 7, True, 12, 2, ("A", "B"), ("left", "right"))
     assert packed == Packed(5, ("C",))
     assert (empty, inserted) == (ITEMS[2], ITEMS[3])
@@ -38,4 +38,4 @@ def test_an_item_of_another_kind_cannot_be_kept_and_that_is_said() -> None:
     with pytest.raises(
         CheckpointFailed, match=r"Fraction\(1, 3\) waits in the plan, and only Fragment, JointFragment, Packed"
     ):
-        QueuedItems().keep(Fraction(1, 3))
+        QueuedItems().to_tree(Fraction(1, 3))

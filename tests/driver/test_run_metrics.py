@@ -26,14 +26,14 @@ def test_a_report_has_the_means_since_the_last_one() -> None:
     tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
     for one in (update(1, 1.0, 4.0), update(3, 5.0, 8.0)):
         tally.learners["prey"].updated(one)
-    record = tally.record(1.0, 1.0, {}, {})["learners"]["prey"]
+    record = tally.report(1.0, 1.0, {}, {})["learners"]["prey"]
     assert record["loss"] == {"td": pytest.approx((1.0 + 3 * 5.0) / 4)}
     assert record["staleness_mean"] == pytest.approx((4.0 + 3 * 8.0) / 4)
-    assert tally.record(2.0, 2.0, {}, {})["learners"]["prey"] == record, "looking changes nothing"
+    assert tally.report(2.0, 2.0, {}, {})["learners"]["prey"] == record, "looking changes nothing"
     tally.reported(2.0)
-    assert tally.record(2.0, 2.0, {}, {})["learners"]["prey"]["loss"] == record["loss"]
+    assert tally.report(2.0, 2.0, {}, {})["learners"]["prey"]["loss"] == record["loss"]
     tally.learners["prey"].updated(update(1, 9.0))
-    assert tally.record(3.0, 3.0, {}, {})["learners"]["prey"]["loss"] == {"td": 9.0}
+    assert tally.report(3.0, 3.0, {}, {})["learners"]["prey"]["loss"] == {"td": 9.0}
 
 
 def test_skipped_updates_are_a_fault() -> None:
@@ -41,7 +41,7 @@ def test_skipped_updates_are_a_fault() -> None:
     tally.learners["prey"].updated(update(1, 1.0))
     for _ in range(3):
         tally.learners["prey"].updated(update(0, 0.0, skipped=2))
-    record = tally.record(1.0, 1.0, {}, {})
+    record = tally.report(1.0, 1.0, {}, {})
     assert record["faults"]["updates_skipped"] == 6
     assert record["learners"]["prey"]["loss"] == {"td": 1.0}
     assert record["learners"]["prey"]["updates"] == 1
@@ -77,12 +77,12 @@ def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:
     }
     one = EpisodeResult(0, 0, 1, {"fox": 5.0, "hen": 6.0}, 0, {"fox": "blue", "hen": "red"})
     tally.evaluated(Evaluated((one,)), EvaluationContext("sampled", 70, {"red": 4}))
-    evaluated = tally.record(1.0, 1.0, {}, {})["policies"]
+    evaluated = tally.report(1.0, 1.0, {}, {})["policies"]
     assert (evaluated["red"]["eval_return_mean"], evaluated["blue"]["eval_return_mean"]) == (6.0, 5.0)
     other = EpisodeResult(0, 1, 1, {"fox": 7.0, "hen": 9.0}, 0, {"fox": "blue", "hen": "blue"})
     tally.evaluated(Evaluated((one, other)), EvaluationContext("greedy", 90, {"red": 5}))
     tally.evaluated(Evaluated((other,)), EvaluationContext("sampled", 110, {"red": 6}))
-    record = tally.record(1.0, 1.0, {}, {})["policies"]
+    record = tally.report(1.0, 1.0, {}, {})["policies"]
     keys = ("eval_return_mean", "eval_mode", "eval_episodes", "eval_env_steps", "eval_version")
     assert [record["red"][key] for key in keys] == [6.0, "greedy", 1, 90, 5], "it did not play in the last"
     assert [record["blue"][key] for key in keys] == [8.0, "sampled", 1, 110, 0]
@@ -93,7 +93,7 @@ def test_faults_and_times_are_summed_over_all_workers() -> None:
     for worker, kind in enumerate(["env_errors", "env_hangs", "env_errors"]):
         fault = Fault(FaultKind(kind), "there", "it broke", "", rows_lost=worker + 1)
         tally.collected([Receipt(worker, 10, 10, (), {}, 1, 1.0, 0.5, 0.25, faults=(fault,))])
-    record = tally.record(1.0, 1.0, {}, {})
+    record = tally.report(1.0, 1.0, {}, {})
     assert record["faults"] == {
         "agents_vanished": 3,
         "env_errors": 2,
@@ -116,7 +116,7 @@ def test_faults_and_times_are_summed_over_all_workers() -> None:
 def test_the_speed_leaves_out_what_evaluations_took() -> None:
     tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
     tally.collected([receipt(0, [])])
-    assert tally.record(100.0, 2.0, {}, {})["env_steps_per_s"] == pytest.approx(5.0)
+    assert tally.report(100.0, 2.0, {}, {})["env_steps_per_s"] == pytest.approx(5.0)
 
 
 def test_a_state_brings_everything_back() -> None:
@@ -130,7 +130,7 @@ def test_a_state_brings_everything_back() -> None:
     other.load_state(from_bytes(to_bytes(tally.state())))
     for one in (tally, other):
         one.collected([receipt(0, [EpisodeResult(0, 9, 1, {"fox": 9.0}, 0, PREY)])])
-    assert other.record(9.0, 9.0, {}, {}) == tally.record(9.0, 9.0, {}, {})
+    assert other.report(9.0, 9.0, {}, {}) == tally.report(9.0, 9.0, {}, {})
     assert other.state() == tally.state()
 
 
@@ -144,11 +144,11 @@ def test_spread_team_return_and_length_of_episodes() -> None:
     ]
     tally.collected([receipt(0, played)])
     tally.evaluated(Evaluated(tuple(played)), EvaluationContext("greedy", 12, {}))
-    record = tally.record(1.0, 1.0, {}, {})
+    record = tally.report(1.0, 1.0, {}, {})
     assert (record["episode_env_steps_mean"], record["team_return_mean"]) == (6.0, 18.0)
     assert record["eval_team_return_mean"] == 18.0
     tally.evaluated(Evaluated(()), EvaluationContext("greedy", 20, {}))  # a deadline cut it
-    assert tally.record(9.0, 8.0, {}, {})["eval_team_return_mean"] == 18.0
+    assert tally.report(9.0, 8.0, {}, {})["eval_team_return_mean"] == 18.0
     pack, prey = record["policies"]["pack"], record["policies"]["prey"]
     assert (pack["return_mean"], pack["return_std"]) == (4.0, 2.0)
     assert (pack["team_return_mean"], pack["episode_env_steps_mean"]) == (8.0, 6.0)
@@ -164,11 +164,11 @@ def test_a_report_has_an_evaluation_once_also_over_a_resume() -> None:
     resumed = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
     resumed.load_state(from_bytes(to_bytes(tally.state())))
     for each in (tally, resumed):
-        record = each.record(1.0, 1.0, {}, {})
-        assert each.news(record) == record
+        record = each.report(1.0, 1.0, {}, {})
+        assert each.without_old_evaluations(record) == record
         each.reported(1.0)
-        later = each.news(each.record(2.0, 2.0, {}, {}))
+        later = each.without_old_evaluations(each.report(2.0, 2.0, {}, {}))
         assert later["policies"]["prey"]["eval_return_mean"] is None
         assert later["policies"]["prey"]["eval_episodes"] is None
         assert later["eval_team_return_mean"] is None
-        assert each.record(2.0, 2.0, {}, {})["policies"]["prey"]["eval_return_mean"] == 2.0
+        assert each.report(2.0, 2.0, {}, {})["policies"]["prey"]["eval_return_mean"] == 2.0

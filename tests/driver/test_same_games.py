@@ -62,7 +62,7 @@ def found(returns: list[tuple[float, ...]], policies: tuple[str, ...] = ("main",
     matchup = dict(zip(names, policies, strict=True))
     played = [EpisodeResult(0, n, 5, dict(zip(names, one, strict=True)), n, matchup) for n, one in enumerate(returns)]
     watching = SelfPlay()
-    return [text for one in played for text in watching.found_in([Receipt(0, 5, 5, (one,), {}, 0, 0.0, 0.0, 0.0)])]
+    return [text for one in played for text in watching.check([Receipt(0, 5, 5, (one,), {}, 0, 0.0, 0.0, 0.0)])]
 
 
 def test_returns_that_cancel_out_in_every_episode_are_found_once() -> None:

@@ -101,7 +101,7 @@ def test_the_dead_that_stay_listed_do_not_decide_until_they_have_left_and_return
 
 
 def test_an_undeclared_agent_is_an_error():
-    adapter = open_adapter(Scripted([(["a", "stranger"], {"a": 1.0}, {}, {})]), env=4)
+    adapter = open_adapter(Scripted([(["a", "stranger"], {"a": 1.0}, {}, {})]), env_index=4)
     adapter.reset(11)
     with pytest.raises(EnvironmentFailed, match="'stranger' is not one of possible_agents") as caught:
         adapter.act([0, 0])
@@ -164,7 +164,7 @@ def test_an_environments_exception_says_where_and_shows_only_its_own_frames():
         def deeper(self):
             raise ZeroDivisionError("a wheel came off")
 
-    adapter = open_adapter(Raises([]), env=2, name="wheels")
+    adapter = open_adapter(Raises([]), env_index=2, name="wheels")
     adapter.reset(7)
     with pytest.raises(EnvironmentFailed) as caught:
         adapter.act([0, 0])

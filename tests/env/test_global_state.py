@@ -30,7 +30,7 @@ def opened(made, **attributes):
     env.made = made
     for name, value in attributes.items():
         setattr(env, name, value)
-    return open_adapter(env, env=3)
+    return open_adapter(env, env_index=3)
 
 
 def test_the_state_is_that_of_the_moment_until_the_final_one():

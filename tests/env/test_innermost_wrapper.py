@@ -4,7 +4,7 @@ import pytest
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, BaseWrapper, OrderEnforcingWrapper
 
 from marlflow.env import open_adapter
-from marlflow.env.innermost_wrapper import innermost_wrapper
+from marlflow.env.aec import innermost_wrapper
 from marlflow.env.wrappers import mask_in_info
 
 READ = ("agents", "agent_selection", "rewards", "terminations", "truncations", "infos")

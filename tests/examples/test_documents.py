@@ -52,7 +52,7 @@ OWN_COMMANDS = [line for document in (OWN_ENVIRONMENT, OWN_POLICY) for line in c
 def test_the_documents_have_commands() -> None:
     assert len(COMMANDS) >= 12
     assert len(OF_OWN_MODULE) >= 2
-    assert len(OWN_COMMANDS) == 2
+    assert len(OWN_COMMANDS) == 3
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -129,13 +129,33 @@ def test_every_command_on_files_of_ones_own_is_a_plan_that_can_run(
 ) -> None:
     yaml = next(block for block in blocks(OWN_ENVIRONMENT, "yaml") if "deliveries.Deliveries" in block)
     heuristics = next(block for block in blocks(OWN_POLICY, "python") if block.startswith("# heuristics.py"))
-    (here / "conf" / "env").mkdir(parents=True)
-    (here / "conf" / "env" / "deliveries.yaml").write_text(yaml)
-    (here / "heuristics.py").write_text(heuristics)
-    (here / "deliveries.py").write_text((REPOSITORY / "examples" / "01_ppo_and_dqn.py").read_text())
+    (model,) = blocks(OWN_POLICY, "yaml")
+    files = {
+        "conf/env/deliveries.yaml": yaml,
+        "conf/model/layer_norm.yaml": model,
+        "heuristics.py": heuristics,
+        "layer_norm.py": own_network(),
+        "deliveries.py": (REPOSITORY / "examples" / "01_ppo_and_dqn.py").read_text(),
+    }
+    for name, text in files.items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(text, encoding="utf-8")
     _, _, *words = shlex.split(line)
     assert main(["plan", *words]) == 0
-    assert "customer" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "customer" in output or "agent: ppo" in output
+
+
+def own_network() -> str:
+    """The network on the page on policies of one's own."""
+    return next(block for block in blocks(OWN_POLICY, "python") if "def build(" in block)
+
+
+def test_a_network_of_ones_own_has_15_lines_and_is_planned(here: Path) -> None:
+    experiment = next(block for block in blocks(OWN_POLICY, "python") if "mf.Experiment(" in block)
+    (here / "layer_norm.py").write_text(own_network(), encoding="utf-8")
+    assert len(own_network().splitlines()) <= 15
+    assert "agent: ppo" in said_in(here, "-c", experiment)
 
 
 @pytest.mark.parametrize("line", commands(CONFIGURATION))

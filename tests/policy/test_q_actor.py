@@ -79,10 +79,10 @@ def test_dueling_head_is_value_plus_centered_advantage() -> None:
 
 
 def test_each_copy_has_its_step_of_the_ladder() -> None:
-    found = epsilon_of_env(0.4, np.arange(8), env_indices=8, ladder=7.0)
+    found = epsilon_of_env(0.4, np.arange(8), num_envs=8, ladder=7.0)
     np.testing.assert_allclose(found, [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536])
-    np.testing.assert_allclose(epsilon_of_env(0.4, np.zeros(2, np.int64), env_indices=1, ladder=7.0), [0.4, 0.4])
-    assert (epsilon_of_env(1e-300, np.array([0, 1]), env_indices=2, ladder=7.0) > 0.0).all()
+    np.testing.assert_allclose(epsilon_of_env(0.4, np.zeros(2, np.int64), num_envs=1, ladder=7.0), [0.4, 0.4])
+    assert (epsilon_of_env(1e-300, np.array([0, 1]), num_envs=2, ladder=7.0) > 0.0).all()
 
 
 def test_rows_explore_as_their_copy_does_and_say_so_exactly() -> None:

@@ -10,7 +10,7 @@ from gymnasium import spaces as gym
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.policy.recurrent import GRU, LSTM
-from marlflow.policy.recurrent_q import RecurrentQNetwork
+from marlflow.policy.recurrent_actors import RecurrentQNetwork
 
 SPACES = Spaces(gym.Box(-1.0, 1.0, (2,), np.float32), gym.Discrete(3))
 AGENTS, STEPS = 40, 7

@@ -63,7 +63,7 @@ def run(experiment: Experiment, runtime: Runtime, rounds: int) -> Ran:
         plan.check()
         executor = Executor(plan, on_output=lambda _, report: reports.append(report))
         executor.run_sync()
-        kept = {name: from_bytes(data) for name, data in runtime.keep({}).files.items()}
+        kept = {name: from_bytes(data) for name, data in runtime.save({}).files.items()}
         return Ran(kept, reports, executor.meters(), str(plan))
     finally:
         runtime.close()

@@ -65,7 +65,7 @@ class Disk:
 
 def resumed(folder: Path) -> CheckpointStore:
     checkpoints = CheckpointStore(folder, keep=2)
-    checkpoints.go_on_from(checkpoints.load())
+    checkpoints.continue_from(checkpoints.load())
     return checkpoints
 
 

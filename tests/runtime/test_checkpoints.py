@@ -67,7 +67,7 @@ def test_files_and_notes_of_any_name_come_back_and_stay_in_their_folder(files, n
         CheckpointStore(Path(base) / "all", 1).write(5, files | odd, [], notes, 0.5)
         found = CheckpointStore(Path(base) / "all", 1).load()
         assert read_all(found) == files | odd
-        assert (found.notes, found.figure) == (notes, 0.5)
+        assert (found.notes, found.metric) == (notes, 0.5)
         everything = [path for path in Path(base).rglob("*") if path.is_file()]
         assert {path.parent for path in everything} == {found.path}
         assert len(everything) == len(files | odd) + 1
@@ -89,7 +89,7 @@ def test_notes_come_back_as_json_has_them(folder: Path) -> None:
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), float("-inf")])
 def test_a_figure_that_is_not_finite_counts_as_none(folder: Path, figure: float) -> None:
     CheckpointStore(folder, 1).write(7, FILES, [], NOTES, figure)
-    assert CheckpointStore(folder, 1).load().figure is None
+    assert CheckpointStore(folder, 1).load().metric is None
 
 
 def test_looking_changes_nothing_on_disk(folder: Path) -> None:
@@ -163,7 +163,7 @@ def test_going_on_shares_from_the_one_that_was_gone_on_from(folder: Path) -> Non
     checkpoints = written(folder, 100)
     checkpoints.write(200, {"rows": b"other line"}, [], NOTES, None)
     again = CheckpointStore(folder, 5)
-    again.go_on_from(again.at(100))
+    again.continue_from(again.at(100))
     again.write(150, {}, ["rows.a/b.0-10"], NOTES, None)
     newest = CheckpointStore(folder, 5).load()
     assert (newest.env_steps, read_all(newest)) == (150, {"rows.a/b.0-10": bytes(range(256))})
@@ -192,7 +192,7 @@ def test_one_that_was_passed_over_neither_counts_nor_stays(folder: Path) -> None
     checkpoints = CheckpointStore(folder, keep=2)
     found = checkpoints.load()
     assert [path for path, _ in found.passed_over] == [folder / "300"]
-    checkpoints.go_on_from(found)
+    checkpoints.continue_from(found)
     checkpoints.write(250, FILES, [], NOTES, None)
     assert numbers_in(folder) == [200, 250]
 
@@ -201,7 +201,7 @@ def test_one_that_was_passed_over_counts_once_it_is_written_anew(folder: Path) -
     written(folder, 100, 200, 300)
     flip(file_of(folder, 300, "workers"))
     checkpoints = CheckpointStore(folder, keep=2)
-    checkpoints.go_on_from(checkpoints.load())
+    checkpoints.continue_from(checkpoints.load())
     for number in (300, 400):
         checkpoints.write(number, contents(number), [], NOTES, None)
     assert numbers_in(folder) == [300, 400]

@@ -20,7 +20,7 @@ from marlflow.driver.train import train
 from marlflow.flow.relocate import Where
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.stage_chain import opened
+from marlflow.runtime.stage_chain import merge_payloads
 from tests.driver.kept_runs import kept
 from tests.runtime.relocated_runs import Ran, assert_same, placed, run
 from tests.runtime.test_relocation import problems
@@ -116,6 +116,6 @@ def test_gradients_with_something_amiss_are_refused() -> None:
 
 def test_several_gradients_are_handed_over_as_their_mean() -> None:
     one, other = (Gradients(np.full(2, value, np.float32), rows) for value, rows in ((1.0, 1), (5.0, 3)))
-    assert opened([one]) is one
-    mean = opened([one, other])
+    assert merge_payloads([one]) is one
+    mean = merge_payloads([one, other])
     assert (mean.flat.tolist(), mean.rows) == ([4.0, 4.0], 4)

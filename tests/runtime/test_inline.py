@@ -151,7 +151,7 @@ def test_close_closes_every_environment_and_gives_the_threads_back() -> None:
 def test_the_learners_state_is_what_it_learned() -> None:
     runtime = InlineRuntime()
     parts = runtime.start(small_spec())
-    state = from_bytes(runtime.keep({}).files["learner.hunters"])
+    state = from_bytes(runtime.save({}).files["learner.hunters"])
     acting = parts.published()["hunters"].flat
     np.testing.assert_array_equal(state["vector"][: len(acting)], acting)
     runtime.close()

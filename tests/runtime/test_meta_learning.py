@@ -17,7 +17,7 @@ from marlflow.sampling.mapping import Rule
 from marlflow.sampling.saved_state import ResumeReport
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
-from tests.runtime.test_keep_and_restore import by_copies
+from tests.runtime.test_save_and_restore import by_copies
 
 
 def family(workers: int = 2, **policies: Any) -> Experiment:
@@ -36,19 +36,19 @@ def family(workers: int = 2, **policies: Any) -> Experiment:
 def test_a_run_goes_on_bit_for_bit() -> None:
     with driven(family(), InlineRuntime()) as run:
         run.play(2)
-        files = run.runtime.keep({}).files
+        files = run.runtime.save({}).files
         run.play(2)
-        expected = run.runtime.keep({}).files
+        expected = run.runtime.save({}).files
     with driven(family(), InlineRuntime()) as again:
         assert again.runtime.restore(files.__getitem__, list(files), 1_000) == ResumeReport()
         again.play(2)
-        assert again.runtime.keep({}).files == expected
+        assert again.runtime.save({}).files == expected
 
 
 def test_another_number_of_workers_makes_the_same_rows() -> None:
     with driven(family(), InlineRuntime()) as run:
         run.play(2)
-        files = run.runtime.keep({}).files
+        files = run.runtime.save({}).files
         run.play(1)
         expected = by_copies(run.rounds[-1:])
     with driven(family(workers=4), InlineRuntime()) as again:

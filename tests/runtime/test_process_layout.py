@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.runtime.process_layout import arranged
+from marlflow.runtime.process_layout import place_processes
 from marlflow.runtime.resources import ResourceRequest, problems, total
 from marlflow.runtime.spec import Resources
 
@@ -17,7 +17,7 @@ def asked(*takes: Resources) -> list[ResourceRequest]:
 
 
 def machines_of(takes: list[ResourceRequest], machines: list[dict[str, float]], spread: bool) -> list[int | None]:
-    seats = arranged(takes, machines, spread)
+    seats = place_processes(takes, machines, spread)
     assert seats is not None
     return [seat.machine for seat in seats]
 
@@ -35,16 +35,16 @@ def test_as_few_machines_as_possible_or_as_many() -> None:
 
 def test_shares_of_a_gpu_lie_on_one() -> None:
     shares = asked(*[Resources(num_cpus=1, num_gpus=share) for share in (0.5, 0.5, 0.4, 2)])
-    seats = arranged(shares, [{"CPU": 8.0, "GPU": 4.0}], spread=False)
+    seats = place_processes(shares, [{"CPU": 8.0, "GPU": 4.0}], spread=False)
     assert seats is not None
     assert [seat.gpus for seat in seats] == [(0,), (0,), (1,), (2, 3)]
 
 
 def test_what_does_not_fit_together_has_no_arrangement() -> None:
     whole = asked(*[Resources(num_cpus=2)] * 3)
-    assert arranged(whole, [{"CPU": 3.0}, {"CPU": 3.0}], spread=False) is None
+    assert place_processes(whole, [{"CPU": 3.0}, {"CPU": 3.0}], spread=False) is None
     shares = asked(*[Resources(num_cpus=1, num_gpus=0.6)] * 3)
-    assert arranged(shares, [{"CPU": 8.0, "GPU": 2.0}], spread=False) is None
+    assert place_processes(shares, [{"CPU": 8.0, "GPU": 2.0}], spread=False) is None
 
 
 reservations = st.builds(
@@ -64,19 +64,19 @@ def test_nothing_is_given_twice(takes: list[Resources], machines: list[dict[str,
     wanted = asked(*takes)
     if problems(wanted, total(machines), machines):
         return
-    seats = arranged(wanted, machines, spread)
+    seats = place_processes(wanted, machines, spread)
     if seats is None:
         return
-    assert [seat.what for seat in seats] == [one.what for one in wanted]
+    assert [seat.name for seat in seats] == [one.name for one in wanted]
     given_away: Counter[tuple[int, str]] = Counter()
     on_gpu: Counter[tuple[int, int]] = Counter()
     for seat in seats:
         if seat.machine is None:
-            assert not seat.takes
+            assert not seat.resources
             continue
-        for resource, amount in seat.takes.items():
+        for resource, amount in seat.resources.items():
             given_away[seat.machine, resource] += amount  # type: ignore[assignment]  # fractions are meant
-        gpus = seat.takes.get("GPU", 0.0)
+        gpus = seat.resources.get("GPU", 0.0)
         assert len(seat.gpus) == (gpus if gpus >= 1 else gpus > 0)
         for gpu in seat.gpus:
             on_gpu[seat.machine, gpu] += min(gpus, 1.0)  # type: ignore[assignment]

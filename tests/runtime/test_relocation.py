@@ -140,7 +140,7 @@ def test_the_driver_builds_a_plan_once_and_a_worker_only_if_stages_run_there(whe
     CountedPPO.built.clear()
     drawn_plan(experiment, spec)
     assert CountedPPO.built == ["hunters"]
-    assert (spec.learners["hunters"].moves.on_worker() is not None) == (where == "worker")
+    assert (spec.learners["hunters"].relocated_stages.on_worker() is not None) == (where == "worker")
     assert len(CountedPPO.built) == (2 if where == "worker" else 1)
 
 

@@ -30,10 +30,10 @@ def test_every_process_of_a_run_is_asked_for() -> None:
         ResourceRequest("learner hunters rank 1", Resources(num_gpus=1)),
         ResourceRequest("learner hunters rank 2", Resources(num_gpus=1)),
         ResourceRequest("learner prey", Resources(num_cpus=2, node="10.0.0.7")),
-        ResourceRequest("replay prey", Resources(node="10.0.0.7"), beside="learner prey"),
+        ResourceRequest("replay prey", Resources(node="10.0.0.7"), colocate_with="learner prey"),
         ResourceRequest("inference", Resources(num_gpus=0.5)),
     ]
-    assert [asked.what for asked in requests_of(small_spec())] == [
+    assert [request.name for request in requests_of(small_spec())] == [
         "rollout worker 0",
         "rollout worker 1",
         "learner hunters",
@@ -159,7 +159,7 @@ def test_what_must_be_together_is_one_bundle() -> None:
     asked = [
         ResourceRequest("learner prey", Resources(num_cpus=2, num_gpus=0.5, node="n")),
         ResourceRequest("learner hunters", Resources(num_cpus=1)),
-        ResourceRequest("replay prey", Resources(num_cpus=1, node="n"), beside="learner prey"),
+        ResourceRequest("replay prey", Resources(num_cpus=1, node="n"), colocate_with="learner prey"),
     ]
     found = bundles(asked, {"CPU": 4.0, "GPU": 1.0, "node:n": 1.0})
     assert found.bundles == [{"CPU": 3, "GPU": 0.5, "node:n": 0.002}, {"CPU": 1}]
@@ -171,7 +171,7 @@ def test_what_no_single_machine_has_is_a_problem() -> None:
     machines = [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 8.0}]
     together = [
         ResourceRequest("learner prey", Resources(num_cpus=6)),
-        ResourceRequest("replay prey", Resources(num_cpus=3), beside="learner prey"),
+        ResourceRequest("replay prey", Resources(num_cpus=3), colocate_with="learner prey"),
         ResourceRequest("learner hunters", Resources(num_cpus=3, num_gpus=0.5)),
     ]
     assert sentences(problems(together, {"CPU": 12.0, "GPU": 1.0})) == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from marlflow.base.batch import Batch
 from marlflow.flow.operators import EndOfFlow, OperatorRaised, stage_call
-from marlflow.runtime.stage_chain import opened, run_chain
+from marlflow.runtime.stage_chain import merge_payloads, run_chain
 
 
 class Rows:
@@ -100,7 +100,7 @@ def test_who_raised_is_named_by_position_and_its_own_error_is_the_cause(position
 
 def test_one_payload_is_taken_as_it_is_and_several_become_one_batch() -> None:
     one = batch_of(0, 3)
-    assert opened([one]) is one
-    both = opened([one, batch_of(3, 2)])
+    assert merge_payloads([one]) is one
+    both = merge_payloads([one, batch_of(3, 2)])
     assert both.columns["reward"].tolist() == [0, 1, 2, 3, 4]
     assert both.segments["length"].tolist() == [3, 2]

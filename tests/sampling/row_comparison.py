@@ -194,7 +194,7 @@ class Side:
             compare_results([one for one in receipt.episodes if one.env == reference.env_index], reference.results)
             reference.results = []
         lost = sorted((r.env_index, rows) for r in self.references for rows in r.lost[-1])
-        assert sorted((copy_of(fault), fault.rows_lost) for fault in receipt.faults) == lost
+        assert sorted((env_of(fault), fault.rows_lost) for fault in receipt.faults) == lost
         if not lost:  # how much of a broken step still counts is nobody's concern
             assert receipt.agents_vanished == sum(reference.vanished for reference in self.references)
         for reference in self.references:
@@ -208,7 +208,7 @@ def compare_results(found, expected):
         assert {agent: result.matchup[agent] for agent in returns} == {agent: matchup[agent] for agent in returns}
 
 
-def copy_of(fault):
+def env_of(fault):
     return int(fault.where.split(", env ")[1].split(",")[0])
 
 

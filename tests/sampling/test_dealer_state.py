@@ -24,13 +24,13 @@ class Remembering(Asked):
 
 @given(collects(), st.integers(0, 8))
 def test_a_dealer_that_takes_up_what_is_kept_deals_as_the_one_that_went_on(drawn: Any, kept_after: int) -> None:
-    env_indices, rounds = drawn
-    dealer = Dealer(Remembering(), SEATS, env_indices, seed=1)
-    following = dict.fromkeys(range(env_indices), 0)
+    num_envs, rounds = drawn
+    dealer = Dealer(Remembering(), SEATS, num_envs, seed=1)
+    following = dict.fromkeys(range(num_envs), 0)
     other = None
     for number, (ticks, begun, lengths) in enumerate(rounds):
         if number == kept_after:
-            other = Dealer(Remembering(), SEATS, env_indices, seed=1)
+            other = Dealer(Remembering(), SEATS, num_envs, seed=1)
             other.load_state(from_bytes(to_bytes(dealer.state())), {})
         dealt = dealer.deal(ticks)
         assert other is None or other.deal(ticks) == dealt
@@ -39,7 +39,7 @@ def test_a_dealer_that_takes_up_what_is_kept_deals_as_the_one_that_went_on(drawn
         }
         for one in (dealer, other):
             if one is not None:
-                one.returned([receipt(following, lengths)])
+                one.record_receipts([receipt(following, lengths)])
     assert other is None or other.state() == dealer.state()
 
 
@@ -51,10 +51,10 @@ def test_a_dealer_refuses_matchups_that_can_no_longer_be_played() -> None:
         without.load_state(dealer.state(), {})
 
 
-def test_a_dealer_of_more_copies_begins_with_their_first_episodes() -> None:
+def test_a_dealer_of_more_envs_begins_with_their_first_episodes() -> None:
     dealer = Dealer(Asked(), SEATS, 1, seed=1)
     dealer.deal(1)
-    dealer.returned([receipt({0: 1})])
+    dealer.record_receipts([receipt({0: 1})])
     asked = Asked()
     wider = Dealer(asked, SEATS, 2, seed=1)
     wider.load_state(dealer.state(), {})

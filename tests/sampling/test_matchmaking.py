@@ -46,31 +46,31 @@ def receipt(following: Mapping[int, int], lengths: Sequence[int] = (), worker: i
 
 @st.composite
 def collects(draw: st.DrawFn) -> tuple[int, list[tuple[int, list[int], list[int]]]]:
-    """Copies, and for each collect its ticks, how many of its matchups each copy begins, and lengths of episodes."""
-    env_indices = draw(st.integers(1, 4))
-    begun = st.lists(st.integers(0, 6), min_size=env_indices, max_size=env_indices)
+    """Number of envs, and per collect its ticks, how many of its matchups each env begins, and lengths of episodes."""
+    num_envs = draw(st.integers(1, 4))
+    begun = st.lists(st.integers(0, 6), min_size=num_envs, max_size=num_envs)
     one = st.tuples(st.integers(1, 12), begun, st.lists(st.integers(1, 9), max_size=3))
-    return env_indices, draw(st.lists(one, max_size=8))
+    return num_envs, draw(st.lists(one, max_size=8))
 
 
 @given(collects())
 def test_every_episode_is_asked_for_once_and_gets_what_was_dealt_for_it(drawn: Any) -> None:
-    env_indices, rounds = drawn
+    num_envs, rounds = drawn
     asked = Asked()
-    dealer = Dealer(asked, SEATS, env_indices, seed=1)
-    following = dict.fromkeys(range(env_indices), 0)
+    dealer = Dealer(asked, SEATS, num_envs, seed=1)
+    following = dict.fromkeys(range(num_envs), 0)
     dealt_for: dict[EpisodeId, Any] = {}
     for ticks, begun, lengths in rounds:
         dealt = dealer.deal(ticks)
-        assert list(dealt) == list(range(env_indices))
+        assert list(dealt) == list(range(num_envs))
         for env_index, matchups in dealt.items():
             for offset, matchup in enumerate(matchups):
                 episode = EpisodeId(env_index, following[env_index] + offset)
                 assert dealt_for.setdefault(episode, matchup) is matchup
             following[env_index] += min(begun[env_index], len(matchups))
-        dealer.returned([receipt(following, lengths)])
+        dealer.record_receipts([receipt(following, lengths)])
     assert len(asked.episodes) == len(set(asked.episodes)) == len(dealt_for)
-    for env_index in range(env_indices):
+    for env_index in range(num_envs):
         numbers = [episode.episode for episode in asked.episodes if episode.env == env_index]
         assert numbers == list(range(len(numbers)))
 
@@ -80,11 +80,11 @@ def test_every_episode_is_asked_for_once_and_gets_what_was_dealt_for_it(drawn: A
     st.lists(st.integers(1, 15), min_size=1, max_size=60),
     st.integers(0, 14),
 )
-def test_copies_have_a_matchup_for_each_reset_if_no_episode_is_shorter_than_the_shortest_so_far(
+def test_envs_have_a_matchup_for_each_reset_if_no_episode_is_shorter_than_the_shortest_so_far(
     ticks: int, lengths: list[int], age: int
 ) -> None:
     dealer = Dealer(RandomSeats(["main", "rival"]), SEATS, num_envs=1, seed=1)
-    dealer.returned([receipt({0: 0}, lengths)])
+    dealer.record_receipts([receipt({0: 0}, lengths)])
     shortest, resets = min(lengths), 0
     # The worst case: the present episode, of any age, ends at once, and all that follow are as short as any was.
     left = max(1, shortest - age)
@@ -99,23 +99,23 @@ def test_copies_have_a_matchup_for_each_reset_if_no_episode_is_shorter_than_the_
 def test_before_any_episode_has_ended_each_env_step_may_end_one() -> None:
     dealer = Dealer(RandomSeats(["main", "rival"]), SEATS, num_envs=2, seed=1)
     assert [len(matchups) for matchups in dealer.deal(7).values()] == [7, 7]
-    dealer.returned([receipt({0: 3}, [4, 9]), receipt({1: 0}, [6], worker=1)])
+    dealer.record_receipts([receipt({0: 3}, [4, 9]), receipt({1: 0}, [6], worker=1)])
     assert [len(matchups) for matchups in dealer.deal(9).values()] == [3, 3]
-    dealer.returned([receipt({0: 3, 1: 0}, [3])])
+    dealer.record_receipts([receipt({0: 3, 1: 0}, [3])])
     assert [len(matchups) for matchups in dealer.deal(7).values()] == [3, 3]
 
 
 @given(st.integers(0, 2**40), st.integers(1, 5), st.integers(1, 9))
-def test_what_is_dealt_depends_on_seed_copy_and_episode_alone(seed: int, env_indices: int, ticks: int) -> None:
+def test_what_is_dealt_depends_on_seed_env_and_episode_alone(seed: int, num_envs: int, ticks: int) -> None:
     matchmaker = RandomSeats(["main", "rival"])
-    together = Dealer(matchmaker, SEATS, env_indices, seed).deal(ticks)
-    by_one = Dealer(matchmaker, SEATS, env_indices, seed)
+    together = Dealer(matchmaker, SEATS, num_envs, seed).deal(ticks)
+    by_one = Dealer(matchmaker, SEATS, num_envs, seed)
     for episode in range(ticks):
         piece = by_one.deal(1)
-        for env_index in range(env_indices):
+        for env_index in range(num_envs):
             assert piece[env_index][0] == together[env_index][episode]
             assert piece[env_index][0] == deal_one(matchmaker, SEATS, EpisodeId(env_index, episode), seed)
-        by_one.returned([receipt(dict.fromkeys(range(env_indices), episode + 1))])
+        by_one.record_receipts([receipt(dict.fromkeys(range(num_envs), episode + 1))])
 
 
 def test_evaluation_has_episodes_of_its_own_which_are_the_same_each_time() -> None:

@@ -12,7 +12,7 @@ from marlflow.policy.scripted import RandomActor
 from marlflow.sampling import Rule
 from tests.sampling.workers import rollout_worker
 
-COPIES, TICKS = 64, 128
+NUM_ENVS, TICKS = 64, 128
 
 
 def value(state):
@@ -26,28 +26,28 @@ def value(state):
     return sum(value(state.child(action)) for action in legal) / len(legal)
 
 
-def worker_of(game, env_indices=COPIES):
+def worker_of(game, num_envs=NUM_ENVS):
     actor = RandomActor(openspiel.env(game).action_space("player_0"))
-    return rollout_worker(lambda: openspiel.env(game), range(env_indices), [Rule("*", "all")], {"all": actor}, seed=0)
+    return rollout_worker(lambda: openspiel.env(game), range(num_envs), [Rule("*", "all")], {"all": actor}, seed=0)
 
 
 @pytest.mark.parametrize(
-    ("game", "exact", "games_per_copy"), [("kuhn_poker", 0.125, 320), ("leduc_poker", -0.078125, 160)]
+    ("game", "exact", "games_per_env"), [("kuhn_poker", 0.125, 320), ("leduc_poker", -0.078125, 160)]
 )
-def test_random_play_is_worth_what_the_game_tree_says(game, exact, games_per_copy):
+def test_random_play_is_worth_what_the_game_tree_says(game, exact, games_per_env):
     assert value(pyspiel.load_game(game).new_initial_state()) == exact
     worker = worker_of(game)
     # The first so many games of every environment: whoever counts what a number of ticks brings counts short games too
     # often.
-    of_copy = defaultdict(list)
-    while min(map(len, of_copy.values()), default=0) < games_per_copy:
+    of_env = defaultdict(list)
+    while min(map(len, of_env.values()), default=0) < games_per_env:
         for episode in worker.collect(TICKS)[0].episodes:
             assert sum(episode.returns.values()) == 0
-            of_copy[episode.env].append(episode.returns["player_0"])
-        for env_index in range(COPIES):
-            of_copy[env_index] += []
-    returns = np.array([one[:games_per_copy] for one in of_copy.values()])
-    assert returns.shape == (COPIES, games_per_copy)
+            of_env[episode.env].append(episode.returns["player_0"])
+        for env_index in range(NUM_ENVS):
+            of_env[env_index] += []
+    returns = np.array([one[:games_per_env] for one in of_env.values()])
+    assert returns.shape == (NUM_ENVS, games_per_env)
     assert abs(returns.mean() - exact) < 3 * returns.std() / np.sqrt(returns.size)
 
 
@@ -56,7 +56,7 @@ def test_random_play_is_worth_what_the_game_tree_says(game, exact, games_per_cop
     ["leduc_poker", "matrix_mp", "goofspiel(num_cards=4)", "coop_box_pushing(horizon=12)", "kuhn_poker(players=3)"],
 )
 def test_rows_have_all_that_was_received(game):
-    worker = worker_of(game, env_indices=4)
+    worker = worker_of(game, num_envs=4)
     rows, returns, decisions = defaultdict(list), {}, 0
     for ticks in (1, 2, 3, 50, 5, 7, 60):
         receipt, batches = worker.collect(ticks)

@@ -20,7 +20,7 @@ class Clock:
         return self.now_s
 
 
-class Copy:
+class NamedEnv:
     def where(self) -> str:
         return "environment taxi_v3, env 4, episode seed 5, env step 6"
 
@@ -55,7 +55,7 @@ def capturing() -> Iterator[Captured]:
 def test_what_an_environment_prints_logs_and_warns_is_passed_on_under_its_name() -> None:
     with capturing() as captured:
         print("loading")
-        captured.watchdog.playing, captured.watchdog.inside = Copy(), True
+        captured.watchdog.playing, captured.watchdog.inside = NamedEnv(), True
         print("turn", 3, "of", 9)
         print("lost", file=sys.stderr)
         logging.getLogger("taxi").info("fare %d", 7)

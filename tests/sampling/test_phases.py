@@ -15,7 +15,7 @@ from marlflow.algorithms.maml import MAML
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
 from marlflow.policy.torso import MLP
-from marlflow.runtime.relocation import Moves
+from marlflow.runtime.relocation import RelocatedStages
 from marlflow.sampling import Rule
 from marlflow.sampling.phases import phase_ticks
 from marlflow.sampling.saved_state import merged, share
@@ -94,9 +94,9 @@ EVERYBODY = (Rule("*", "all"),)
 
 
 def worker(env_indices, seed=7, rules=EVERYBODY, others=()):
-    moves = Moves("all", ("all",), MAML_TWICE, MAML_TWICE.stages, learner)
+    relocated = RelocatedStages("all", ("all",), MAML_TWICE, MAML_TWICE.stages, learner)
     actors = {"all": MAML_TWICE.actor(SPACES, MODEL, 1), **dict(others)}
-    worker_stages = moves.on_worker()
+    worker_stages = relocated.on_worker()
     assert worker_stages is not None
     return rollout_worker(Tasks, env_indices, list(rules), actors, seed, worker_stages={"all": worker_stages})
 
@@ -116,7 +116,7 @@ def test_phases_share_the_env_steps():
     assert phase_ticks(17, actors[1:]) == [9, 8]
 
 
-def test_each_copy_has_one_task_in_all_phases_and_another_in_the_next_collect():
+def test_each_env_has_one_task_in_all_phases_and_another_in_the_next_collect():
     made, tasks = worker([0, 5, 2]), []
     for _ in range(2):
         batch = collected(made)

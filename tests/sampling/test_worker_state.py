@@ -25,7 +25,7 @@ from tests.sampling.scripts import Course, Kind, Script, scripts
 from tests.sampling.test_broken_environments import Counter
 from tests.sampling.workers import rollout_worker
 
-COPIES = (0, 1, 2, 5)
+ENV_INDICES = (0, 1, 2, 5)
 EVER = 10**6
 FAULTS = 300  # of a worker; with more, no episode may ever begin
 either = st.sampled_from([BuiltParallel, BuiltAEC])
@@ -39,7 +39,7 @@ class Played:
     """Workers of some environments each, all given the same weights and matchups."""
 
     def __init__(self, workers, seats):
-        self.workers, self.seats, self.following = workers, seats, dict.fromkeys(COPIES, 0)
+        self.workers, self.seats, self.following = workers, seats, dict.fromkeys(ENV_INDICES, 0)
 
     def collect(self, ticks, weights, matchups=3):
         """The receipts, and for each environment and policy its part of the batches."""
@@ -92,7 +92,7 @@ def assert_equal_trees(found, expected, path="state"):
 
 def by_env(tree):
     """The same, one environment after the other, its tables without those that have no rows."""
-    shares = {str(number): share(tree, [number]) for number in COPIES}
+    shares = {str(number): share(tree, [number]) for number in ENV_INDICES}
     for one in shares.values():
         one["tables"] = {name: table for name, table in sorted(one["tables"].items()) if len(table["env"])}
     return shares
@@ -138,7 +138,7 @@ def collect_or_reject(played, collect, weights):
     collects,
     collects,
     either,
-    st.sampled_from([[COPIES], [(0, 2), (1, 5)], [(5, 1), (2, 0)], [(2,), (0, 5, 1)]]),
+    st.sampled_from([[ENV_INDICES], [(0, 2), (1, 5)], [(5, 1), (2, 0)], [(2,), (0, 5, 1)]]),
 )
 def test_a_fresh_worker_goes_on_as_if_nothing_were(data, script, before, after, make, split):
     seats, seen = data.draw(built_seats(script)), built_spaces(script)
@@ -146,7 +146,7 @@ def test_a_fresh_worker_goes_on_as_if_nothing_were(data, script, before, after, 
     def fresh(env_indices):
         return worker_of(lambda: make(script), seats, env_indices, seen, tolerated=FAULTS)
 
-    alone = Played([fresh(COPIES)], seats)
+    alone = Played([fresh(ENV_INDICES)], seats)
     for number, collect in enumerate(before):
         collect_or_reject(alone, collect, weights_of(seats, number, collect))
     versions = {name: (policy.version, policy.parameter) for name, policy in seats.policies.items()}

@@ -1,4 +1,4 @@
-"""One process, one thread, no Ray: the same plans, the same bits on every run, and a debugger works everywhere."""
+"""The inline runtime: one process and thread, deterministic to the bit."""
 
 from marlflow.runtime.inline.place import InlinePlace
 from marlflow.runtime.inline.runtime import InlineRuntime

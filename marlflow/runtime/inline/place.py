@@ -1,4 +1,4 @@
-"""A place that is here: stages run at once, in the caller's thread."""
+"""Places that run stages in the caller's thread."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import Any
 from marlflow.base.items import Packed
 from marlflow.flow import Outcome, StageCall
 from marlflow.runtime.sharding import ON_WORKERS, AllShards, over_all, payloads_by_worker, shard
-from marlflow.runtime.stage_chain import Rows, opened, run_chain
+from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
 
 
 @dataclass(frozen=True, slots=True)
 class InlinePlace:
-    """Named like the actor it stands for, so that a plan prints the same for every runtime."""
+    """The place of an inline learner or replay."""
 
+    # The name of the Ray actor, so that a plan prints the same for every runtime.
     name: str
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
-        """A call of all stages in order."""
-
         def call(items: Sequence[Any]) -> Outcome:
-            outputs, times = run_chain(calls, [_opened(item) for item in items])
+            outputs, times = run_chain(calls, [_unpacked(item) for item in items])
             return Outcome([_packed(output) for output in outputs], times)
 
         return call
@@ -30,27 +29,26 @@ class InlinePlace:
 
 @dataclass(frozen=True, slots=True)
 class InlineReplicasPlace:
-    """All rollout workers, as the place of a learner that has a replica on each: here one stands for all of them."""
+    """The place of a learner with replicas: inline, one learner handles all workers' shards."""
 
     workers: int
     name: str = ON_WORKERS
 
     def prepare(self, calls: Sequence[StageCall]) -> Callable[[Sequence[Any]], Outcome]:
-        """A call of all stages in order, on every worker's shard."""
         chain = [over_all(call) for call in calls]
 
         def call(items: Sequence[Any]) -> Outcome:
-            return Outcome(*run_chain(chain, [self._opened(item) for item in items]))
+            return Outcome(*run_chain(chain, [self._unpacked(item) for item in items]))
 
         return call
 
-    def _opened(self, item: Any) -> AllShards:
+    def _unpacked(self, item: Any) -> AllShards:
         return AllShards([shard(payloads) for payloads in payloads_by_worker(item, self.workers)])
 
 
-def _opened(item: Any) -> Any:
+def _unpacked(item: Any) -> Any:
     payloads = getattr(item, "payloads", ())
-    return opened(payloads, item.keys) if payloads else item
+    return merge_payloads(payloads, item.keys) if payloads else item
 
 
 def _packed(output: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The inline runtime: learners, replays and workers are plain objects here."""
+"""The inline runtime."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ log = logging.getLogger("marlflow")
 
 
 class InlineWorkers:
-    """All workers, one after the other, in the caller's thread; nothing here ever waits."""
+    """Runs workers one after the other, in the caller's thread."""
 
     def __init__(self, spec: RunSpec, on_news: Callable[[News], None]) -> None:
-        self._spec, self._ticks = spec, spec.ticks
+        self._spec = spec
         self._watchdogs = {number: Watchdog(spec.step_timeout_s) for number in range(spec.num_workers)}
         self._monitor = HangMonitor(self._watchdogs, on_news)
         self._workers: list[Worker] = []
@@ -56,27 +56,28 @@ class InlineWorkers:
             for number, watchdog in self._watchdogs.items():
                 self._workers.append(spec.worker(number, watchdog=watchdog))
         except BaseException:
+            # No object is returned that could be closed later.
             self._monitor.close()
             raise
 
     async def collect(self, request: Request) -> Round:
-        """One round."""
-        made = [self._collected(worker, request) for worker in self._workers]
-        return make_round(request.round, [receipt for receipt, _ in made], [batches for _, batches in made])
+        receipts, batches = zip(*(self._collect(worker, request) for worker in self._workers), strict=True)
+        return make_round(request.round, receipts, batches)
 
     async def collect_next(self, request: Request | None) -> Round:
-        """What the next worker makes, each in its turn."""
         if request is None:
             raise RuntimeError("nothing is under way: each worker is done when it is asked")
+        # Workers take turns, so that asynchronous runs are deterministic, too.
         worker = self._workers[request.round % len(self._workers)]
-        receipt, batches = self._collected(worker, request)
+        receipt, batches = self._collect(worker, request)
         return make_round(request.round, [receipt], [batches])
 
-    def _collected(self, worker: Worker, request: Request) -> tuple[Receipt, dict[str, Batch]]:
+    def _collect(self, worker: Worker, request: Request) -> tuple[Receipt, dict[str, Batch]]:
         return worker.collect(
-            self._ticks, request.weights, request.schedules, request.matchups, request.frozen, request.forget
+            self._spec.ticks, request.weights, request.schedules, request.matchups, request.frozen, request.forget
         )
 
+    # Every call has finished when it returns.
     under_way = 0
 
     async def evaluate(
@@ -87,35 +88,37 @@ class InlineWorkers:
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        """Evaluation episodes, all on the first worker."""
+        # The results of an episode do not depend on the worker.
         return self._workers[0].evaluate(episodes, weights, matchups, mode, frozen)
 
     def end_by(self, deadline: Deadline) -> None:
-        """What is asked from here on ends with the env step in which the deadline passes."""
+        """Make later calls end with the env step in which the deadline passes."""
         for watchdog in self._watchdogs.values():
             watchdog.deadline = deadline
 
     def states(self) -> list[Tree]:
-        """What each worker carries from one round to the next."""
+        """Return the state of each worker."""
         return [worker.state() for worker in self._workers]
 
-    def restore(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> ResumeReport:
-        """Each environment goes on from what was kept of it."""
-        tree, counts = from_bytes(kept), []
+    def restore(self, saved: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> ResumeReport:
+        """Restore all environments; the number of workers may have changed."""
+        tree = from_bytes(saved)
+        reports = []
         for number, worker in enumerate(self._workers):
-            own = share(tree, self._spec.env_indices_of(number))
-            counts.append(worker.load_state(own, replay_max_env_steps, seated_in(own, frozen)))
-        return ResumeReport(*(sum(column) for column in zip(*counts, strict=True)))
+            state = share(tree, self._spec.env_indices_of(number))
+            reports.append(worker.load_state(state, replay_max_env_steps, seated_in(state, frozen)))
+        return ResumeReport(*(sum(counts) for counts in zip(*reports, strict=True)))
 
     def close(self) -> tuple[Fault, ...]:
-        """Closes all environments; returns what went wrong."""
+        """Close all environments; return failures."""
         self._monitor.close()
+        # One deadline for all workers together.
         deadline_s = perf_counter() + closing.CLOSE_TIMEOUT_S
         return tuple(fault for worker in self._workers for fault in worker.close(deadline_s - perf_counter()))
 
 
 class InlineRuntime:
-    """One process, one thread; the same seed gives the same bits."""
+    """Runs everything in one process and thread; the same seed gives the same bits."""
 
     def __init__(self) -> None:
         self._learners: dict[str, TorchLearner] = {}
@@ -124,7 +127,7 @@ class InlineRuntime:
         self._threads = torch.get_num_threads()
 
     def machines(self) -> None:
-        """One process takes what it gets."""
+        return
 
     def start(
         self,
@@ -133,39 +136,38 @@ class InlineRuntime:
         on_loss: Callable[[RuntimeFailed], None] | None = None,
         on_news: Callable[[News], None] | None = None,
     ) -> RunComponents:
-        """Builds every part here; there is no other process to lose, so nothing is told to `on_fault`.
+        """Build all components; raises ConfigInvalid if a learner needs a GPU and there is none.
 
-        One learner stands for as many as were asked for, and each worker acts for itself: the same numbers. Raises
-        ConfigInvalid if a learner is to compute on a GPU and there is none.
+        Data-parallel learners are one here, and workers act without inference actor; results are the same.
         """
+        # There is no other process that could be lost.
         del on_fault
         if problems := without_cuda(replace(spec, inference=None)):
             raise ConfigInvalid(problems)
+        # The number of threads changes the order of sums, and so the bits of results. `close` restores it.
         torch.set_num_threads(1)
-        for name, one in spec.learners.items():
+        for name, learner_spec in spec.learners.items():
             place = InlinePlace(f"learner {name}")
-            learner = self._learners[name] = one.learner()
-            learner.place = InlineReplicasPlace(spec.num_workers) if one.on_workers else place
-            for shard, own in enumerate(one.replays):
-                replay = self._replays[own] = one.replay(shard)
-                replay.place = InlinePlace(f"replay {own}") if one.replays_apart else place
-        self._workers = InlineWorkers(spec, on_news or _nobody_asked)
+            learner = self._learners[name] = learner_spec.learner()
+            learner.place = InlineReplicasPlace(spec.num_workers) if learner_spec.on_workers else place
+            for shard, replay_name in enumerate(learner_spec.replays):
+                replay = self._replays[replay_name] = learner_spec.replay(shard)
+                replay.place = InlinePlace(f"replay {replay_name}") if learner_spec.replays_apart else place
+        self._workers = InlineWorkers(spec, on_news or (lambda _: None))
         return RunComponents(self._workers, dict(self._learners), dict(self._replays))
 
     def end_by(self, deadline: Deadline) -> None:
-        """All workers; see Runtime."""
-        self._playing.end_by(deadline)
+        self._running_workers.end_by(deadline)
 
-    def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
-        """Everything, as bytes; see Runtime."""
+    def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
         files, held = {}, {}
         for name, learner in self._learners.items():
             files[learner_file(name)] = to_bytes(learner.state())
         for name, replay in self._replays.items():
-            kept = replay_state(replay, rows_kept.get(name, 0))
-            files |= kept.files(name)
-            held[name] = kept.held
-        states = self._playing.states()
+            state = replay_state(replay, rows_saved.get(name, 0))
+            files |= state.files(name)
+            held[name] = state.held
+        states = self._running_workers.states()
         files[WORKERS] = to_bytes(merged(states))
         return RuntimeState(files, held, files_recorded(states))
 
@@ -176,43 +178,34 @@ class InlineRuntime:
         replay_max_env_steps: int,
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> ResumeReport:
-        """Goes on from what `keep` gave; see Runtime."""
         check_names(self._learners, names)
         for name, learner in self._learners.items():
             learner.load_state(from_bytes(read(learner_file(name))))
         for name, replay in self._replays.items():
-            if (found := replay_bytes(name, read, names)) is not None:
-                load_replay(replay, *found)
-        return self._playing.restore(read(WORKERS), replay_max_env_steps, frozen or {})
+            if (saved := replay_bytes(name, read, names)) is not None:
+                load_replay(replay, *saved)
+        return self._running_workers.restore(read(WORKERS), replay_max_env_steps, frozen or {})
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
-        """Each batch as bytes."""
         return [pack_batch(payload) for payload in payloads]
 
     def unpack(self, packed: Sequence[bytes]) -> list[Any]:
-        """The batches again."""
         return [unpack_batch(part) for part in packed]
 
     def object_store_bytes(self) -> None:
-        """Nothing leaves this process."""
+        return
 
     @property
-    def _playing(self) -> InlineWorkers:
+    def _running_workers(self) -> InlineWorkers:
         if self._workers is None:
             raise RuntimeError("the runtime has not been started, or is closed")
         return self._workers
 
     def close_environments(self) -> tuple[Fault, ...]:
-        """All of them; see Runtime."""
         workers, self._workers = self._workers, None
         return () if workers is None else workers.close()
 
     def close(self) -> None:
-        """Closes all environments that are still open."""
         for fault in self.close_environments():
             log.warning("%s: %s", fault.where, fault.reason)
         torch.set_num_threads(self._threads)
-
-
-def _nobody_asked(news: News) -> None:
-    """Whoever started the runtime did not want to know."""

@@ -1,4 +1,4 @@
-"""A run's actors: each is started where its bundle is, again if it was lost, and all are ended together."""
+"""Start, restart and kill the Ray actors of a run."""
 
 from __future__ import annotations
 
@@ -8,76 +8,80 @@ from typing import Any
 
 import ray
 
-REPLACING_TIMEOUT_S = 60.0
-"""How long the successor of a lost process may take, and how long a run waits while it has no worker at all."""
-_OF_RAY = re.compile(r":|_group_|memory$")
-"""Resources that nobody asks for: of machines, of placement groups, and memory."""
+RESTART_TIMEOUT_S = 60.0
+"""Seconds allowed for restarting a lost actor, and for waiting while no rollout worker is ready."""
+_INTERNAL_RESOURCE = re.compile(r":|_group_|memory$")
+"""Names of Ray's own resources: of machines, of placement groups, and memory."""
+
+UNEXPLAINED_EXIT = "it ended without a word: killed, out of memory, or crashed"
 
 
 class Actors:
-    """Starts and ends actors. `options` has for each process of the run, by what it is, how Ray is to start it."""
+    """Starts and kills the actors of a run.
+
+    `options` has Ray's actor options by process name: CPUs, GPUs, resources, placement group bundle.
+    """
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]]) -> None:
         self._options = options
         self._running: list[Any] = []
 
-    def start(self, kind: type, what: str, *arguments: Any) -> Any:
-        """An actor that hosts `kind(*arguments)`, where the process called `what` is to be."""
-        # Not by decorator: a decorated class would travel by value, with a copy of its module's globals. Ray's own
-        # events of every call are for a dashboard that is not there.
-        actor: Any = ray.remote(kind).options(enable_task_events=False, **self._options[what]).remote(*arguments)
+    def start(self, kind: type, process: str, *arguments: Any) -> Any:
+        """Start an actor that hosts `kind(*arguments)`, with the options of `process`."""
+        # Not decorated with @ray.remote: a decorated class is pickled by value, with a copy of its module's globals.
+        # Task events are only for Ray's dashboard, which does not run.
+        actor: Any = ray.remote(kind).options(enable_task_events=False, **self._options[process]).remote(*arguments)
         self._running.append(actor)
         return actor
 
-    def threads(self, what: str) -> int:
-        """How many threads a process computes with: one for each whole CPU that it has reserved."""
-        return max(1, int(self._options[what]["num_cpus"]))
+    def threads(self, process: str) -> int:
+        """Return a process's compute threads: one per whole reserved CPU, at least one."""
+        return max(1, int(self._options[process]["num_cpus"]))
 
-    def end(self, actor: Any) -> None:
-        """Ends an actor, which may be dead already."""
+    def kill(self, actor: Any) -> None:
+        """Kill an actor, dead or alive."""
         self._running.remove(actor)
         ray.kill(actor)
 
-    def end_all(self) -> None:
-        """Ends all that run."""
+    def kill_all(self) -> None:
+        """Kill all actors."""
         for actor in self._running:
             ray.kill(actor)
         self._running.clear()
 
-    def lack(self, what: str) -> str:
-        """What a process asks for, and what the cluster has free, in words."""
-        options = self._options[what]
-        asked = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
-        shown = ", ".join(f"{amount:g} {name}" for name, amount in asked.items() if amount)
-        return f"{what} asks for {shown or 'nothing'}, of which it has a reservation; {available()}"
-
-
-WITHOUT_A_WORD = "it ended without a word: killed, out of memory, or crashed"
+    def describe_shortage(self, process: str) -> str:
+        """Describe what a process requests and what the cluster has free."""
+        options = self._options[process]
+        requested = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
+        listing = ", ".join(f"{amount:g} {name}" for name, amount in requested.items() if amount)
+        return f"{process} asks for {listing or 'nothing'}, of which it has a reservation; {describe_resources()}"
 
 
 def cause(error: BaseException) -> str:
-    """Why an actor was lost, in one sentence of the several that Ray has for it."""
-    # When Ray itself ends processes because memory runs out, a page of figures follows the reason.
+    """Return why an actor was lost, in one sentence."""
+    # When Ray's memory monitor kills a process, a page of statistics follows the reason.
     text = " ".join(str(error).split()).partition(" OOM kill reason:")[0]
-    found = re.search(r"pid: (\d+).*? ip: (\S+) (.*)", text)
-    if found is None:
+    match = re.search(r"pid: (\d+).*? ip: (\S+) (.*)", text)
+    if match is None:
         return text
-    process, machine, rest = found.groups()
+    process, machine, rest = match.groups()
+    # Ray does not know the reason either if the process was killed from outside.
     if "Worker unexpectedly exits" in rest:
-        rest = WITHOUT_A_WORD
+        rest = UNEXPLAINED_EXIT
     return f"process {process} on {machine}: {rest}"
 
 
 def never_ran(error: object) -> bool:
-    """Whether an actor was lost before it began: it was to go to a machine that was lost too, as Ray learned later."""
+    """Return whether an actor was lost before it ran, together with its machine."""
     return isinstance(error, ray.exceptions.RayActorError) and "never ran" in str(error)
 
 
-def available() -> str:
-    """What the cluster has, and has free, in words."""
+def describe_resources() -> str:
+    """Describe the cluster's total and free resources."""
     whole: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    named = {name: amount for name, amount in whole.items() if not _OF_RAY.search(name)}
-    shown = (f"{free.get(name, 0.0):g} of {amount:g} {name}" for name, amount in named.items())
+    listed = {name: amount for name, amount in whole.items() if not _INTERNAL_RESOURCE.search(name)}
+    amounts = (f"{free.get(name, 0.0):g} of {amount:g} {name}" for name, amount in listed.items())
+    # Each machine has one resource `node:<ip>`; the head node also has `node:__internal_head__`.
     machines = sum(name.startswith("node:") and not name.endswith("__") for name in whole)
-    return f"free are {', '.join(shown)} on {machines} machine{'' if machines == 1 else 's'}"
+    return f"free are {', '.join(amounts)} on {machines} machine{'' if machines == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Joins a Ray cluster that is there already, and says within seconds if none is, or if it is another kind of server."""
+"""Join an existing Ray cluster, or fail within seconds if no Ray answers."""
 
 from __future__ import annotations
 
@@ -25,32 +25,33 @@ _TOKEN = (
     "set RAY_AUTH_MODE=token here, with the cluster's ~/.ray/auth_token on each of its machines, or start it again "
     "with RAY_AUTH_MODE=disabled where nobody else can reach it"
 )
-# How a client of HTTP/2 begins, with no settings of its own; the server's first frame is its settings (type 4).
+# The preface of an HTTP/2 client and an empty SETTINGS frame; a server answers with its own SETTINGS frame (type 4).
 _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _HEADER_BYTES, _SETTINGS = 9, 4
 
 
 def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
-    """Connects this process to the cluster at `address`; raises ConfigInvalid if there is none that it can join.
+    """Connect this process to the Ray cluster at `address`; raises ConfigInvalid if it cannot be joined.
 
-    `auto` is what RAY_ADDRESS says, else the cluster that `ray start` made this machine a part of. Ray's own `auto`
-    also takes any Ray that it finds running: mostly one that another program started for itself, and ends.
+    `auto` means RAY_ADDRESS, else the cluster that `ray start` made this machine part of. Ray's own `auto` also joins a
+    Ray that another program started for itself and will shut down.
     """
-    where = _started_here() if address == "auto" else address
+    where = _default_address() if address == "auto" else address
     subject = f"runtime.address={address}" if where == address else f"runtime.address={address} ({where})"
-    if found := re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", where):
+    if match := re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", where):
         try:
-            speaks = _speaks_http2(found[1], int(found[2]))
+            speaks = _speaks_http2(match[1], int(match[2]))
         except OSError as error:
             raise ConfigInvalid([f"{subject}: no Ray cluster answers there ({error}); {_START}"]) from None
         if not speaks:
             raise ConfigInvalid([f"{subject}: what answers there is not Ray; {_START}"])
-        if not where.startswith("ray://") and not _lets_in(where):
+        if not where.startswith("ray://") and not _accepts_token(where):
             raise ConfigInvalid([f"{subject}: this Ray cluster asks for a token, and does not know ours; {_TOKEN}"])
     try:
         ray.init(address=where, logging_level=logging_level, log_to_driver=log_to_driver)
     except Exception as error:
-        ray.shutdown()  # whatever was connected by then
+        # ray.init may have failed halfway.
+        ray.shutdown()
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigInvalid(
             [
@@ -60,8 +61,7 @@ def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
         ) from error
 
 
-def _started_here() -> str:
-    """The address that `auto` stands for; raises ConfigInvalid if there is none, or only other programs' own."""
+def _default_address() -> str:
     if address := os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None):
         return address
     others = sorted(services.find_gcs_addresses())  # type: ignore[no-untyped-call]
@@ -77,11 +77,9 @@ def _started_here() -> str:
 
 
 def _speaks_http2(host: str, port: int) -> bool:
-    """Whether a server of gRPC, as Ray's are, answers; raises OSError if nothing does.
-
-    Ray would ask any other server again for minutes, and could not be interrupted.
-    """
-    if os.environ.get("RAY_USE_TLS", "0") == "1":  # then it is Ray alone that can ask
+    """Return whether a gRPC server, as Ray's are, answers; raises OSError if nothing does."""
+    # With TLS only Ray has the certificates for more than opening a connection.
+    if os.environ.get("RAY_USE_TLS", "0") == "1":
         socket.create_connection((host, port), _ANSWERS_WITHIN_S).close()
         return True
     with socket.create_connection((host, port), _ANSWERS_WITHIN_S) as server:
@@ -90,34 +88,35 @@ def _speaks_http2(host: str, port: int) -> bool:
     return len(header) == _HEADER_BYTES and header[3] == _SETTINGS
 
 
-def _lets_in(gcs_address: str) -> bool:
-    """Whether a cluster takes the token of this process, or needs none; Ray would ask again for half a minute."""
-    with _without_standard_error():  # on which Ray's C++ says the same
+def _accepts_token(gcs_address: str) -> bool:
+    # Ray itself would retry for half a minute. Its C++ code prints the error that is raised here.
+    with _without_standard_error():
         try:
             GcsClient(address=gcs_address)
         except ray.exceptions.AuthenticationError:
             return False
         except ray.exceptions.RayError:
-            return True  # whatever it is, joining says it
+            # Joining reports any other error.
+            return True
     return True
 
 
 @contextmanager
 def _without_standard_error() -> Iterator[None]:
-    """While this holds, nothing that the process writes to standard error is seen, C++ included."""
+    """Discard all output to standard error, C++ code's included."""
     sys.stderr.flush()
-    shown, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    original, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield
     finally:
-        os.dup2(shown, 2)
-        os.close(shown)
+        os.dup2(original, 2)
+        os.close(original)
         os.close(nowhere)
 
 
 def free_machines(address: str) -> Machines:
-    """What each machine of the cluster at `address` has free now; raises ConfigInvalid as `join`. Leaves it again."""
+    """Return each machine's free resources; raises ConfigInvalid like `join`."""
     if ray.is_initialized():
         return _free()
     with without_signal_handlers():

@@ -1,7 +1,8 @@
-"""What lives and dies together: an actor with all that it hosts, and those that follow its learner.
+"""Driver-side handles of learners and replays, and the restart of their actors after a failure.
 
-When it is lost it is started again, once: a learner as it was kept last, under a version above all that were handed
-out; a replay empty, its rows numbered far above all that were. What was under way there is lost, and never repeated.
+An actor fails with everything it hosts and with its learner's followers. A restarted learner has its last checkpointed
+state and a version above all published ones; a restarted replay is empty and numbers its rows above all earlier ones.
+Work in flight is lost, never repeated.
 """
 
 from __future__ import annotations
@@ -17,55 +18,55 @@ from marlflow.base.errors import ActorLost
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Inserted, Weights
 from marlflow.flow import StageCall
-from marlflow.runtime.ray.actors import REPLACING_TIMEOUT_S, Actors, cause, never_ran
-from marlflow.runtime.ray.host import Host, Raised, as_exception, resident
+from marlflow.runtime.ray.actors import RESTART_TIMEOUT_S, Actors, cause, never_ran
+from marlflow.runtime.ray.host import Host, RemoteError, as_exception, resident
 from marlflow.runtime.spec import LearnerSpec
 from marlflow.sampling.receipts import Fault
 
+FOLLOWER_CHECK_S = 10.0
+"""Seconds between two checks for lost followers while a data-parallel learner works on a call."""
 FAR_ABOVE = 2**40
-"""Rows of a replay that comes back are numbered from a multiple of this: more than a replay is ever given."""
+"""A restarted replay numbers its rows from a multiple of this: more than a replay ever receives."""
 
 
 class Handle:
-    """What the driver holds of a learner or replay; inside a stage it becomes the object where the stage arrives."""
+    """A learner or replay on the driver; unpickled in the hosting actor, it becomes the object itself."""
 
     def __init__(self, name: str, key: str, place: Any) -> None:
         self.name, self.key, self.place = name, key, place
         self.scheduled: Mapping[str, float] = {}
-        self._told: Any = None
+        self._schedule_call: Any = None
 
     def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
         return resident, (self.key,)
 
     @property
     def actor(self) -> Any:
-        """Where it lives now."""
-        return self.place.hosted.actor
+        """The current hosting actor, which changes on restart."""
+        return self.place.host.actor
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        """Takes effect on whatever is asked of it from here on; waits for nothing.
-
-        What went wrong with an earlier call is raised.
-        """
-        if self._told is not None and ray.wait([self._told], timeout=0)[0]:
-            with suppress(ray.exceptions.RayActorError):  # its successor is told what is scheduled
-                if isinstance(answer := ray.get(self._told), Raised):
+        """Set scheduled values for later calls without waiting; raises the error of an earlier call."""
+        if self._schedule_call is not None and ray.wait([self._schedule_call], timeout=0)[0]:
+            # After a restart the actor is sent the scheduled values again.
+            with suppress(ray.exceptions.RayActorError):
+                if isinstance(answer := ray.get(self._schedule_call), RemoteError):
                     raise as_exception(answer)
         self.scheduled = values
-        self._told = self.actor.set_schedule.remote(self.key, values)
+        self._schedule_call = self.actor.set_schedule.remote(self.key, values)
 
 
 class LearnerHandle(Handle):
-    """A learner. `kept` are its bytes when it was last kept; rows are dropped as stale beyond `max_staleness`.
+    """The driver's handle of a learner.
 
-    `remembers`: it learns from copies of rows, which a replay has.
+    `kept` is its last checkpointed state, serialized. Rows staler than `max_staleness` versions are dropped.
     """
 
     def __init__(self, spec: LearnerSpec, place: Any) -> None:
         super().__init__(spec.name, f"learner {spec.name}", place)
         algorithm, self.policies = spec.algorithm, spec.members
         capabilities = algorithm.capabilities
-        self.trains_on, self.remembers = capabilities.trains_on, capabilities.replay
+        self.trains_on, self.has_replay = capabilities.trains_on, capabilities.replay
         self.max_staleness = int(getattr(algorithm, "max_staleness", 0) or 0)
         self.published = {policy: Weights(-1, None) for policy in self.policies}
         self.kept: bytes | None = None
@@ -73,69 +74,73 @@ class LearnerHandle(Handle):
 
     @property
     def version(self) -> int:
-        """The version of what was last published."""
+        """The last published version."""
         return next(iter(self.published.values())).version
 
-    def hand_out(self, version: int, flats: Sequence[Any]) -> None:
-        """This was published; `flats` has a reference to the parameters of each policy, which nobody opens here."""
+    def set_published(self, version: int, flats: Sequence[Any]) -> None:
+        """Record a published version; `flats` has one reference per policy."""
         self.published = {p: Weights(version, flat) for p, flat in zip(self.policies, flats, strict=True)}
 
-    def ask_first_weights(self) -> None:
-        """Asks for what a learner acts by that has just been made."""
-        made = self.actor.weights.options(num_returns=len(self.policies)).remote(self.key)
-        self.hand_out(0, made if len(self.policies) > 1 else [made])
+    def request_first_weights(self) -> None:
+        """Request the weights of a newly built learner."""
+        refs = self.actor.weights.options(num_returns=len(self.policies)).remote(self.key)
+        self.set_published(0, refs if len(self.policies) > 1 else [refs])
 
     @property
-    def _answers(self) -> int:
-        """The number of answers of a learner that takes up a state: its version, and the weights of each policy."""
+    def _num_returns(self) -> int:
         return 1 + len(self.policies)
 
-    def taken_up(self, actor: Any, items: int) -> Any:
-        """Asks the successor to go on, and for its version; `items` were under way, each perhaps published."""
+    def resume(self, actor: Any, items: int) -> Any:
+        """Load the last checkpointed state after a restart; return a reference to the version."""
+        # Each of the `items` in flight may have published a version, and rows of those must count as stale.
         above = self.version + items + self.max_staleness
-        version, *self._flats = actor.take_up.options(num_returns=self._answers).remote(self.key, self.kept, above)
+        version, *self._flats = actor.resume_learner.options(num_returns=self._num_returns).remote(
+            self.key, self.kept, above
+        )
         return version
 
-    def restored(self, kept: bytes) -> Any:
-        """Asks the learner to go on from what was kept, and for its version."""
+    def restore(self, kept: bytes) -> Any:
+        """Load a checkpointed state; return a reference to the version."""
         self.kept = kept
-        version, *self._flats = self.actor.load_learner.options(num_returns=self._answers).remote(self.key, kept)
+        version, *self._flats = self.actor.load_learner.options(num_returns=self._num_returns).remote(self.key, kept)
         return version
 
-    def goes_on(self, version: int) -> None:
-        """It answered: this is the version of what it has published."""
-        self.hand_out(version, self._flats)
+    def confirm_restored(self, version: int) -> None:
+        """Record the version that a restored learner returned."""
+        self.set_published(version, self._flats)
 
 
 class ReplayHandle(Handle):
-    """A replay. `stored` is how many rows it said to hold last; all its rows have numbers below `numbered`."""
+    """The driver's handle of a replay.
+
+    `stored` is its last reported number of rows; all row numbers are below `numbered`.
+    """
 
     def __init__(self, name: str, place: Any, numbered: int) -> None:
         super().__init__(name, f"replay {name}", place)
         self.stored = 0
         self.numbered = numbered
 
-    def now_holds(self, inserted: Sequence[Inserted]) -> None:
-        """What the replay says of inserts."""
+    def record_inserts(self, inserted: Sequence[Inserted]) -> None:
+        """Update the counts from the results of inserts."""
         if inserted:
             self.stored = inserted[-1].stored
-            self.numbered += sum([one.rows for one in inserted])
+            self.numbered += sum([insert.rows for insert in inserted])
 
-    def goes_on(self, first: int, stop: int) -> None:
-        """It was restored, and holds these rows."""
+    def confirm_restored(self, first: int, stop: int) -> None:
+        """Record the restored replay's row numbers [first, stop)."""
         self.stored, self.numbered = stop - first, stop
 
-    def begun_again(self, actor: Any) -> Any:
-        """Asks the successor, which is empty, to number its rows far above all others."""
+    def reset_empty(self, actor: Any) -> Any:
+        """Assign the rows of a restarted replay numbers above all earlier ones."""
         self.stored, self.numbered = 0, (self.numbered // FAR_ABOVE + 1) * FAR_ABOVE
         return actor.begin_at.remote(self.key, self.numbered)
 
 
-class Hosted:
-    """The actor called `name`, and its successors; `builders` make what it hosts.
+class RestartableHost:
+    """An actor that hosts a learner, replays or both; the actor is restarted after a failure.
 
-    `followers` are the processes that learn with the learner of that name: they live and die with it. `incarnation`
-    counts its lives.
+    `followers` names the other processes of a data-parallel learner, restarted with it. `generation` counts restarts.
     """
 
     def __init__(
@@ -146,119 +151,142 @@ class Hosted:
         on_fault: Callable[[Fault], None],
         followers: Sequence[str] = (),
     ) -> None:
-        self._names, self.running = (name, *followers), list[Any]()
-        self.name, self._actors, self._builders, self._on_fault = name, actors, dict(builders), on_fault
+        self.name = name
+        self._names = (name, *followers)
+        self._actors = actors
+        self._builders = dict(builders)
+        self._on_fault = on_fault
+        self.processes: list[Any] = []
         self.learner: LearnerHandle | None = None
         self.replay: ReplayHandle | None = None
         self.chains: list[Sequence[StageCall]] = []
-        self.incarnation = 0
-        self._coming: asyncio.Future[None] | None = None
+        self.generation = 0
+        self._restarting: asyncio.Future[None] | None = None
+        # One future per follower, done when it stops following the leader.
+        self._following: list[Any] = []
         self.actor: Any = None
 
     def start(self) -> list[Any]:
-        """Starts its processes; what has to be waited for."""
-        own = {name: self._builders if name == self.name else self._learner_only for name in self._names}
-        self.running = [self._actors.start(Host, n, built, self._actors.threads(n)) for n, built in own.items()]
-        self.actor = self.running[0]
-        awaited = [actor.ready.remote() for actor in self.running]
-        return awaited if len(self._names) == 1 else [*awaited, self._gathered()]
+        """Start the processes; return references that resolve when they are ready."""
+        # Followers host the learner only; replays are with the leader.
+        learner_only = {name: build for name, build in self._builders.items() if name == self.name}
+        self.processes = [
+            self._actors.start(
+                Host, name, self._builders if name == self.name else learner_only, self._actors.threads(name)
+            )
+            for name in self._names
+        ]
+        self.actor = self.processes[0]
+        refs = [actor.ready.remote() for actor in self.processes]
+        return refs if len(self._names) == 1 else [*refs, self._form_group()]
 
-    def _gathered(self) -> Any:
-        """Makes the learners a group; what the leader says when all are there."""
+    def _form_group(self) -> Any:
         size = len(self._names)
         address = self.actor.lead.remote(self.name, size)
-        for rank, actor in enumerate(self.running[1:], 1):
-            actor.follow.remote(self.name, address, rank, size)
+        followers = enumerate(self.processes[1:], 1)
+        self._following = [actor.follow.remote(self.name, address, rank, size).future() for rank, actor in followers]
         return self.actor.meet.remote(self.name)
 
-    @property
-    def _learner_only(self) -> dict[str, Callable[[], Any]]:
-        return {self.name: self._builders[self.name]}
+    async def answer(self, ref: Any) -> Any:
+        """Return the actor's answer; raises RayActorError if the actor or one of its followers was lost."""
+        if not self._following:
+            return await ref
+        # A leader notices a lost follower by its closed connection. Where it does not, it would wait in gloo for the
+        # follower until ANSWER_TIMEOUT_S, so the driver checks too.
+        answer = asyncio.ensure_future(ref)
+        while not (await asyncio.wait([answer], timeout=FOLLOWER_CHECK_S))[0]:
+            errors = (future.exception() for future in self._following if future.done())
+            if lost := next((error for error in errors if isinstance(error, ray.exceptions.RayActorError)), None):
+                answer.cancel()
+                raise lost
+        return answer.result()
 
-    async def present(self) -> int:
-        """Waits for a successor if one is on its way; the incarnation that is there now."""
-        if self._coming is not None:
-            await asyncio.shield(self._coming)
-        return self.incarnation
+    async def wait_until_ready(self) -> int:
+        """Wait for a restart in progress; return the current generation."""
+        if self._restarting is not None:
+            await asyncio.shield(self._restarting)
+        return self.generation
 
-    async def look(self) -> None:
-        """Returns once it is there, which it may not be any more: then it is revived."""
-        incarnation = await self.present()
+    async def check(self) -> None:
+        """Wait until the actor answers, restarting it if it was lost."""
+        generation = await self.wait_until_ready()
         try:
             await self.actor.ready.remote()
         except ray.exceptions.RayActorError as error:
-            await self.revive(incarnation, error, 0, 0)
+            await self.restart(generation, error, 0, 0)
 
-    async def revive(self, incarnation: int, error: Exception, items: int, rows_lost: int) -> None:
-        """Returns when the successor of this incarnation is there. `items` and `rows_lost` were under way.
+    async def restart(self, generation: int, error: Exception, items: int, rows_lost: int) -> None:
+        """Restart the actor unless this generation was replaced already; return when it is ready.
 
-        Raises ActorLost if it does not come back.
+        `items` and `rows_lost` were in flight. Raises ActorLost if the restart fails.
         """
-        if incarnation == self.incarnation:
-            self._say_lost(error, rows_lost)
-            self._coming = asyncio.ensure_future(self._arrival(items))
-        await self.present()
+        if generation == self.generation:
+            self._report_loss(error, rows_lost)
+            self._restarting = asyncio.ensure_future(self._restart_until_ready(items))
+        await self.wait_until_ready()
 
-    async def _arrival(self, items: int) -> None:
+    async def _restart_until_ready(self, items: int) -> None:
         try:
-            async with asyncio.timeout(REPLACING_TIMEOUT_S):
-                found = await asyncio.gather(*self._begin_again(items), return_exceptions=True)
-                while died := next((one for one in found if isinstance(one, ray.exceptions.RayActorError)), None):
-                    if not never_ran(died):
-                        self._say_lost(died, 0)
-                        items += 1  # it may have published
-                    found = await asyncio.gather(*self._begin_again(items), return_exceptions=True)
+            async with asyncio.timeout(RESTART_TIMEOUT_S):
+                answers = await asyncio.gather(*self._start_again(items), return_exceptions=True)
+                while error := next((one for one in answers if isinstance(one, ray.exceptions.RayActorError)), None):
+                    if not never_ran(error):
+                        self._report_loss(error, 0)
+                        # The actor may have published a version before it was lost.
+                        items += 1
+                    answers = await asyncio.gather(*self._start_again(items), return_exceptions=True)
         except TimeoutError:
-            raise self._nowhere() from None
+            raise self._restart_timed_out() from None
         finally:
-            self._coming = None
-        self._is_back(found)
+            self._restarting = None
+        self._confirm_restart(answers)
 
-    def revive_now(self, error: Exception) -> None:
-        """The same for when nothing is under way; blocks."""
-        self._say_lost(error, 0)
-        refs = self._begin_again(0)
-        if ray.wait(refs, num_returns=len(refs), timeout=REPLACING_TIMEOUT_S)[1]:
-            raise self._nowhere()
-        self._is_back([_answer(ref) for ref in refs])
+    def restart_blocking(self, error: Exception) -> None:
+        """Restart the actor when nothing is in flight."""
+        self._report_loss(error, 0)
+        refs = self._start_again(0)
+        if ray.wait(refs, num_returns=len(refs), timeout=RESTART_TIMEOUT_S)[1]:
+            raise self._restart_timed_out()
+        self._confirm_restart([_answer(ref) for ref in refs])
 
-    def _say_lost(self, error: Exception, rows_lost: int) -> None:
-        self.incarnation += 1
+    def _report_loss(self, error: Exception, rows_lost: int) -> None:
+        self.generation += 1
         reason = cause(error)
         if self.learner is not None:
-            self._on_fault(
-                Fault(FaultKind.LEARNERS_LOST, self.learner.key, reason, "", 0 if self.learner.remembers else rows_lost)
-            )
+            # A learner with a replay loses no rows: the replay still has them.
+            learner_rows = 0 if self.learner.has_replay else rows_lost
+            self._on_fault(Fault(FaultKind.LEARNERS_LOST, self.learner.key, reason, "", learner_rows))
         if self.replay is not None:
             lost = self.replay.stored + rows_lost
             self._on_fault(Fault(FaultKind.REPLAYS_LOST, self.replay.key, reason, "", lost, self.replay.name))
 
-    def _begin_again(self, items: int) -> list[Any]:
-        """Starts its successor; what has to be waited for, in the order of `_is_back`."""
-        for actor in self.running:
-            self._actors.end(actor)
+    def _start_again(self, items: int) -> list[Any]:
+        # Surviving followers too: they cannot join a new group.
+        for actor in self.processes:
+            self._actors.kill(actor)
         refs = self.start()
         refs += [self.actor.prepare.remote(number, list(chain)) for number, chain in enumerate(self.chains)]
         for handle in (self.learner, self.replay):
             if handle is not None and handle.scheduled:
                 refs.append(self.actor.set_schedule.remote(handle.key, handle.scheduled))
         if self.replay is not None:
-            refs.append(self.replay.begun_again(self.actor))
-        return refs if self.learner is None else [*refs, self.learner.taken_up(self.actor, items)]
+            refs.append(self.replay.reset_empty(self.actor))
+        return refs if self.learner is None else [*refs, self.learner.resume(self.actor, items)]
 
-    def _is_back(self, found: Sequence[Any]) -> None:
-        for answer in found:  # what went wrong first stands first
+    def _confirm_restart(self, answers: Sequence[Any]) -> None:
+        # In the order of the calls, so that the first error is the cause of the others.
+        for answer in answers:
             if isinstance(answer, BaseException):
                 raise ActorLost(f"{self.name} died, and its successor too: {answer}") from answer
-            if isinstance(answer, Raised):
+            if isinstance(answer, RemoteError):
                 cause = as_exception(answer)
                 raise ActorLost(f"{self.name} died, and its successor could not begin: {answer.text}") from cause
         if self.learner is not None:
-            self.learner.goes_on(found[-1])
+            self.learner.confirm_restored(answers[-1])
 
-    def _nowhere(self) -> ActorLost:
-        lacks = "; ".join(map(self._actors.lack, self._names))
-        return ActorLost(f"{self.name} died, and no successor was there within {REPLACING_TIMEOUT_S:g} s: {lacks}")
+    def _restart_timed_out(self) -> ActorLost:
+        lacks = "; ".join(map(self._actors.describe_shortage, self._names))
+        return ActorLost(f"{self.name} died, and no successor was there within {RESTART_TIMEOUT_S:g} s: {lacks}")
 
 
 def _answer(ref: Any) -> Any:

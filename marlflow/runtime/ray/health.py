@@ -1,7 +1,7 @@
-"""Watches Ray itself while a run goes on: a run whose Ray is lost ends at once, and says so.
+"""Watch Ray itself during a run, so that the run ends within seconds if Ray is lost.
 
-Ray would take a minute or two: it declares its dead raylet's actors lost one by one, and ends the driver's process
-without a word when its control service (GCS) has not answered for 60 s.
+Ray alone would take minutes: it reports a dead raylet's actors one by one, and ends the driver silently when its
+control service (GCS) has not answered for 60 s.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import ray
 from ray._private import worker
 
-LOOK_EVERY_S = 0.5
-"""Seconds between two looks at processes of this machine."""
-CONNECT_EVERY_S = 2.0
-"""Seconds between two looks at the servers of a cluster."""
-FAILED_LOOKS = 5
-"""A server is lost when so many connections in a row have failed: after 10 to 20 s. A control service may restart."""
+DAEMON_POLL_S = 0.5
+"""Seconds between two checks of this machine's daemons."""
+CONNECT_POLL_S = 2.0
+"""Seconds between two checks of a joined cluster's servers."""
+MAX_FAILED_CONNECTS = 5
+"""Failed connections in a row after which a server counts as lost: 10 to 20 s, since a GCS may restart."""
 CONNECT_TIMEOUT_S = 2.0
 _ESSENTIAL = {"raylet": "raylet", "gcs_server": "control service (GCS)"}
 
@@ -33,25 +33,24 @@ _KNOWN_CAUSES = {
 
 
 class Watch:
-    """Calls `find_loss` in a thread until it says how Ray was lost; then `on_loss` with that, once.
-
-    `loss` is what was found, or None; `every_s` seconds lie between two looks.
-    """
+    """Polls `find_loss` in a thread; calls `on_loss` once with its first result, which becomes `loss`."""
 
     def __init__(self, find_loss: Callable[[], str | None], on_loss: Callable[[str], None], every_s: float) -> None:
-        self._find_loss, self._on_loss, self._every_s = find_loss, on_loss, every_s
-        self._over = threading.Event()
+        self._find_loss = find_loss
+        self._on_loss = on_loss
+        self._every_s = every_s
+        self._closed = threading.Event()
         self.loss: str | None = None
-        self._thread = threading.Thread(target=self._look_again_and_again, name="marlflow-watch", daemon=True)
+        self._thread = threading.Thread(target=self._poll_loop, name="marlflow-watch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread."""
-        self._over.set()
+        """Stop the thread."""
+        self._closed.set()
         self._thread.join()
 
-    def _look_again_and_again(self) -> None:
-        while not self._over.wait(self._every_s):
+    def _poll_loop(self) -> None:
+        while not self._closed.wait(self._every_s):
             if (loss := self._find_loss()) is not None:
                 self.loss = loss
                 self._on_loss(loss)
@@ -59,7 +58,7 @@ class Watch:
 
 
 def dead_daemon() -> str | None:
-    """Which of the daemons that this process started for Ray has ended, without which no run goes on; None: none."""
+    """Describe an essential Ray daemon of this process that has exited; None if all run."""
     node: Any = worker._global_node
     for kind, process in [] if node is None else node.dead_processes():
         if kind in _ESSENTIAL:
@@ -76,31 +75,32 @@ def _ending(code: int) -> str:
 
 
 class Endpoints:
-    """The servers of a cluster that was joined, by name: each a host and a port that has to accept connections."""
+    """The host and port of each server of a joined cluster, by name."""
 
     def __init__(self, servers: Mapping[str, tuple[str, int]]) -> None:
         self._failed = dict.fromkeys(servers, 0)
         self._servers = servers
 
     def unreachable(self) -> str | None:
-        """Which server was unreachable FAILED_LOOKS times in a row; None: none."""
+        """Describe a server that failed MAX_FAILED_CONNECTS connections in a row; None if none did."""
         for name, server in self._servers.items():
             try:
                 socket.create_connection(server, CONNECT_TIMEOUT_S).close()
                 self._failed[name] = 0
             except OSError as error:
                 self._failed[name] += 1
-                if self._failed[name] >= FAILED_LOOKS:
+                if self._failed[name] >= MAX_FAILED_CONNECTS:
                     return f"Ray's {name} at {server[0]}:{server[1]} does not answer any more ({error})"
         return None
 
 
 def joined_cluster(address: str) -> Endpoints:
-    """The servers that a run depends on which has joined the cluster at `address`."""
+    """Return the servers that a run depends on in a joined cluster."""
     node: Any = worker._global_node
-    if node is None:  # through Ray's client server
-        found = re.fullmatch(r"ray://([^/:]+):(\d+)", address)
-        return Endpoints({"client server": (found[1], int(found[2]))} if found else {})
+    # Connected through Ray's client server, which has no node here.
+    if node is None:
+        match = re.fullmatch(r"ray://([^/:]+):(\d+)", address)
+        return Endpoints({"client server": (match[1], int(match[2]))} if match else {})
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
     raylet = (node.node_ip_address, int(node.node_manager_port))
     return Endpoints({_ESSENTIAL["gcs_server"]: (host, int(port)), _ESSENTIAL["raylet"]: raylet})

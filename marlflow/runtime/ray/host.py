@@ -1,4 +1,4 @@
-"""An actor that hosts learners and replays, and runs stages beside them."""
+"""The actor that hosts learners and replays, and runs stages in their process."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.operators import OperatorRaised
 from marlflow.runtime.checkpoint_files import load_replay, replay_state
 from marlflow.runtime.packing import pack_batch, unpack_batch
-from marlflow.runtime.stage_chain import Rows, opened, run_chain
+from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
 
 RESIDENTS: dict[str, Any] = {}
-"""What this process hosts, by name. Handles find their object here when they arrive in a stage."""
+"""The objects hosted in this process by name; a handle that is unpickled here becomes one of them."""
 
 
 def resident(name: str) -> Any:
-    """The object called `name` in this process."""
+    """Return the object of this name in this process."""
     return RESIDENTS[name]
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What came of a call, without rows.
+class ChainResult:
+    """The receipt of one call of a chain of stages, without rows.
 
-    Outputs (or how many rows they have, where they stayed packed), the times of each stage, and the version if one was
-    published.
+    `outputs` has row counts for outputs that stay in the object store, `times` one entry per stage. `version` is None
+    if nothing was published.
     """
 
     outputs: Sequence[Any]
@@ -47,8 +47,8 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
-    """An operator's exception, carried over instead of raised, so that its own traceback is what the user sees."""
+class RemoteError:
+    """An exception returned as a value, so that the user sees the operator's own traceback."""
 
     position: int
     error: BaseException | None
@@ -56,28 +56,27 @@ class Raised:
     traceback: str
 
 
-def raised(error: BaseException, position: int = 0) -> Raised:
-    """`error` in a form that surely crosses processes."""
+def remote_error(error: BaseException, position: int = 0) -> RemoteError:
+    """Convert an exception to a form that always pickles."""
     text = "".join(traceback.format_exception(error))
+    # Exceptions of third-party code often do not survive pickling.
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  our own, a moment ago: does it survive the way?
-    except Exception:  # noqa: BLE001  then its text has to do
-        return Raised(position, None, f"{type(error).__name__}: {error}", text)
-    return Raised(position, error, f"{type(error).__name__}: {error}", text)
+        pickle.loads(pickle.dumps(error))  # noqa: S301  bytes made on this line
+    except Exception:  # noqa: BLE001  then only its text is sent
+        return RemoteError(position, None, f"{type(error).__name__}: {error}", text)
+    return RemoteError(position, error, f"{type(error).__name__}: {error}", text)
 
 
-def as_exception(carried: Raised) -> BaseException:
-    """The exception that was raised over there, with its traceback as a note."""
+def as_exception(carried: RemoteError) -> BaseException:
+    """Return the original exception with its remote traceback as a note."""
     error = carried.error or RuntimeError(carried.text)
     error.add_note(carried.traceback)
     return error
 
 
 def refuse_debuggers() -> None:
-    """From here on `breakpoint()` and `pdb.set_trace()` in this process raise: it has no terminal.
-
-    Ray's own hook would pass over them without a word, or wait for somebody to connect.
-    """
+    """Make `breakpoint()` and `pdb.set_trace()` raise in this process, which has no terminal."""
+    # Ray's own hook would skip them silently, or wait for a remote debugger.
     setattr(sys, "breakpointhook", _no_terminal)  # noqa: B010  mypy lets no function be assigned to
     setattr(pdb, "set_trace", _no_terminal)  # noqa: B010
 
@@ -87,7 +86,7 @@ def _no_terminal(*_arguments: Any, **_options: Any) -> None:
 
 
 class Host:
-    """Hosts named residents; runs chains of stages that were made known to it once."""
+    """Hosts objects by name (RESIDENTS) and runs registered chains of stages."""
 
     def __init__(self, builders: dict[str, Callable[[], Any]], threads: int) -> None:
         torch.set_num_threads(threads)
@@ -96,153 +95,157 @@ class Host:
         self._chains: dict[int, Sequence[StageCall]] = {}
         self._publishers: dict[int, Any] = {}
 
-    def ready(self) -> Raised | None:
-        """Builds all residents, once; what went wrong, if anything did."""
+    def ready(self) -> RemoteError | None:
+        """Build all hosted objects once; return the error if one failed."""
         try:
             while self._builders:
                 name, build = next(iter(self._builders.items()))
                 RESIDENTS[name] = build()
                 del self._builders[name]
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
-        gc.freeze()  # what is here now stays: no collection has to look at it again
+            return remote_error(error)
+        # The hosted objects live as long as the process, so garbage collections need not scan them.
+        gc.freeze()
         return None
 
     def prepare(self, chain: int, calls: Sequence[StageCall]) -> bool:
-        """Keeps the calls of stages under a number."""
+        """Register the calls of a chain of stages under a number."""
         self._chains[chain] = calls
         publishers = [call.at for call in calls if call.traits.publishes]
         self._publishers[chain] = publishers[0] if publishers else None
         return True
 
     def run(self, chain: int, items: Sequence[Any], counts: Sequence[int], returns: int, *payloads: Any) -> Any:
-        """Runs a chain on items; item i comes packed in `counts[i]` payloads, or, if that is 0, as it is.
+        """Run a chain on items; return a receipt, one output per item, and published weights, `returns` in all.
 
-        Of a packed item `items` has the keys, which say whose each payload is, if it has any. Returns a receipt, then
-        packed outputs, then the weights if any were published.
+        Item i arrives as `counts[i]` payloads (with their keys in `items[i]`), or directly if the count is 0.
         """
         publisher = self._publishers[chain]
+        # Stages may update without publishing: only a new version means that weights were published.
         version = publisher.version if publisher is not None else None
         try:
-            outputs, times = run_chain(self._chains[chain], _opened(items, counts, payloads))
+            outputs, times = run_chain(self._chains[chain], _with_payloads(items, counts, payloads))
         except OperatorRaised as error:
-            failed = raised(error.__cause__ or error, error.position)
+            failed = remote_error(error.__cause__ or error, error.position)
             return failed if returns == 1 else (failed, *[None] * (returns - 1))
         packed = [output for output in outputs if isinstance(output, Rows)]
+        # Rows return as separate objects, which stay in the object store; the receipt has only their counts.
         light = [output.rows if isinstance(output, Rows) else output for output in outputs]
         published = publisher is not None and publisher.version != version
-        receipt = Ran(light, times, publisher.version if published else None)
+        receipt = ChainResult(light, times, publisher.version if published else None)
         extra = [] if publisher is None else flats_of(publisher) if published else [None] * len(publisher.published)
-        announced = returns - 1 - len(extra)
-        if len(packed) != (len(outputs) if announced else 0):
+        num_outputs = returns - 1 - len(extra)
+        if len(packed) != (len(outputs) if num_outputs else 0):
             wrong = TypeError(
                 "the last stage in a place returns rows if and only if its annotation says so: `-> Batch`"
             )
-            failed = raised(wrong, len(times) - 1)
+            failed = remote_error(wrong, len(times) - 1)
             return failed if returns == 1 else (failed, *[None] * (returns - 1))
-        missing = [None] * (announced - len(packed))  # of turns that the source had no more items for
+        # A source that ended has fewer outputs than turns, but Ray requires `returns` values.
+        missing = [None] * (num_outputs - len(packed))
         result = (receipt, *packed, *missing, *extra)
         return result if len(result) > 1 else receipt
 
-    # -- a learner that is a group of processes ---------------------------------------------------------------------
+    # -- data-parallel learners -------------------------------------------------------------------------------------
 
     def lead(self, name: str, world_size: int) -> str:
-        """Where the others may follow the learner called `name`."""
+        """Open the learner's group as its leader; return its address."""
         address: str = RESIDENTS[name].lead(world_size, ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         return address
 
-    def meet(self, name: str) -> Raised | None:
-        """Waits for those who follow; what went wrong, if anything did."""
+    def meet(self, name: str) -> RemoteError | None:
+        """Wait until all followers have joined; return the error if that failed."""
         try:
             RESIDENTS[name].meet()
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)
         return None
 
     def follow(self, name: str, address: str, rank: int, world_size: int) -> None:
-        """Does as the leader does for as long as that lives."""
-        with suppress(ActorLost):  # the leader, who lost one of the others, says so
+        """Repeat the leader's work until it ends the group."""
+        # The leader reports the loss of a process.
+        with suppress(ActorLost):
             RESIDENTS[name].follow(address, rank, world_size)
 
-    def set_schedule(self, name: str, values: Mapping[str, float]) -> Raised | None:
-        """Tells the learner or replay called `name` what is scheduled now; what went wrong, if anything did."""
+    def set_schedule(self, name: str, values: Mapping[str, float]) -> RemoteError | None:
+        """Pass scheduled values to a learner or replay; return the error if that failed."""
         try:
             RESIDENTS[name].set_schedule(values)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)
         return None
 
-    # -- what is kept, as bytes: the driver opens none of it ------------------------------------------------------
+    # -- checkpoints, as bytes: the driver does not open them -----------------------------------------------------
 
     def weights(self, name: str) -> Any:
-        """What the learner called `name` published last: the parameters of each policy."""
+        """Return the learner's published parameters per policy."""
         flats = tuple(flats_of(RESIDENTS[name]))
         return flats if len(flats) > 1 else flats[0]
 
     def kept_learner(self, name: str) -> Any:
-        """A learner, as bytes."""
-        return _carried(to_bytes(RESIDENTS[name].state()))
+        """Return the learner's serialized state."""
+        return as_array(to_bytes(RESIDENTS[name].state()))
 
     def load_learner(self, name: str, kept: Any) -> tuple[Any, ...]:
-        """Goes on from what was kept; its version, and the parameters of each policy that it published last."""
+        """Load a learner's state; return its version and published parameters."""
         learner = RESIDENTS[name]
         try:
             learner.load_state(from_bytes(memoryview(kept)))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error), *[None] * len(learner.published)
+            return remote_error(error), *[None] * len(learner.published)
         return learner.version, *flats_of(learner)
 
-    def take_up(self, name: str, kept: Any, version: int) -> tuple[Any, ...]:
-        """A lost learner's successor goes on from what was kept, if anything, under a version above `version`."""
+    def resume_learner(self, name: str, kept: Any, version: int) -> tuple[Any, ...]:
+        """Load a restarted learner's saved state, if any; resume with a version above `version`."""
         learner = RESIDENTS[name]
         try:
             if kept is not None:
                 learner.load_state(from_bytes(memoryview(kept)))
             learner.resume_above(version)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error), *[None] * len(learner.published)
+            return remote_error(error), *[None] * len(learner.published)
         return learner.version, *flats_of(learner)
 
     def kept_replay(self, name: str, first: int) -> tuple[Any, Any, tuple[int, int], tuple[int, int]]:
-        """A replay, as bytes, and its rows numbered `first` and up: see KeptReplay."""
+        """Return the replay's serialized state and its rows numbered `first` and up (see ReplayState)."""
         state, rows, numbers, held = replay_state(RESIDENTS[name], first)
-        return _carried(state), _carried(rows), numbers, held
+        return as_array(state), as_array(rows), numbers, held
 
-    def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | Raised:
-        """Fills a replay; the numbers of the rows that it then holds."""
+    def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | RemoteError:
+        """Load a replay's state and rows; return the numbers [first, stop) of its rows."""
         try:
             return load_replay(RESIDENTS[name], memoryview(state), [memoryview(part) for part in rows])
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)
 
     def begin_at(self, name: str, first_row_id: int) -> None:
-        """A lost replay's successor is empty, and numbers its rows from here."""
+        """Assign the rows of an empty replay numbers from `first_row_id` on."""
         RESIDENTS[name].begin_at(first_row_id)
 
     def pack(self, *payloads: Any) -> Any:
-        """Rows that wait on the driver, each as bytes."""
-        packed = tuple(_carried(pack_batch(payload)) for payload in payloads)
+        """Serialize rows, each payload to bytes."""
+        packed = tuple(as_array(pack_batch(payload)) for payload in payloads)
         return packed if len(packed) > 1 else packed[0]
 
     def unpack(self, *packed: Any) -> Any:
-        """What `pack` was given."""
+        """Deserialize what `pack` returned."""
         payloads = tuple(unpack_batch(memoryview(part)) for part in packed)
         return payloads if len(payloads) > 1 else payloads[0]
 
 
 def flats_of(learner: Any) -> list[Any]:
-    """The parameters of each of a learner's policies that it published last."""
+    """Return a learner's published parameters per policy."""
     return [weights.flat for weights in learner.published.values()]
 
 
-def _carried(data: bytes) -> Any:
-    """As an array, which Ray neither copies nor pickles on its way."""
+def as_array(data: Any) -> Any:
+    """Wrap bytes as an array, which Ray transfers without copying."""
     return np.frombuffer(data, np.uint8)
 
 
-def _opened(items: Sequence[Any], counts: Sequence[int], payloads: Sequence[Any]) -> list[Any]:
-    taken, start = [], 0
+def _with_payloads(items: Sequence[Any], counts: Sequence[int], payloads: Sequence[Any]) -> list[Any]:
+    opened_items, start = [], 0
     for item, count in zip(items, counts, strict=True):
-        taken.append(opened(payloads[start : start + count], keys=item) if count else item)
+        opened_items.append(merge_payloads(payloads[start : start + count], keys=item) if count else item)
         start += count
-    return taken
+    return opened_items

@@ -1,13 +1,11 @@
-"""A Ray of the run's own on this machine: private, out of reach of the driver's signals, ended to the last process.
+"""A private Ray on this machine: on loopback, protected from the driver's signals, fully killed at the end.
 
-Whoever reaches one of Ray's ports and knows its token can run code here. So this Ray listens on loopback only, unless
-it is asked for another address; its token is readable by the user alone, and so is the folder of its sessions, with the
-sockets in it.
+Anyone who reaches a port of Ray and knows its token can run code here. So Ray listens on loopback unless another
+address is configured, and only the user can read its token and session folder.
 
 A shell, `timeout`, Slurm or a container's stop send SIGTERM, and a terminal SIGINT and SIGHUP, to the driver's whole
-process group. Ray's processes have to survive that, because the driver needs them to finish its round and to take a
-checkpoint. So each of Ray's daemons leads a session of its own, in which its own children stay. The kernel still kills
-the daemons when the driver dies (PR_SET_PDEATHSIG, which Ray sets).
+process group. Ray has to survive that, because the driver needs it to finish the round and to save a checkpoint. So
+each Ray daemon leads its own session. The kernel still kills the daemons with the driver (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from ray._private.utils import detect_fate_sharing_support
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 
 _QUIET_AGENTS = {"enable_pipe_based_agent_to_parent_health_check": False}
-"""Ray's agents then notice after 2 s that their raylet is lost, not at once: when the run has ended, and has said so.
+"""Delays by 2 s when Ray's agents notice the loss of their raylet, so that the run has ended by then.
 
 They would print the last lines of the raylet's log into the run's output.
 """
@@ -38,11 +36,10 @@ They would print the last lines of the raylet's log into the run's output.
 def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int]:
     """Start Ray on this machine with these settings of ray.init; return the sessions of its processes.
 
-    It listens on loopback only. With `node_ip_address`, one of this machine's, it listens on all interfaces, and other
-    machines reach it by that address. Raises ConfigInvalid if the address is not this machine's, RuntimeFailed if Ray
-    does not start; no process of it is left then.
+    With `node_ip_address`, other machines reach it there. Raises ConfigInvalid if that is not this machine's,
+    RuntimeFailed if Ray does not start.
     """
-    if node_ip_address is not None and not _is_of_this_machine(node_ip_address):
+    if node_ip_address is not None and not _is_local_address(node_ip_address):
         raise ConfigInvalid(
             [
                 f"runtime.node_ip_address={node_ip_address} is no address of this machine; give one of its own, or "
@@ -50,10 +47,10 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
             ]
         )
     loopback = _on_loopback() if node_ip_address is None else nullcontext()
-    with _in_sessions_of_their_own() as started, loopback:
+    with _in_new_sessions() as daemons, loopback:
         try:
             _protect_token()
-            # `local` means a new one, whatever RAY_ADDRESS says and whatever other clusters there are.
+            # `local` always starts a new Ray, whatever RAY_ADDRESS says and whatever clusters are running.
             ray.init(
                 address="local",
                 _node_ip_address=node_ip_address,
@@ -62,8 +59,9 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
                 **settings,
             )
         except BaseException as error:
-            kill_sessions([process.pid for process in started])
-            if not isinstance(error, Exception):  # interrupted
+            kill_sessions([process.pid for process in daemons])
+            # KeyboardInterrupt or SystemExit.
+            if not isinstance(error, Exception):
                 raise
             ray.shutdown()
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -71,7 +69,7 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
                 f"Ray could not be started: {reason}; see that the folder of its sessions ({sessions_folder()}), "
                 "/dev/shm and the network ports of this machine can be used, or choose runtime=inline"
             ) from error
-        return [process.pid for process in started]
+        return [process.pid for process in daemons]
 
 
 def sessions_folder() -> Path:
@@ -80,23 +78,21 @@ def sessions_folder() -> Path:
 
 
 def _private_folder() -> Path:
-    """Return the folder of Ray's sessions, in one that only this user can enter; raise OSError if there can be none.
-
-    Ray makes the folder that it is given, and all in it, writable for everybody: so the one around it has to be closed.
-    """
+    # Ray makes its folder, and all in it, writable for all users, so the parent folder has to be closed to them.
     folder = sessions_folder()
     closed = folder.parent
     with suppress(FileExistsError):
         closed.mkdir(mode=0o700)
-    found = closed.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    # lstat and the owner: another user may have put a link or a folder of their own there.
+    status = closed.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise OSError(f"{closed} is not a folder of this user's")
     closed.chmod(0o700)
     return folder
 
 
 def _protect_token() -> None:
-    """See that Ray's default token is readable by this user alone; Ray would write one that others can read."""
+    # Ray would create its default token readable by other users.
     token = Path.home() / ".ray" / "auth_token"
     if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return
@@ -105,13 +101,14 @@ def _protect_token() -> None:
             token.chmod(0o600)
     elif not ({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()):
         token.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):  # written by another run meanwhile
+        # Another run may have written it meanwhile.
+        with suppress(FileExistsError):
             descriptor = os.open(token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(generate_new_authentication_token())
 
 
-def _is_of_this_machine(address: str) -> bool:
+def _is_local_address(address: str) -> bool:
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as server:
@@ -123,10 +120,8 @@ def _is_of_this_machine(address: str) -> bool:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """While this holds, Ray starts as on macOS and Windows: on 127.0.0.1, where its servers listen on nothing else.
-
-    Its variable for that, RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, is read when Ray is imported.
-    """
+    """Make Ray start as on macOS and Windows, where its servers listen on 127.0.0.1 only."""
+    # Ray reads RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, which would do this, only when it is imported.
     original = ray_constants.ENABLE_RAY_CLUSTER
     setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # noqa: B010  it is annotated as what the variable says
     try:
@@ -136,7 +131,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 def kill_sessions(sessions: Collection[int]) -> None:
-    """Kills every process of these sessions: Ray's daemons and all that they have started."""
+    """Kill every process of these sessions: Ray's daemons and everything they started."""
     for process in [int(name) for name in os.listdir("/proc") if name.isdigit()] if sessions else []:
         with suppress(ProcessLookupError, PermissionError):
             if os.getsid(process) in sessions:
@@ -144,35 +139,34 @@ def kill_sessions(sessions: Collection[int]) -> None:
 
 
 @contextmanager
-def _in_sessions_of_their_own() -> Iterator[list[Any]]:
-    """While this holds, each process that Ray starts leads a new session; they are collected in the list.
-
-    Ray has no setting for it. Where the kernel does not end Ray's processes with the driver (macOS), Ray does so
-    through the driver's process group, and nothing is changed.
-    """
-    started: list[Any] = []
+def _in_new_sessions() -> Iterator[list[Any]]:
+    """Make each process that Ray starts lead a new session; collect them in the list."""
+    daemons: list[Any] = []
     original: Any = services.ConsolePopen
 
     class InOwnSession(original):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, start_new_session=True, **options)
-            started.append(self)
+            daemons.append(self)
 
     if detect_fate_sharing_support():  # type: ignore[no-untyped-call]
+        # Ray has no setting for it. Elsewhere (macOS) Ray ends its processes through the driver's process group, in
+        # which they have to stay.
         setattr(services, "ConsolePopen", InOwnSession)  # noqa: B010  mypy lets no class be assigned to
     try:
-        yield started
+        yield daemons
     finally:
         setattr(services, "ConsolePopen", original)  # noqa: B010
 
 
 @contextmanager
 def without_signal_handlers() -> Iterator[None]:
-    """While this holds, Ray that starts leaves Python's handler of SIGTERM as it is: the run's own ends it in order.
+    """Make Ray leave Python's SIGTERM handler in place, so that the run ends gracefully.
 
-    Ray's would end the process by SystemExit, or kill Ray first. Ray has no setting for it.
+    Ray's handler would end the process by SystemExit, or kill Ray first.
     """
     original = utils.set_sigterm_handler
+    # Ray has no setting for it.
     setattr(utils, "set_sigterm_handler", _keep_sigterm_handler)  # noqa: B010  as above
     try:
         yield
@@ -181,5 +175,5 @@ def without_signal_handlers() -> Iterator[None]:
 
 
 def _keep_sigterm_handler(_: object) -> None:
-    """Sets the one there is once more: Ray's C++ has taken the signal meanwhile, and would abort the process."""
+    # Install Python's handler again: Ray's C++ code has replaced it meanwhile, and would abort the process.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))

@@ -1,9 +1,7 @@
-"""How rollout workers tell the driver news while a call to them is under way: through Ray's own key-value store.
+"""Messages and heartbeats of rollout workers to the driver during a call, through Ray's key-value store.
 
-An actor's only thread is busy with the call, so a second thread posts, at most twice a second, what the first has to
-say, and every ten seconds that it is there. The driver looks as often, and notices who falls silent: code in C that
-keeps Python's lock stops the second thread too. No port is opened and no process is started for it, and it works
-wherever Ray does.
+The call occupies the worker's actor thread, so a second thread posts messages, at most twice a second, and a heartbeat
+every ten seconds. The driver reports workers that fall silent, for example in C code that holds Python's lock.
 """
 
 from __future__ import annotations
@@ -21,41 +19,41 @@ from ray.experimental import internal_kv
 from marlflow.sampling.messages import News, Silent, from_bytes, to_bytes
 
 _NAMESPACE = b"marlflow"
-_EVERY_S = 0.5
+_POLL_INTERVAL_S = 0.5
 _READ_TIMEOUT_S = 5.0
-_ALIVE_EVERY_S = 10.0
-_SILENT_LOOKS = 60
-"""After so many looks in which nothing came from a worker that is told, and again after twice as many."""
+_HEARTBEAT_S = 10.0
+_SILENT_POLLS = 60
+"""A worker is reported as silent after this many polls without a message, then after twice as many, and so on."""
 
 log = logging.getLogger("marlflow")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a run's workers post, and from which level up they pass log records on."""
+    """Where a run's workers post, and the level from which they forward log records."""
 
     prefix: str
     log_level: int
 
 
 class Outbox:
-    """Posts news from this process, in order."""
+    """Posts messages from this process, in order."""
 
     def __init__(self, address: Address, worker: int) -> None:
-        # A worker that is replaced must not write over what its predecessor posted.
+        # The random part keeps a replacement from overwriting messages of the lost worker.
         self._prefix = f"{address.prefix}{worker:06d}.{secrets.token_hex(4)}."
         self._waiting: deque[News] = deque()
         self._posted = 0
         self._lock, self._has_news = threading.Lock(), threading.Event()
-        threading.Thread(target=self._post_again_and_again, name="marlflow-outbox", daemon=True).start()
+        threading.Thread(target=self._post_loop, name="marlflow-outbox", daemon=True).start()
 
     def send(self, news: News) -> None:
-        """Posts it soon; waits for nothing."""
+        """Queue a message; does not wait."""
         self._waiting.append(news)
         self._has_news.set()
 
     def flush(self) -> None:
-        """Returns when all that was sent is posted; without news, that this process is there."""
+        """Post all queued messages, or a heartbeat if there are none."""
         with self._lock:
             news = []
             while self._waiting:
@@ -63,60 +61,62 @@ class Outbox:
             self._posted += 1
             _put(f"{self._prefix}{self._posted:09d}", to_bytes(news))
 
-    def _post_again_and_again(self) -> None:
+    def _post_loop(self) -> None:
         pause = threading.Event()
         while True:
             self._has_news.clear()
             self.flush()
-            pause.wait(_EVERY_S)
-            self._has_news.wait(_ALIVE_EVERY_S)
+            pause.wait(_POLL_INTERVAL_S)
+            self._has_news.wait(_HEARTBEAT_S)
 
 
 class Inbox:
-    """The driver's side: calls `on_news` in a thread of its own, until it is closed."""
+    """Polls in a thread on the driver and calls `on_news` with each message until closed."""
 
     def __init__(self, on_news: Callable[[News], None]) -> None:
         self._on_news = on_news
         self.address = Address(f"{secrets.token_hex(8)}.", logging.getLogger().getEffectiveLevel())
-        self._silent_looks: dict[int, int] = {}  # of each worker that was heard from
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._read_again_and_again, name="marlflow-inbox", daemon=True)
+        # Polls since the last message or heartbeat of each worker that has sent one.
+        self._silent_polls: dict[int, int] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._read_loop, name="marlflow-inbox", daemon=True)
         self._thread.start()
 
-    def _read_again_and_again(self) -> None:
+    def _read_loop(self) -> None:
         try:
-            while not self._over.wait(_EVERY_S):
+            while not self._closed.wait(_POLL_INTERVAL_S):
                 self._read()
                 self._notice_silence()
             self._read()
-        except Exception as error:  # noqa: BLE001  whatever Ray raises when it is lost, which others notice and say
+        except Exception as error:  # noqa: BLE001  any error of a lost Ray, which is reported elsewhere
             log.info("news of the rollout workers can no longer be read: %s", error)
 
     def _read(self) -> None:
         for key in sorted(_keys(self.address.prefix)):
-            found = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
+            # The value of this key is a batch of messages; a heartbeat has none.
+            value = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
             internal_kv._internal_kv_del(key, namespace=_NAMESPACE)
-            self._silent_looks[_worker_of(key, self.address)] = 0
-            for news in from_bytes(found) if found else ():
+            self._silent_polls[_worker_of(key, self.address)] = 0
+            for news in from_bytes(value) if value else ():
                 self._on_news(news)
 
     def _notice_silence(self) -> None:
-        """Counts looks and not seconds: while this process is stopped itself, nobody falls silent."""
-        for worker in self._silent_looks:
-            looks = self._silent_looks[worker] = self._silent_looks[worker] + 1
-            times, rest = divmod(looks, _SILENT_LOOKS)
+        # Counted in polls, not seconds: if this process is suspended, no worker counts as silent.
+        for worker in self._silent_polls:
+            polls = self._silent_polls[worker] = self._silent_polls[worker] + 1
+            times, rest = divmod(polls, _SILENT_POLLS)
+            # Report after 1, 2, 4, 8 ... times the limit.
             if not rest and times.bit_count() == 1:
-                self._on_news(Silent(worker, looks * _EVERY_S))
+                self._on_news(Silent(worker, polls * _POLL_INTERVAL_S))
 
     def close(self, answers: bool) -> None:
-        """Ends; if Ray still `answers`, once all is read that is there."""
-        self._over.set()
+        """Stop polling; if Ray `answers`, after reading the remaining messages."""
+        self._closed.set()
         if answers:
             self._thread.join(_READ_TIMEOUT_S)
 
 
 def _worker_of(key: Any, address: Address) -> int:
-    """The worker whose outbox posted under `key`."""
     return int(key[len(address.prefix) :].partition(b".")[0])
 
 
@@ -125,5 +125,5 @@ def _put(key: str, value: bytes) -> None:
 
 
 def _keys(prefix: str) -> list[Any]:
-    found: list[Any] = internal_kv._internal_kv_list(prefix, namespace=_NAMESPACE)
-    return found
+    keys: list[Any] = internal_kv._internal_kv_list(prefix, namespace=_NAMESPACE)
+    return keys

@@ -1,4 +1,4 @@
-"""One rollout worker as an actor, and its successors: what it is asked, and what it has been sent."""
+"""A rollout worker as a Ray actor. A lost worker is replaced (restarted) by a new process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import ray
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.policy.actor import EvaluationMode
-from marlflow.runtime.ray.actors import WITHOUT_A_WORD, Actors, cause, never_ran
-from marlflow.runtime.ray.host import Raised, as_exception
+from marlflow.runtime.ray.actors import UNEXPLAINED_EXIT, Actors, cause, never_ran
+from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.message_channel import Address
 from marlflow.runtime.ray.rollout_actor import Headers, RolloutActor
 from marlflow.runtime.spec import RunSpec
@@ -21,11 +21,10 @@ from marlflow.sampling.receipts import Fault, Receipt
 
 
 class RemoteWorker:
-    """One worker, and its successors.
+    """One rollout worker, restarted after each loss; `generation` counts its processes.
 
-    It is sent only the weights that it does not have yet, by reference: newer versions of live policies, and frozen
-    entries that its own matchups seat.
-    `lives` counts the processes that it has had.
+    Weight synchronization: with a round it is sent the weights that it lacks, newer versions of live policies and
+    frozen entries of its matchups.
     """
 
     def __init__(
@@ -37,25 +36,31 @@ class RemoteWorker:
         inference: Any,
         address: Address | None = None,
     ) -> None:
-        self.what = f"rollout worker {number}"
-        self.number, self._spec, self._actors, self._on_fault = number, spec, actors, on_fault
-        self._inference, self._address = inference, address
+        self.name = f"rollout worker {number}"
+        self.number = number
+        self._spec = spec
+        self._actors = actors
+        self._on_fault = on_fault
+        self._inference = inference
+        self._address = address
         self._deadline: Deadline | None = None
         self.env_indices = spec.env_indices_of(number)
         self.next_episodes: Mapping[int, int] | None = None
         self.next_fragments: Mapping[str, Mapping[int, int]] = {}
+        # The version of each live policy, and the frozen entries, that the current process has.
         self._sent: dict[str, int] = {}
-        self._frozen: set[str] = set()  # the frozen entries that its process has
-        self.lives = 0
-        self._coming: Any = None
+        self._frozen: set[str] = set()
+        self.generation = 0
+        # Resolves when a replacement is ready; None if the worker is ready.
+        self.ready_ref: Any = None
         self.actor: Any = None
         self._collect: Any = None
 
     def start(self) -> Any:
-        """Starts the process; what has to be waited for."""
+        """Start the process; return a reference that resolves when it is ready."""
         self.actor = self._actors.start(
             RolloutActor,
-            self.what,
+            self.name,
             self._spec,
             self.number,
             self.next_episodes,
@@ -65,70 +70,70 @@ class RemoteWorker:
         )
         self._collect = self.actor.collect.options(num_returns=1 + len(self._spec.learning))
         self.forget()
-        self.lives += 1
+        self.generation += 1
         ready = self.actor.ready.remote()
         if self._deadline is not None:
             self.actor.end_by.remote(self._deadline)
         return ready
 
     def end_by(self, deadline: Deadline) -> None:
-        """It and its successors end what they are asked from here on with the step in which the deadline passes."""
+        """End later calls with the env step in which the deadline passes, also after restarts."""
         self._deadline = deadline
         self.actor.end_by.remote(deadline)
 
-    def lost(self, error: Exception) -> None:
-        """Says so, and starts a successor, which begins the episodes that this one had not begun."""
+    def replace_lost(self, error: Exception) -> None:
+        """Report the loss and start a replacement, which skips episodes already begun."""
         reason = cause(error)
-        if reason.endswith(WITHOUT_A_WORD) and self._spec.step_timeout_s is not None:
+        # The watchdog ends a process whose environment is stuck in C code, which no exception can interrupt.
+        if reason.endswith(UNEXPLAINED_EXIT) and self._spec.step_timeout_s is not None:
             reason += "; or its environment computed in C for longer than twice env.step_timeout_s, which ends it"
-        self._on_fault(Fault(FaultKind.WORKERS_LOST, self.what, reason, "", 0))
+        self._on_fault(Fault(FaultKind.WORKERS_LOST, self.name, reason, "", 0))
         self._replace()
 
     def _replace(self) -> None:
-        self._actors.end(self.actor)
-        self._coming = self.start()
+        self._actors.kill(self.actor)
+        self.ready_ref = self.start()
 
-    def has_come_to(self, receipt: Receipt) -> None:
-        """A successor would begin where this receipt ends."""
+    def record_progress(self, receipt: Receipt) -> None:
+        """Record where a replacement would start."""
         self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
 
     @property
-    def begins_at(self) -> tuple[int, Mapping[int, int] | None, Mapping[str, Mapping[int, int]]]:
-        """Its number, and where a successor would begin: which episodes, and which recorded fragments."""
+    def start_position(self) -> tuple[int, Mapping[int, int] | None, Mapping[str, Mapping[int, int]]]:
+        """The worker's number and a replacement's next episodes and dataset fragments."""
         return self.number, self.next_episodes, self.next_fragments
 
-    @property
-    def coming(self) -> Any:
-        """What its successor answers when it is ready; None if it is there."""
-        return self._coming
-
-    def is_present(self) -> bool:
-        """Whether it can be asked now. Raises what kept a successor from beginning."""
-        while self._coming is not None:
-            if not ray.wait([self._coming], timeout=0)[0]:
+    def is_ready(self) -> bool:
+        """Return whether the worker can be called; raises what kept a replacement from starting."""
+        while self.ready_ref is not None:
+            if not ray.wait([self.ready_ref], timeout=0)[0]:
                 return False
             try:
-                answer = ray.get(self._coming)
+                answer = ray.get(self.ready_ref)
             except ray.exceptions.RayActorError as error:
+                # It was placed on a machine that was lost too: nothing ran, so there is no loss to report.
                 if never_ran(error):
                     self._replace()
                 else:
-                    self.lost(error)
+                    self.replace_lost(error)
                 continue
-            if isinstance(answer, Raised):
+            if isinstance(answer, RemoteError):
                 raise as_exception(answer)
-            self._coming = None
+            self.ready_ref = None
         return True
 
     def collect(self, request: Request) -> Sequence[Any]:
-        """Its part of a round: a receipt, and for each learning policy its rows, all to come."""
-        new, dealt = self.unsent(request.weights), self._dealt(request.matchups)
-        seated = [matchup for matchups in (dealt or {}).values() for matchup in matchups]
-        headers, flats = Headers.of(new, self._lacking(request.frozen, seated))
+        """Request a round; return references to its receipt and each learning policy's rows."""
+        matchups = None
+        if request.matchups is not None:
+            matchups = {env_index: request.matchups[env_index] for env_index in self.env_indices}
+        seated = [matchup for of_env in (matchups or {}).values() for matchup in of_env]
+        headers, flats = Headers.of(self.unsent(request.weights), self._unsent_frozen(request.frozen, seated))
         self._sent.update(headers.versions)
         self._frozen.difference_update(request.forget)
-        made = self._collect.remote(headers, request.schedules, dealt, request.forget, *flats)
-        return made if self._spec.learning else [made]
+        refs = self._collect.remote(headers, request.schedules, matchups, request.forget, *flats)
+        # With num_returns=1 Ray gives the reference itself instead of a list.
+        return refs if self._spec.learning else [refs]
 
     def evaluate(
         self,
@@ -138,37 +143,34 @@ class RemoteWorker:
         weights: Mapping[str, Weights],
         frozen: Mapping[str, FrozenPolicy],
     ) -> Any:
-        """Its part of an evaluation, to come. It goes on with the weights that it had before."""
-        headers, flats = Headers.of(weights, self._lacking(frozen, matchups or ()))
+        """Request evaluation episodes; later rounds use the training weights again."""
+        headers, flats = Headers.of(weights, self._unsent_frozen(frozen, matchups or ()))
         return self.actor.evaluate.remote(episodes, matchups, mode, headers, *flats)
 
     def load(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> Any:
-        """What it says of going on from what was kept of its environments, to come."""
+        """Restore the worker's environments; return a reference to its ResumeReport counts."""
         self._frozen.update(frozen)
         headers, flats = Headers.of({}, frozen)
         return self.actor.load.remote(kept, replay_max_env_steps, headers, *flats)
 
-    def _lacking(self, frozen: Mapping[str, FrozenPolicy], seated: Iterable[Matchup]) -> dict[str, FrozenPolicy]:
-        """The frozen entries that its matchups seat and its process does not have; from here on it has them."""
+    def _unsent_frozen(self, frozen: Mapping[str, FrozenPolicy], seated: Iterable[Matchup]) -> dict[str, FrozenPolicy]:
         names = dict.fromkeys(name for matchup in seated for name in matchup.values())
-        found = {name: frozen[name] for name in names if name in frozen and name not in self._frozen}
-        self._frozen.update(found)
-        return found
+        unsent = {name: frozen[name] for name in names if name in frozen and name not in self._frozen}
+        # The caller sends them.
+        self._frozen.update(unsent)
+        return unsent
 
     def unsent(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
-        """Those that it does not have."""
-        return {name: found for name, found in weights.items() if self._sent.get(name) != found.version}
+        """Return the weights whose version this worker has not been sent."""
+        return {name: entry for name, entry in weights.items() if self._sent.get(name) != entry.version}
 
-    def has_learned(self, policy: str, version: int) -> None:
-        """It has weights that it need not be sent: it learned them. One that does not act itself has to be told."""
+    def mark_learned(self, policy: str, version: int) -> None:
+        """Record weights that the worker learned itself, which need not be sent."""
+        # With an inference actor, the worker has to be sent the version that it should ask for.
         if self._inference is None:
             self._sent[policy] = version
 
     def forget(self) -> None:
-        """It has no weights any more, or it is not known which."""
+        """Mark all weights as not sent."""
         self._sent = {}
         self._frozen = set()
-
-    def _dealt(self, matchups: Mapping[int, Sequence[Matchup]] | None) -> Mapping[int, Sequence[Matchup]] | None:
-        """Those of its own environments."""
-        return None if matchups is None else {env_index: matchups[env_index] for env_index in self.env_indices}

@@ -1,4 +1,4 @@
-"""One placement group for all processes of a run: asked against available first, so that nothing waits in silence."""
+"""Reserve one placement group for all processes of a run, after checking that the cluster has room."""
 
 from __future__ import annotations
 
@@ -27,36 +27,39 @@ from marlflow.runtime.spec import RunSpec
 
 PLACING_TIMEOUT_S = 30.0
 SETTLING_S = 5.0
-"""How long Ray may take to show what an earlier run has given back."""
+"""Seconds that Ray may take to show the resources that an earlier run has released."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
-    """What is reserved: the placement group, and how Ray is to start each process, by what it is."""
+class Reservation:
+    """A placement group, and Ray's actor options by process name."""
 
     group: PlacementGroup
     options: Mapping[str, Mapping[str, Any]]
 
 
-def reserve(spec: RunSpec) -> Reserved:
-    """Reserves what the processes of a run ask for; raises ConfigInvalid if the cluster cannot give it."""
-    asked = requests_of(spec)
+def reserve(spec: RunSpec) -> Reservation:
+    """Reserve the resources of a run's processes; raises ConfigInvalid if the cluster lacks them."""
+    requests = requests_of(spec)
     whole: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    found: Problems = [*problems(asked, total(whole), whole)]
-    if len(whole) == 1:  # then this is the machine
-        found += without_cuda(spec)
-    machines = [] if found else _settled(asked)
-    if found := found or [*problems(asked, total(machines), machines, total(whole))]:
-        raise ConfigInvalid(found)
-    layout = bundles(asked, total(machines), machines)
+    errors: Problems = [*problems(requests, total(whole), whole)]
+    # The only machine is this one, whose CUDA can be checked here.
+    if len(whole) == 1:
+        errors += without_cuda(spec)
+    machines = [] if errors else _free_resources(requests)
+    if errors := errors or [*problems(requests, total(machines), machines, total(whole))]:
+        raise ConfigInvalid(errors)
+    layout = bundles(requests, total(machines), machines)
+    # The group holds the resources until the end of the run, so that a lost actor always finds room to restart.
     group = placement_group(layout.bundles, strategy="SPREAD" if spec.spread else "PACK")
     if not group.wait(PLACING_TIMEOUT_S):
         remove_placement_group(group)
-        raise ConfigInvalid([_unplaceable(asked, layout, machines)])
-    options = {one.what: _options(group, layout, number) for number, one in enumerate(asked)}
-    if spec.inference is not None:  # it holds nothing that is not sent again, so Ray itself may start it again
+        raise ConfigInvalid([_unplaceable(requests, layout, machines)])
+    options = {request.name: _options(group, layout, number) for number, request in enumerate(requests)}
+    # The inference actor has no state that is not sent again, so Ray itself may restart it.
+    if spec.inference is not None:
         options["inference"] |= {"max_restarts": -1, "max_task_retries": -1}
-    return Reserved(group, options)
+    return Reservation(group, options)
 
 
 def _options(group: PlacementGroup, layout: BundleLayout, number: int) -> dict[str, Any]:
@@ -72,19 +75,19 @@ def _options(group: PlacementGroup, layout: BundleLayout, number: int) -> dict[s
 
 
 def _unplaceable(
-    asked: Sequence[ResourceRequest], layout: BundleLayout, machines: Sequence[Mapping[str, float]]
+    requests: Sequence[ResourceRequest], layout: BundleLayout, machines: Sequence[Mapping[str, float]]
 ) -> str:
-    wanted = "; ".join(f"{one.what}: {taken}" for one, taken in zip(asked, layout.taken, strict=True))
+    wanted = "; ".join(f"{one.name}: {taken}" for one, taken in zip(requests, layout.taken, strict=True))
     free = "; ".join(str({name: amount for name, amount in one.items() if ":" not in name}) for one in machines)
     return f"the machines have no room for all that is asked ({wanted}); free on each of them: {free}"
 
 
-def _settled(asked: Sequence[ResourceRequest]) -> list[dict[str, float]]:
-    """What is free on each machine; if that is too little, it is looked at again for a moment."""
+def _free_resources(requests: Sequence[ResourceRequest]) -> list[dict[str, float]]:
+    # Resources that an earlier run has just released may still count as used.
     deadline = time.monotonic() + SETTLING_S
     while True:
         free: dict[str, dict[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
         machines = list(free.values())
-        if not problems(asked, total(machines), machines) or time.monotonic() > deadline:
+        if not problems(requests, total(machines), machines) or time.monotonic() > deadline:
             return machines
         time.sleep(0.1)

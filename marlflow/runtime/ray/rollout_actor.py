@@ -1,4 +1,4 @@
-"""The actor that hosts a rollout worker, and replicas of the learners of policies that learn there."""
+"""The actor that hosts a rollout worker, and replicas of learners that learn there."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow.operators import OperatorRaised
 from marlflow.policy.actor import EvaluationMode
-from marlflow.runtime.ray.host import RESIDENTS, Host, Raised, Ran, flats_of, raised
-from marlflow.runtime.ray.inference import asking_actors, fetched
+from marlflow.runtime.ray.host import RESIDENTS, ChainResult, Host, RemoteError, as_array, flats_of, remote_error
+from marlflow.runtime.ray.inference import fetch_weights, remote_actors
 from marlflow.runtime.ray.message_channel import Address, Outbox
 from marlflow.runtime.sharding import shard
 from marlflow.runtime.spec import RunSpec
@@ -26,12 +24,12 @@ from marlflow.sampling.output import OutputCapture
 from marlflow.sampling.protocol import FrozenPolicy, Matchup
 from marlflow.sampling.watchdog import Watchdog
 
-_PATIENCE = 2
-"""After so many times the time that a step may take, nothing but the end of the process can interrupt it."""
+_KILL_AFTER_TIMEOUTS = 2
+"""The process is killed after this many step timeouts, since an exception cannot interrupt code in C."""
 
 
 class Headers(NamedTuple):
-    """What weights on their way to a worker are; their parameters are arguments of the call, in the same order.
+    """Versions and frozen entries of weights sent to a worker, without their parameters.
 
     headers, flats = Headers.of(weights, frozen)
     """
@@ -41,30 +39,29 @@ class Headers(NamedTuple):
 
     @classmethod
     def of(cls, weights: Mapping[str, Weights], frozen: Mapping[str, FrozenPolicy]) -> tuple[Headers, list[Any]]:
-        """Headers of live and frozen entries, and the parameters of all."""
+        """Return headers of live and frozen entries, and the parameters of all in the same order."""
         versions = {name: new.version for name, new in weights.items()}
-        bare = {name: replace(kept, weights=replace(kept.weights, flat=None)) for name, kept in frozen.items()}
-        flats = [*(new.flat for new in weights.values()), *(kept.weights.flat for kept in frozen.values())]
+        bare = {name: replace(entry, weights=replace(entry.weights, flat=None)) for name, entry in frozen.items()}
+        flats = [*(new.flat for new in weights.values()), *(entry.weights.flat for entry in frozen.values())]
         return cls(versions, bare), flats
 
     def joined(self, flats: Sequence[Any]) -> tuple[dict[str, Weights], dict[str, FrozenPolicy]]:
-        """The entries again."""
+        """Return the entries with their parameters."""
         live, others = flats[: len(self.versions)], flats[len(self.versions) :]
         weights = {
             name: Weights(version, flat) for (name, version), flat in zip(self.versions.items(), live, strict=True)
         }
         frozen = {
-            name: replace(kept, weights=replace(kept.weights, flat=flat))
-            for (name, kept), flat in zip(self.frozen.items(), others, strict=True)
+            name: replace(entry, weights=replace(entry.weights, flat=flat))
+            for (name, entry), flat in zip(self.frozen.items(), others, strict=True)
         }
         return weights, frozen
 
 
 class RolloutActor(Host):
-    """Hosts worker `number`; one that replaces a lost one begins its environments where that one had come to.
+    """Hosts rollout worker `number`; a replacement starts where the lost worker had got to.
 
-    It asks the actor `inference` for actions; None: it acts for itself, and where it learns, with what it has learned.
-    What is printed and logged here, and where an environment hangs, is posted to `address`.
+    The actor `inference` computes its actions; None: it computes them itself.
     """
 
     def __init__(
@@ -76,14 +73,16 @@ class RolloutActor(Host):
         inference: Any = None,
         address: Address | None = None,
     ) -> None:
-        super().__init__({f"learner {name}": one.learner for name, one in spec.learners.items() if one.on_workers}, 1)
+        super().__init__(
+            {f"learner {name}": each.learner for name, each in spec.learners.items() if each.on_workers}, 1
+        )
         self._spec, self._number = spec, number
         self._next_episodes, self._next_fragments = next_episodes, next_fragments
         self._inference = inference
         self._worker: Any = None
         self._learned: dict[str, Weights] = {}
         timeout_s = spec.step_timeout_s
-        self._watchdog = Watchdog(timeout_s, None if timeout_s is None else _PATIENCE * timeout_s)
+        self._watchdog = Watchdog(timeout_s, None if timeout_s is None else _KILL_AFTER_TIMEOUTS * timeout_s)
         self._outbox = self._capture = None
         if address is not None:
             self._outbox = Outbox(address, number)
@@ -91,18 +90,18 @@ class RolloutActor(Host):
             self._capture.install(address.log_level)
             HangMonitor({number: self._watchdog}, self._outbox.send)
 
-    def ready(self) -> Raised | None:
-        """Builds the replicas and opens the environments; what went wrong, if anything did."""
+    def ready(self) -> RemoteError | None:
         if (failed := super().ready()) is not None:
             return failed
         try:
-            actors = None if self._inference is None else asking_actors(self._spec, self._inference)
+            actors = None if self._inference is None else remote_actors(self._spec, self._inference)
             self._worker = self._spec.worker(
-                self._number, actors, self._next_episodes, self._watchdog, fetched, self._next_fragments
+                self._number, actors, self._next_episodes, self._watchdog, fetch_weights, self._next_fragments
             )
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return self._failed(error)
-        gc.freeze()  # what is here now stays: no collection has to look at it again
+        # The environments live as long as the process, so garbage collections need not scan them.
+        gc.freeze()
         return None
 
     def collect(
@@ -113,46 +112,44 @@ class RolloutActor(Host):
         forget: Collection[str],
         *flats: Any,
     ) -> Any:
-        """A receipt, and a batch for each learning policy. `flats` are the parameters that `headers` describe."""
+        """Return a receipt and a batch per learning policy; `flats` are the weights' parameters."""
         learning = self._spec.learning
         live, frozen = headers.joined(flats)
+        # Weights that a replica here has learned since the last round were not sent.
         weights = {**self._learned, **live}
         self._learned.clear()
         try:
             receipt, batches = self._worker.collect(self._spec.ticks, weights, schedules, matchups, frozen, forget)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             receipt, batches = self._failed(error), dict.fromkeys(learning)
-        # Where nobody learns there is one return, which Ray does not want in a tuple.
+        # Without learning policies there is one return value, which Ray does not accept in a tuple.
         return (receipt, *(batches[name] for name in learning)) if learning else receipt
 
     def learn(self, name: str, chain: int, returns: int, *payloads: Any) -> Any:
-        """Runs a chain of a learner's plan on the own shard, as all workers do at once: a receipt, and the weights.
-
-        Of several workers one is asked for more than 1 return, and so for the weights of each policy; the others act
-        with their own.
-        """
+        """Run a chain on this worker's shard; return a receipt and, if `returns` > 1, parameters per policy."""
         learner = RESIDENTS[name]
         version = learner.version
         try:
             outputs, times = run_chain(self._chains[chain], [shard(payloads)])
         except OperatorRaised as error:
-            learner.disband()  # the others must not wait for one that is out of step
-            failed = raised(error.__cause__ or error, error.position)
+            # The other replicas must not wait for one that is out of step.
+            learner.disband()
+            failed = remote_error(error.__cause__ or error, error.position)
             return failed if returns == 1 else (failed, *[None] * (returns - 1))
         published = learner.version != version
         if published and self._inference is None:
             self._learned.update(learner.published)
-        ran = Ran(outputs, times, learner.version if published else None)
+        result = ChainResult(outputs, times, learner.version if published else None)
         if returns == 1:
-            return ran
-        return ran, *(flats_of(learner) if published else [None] * (returns - 1))
+            return result
+        return result, *(flats_of(learner) if published else [None] * (returns - 1))
 
     def disband(self, name: str) -> None:
-        """The replica of the learner called `name` leaves the others."""
+        """Leave the learner's group."""
         RESIDENTS[name].disband()
 
     def published(self, name: str) -> tuple[Any, ...]:
-        """The version of the replica of the learner called `name`, and what it published last for each policy."""
+        """Return the replica's version and published parameters."""
         return RESIDENTS[name].version, *flats_of(RESIDENTS[name])
 
     def evaluate(
@@ -163,7 +160,7 @@ class RolloutActor(Host):
         headers: Headers,
         *flats: Any,
     ) -> Any:
-        """Results of evaluation episodes."""
+        """Return the results of evaluation episodes."""
         weights, frozen = headers.joined(flats)
         try:
             return self._worker.evaluate(episodes, weights, matchups, mode, frozen)
@@ -171,13 +168,13 @@ class RolloutActor(Host):
             return self._failed(error)
 
     def end_by(self, deadline: Deadline) -> None:
-        """What is collected or evaluated from here on ends with the env step in which the deadline passes."""
+        """End later calls with the env step in which the deadline passes."""
         self._watchdog.deadline = deadline
 
-    def _failed(self, error: Exception) -> Raised:
-        """`error`, once the driver can read what was printed before it."""
+    def _failed(self, error: Exception) -> RemoteError:
+        # The driver shows what was printed before the error.
         self._flush()
-        return raised(error)
+        return remote_error(error)
 
     def _flush(self) -> None:
         if self._capture is not None and self._outbox is not None:
@@ -187,35 +184,35 @@ class RolloutActor(Host):
             self._outbox.flush()
 
     def kept(self) -> Any:
-        """Everything that the worker carries from one collect to the next, as bytes."""
+        """Return the worker's serialized state."""
         try:
-            return np.frombuffer(to_bytes(self._worker.state()), np.uint8)
+            return as_array(to_bytes(self._worker.state()))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)
 
     def close(self) -> Any:
-        """Closes the environments, and what is recorded; what went wrong. The process is ended afterwards."""
+        """Close environments and dataset files; return the faults."""
         try:
             return self._worker.close()
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)
         finally:
             self._flush()
 
     def beginning(
         self, number: int, next_episodes: Mapping[int, int] | None, next_fragments: Mapping[str, Mapping[int, int]]
     ) -> Any:
-        """What another worker, which is not there, would carry when it begins."""
+        """Return another worker's initial state, while that is being restarted."""
         worker = self._spec.worker(number, next_episodes=next_episodes, next_fragments=next_fragments)
         try:
-            return np.frombuffer(to_bytes(worker.state()), np.uint8)
+            return as_array(to_bytes(worker.state()))
         finally:
             worker.close()
 
     def load(self, kept: Any, replay_max_env_steps: int, headers: Headers, *flats: Any) -> Any:
-        """Goes on from what was kept of its environments; what could not be taken up again."""
+        """Restore the worker's environments; return the ResumeReport counts."""
         _, frozen = headers.joined(flats)
         try:
             return tuple(self._worker.load_state(from_bytes(memoryview(kept)), replay_max_env_steps, frozen))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
-            return raised(error)
+            return remote_error(error)

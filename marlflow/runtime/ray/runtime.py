@@ -1,4 +1,4 @@
-"""The Ray runtime: starts or joins a cluster, places every actor of a run, and takes them all down again."""
+"""The Ray runtime: start or join a cluster, start the actors of a run, shut everything down."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+import grpc  # type: ignore[import-untyped]
 import ray
 import torch
+from ray._private import state
+from ray._private.internal_api import get_memory_info_reply
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from marlflow.base.errors import ActorLost, RuntimeFailed
@@ -21,23 +24,22 @@ from marlflow.runtime.protocol import RunComponents, RuntimeState
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.checkpointing import RayCheckpointing
 from marlflow.runtime.ray.cluster import join
-from marlflow.runtime.ray.handles import Hosted, LearnerHandle, ReplayHandle
+from marlflow.runtime.ray.handles import LearnerHandle, ReplayHandle, RestartableHost
 from marlflow.runtime.ray.health import (
-    CONNECT_EVERY_S,
-    LOOK_EVERY_S,
+    CONNECT_POLL_S,
+    DAEMON_POLL_S,
     Endpoints,
     Watch,
     dead_daemon,
     joined_cluster,
 )
-from marlflow.runtime.ray.host import Raised, as_exception
-from marlflow.runtime.ray.inference import started
+from marlflow.runtime.ray.host import RemoteError, as_exception
+from marlflow.runtime.ray.inference import start_inference
 from marlflow.runtime.ray.local_ray import kill_sessions, start_local, without_signal_handlers
 from marlflow.runtime.ray.message_channel import Inbox
 from marlflow.runtime.ray.places import RayPlace
 from marlflow.runtime.ray.replicas import RayReplicas
 from marlflow.runtime.ray.reservation import reserve
-from marlflow.runtime.ray.store import object_store_bytes
 from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.relocation import DriverPlace
 from marlflow.runtime.resources import Machines
@@ -48,19 +50,20 @@ from marlflow.sampling.protocol import FrozenPolicy
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.saved_state import ResumeReport
 
+_STORE_TIMEOUT_S = 5.0
+
 
 def local_resources() -> dict[str, float]:
-    """What this machine would bring to a cluster of its own."""
+    """Return the CPUs and GPUs of this machine."""
     return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(torch.cuda.device_count())}
 
 
 class RayRuntime:
-    """Every learner, replay and rollout worker in an actor.
+    """Runs every learner, replay and rollout worker in an actor.
 
-    Joins the cluster at `address` (`auto` finds one on this machine); without one, uses the Ray this process is
-    already connected to, or starts one for itself and ends it on `close`. One that it starts holds rows and weights in
-    `object_store_bytes` of memory (None leaves that to Ray), and listens on loopback only, unless `node_ip_address` is
-    the address by which other machines are to reach it.
+    Joins the cluster at `address` (`auto` finds one on this machine). Without one, it uses the Ray that this process is
+    connected to, or starts a private one. That has an object store of `object_store_bytes` (None: Ray's default) and
+    listens on loopback only, unless `node_ip_address` is the address at which other machines reach it.
     """
 
     def __init__(
@@ -70,7 +73,9 @@ class RayRuntime:
         object_store_bytes: int | None = None,
         node_ip_address: str | None = None,
     ) -> None:
-        self._address, self._log_to_driver, self._store_bytes = address, log_to_driver, object_store_bytes
+        self._address = address
+        self._log_to_driver = log_to_driver
+        self._store_bytes = object_store_bytes
         self._node_ip_address = node_ip_address
         self._started_ray = False
         self._sessions: list[int] = []
@@ -84,10 +89,7 @@ class RayRuntime:
         self._inbox: Inbox | None = None
 
     def machines(self) -> Machines | None:
-        """What there is; of a cluster that is still to be joined, that is only known afterwards.
-
-        What others hold of it is looked at when the run starts: an earlier run gives back only after a moment.
-        """
+        # Totals, not what is free: an earlier run gives its resources back only after a moment.
         if ray.is_initialized():
             nodes: list[dict[str, float]] = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
             return Machines(nodes, here=len(nodes) == 1)
@@ -100,81 +102,85 @@ class RayRuntime:
         on_loss: Callable[[RuntimeFailed], None] | None = None,
         on_news: Callable[[News], None] | None = None,
     ) -> RunComponents:
-        """All actors, built and ready; raises ConfigInvalid if the cluster cannot give what is asked."""
-        told = self._unless_lost(on_fault or _nobody_asked)
         try:
-            self._connect(on_loss or _nobody_asked)
-            reserved = reserve(spec)
-            self._group = reserved.group
-            self._actors = Actors(reserved.options)
-            inference = started(spec, self._actors)
-            address = None if on_news is None else self._inbox_for(on_news).address
-            workers = self._workers = RayWorkers(spec, self._actors, told, self._renewed, inference, address)
-            awaited = workers.start() + ([] if inference is None else [inference.ready.remote()])
-            hosts: list[Hosted | RayReplicas] = []
-            for name, one in spec.learners.items():
-                if one.on_workers:
-                    hosts.append(replicas := RayReplicas(one, workers, told))
-                    self._learners[name] = replicas.learner
-                else:
-                    hosts += self._hosts(one, self._actors, told)
-            for host in hosts:
-                awaited += host.start()
-            for learner in self._learners.values():
-                learner.ask_first_weights()
-            _wait(awaited)
-            self._keeping = RayCheckpointing(spec, workers, hosts, self._learners, self._replays)
-            return RunComponents(
-                workers,
-                {name: cast("Learner", handle) for name, handle in self._learners.items()},
-                {name: cast("Replay", handle) for name, handle in self._replays.items()},
-                DriverPlace(_opened, ray.put),
-            )
+            self._connect(on_loss or _ignore)
+            return self._start_actors(spec, self._faults_until_loss(on_fault or _ignore), on_news)
         except BaseException as error:
+            # If Ray itself was lost meanwhile, that is the cause of whatever failed first.
             loss = self._loss()
             self.close()
             if loss is not None and isinstance(error, Exception):
                 raise RuntimeFailed(loss) from error
             raise
 
-    def _inbox_for(self, on_news: Callable[[News], None]) -> Inbox:
-        self._inbox = Inbox(on_news)
-        return self._inbox
+    def _start_actors(
+        self, spec: RunSpec, on_fault: Callable[[Fault], None], on_news: Callable[[News], None] | None
+    ) -> RunComponents:
+        reservation = reserve(spec)
+        self._group = reservation.group
+        self._actors = Actors(reservation.options)
+        inference = start_inference(spec, self._actors)
+        self._inbox = None if on_news is None else Inbox(on_news)
+        address = None if self._inbox is None else self._inbox.address
+        workers = RayWorkers(spec, self._actors, on_fault, self._current_weights, inference, address)
+        self._workers = workers
+        refs = workers.start() + ([] if inference is None else [inference.ready.remote()])
+        hosts: list[RestartableHost | RayReplicas] = []
+        for name, learner in spec.learners.items():
+            if learner.on_workers:
+                hosts.append(replicas := RayReplicas(learner, workers, on_fault))
+                self._learners[name] = replicas.learner
+            else:
+                hosts += self._host_learner(learner, self._actors, on_fault)
+        # All processes start in parallel; only now wait for them.
+        for host in hosts:
+            refs += host.start()
+        for handle in self._learners.values():
+            handle.request_first_weights()
+        _wait(refs)
+        self._keeping = RayCheckpointing(spec, workers, hosts, self._learners, self._replays)
+        # In plans the handles take the place of the objects that they become in their actors.
+        return RunComponents(
+            workers,
+            {name: cast("Learner", handle) for name, handle in self._learners.items()},
+            {name: cast("Replay", handle) for name, handle in self._replays.items()},
+            DriverPlace(_fetch, ray.put),
+        )
 
     def end_by(self, deadline: Deadline) -> None:
-        """All workers; see Runtime."""
         for worker in self._workers.all if self._workers is not None else ():
             worker.end_by(deadline)
 
-    def _hosts(self, spec: LearnerSpec, actors: Actors, on_fault: Callable[[Fault], None]) -> list[Hosted]:
-        """A learner, and its replays beside it or apart."""
+    def _host_learner(
+        self, spec: LearnerSpec, actors: Actors, on_fault: Callable[[Fault], None]
+    ) -> list[RestartableHost]:
         learner = f"learner {spec.name}"
         replays = {f"replay {name}": partial(spec.replay, shard) for shard, name in enumerate(spec.replays)}
         builders: dict[str, Callable[[], Any]] = {learner: spec.learner}
         if not spec.replays_apart:
             builders |= replays
         followers = [f"{learner} rank {rank}" for rank in range(1, spec.placement.num_learners)]
-        hosts = [Hosted(learner, actors, builders, on_fault, followers)]
+        hosts = [RestartableHost(learner, actors, builders, on_fault, followers)]
         place = RayPlace(hosts[0])
         self._learners[spec.name] = hosts[0].learner = LearnerHandle(spec, place)
+        # Unless they are placed apart, replays share the learner's actor, so that rows need no copies.
         for shard, (name, (key, build)) in enumerate(zip(spec.replays, replays.items(), strict=True)):
             if spec.replays_apart:
-                hosts.append(Hosted(key, actors, {key: build}, on_fault))
+                hosts.append(RestartableHost(key, actors, {key: build}, on_fault))
                 place = RayPlace(hosts[-1])
             self._replays[name] = hosts[-1].replay = ReplayHandle(name, place, first_row_of(shard))
         return hosts
 
-    async def _renewed(self) -> Mapping[str, Weights]:
-        """What each learner has published, or its successor, if it was lost and nobody has noticed yet."""
+    async def _current_weights(self) -> Mapping[str, Weights]:
+        # A learner may have been lost with the same machine, unnoticed so far: restart it first.
         for learner in self._learners.values():
-            await learner.place.hosted.look()
+            await learner.place.host.check()
         return {name: weights for learner in self._learners.values() for name, weights in learner.published.items()}
 
-    # -- what is kept ---------------------------------------------------------------------------------------------
+    # -- checkpoints ----------------------------------------------------------------------------------------------
 
-    def keep(self, rows_kept: Mapping[str, int]) -> RuntimeState:
-        """Everything, as bytes; see Runtime."""
-        return self._kept.keep(rows_kept)
+    def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
+        return self._kept.save(rows_saved)
 
     def restore(
         self,
@@ -183,15 +189,12 @@ class RayRuntime:
         replay_max_env_steps: int,
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> ResumeReport:
-        """Goes on from what `keep` gave; see Runtime."""
         return self._kept.restore(read, names, replay_max_env_steps, frozen or {})
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
-        """Rows that wait on the driver, as bytes: an actor opens them."""
         return self._kept.pack(payloads)
 
     def unpack(self, packed: Sequence[bytes]) -> list[Any]:
-        """References to what `pack` was given."""
         return self._kept.unpack(packed)
 
     @property
@@ -201,18 +204,15 @@ class RayRuntime:
         return self._keeping
 
     def object_store_bytes(self) -> int | None:
-        """How much the cluster's object stores hold now, in bytes: rows and weights on their way. None once closed."""
-        return object_store_bytes() if ray.is_initialized() and self._loss() is None else None
+        return _object_store_bytes() if ray.is_initialized() and self._loss() is None else None
 
-    # -- beginning and end ----------------------------------------------------------------------------------------
+    # -- connecting and closing -----------------------------------------------------------------------------------
 
     def close_environments(self) -> tuple[Fault, ...]:
-        """All of them; see Runtime."""
         workers, self._workers = self._workers, None
         return () if workers is None else workers.close()
 
     def close(self) -> None:
-        """Ends every actor, and Ray itself if it was started here."""
         self._keeping = None
         is_lost = self._loss() is not None
         if self._watch is not None:
@@ -223,8 +223,9 @@ class RayRuntime:
             self._inbox = None
         if not ray.is_initialized():
             return
-        if self._actors is not None and not is_lost:  # else nobody is there to ask
-            self._actors.end_all()
+        # Calls to a lost Ray would hang.
+        if self._actors is not None and not is_lost:
+            self._actors.kill_all()
         if self._group is not None and not is_lost:
             remove_placement_group(self._group)
         self._actors = self._group = None
@@ -235,30 +236,27 @@ class RayRuntime:
             self._started_ray = False
 
     def _loss(self) -> str | None:
-        """How Ray itself was lost, if it was."""
         return (None if self._watch is None else self._watch.loss) or dead_daemon()
 
-    def _unless_lost(self, on_fault: Callable[[Fault], None]) -> Callable[[Fault], None]:
-        """Tells of faults until Ray itself is lost, which is then the cause of what dies: raises RuntimeFailed."""
-
-        def told(fault: Fault) -> None:
+    def _faults_until_loss(self, on_fault: Callable[[Fault], None]) -> Callable[[Fault], None]:
+        def report_fault(fault: Fault) -> None:
+            # The loss of Ray itself explains the loss of its actors.
             if (loss := self._loss()) is not None:
                 raise RuntimeFailed(loss)
             on_fault(fault)
 
-        return told
+        return report_fault
 
     def _watch_over(self, on_loss: Callable[[RuntimeFailed], None], cluster: Endpoints | None = None) -> None:
-        """Watches the servers of a cluster that was joined, or the daemons that this process started."""
-
         def ended(loss: str) -> None:
-            on_loss(RuntimeFailed(loss))  # first: what the run has under way fails when its processes go
+            # Before the kill, which makes the calls in flight fail: the loss of Ray is to be the error that is raised.
+            on_loss(RuntimeFailed(loss))
             kill_sessions(self._sessions)
 
         if cluster is None:
-            self._watch = Watch(dead_daemon, ended, LOOK_EVERY_S)
+            self._watch = Watch(dead_daemon, ended, DAEMON_POLL_S)
         else:
-            self._watch = Watch(cluster.unreachable, ended, CONNECT_EVERY_S)
+            self._watch = Watch(cluster.unreachable, ended, CONNECT_POLL_S)
 
     def _connect(self, on_loss: Callable[[RuntimeFailed], None]) -> None:
         if ray.is_initialized():
@@ -285,8 +283,7 @@ class RayRuntime:
             self._watch_over(on_loss)
 
 
-def _opened(ref: Any) -> Any:
-    """What a reference refers to; raises ActorLost if that went with its machine."""
+def _fetch(ref: Any) -> Any:
     try:
         return ray.get(ref)
     except ray.exceptions.ObjectLostError as error:
@@ -294,15 +291,26 @@ def _opened(ref: Any) -> Any:
 
 
 def _wait(refs: Sequence[Any]) -> None:
-    """Until every actor is built; the first thing that went wrong is raised, ActorLost if a process died."""
-    for ref in refs:  # one after the other: others may wait for one that has failed
+    # In order, not all at once: later ones may wait forever for one that failed.
+    for ref in refs:
         try:
             answer = ray.get(ref)
         except ray.exceptions.RayError as error:
             raise ActorLost(f"a process of the run died while it started: {cause(error)}") from error
-        if isinstance(answer, Raised):
+        if isinstance(answer, RemoteError):
             raise as_exception(answer)
 
 
-def _nobody_asked(news: Fault | RuntimeFailed) -> None:
-    """Whoever started the runtime did not want to know."""
+def _object_store_bytes() -> int | None:
+    # One raylet asks all others: about 3 ms on one machine, too much for every round. Ray has no public API for this
+    # number but its dashboard's.
+    try:
+        reply = get_memory_info_reply(state.state, timeout_seconds=_STORE_TIMEOUT_S)  # type: ignore[no-untyped-call]
+    # Ray asserts that some raylet is alive.
+    except (grpc.RpcError, AssertionError):
+        return None
+    return int(reply.store_stats.object_store_bytes_used)
+
+
+def _ignore(news: Fault | RuntimeFailed) -> None:
+    """Ignore it."""

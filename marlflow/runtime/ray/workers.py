@@ -1,4 +1,7 @@
-"""Rollout workers as actors: one call per worker and round, one reference per policy; only receipts are opened."""
+"""Rollout workers as actors: one call per worker and round; the driver opens receipts, never rows.
+
+A lost rollout worker is replaced (restarted); meanwhile the others continue.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from marlflow.base.items import Weights
 from marlflow.policy.actor import EvaluationMode
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
-from marlflow.runtime.ray.host import Raised, as_exception
+from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference import by_reference
 from marlflow.runtime.ray.message_channel import Address
 from marlflow.runtime.ray.remote_worker import RemoteWorker
@@ -27,18 +30,18 @@ from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 
 _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
-"""What comes instead of an answer: the process is gone, or weights that it was to act with are, with their machine."""
+"""Errors instead of an answer: the worker's process is lost, or weights for it are, with their machine."""
 
-
-_MOST_IN_VAIN = 10
-_CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S  # more than a process takes that can be interrupted
+_MAX_FAILED_ATTEMPTS = 10
+# Longer than a process takes that can be interrupted.
+_CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S
 
 
 class RayWorkers:
-    """All workers. One that is lost sits out until its successor is ready; the others go on.
+    """All rollout workers of a run.
 
-    `inference` is the actor that acts for them; None: each acts for itself. `renewed` gives the weights of all
-    learners that live, where those that were asked for are lost with their machine. News are posted to `address`.
+    `inference` computes their actions; None: each worker does. `current_weights` replaces requested weights that were
+    lost with their machine.
     """
 
     def __init__(
@@ -46,90 +49,88 @@ class RayWorkers:
         spec: RunSpec,
         actors: Actors,
         on_fault: Callable[[Fault], None],
-        renewed: Callable[[], Awaitable[Mapping[str, Weights]]],
+        current_weights: Callable[[], Awaitable[Mapping[str, Weights]]],
         inference: Any = None,
         address: Address | None = None,
     ) -> None:
-        self._spec, self._actors, self._inference, self._renewed = spec, actors, inference, renewed
+        self._spec = spec
+        self._actors = actors
+        self._inference = inference
+        self._current_weights = current_weights
         numbers = range(spec.num_workers)
         self.all = [RemoteWorker(spec, number, actors, on_fault, inference, address) for number in numbers]
-        self._begun: dict[asyncio.Task[Round | None], RemoteWorker] = {}
+        self._rounds_in_flight: dict[asyncio.Task[Round | None], RemoteWorker] = {}
 
     def start(self) -> list[Any]:
-        """Starts them; what has to be waited for."""
+        """Start all workers; return references that resolve when they are ready."""
         return [worker.start() for worker in self.all]
 
     async def collect(self, request: Request) -> Round:
-        """One round of all that are there, and of one at least. Raises ActorLost if none comes back."""
         learning = self._spec.learning
-        for _ in range(_MOST_IN_VAIN):
-            present = await self._present()
-            asked = self._asked(request)
-            calls = [worker.collect(asked) for worker in present]
-            answers: list[Receipt | None] = await _answers(present, [refs[0] for refs in calls])
+        for _ in range(_MAX_FAILED_ATTEMPTS):
+            ready = await self._ready_workers()
+            as_sent = self._as_sent_request(request)
+            calls = [worker.collect(as_sent) for worker in ready]
+            answers: list[Receipt | None] = await _answers(ready, [refs[0] for refs in calls])
             receipts, payloads = [], []
-            for worker, receipt, refs in zip(present, answers, calls, strict=True):
+            for worker, receipt, refs in zip(ready, answers, calls, strict=True):
+                # The rows of a lost worker are lost; its replacement takes part in the next round.
                 if receipt is not None:
-                    worker.has_come_to(receipt)
+                    worker.record_progress(receipt)
                     receipts.append(receipt)
                     payloads.append(dict(zip(learning, refs[1:], strict=True)))
+            # A round needs one worker at least.
             if receipts:
                 return make_round(request.round, receipts, payloads)
-            request = replace(request, weights={**request.weights, **await self._renewed()})
-        raise ActorLost(f"{_MOST_IN_VAIN} times in a row no rollout worker lived through its round")
+            request = replace(request, weights={**request.weights, **await self._current_weights()})
+        raise ActorLost(f"{_MAX_FAILED_ATTEMPTS} times in a row no rollout worker lived through its round")
 
     async def collect_next(self, request: Request | None) -> Round:
-        """The part of the worker that is done next; those that have nothing to do begin with `request`, if any.
-
-        What a worker that was lost had begun is lost; its successor takes part when it is there.
-        """
-        for _ in range(_MOST_IN_VAIN):
+        for _ in range(_MAX_FAILED_ATTEMPTS):
+            # Workers that have delivered begin their next round with the latest request.
             if request is not None:
-                self._begin(request, await self._present())
-            await asyncio.wait(self._begun, return_when=asyncio.FIRST_COMPLETED)
-            task = next(task for task in self._begun if task.done())
-            del self._begun[task]
-            if (made := task.result()) is not None:
-                return made
+                self._start_rounds(request, await self._ready_workers())
+            await asyncio.wait(self._rounds_in_flight, return_when=asyncio.FIRST_COMPLETED)
+            task = next(task for task in self._rounds_in_flight if task.done())
+            del self._rounds_in_flight[task]
+            if (round := task.result()) is not None:
+                return round
             if request is not None:
-                request = replace(request, weights={**request.weights, **await self._renewed()})
-            elif not self._begun:
+                request = replace(request, weights={**request.weights, **await self._current_weights()})
+            elif not self._rounds_in_flight:
                 return Round(-1, [], [])
-        raise ActorLost(f"{_MOST_IN_VAIN} times in a row no rollout worker lived through its round")
+        raise ActorLost(f"{_MAX_FAILED_ATTEMPTS} times in a row no rollout worker lived through its round")
 
-    def _asked(self, request: Request) -> Request:
-        """The request as workers get it: where another actor acts for them, with weights that they do not open."""
+    def _as_sent_request(self, request: Request) -> Request:
         if self._inference is None:
             return request
         return replace(request, weights=by_reference(request.weights), frozen=self.as_sent(request.frozen))
 
     def as_sent(self, frozen: Mapping[str, FrozenPolicy]) -> Mapping[str, FrozenPolicy]:
-        """Frozen entries as workers get them; where another actor acts for them, it makes room for that many."""
+        """Return frozen entries as sent to workers: by reference if an inference actor acts."""
         if self._inference is None or not frozen:
             return frozen
-        self._inference.seat.remote(Counter(kept.policy for kept in frozen.values()))
-        weights = by_reference({name: kept.weights for name, kept in frozen.items()})
-        return {name: replace(kept, weights=weights[name]) for name, kept in frozen.items()}
+        self._inference.reserve_frozen.remote(Counter(entry.policy for entry in frozen.values()))
+        weights = by_reference({name: entry.weights for name, entry in frozen.items()})
+        return {name: replace(entry, weights=weights[name]) for name, entry in frozen.items()}
 
     @property
     def under_way(self) -> int:
-        """How many workers have begun what is still to come."""
-        return len(self._begun)
+        return len(self._rounds_in_flight)
 
-    def _begin(self, request: Request, present: Sequence[RemoteWorker]) -> None:
-        asked = self._asked(request)
-        busy = set(self._begun.values())
-        for worker in present:
+    def _start_rounds(self, request: Request, ready: Sequence[RemoteWorker]) -> None:
+        as_sent = self._as_sent_request(request)
+        busy = set(self._rounds_in_flight.values())
+        for worker in ready:
             if worker not in busy:
-                task = asyncio.ensure_future(self._alone(request.round, worker, worker.collect(asked)))
-                self._begun[task] = worker
+                task = asyncio.ensure_future(self._round_of_one(request.round, worker, worker.collect(as_sent)))
+                self._rounds_in_flight[task] = worker
 
-    async def _alone(self, number: int, worker: RemoteWorker, refs: Sequence[Any]) -> Round | None:
-        """A round of one worker; None if it did not live through it."""
+    async def _round_of_one(self, number: int, worker: RemoteWorker, refs: Sequence[Any]) -> Round | None:
         (receipt,) = await _answers([worker], refs[:1])
         if receipt is None:
             return None
-        worker.has_come_to(receipt)
+        worker.record_progress(receipt)
         return make_round(number, [receipt], [dict(zip(self._spec.learning, refs[1:], strict=True))])
 
     async def evaluate(
@@ -140,108 +141,109 @@ class RayWorkers:
         mode: EvaluationMode = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
-        """Evaluation episodes, dealt out to all workers; those of a worker that is lost are played by the others."""
-        left, parts, in_vain = list(range(len(episodes))), [], 0
-        while left:
-            present = await self._present()
-            acting, others = weights if self._inference is None else by_reference(weights), self.as_sent(frozen or {})
-            shares = [left[first :: len(present)] for first in range(len(present))]
-            asked = [(worker, share) for worker, share in zip(present, shares, strict=True) if share]
+        remaining, parts, failed_attempts = list(range(len(episodes))), [], 0
+        while remaining:
+            ready = await self._ready_workers()
+            live = weights if self._inference is None else by_reference(weights)
+            frozen_as_sent = self.as_sent(frozen or {})
+            shares = [remaining[first :: len(ready)] for first in range(len(ready))]
+            assigned = [(worker, share) for worker, share in zip(ready, shares, strict=True) if share]
             calls = []
-            for worker, share in asked:
-                dealt = None if matchups is None else [matchups[index] for index in share]
-                chosen = [episodes[index] for index in share]
-                calls.append(worker.evaluate(chosen, dealt, mode, acting, others))
-            answers: list[Evaluated | None] = await _answers([worker for worker, _ in asked], calls)
+            for worker, share in assigned:
+                share_matchups = None if matchups is None else [matchups[index] for index in share]
+                share_episodes = [episodes[index] for index in share]
+                calls.append(worker.evaluate(share_episodes, share_matchups, mode, live, frozen_as_sent))
+            answers: list[Evaluated | None] = await _answers([worker for worker, _ in assigned], calls)
             parts += [part for part in answers if part is not None]
-            played = zip(answers, asked, strict=True)
-            left = sorted(index for part, (_, share) in played if part is None for index in share)
-            in_vain = in_vain + 1 if all(part is None for part in answers) else 0
-            if in_vain == _MOST_IN_VAIN:
-                raise ActorLost(f"{in_vain} times in a row no rollout worker lived through its evaluation")
-            if in_vain:
-                weights = {**weights, **await self._renewed()}
+            # Episodes of a lost worker are played by the others.
+            unplayed = (share for part, (_, share) in zip(answers, assigned, strict=True) if part is None)
+            remaining = sorted(index for share in unplayed for index in share)
+            failed_attempts = failed_attempts + 1 if all(part is None for part in answers) else 0
+            if failed_attempts == _MAX_FAILED_ATTEMPTS:
+                raise ActorLost(f"{failed_attempts} times in a row no rollout worker lived through its evaluation")
+            if failed_attempts:
+                weights = {**weights, **await self._current_weights()}
         results = sorted((result for part in parts for result in part.episodes), key=lambda result: result.episode)
         faults = tuple(fault for part in parts for fault in part.faults)
         return Evaluated(tuple(results), faults, any(part.was_cut for part in parts))
 
-    def ask_states(self) -> list[tuple[RemoteWorker, Any]]:
-        """Who is asked for the state of each worker, and its answer to come. Blocks, if none is there.
+    def request_states(self) -> list[tuple[RemoteWorker, Any]]:
+        """Request each worker's state, of a worker being restarted from another one.
 
-        Of a worker that is not back yet, another says how it will begin. Raises ActorLost if none comes back.
+        Returns pairs of the worker asked and a reference. Blocks if none is ready; raises ActorLost if none comes back.
         """
-        while not (present := [worker for worker in self.all if worker.is_present()]):
-            if not ray.wait([worker.coming for worker in self.all], timeout=limits.REPLACING_TIMEOUT_S)[0]:
-                raise self._nobody_is_left()
-        stands_in = present[0]
+        while not (ready := [worker for worker in self.all if worker.is_ready()]):
+            if not ray.wait([worker.ready_ref for worker in self.all], timeout=limits.RESTART_TIMEOUT_S)[0]:
+                raise self._no_worker_left()
+        substitute = ready[0]
         return [
             (worker, worker.actor.kept.remote())
-            if worker in present
-            else (stands_in, stands_in.actor.beginning.remote(*worker.begins_at))
+            if worker in ready
+            else (substitute, substitute.actor.beginning.remote(*worker.start_position))
             for worker in self.all
         ]
 
     def close(self) -> tuple[Fault, ...]:
-        """Closes the environments of all workers that are there; what went wrong. Blocks, for a bounded time."""
-        asked = {worker.actor.close.remote(): worker.what for worker in self.all if worker.coming is None}
-        done, hanging = ray.wait(list(asked), num_returns=len(asked), timeout=_CLOSE_TIMEOUT_S) if asked else ([], [])
+        """Close all environments within a bounded time; return the faults."""
+        calls = {worker.actor.close.remote(): worker.name for worker in self.all if worker.ready_ref is None}
+        done, hanging = ray.wait(list(calls), num_returns=len(calls), timeout=_CLOSE_TIMEOUT_S) if calls else ([], [])
         late = f"its environments were not closed within {_CLOSE_TIMEOUT_S:g} s"
-        faults = [Fault(FaultKind.CLOSES_FAILED, asked[ref], late, "", 0) for ref in hanging]
+        faults = [Fault(FaultKind.CLOSES_FAILED, calls[ref], late, "", 0) for ref in hanging]
         for ref in done:
             try:
                 answer = ray.get(ref)
             except ray.exceptions.RayActorError as error:
                 died = f"it died while its environments were closed: {cause(error)}"
-                faults.append(Fault(FaultKind.CLOSES_FAILED, asked[ref], died, "", 0))
+                faults.append(Fault(FaultKind.CLOSES_FAILED, calls[ref], died, "", 0))
                 continue
-            if isinstance(answer, Raised):
+            if isinstance(answer, RemoteError):
                 raise as_exception(answer)
             faults += answer
         return tuple(faults)
 
-    async def all_present(self) -> None:
-        """Waits until no successor is on its way. Raises what kept one from beginning."""
-        while absent := [worker for worker in self.all if not worker.is_present()]:
-            await asyncio.gather(*(_settled(worker.coming) for worker in absent))
+    async def wait_for_all(self) -> None:
+        """Wait until all workers are ready; raises what kept a replacement from starting."""
+        while absent := [worker for worker in self.all if not worker.is_ready()]:
+            await asyncio.gather(*(_wait_for(worker.ready_ref) for worker in absent))
 
-    async def _present(self) -> list[RemoteWorker]:
-        """Those that are ready; waits for one if there is none."""
-        if present := [worker for worker in self.all if worker.coming is None or worker.is_present()]:
-            return present
-        coming = [asyncio.ensure_future(_settled(worker.coming)) for worker in self.all]
-        done, waiting = await asyncio.wait(
-            coming, timeout=limits.REPLACING_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
-        )
+    async def _ready_workers(self) -> list[RemoteWorker]:
+        if ready := [worker for worker in self.all if worker.ready_ref is None or worker.is_ready()]:
+            return ready
+        # All are being restarted: wait for the first that is ready.
+        waits = [asyncio.ensure_future(_wait_for(worker.ready_ref)) for worker in self.all]
+        done, waiting = await asyncio.wait(waits, timeout=limits.RESTART_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
         if not done:
-            raise self._nobody_is_left()
-        return await self._present()
+            raise self._no_worker_left()
+        return await self._ready_workers()
 
-    def _nobody_is_left(self) -> ActorLost:
+    def _no_worker_left(self) -> ActorLost:
         return ActorLost(
-            f"all rollout workers died, and none was back within {limits.REPLACING_TIMEOUT_S:g} s: "
-            f"{self._actors.lack(self.all[0].what)}"
+            f"all rollout workers died, and none was back within {limits.RESTART_TIMEOUT_S:g} s: "
+            f"{self._actors.describe_shortage(self.all[0].name)}"
         )
 
 
-async def _settled(ref: Any) -> None:
-    """Until there is an answer, whatever it is."""
+async def _wait_for(ref: Any) -> None:
+    # Not `await ref`, which would raise: errors are handled when the worker is checked.
     await asyncio.wait([asyncio.wrap_future(ref.future())])
 
 
 async def _answers(workers: Sequence[RemoteWorker], refs: Sequence[Any]) -> list[Any]:
-    """What they answer, None for those that could not: they are replaced. Raises what was raised on a worker."""
-    asked = [worker.actor for worker in workers]
-    found = await asyncio.gather(*refs, return_exceptions=True)
-    for worker, actor, answer in zip(workers, asked, found, strict=True):
-        if isinstance(answer, Raised):
+    # A worker may be replaced while this waits.
+    actors = [worker.actor for worker in workers]
+    answers = await asyncio.gather(*refs, return_exceptions=True)
+    for worker, actor, answer in zip(workers, actors, answers, strict=True):
+        if isinstance(answer, RemoteError):
             raise as_exception(answer)
         if isinstance(answer, ray.exceptions.RayActorError):
-            if worker.actor is actor:  # else another call has seen it before
-                worker.lost(answer)
+            # Otherwise another call has already replaced it.
+            if worker.actor is actor:
+                worker.replace_lost(answer)
         elif isinstance(answer, ray.exceptions.ObjectLostError):
+            # It is unknown which weights arrived before the loss: send all again.
             worker.forget()
         elif isinstance(answer, BaseException):
             raise answer
-    return [None if isinstance(answer, _LOST) else answer for answer in found]
+    return [None if isinstance(answer, _LOST) else answer for answer in answers]

@@ -37,8 +37,13 @@ ROW_BYTES = 4 * ROW_FLOATS
 WORKERS, ROUNDS = 6, 20
 QUEUE_FRAGMENTS = 2 * WORKERS
 """What may wait for a plan: two rounds."""
-ON_THE_WAY = QUEUE_FRAGMENTS + 2 * WORKERS
-"""Besides what waits, a round that is divided among the plans, and what a replay is taking."""
+HELD_BY_CONCAT = QUEUE_FRAGMENTS + 1
+"""Items at Concat: a full queue, and a batch that waits for room. A fragment completes at most one batch, and the
+executor gives Concat no further fragment while that batch is undelivered."""
+ON_THE_WAY = QUEUE_FRAGMENTS + 3 * WORKERS
+"""Fragments between workers and replay: a full queue, and three batches of one round each. One waits at Concat, one is
+on the edge to the replay (capacity 1), and one is being inserted. This is measured when a round is requested: then the
+round before has left the shared stages."""
 SETTLED_LOOKS = 5
 """For so many looks in a row, half a second apart, memory has to stay as it is to have settled."""
 
@@ -95,7 +100,7 @@ class Grown:
 
     workers: list[set[int]]
     behind_rows: list[int]
-    waiting_fragments: list[int]
+    items_at_concat: list[int]
     stored_bytes: list[int]
     stored_at_the_end_bytes: int
     largest_rows: int
@@ -127,7 +132,7 @@ def grown(ray_session: None) -> Grown:
                 delivered.extend(fragment.rows for fragment in round.fragments)
                 run.rounds[number] = replace(round, fragments=())  # whoever holds a fragment holds its rows
             seen.behind_rows.append(sum(delivered) - replay.numbered)
-            seen.waiting_fragments.append(run.executor.held()["prey/Concat"])
+            seen.items_at_concat.append(run.executor.held()["prey/Concat"])
             seen.stored_bytes.append((run.runtime.object_store_bytes() or 0) - before)
 
         run.play(ROUNDS, dict.fromkeys(range(ROUNDS), look))
@@ -151,7 +156,7 @@ def test_there_may_be_more_workers_than_cpus(grown: Grown) -> None:
 
 
 def test_a_slow_learner_makes_workers_wait_and_nothing_piles_up(grown: Grown) -> None:
-    assert max(grown.waiting_fragments) <= QUEUE_FRAGMENTS
+    assert max(grown.items_at_concat) <= HELD_BY_CONCAT
     assert WORKERS * grown.largest_rows < max(grown.behind_rows) <= ON_THE_WAY * grown.largest_rows
 
 

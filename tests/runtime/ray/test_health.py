@@ -20,7 +20,7 @@ from ray._private import services, worker
 from marlflow.base.errors import ActorLost, RuntimeFailed
 from marlflow.runtime.ray import runtime
 from marlflow.runtime.ray.actors import cause
-from marlflow.runtime.ray.health import FAILED_LOOKS, Endpoints, Watch, dead_daemon
+from marlflow.runtime.ray.health import MAX_FAILED_CONNECTS, Endpoints, Watch, dead_daemon
 from marlflow.runtime.ray.local_ray import kill_sessions, start_local
 
 
@@ -67,10 +67,10 @@ def test_only_daemons_that_no_run_goes_on_without_are_missed(
 def test_a_server_of_a_cluster_is_lost_when_it_does_not_answer_again_and_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoints = Endpoints({"raylet": server.getsockname()})
-        assert [endpoints.unreachable() for _ in range(2 * FAILED_LOOKS)] == [None] * 2 * FAILED_LOOKS
+        assert [endpoints.unreachable() for _ in range(2 * MAX_FAILED_CONNECTS)] == [None] * 2 * MAX_FAILED_CONNECTS
         port = server.getsockname()[1]
-    *before, last = [endpoints.unreachable() for _ in range(FAILED_LOOKS)]
-    assert before == [None] * (FAILED_LOOKS - 1)
+    *before, last = [endpoints.unreachable() for _ in range(MAX_FAILED_CONNECTS)]
+    assert before == [None] * (MAX_FAILED_CONNECTS - 1)
     assert last is not None
     assert last.startswith(f"Ray's raylet at 127.0.0.1:{port} does not answer any more")
 

@@ -21,15 +21,15 @@ from marlflow.policy.actor import Acted, EvaluationMode, Mode, RecurrentActor, W
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.ray.host import Raised
+from marlflow.runtime.ray.host import RemoteError
 from marlflow.runtime.ray.inference import (
-    KEPT_VERSIONS,
+    MAX_CACHED_VERSIONS,
     ByReference,
     InferenceActor,
     InferenceInput,
     InferenceKey,
     RemoteActor,
-    asking_actors,
+    remote_actors,
 )
 from marlflow.runtime.spec import InferencePlacement, RunSpec
 from marlflow.sampling.protocol import Request, Round
@@ -160,7 +160,7 @@ def _seen(rows: int, first: int) -> InferenceInput:
 
 def _answers(
     run: Two, asked: Sequence[tuple[InferenceKey, InferenceInput]], versions: Sequence[int] = (1, 2)
-) -> list[Acted | Raised | None]:
+) -> list[Acted | RemoteError | None]:
     async def all_at_once() -> list[Any]:
         host = InferenceActor(run, threads=1)  # type: ignore[arg-type]
         for version in versions:
@@ -209,13 +209,13 @@ def test_a_worker_is_answered_though_the_other_asks_nothing() -> None:
 def test_what_the_actor_raises_is_carried_to_all_that_asked() -> None:
     broken = _seen(1, 0)._replace(obs=np.full((1, 1), np.nan))
     answers = _answers(Two(), [(_acting(), _seen(3, 10)), (_acting(), broken)])
-    assert [answer.text for answer in answers if isinstance(answer, Raised)] == ["MarlflowError: not a number"] * 2
+    assert [answer.text for answer in answers if isinstance(answer, RemoteError)] == ["MarlflowError: not a number"] * 2
 
 
 def test_weights_that_are_not_at_hand_are_asked_for() -> None:
     assert _answers(Two(), [(_acting(version=7), _seen(1, 0))]) == [None]
     # Asked for again, an old version makes room among newer ones.
-    versions = [*range(1, KEPT_VERSIONS + 3), 1]
+    versions = [*range(1, MAX_CACHED_VERSIONS + 3), 1]
     (there,) = _answers(Two(num_workers=1), [(_acting(version=1), _seen(1, 0))], versions)
     (gone,) = _answers(Two(num_workers=1), [(_acting(version=3), _seen(1, 0))], versions)
     assert isinstance(there, Acted)
@@ -223,13 +223,13 @@ def test_weights_that_are_not_at_hand_are_asked_for() -> None:
 
 
 def test_only_what_has_parameters_is_asked_for() -> None:
-    makers = asking_actors(small_spec(policies=policies(hunters=SMALL_PPO, prey=Random())), None)
+    makers = remote_actors(small_spec(policies=policies(hunters=SMALL_PPO, prey=Random())), None)
     actors = {name: make() for name, make in makers.items()}
     assert type(actors["hunters"]) is RemoteActor
     assert isinstance(actors["hunters"], WeightedActor)
     assert not isinstance(actors["hunters"], RecurrentActor)
     assert not isinstance(actors["prey"], RemoteActor)
-    (make,) = asking_actors(Two(), None).values()  # type: ignore[arg-type]
+    (make,) = remote_actors(Two(), None).values()  # type: ignore[arg-type]
     remembering = make()
     assert isinstance(remembering, RecurrentActor)
     assert remembering.memory_shape == (1,)

@@ -26,9 +26,9 @@ ONE_WORKER = Rollouts(num_workers=1, fragment_env_steps=40)
 def test_a_lost_learner_is_replaced_with_the_parameters_of_both_policies() -> None:
     with driven(team_run(runtime="ray", rollouts=ONE_WORKER), RayRuntime()) as run:
         run.play(12)  # far from the parameters at the start
-        run.runtime.keep({})  # a lost learner comes back as it was in the last checkpoint
+        run.runtime.save({})  # a lost learner comes back as it was in the last checkpoint
         before = run.parts.published()
-        kill(run.parts.learners["pair"].place.hosted.running[0])
+        kill(run.parts.learners["pair"].place.host.processes[0])
         run.play(3)
         assert [(fault.kind, fault.where) for fault in run.faults] == [("learners_lost", "learner pair")]
         after = run.parts.published()

@@ -16,7 +16,7 @@ from marlflow.base.joint import JointBatch
 from marlflow.flow import Outcome
 from marlflow.flow.operators import StageCall, stage_call
 from marlflow.runtime.ray.actors import Actors
-from marlflow.runtime.ray.handles import Handle, Hosted
+from marlflow.runtime.ray.handles import Handle, RestartableHost
 from marlflow.runtime.ray.places import RayPlace
 from marlflow.stages import Join
 
@@ -48,7 +48,7 @@ def kind_of(item: Any) -> str:
 
 def test_an_actor_opens_by_key_and_what_it_joined_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
     actors = Actors({"learner mixer": {"num_cpus": 1.0}})
-    hosted = Hosted("learner mixer", actors, {"learner mixer": str}, lambda fault: pytest.fail(fault.reason))
+    hosted = RestartableHost("learner mixer", actors, {"learner mixer": str}, lambda fault: pytest.fail(fault.reason))
     try:
         ray.get(hosted.start())
         place = RayPlace(hosted)
@@ -67,4 +67,4 @@ def test_an_actor_opens_by_key_and_what_it_joined_stays_there(monkeypatch: pytes
         assert opened.keys["env"].tolist() == [0, 0, 0, 1, 1, 1, 1]
         assert opened.present.sum(axis=0).tolist() == [4, 6]
     finally:
-        actors.end_all()
+        actors.kill_all()

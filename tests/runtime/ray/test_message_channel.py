@@ -35,11 +35,11 @@ def test_a_worker_that_posts_nothing_more_is_told_again_and_again_and_ever_less_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mail, "internal_kv", Store())
-    monkeypatch.setattr(mail, "_EVERY_S", 0.001)
-    monkeypatch.setattr(mail, "_SILENT_LOOKS", 5)
+    monkeypatch.setattr(mail, "_POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(mail, "_SILENT_POLLS", 5)
     told: queue.Queue[News] = queue.Queue()
     inbox = Inbox(told.put)
-    monkeypatch.setattr(Outbox, "_post_again_and_again", lambda self: None)  # only when it is told to
+    monkeypatch.setattr(Outbox, "_post_loop", lambda self: None)  # only when it is told to
     outbox = Outbox(inbox.address, 7)
     outbox.flush()
     found: list[Any] = [told.get(timeout=60) for _ in range(3)]

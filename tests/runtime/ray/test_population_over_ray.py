@@ -19,7 +19,7 @@ from marlflow.driver.train import resume, train
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.ray.inference import KEPT_VERSIONS
+from marlflow.runtime.ray.inference import MAX_CACHED_VERSIONS
 from marlflow.runtime.ray.rollout_actor import Headers
 from marlflow.runtime.spec import InferencePlacement
 from marlflow.sampling.protocol import FrozenPolicy, Request, Round
@@ -139,7 +139,7 @@ def test_weights_of_an_entry_are_sent_once_to_each_process_that_seats_it(monkeyp
         sent.clear()
         assert [receipt.worker for receipt in play.round(3, ["main@2"] * 4).receipts] == [0]
         assert [fault.kind for fault in play.faults] == ["workers_lost"]
-        asyncio.run(play.workers.all_present())
+        asyncio.run(play.workers.wait_for_all())
         sent.clear()
         assert len(play.round(4, ["main@2"] * 4).receipts) == 2
         assert sent == [[], ["main@2"]]
@@ -165,7 +165,7 @@ def test_one_actor_acts_for_more_entries_than_it_would_keep_versions() -> None:
     try:
         experiment = against_past_selves(MAIN, WHOLE)
         alone, asking = Play(inline, experiment), Play(over_ray, replace(experiment, placement=placement))
-        for first in range(0, 3 * KEPT_VERSIONS, 4):
+        for first in range(0, 3 * MAX_CACHED_VERSIONS, 4):
             seats = [f"main@{1 + first + env_index}" for env_index in range(4)]
             assert opened(alone.round(first, seats)) == opened(asking.round(first, seats))
         assert alone.evaluate("main@2") == asking.evaluate("main@2")

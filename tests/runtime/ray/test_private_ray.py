@@ -25,7 +25,7 @@ DRIVER = """
 from dataclasses import replace
 from marlflow.config.experiment import RunPlacement, Rollouts
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.spec import Placement, Reservation
+from marlflow.runtime.spec import LearnerPlacement, Resources
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import policies, small_run, SMALL_PPO
 
@@ -34,8 +34,8 @@ experiment = small_run(
     "ray",
     policies=policies(cart=SMALL_PPO),
     mapping=None,
-    placement=RunPlacement(learners=Placement(num_learners=2, num_cpus=SHARE)),
-    rollouts=Rollouts(num_workers=1, fragment_env_steps=40, placement=Reservation(num_cpus=SHARE)),
+    placement=RunPlacement(learners=LearnerPlacement(num_learners=2, num_cpus=SHARE)),
+    rollouts=Rollouts(num_workers=1, fragment_env_steps=40, placement=Resources(num_cpus=SHARE)),
 )
 with driven(experiment, RayRuntime(object_store_bytes=100 * 2**20)) as run:
     run.play(2)

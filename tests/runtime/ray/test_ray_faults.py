@@ -46,7 +46,7 @@ class Lossy:
 
     def all_back(self) -> None:
         """Waits for successors of workers."""
-        if coming := [worker.coming for worker in self.run.parts.workers.all if worker.coming is not None]:
+        if coming := [worker.ready_ref for worker in self.run.parts.workers.all if worker.ready_ref is not None]:
             ray.wait(coming, num_returns=len(coming))
 
 
@@ -110,7 +110,7 @@ def test_a_learner_that_dies_in_an_update_goes_on_as_it_was_kept_under_a_new_ver
     run = lossy.run
     lossy.all_back()
     run.play(8)
-    kept = from_bytes(run.runtime.keep({}).files["learner.hunters"])
+    kept = from_bytes(run.runtime.save({}).files["learner.hunters"])
     run.play(4)
     lossy.new_faults()
     updates, versions = len(run.updates["hunters"]), run.parts.published()["hunters"].version
@@ -124,7 +124,7 @@ def test_a_learner_that_dies_in_an_update_goes_on_as_it_was_kept_under_a_new_ver
     assert since[0].version > versions
     assert all(earlier < later for earlier, later in pairwise(update.version for update in run.updates["hunters"]))
     steps = sum(update.updates for update in since)
-    after = from_bytes(run.runtime.keep({}).files["learner.hunters"])
+    after = from_bytes(run.runtime.save({}).files["learner.hunters"])
     assert after["updates"] == kept["updates"] + steps
     assert all(earlier <= later for earlier, later in pairwise(run.versions["hunters"]))
 
@@ -149,7 +149,7 @@ def test_a_replay_that_dies_comes_back_empty_and_is_filled_before_it_is_drawn_fr
     since = run.updates["prey"][updates:]
     assert since
     assert min(update.version for update in since) > version
-    kept = run.runtime.keep({})
+    kept = run.runtime.save({})
     begins, ends = kept.replays["prey"]
     assert (begins % FAR_ABOVE, ends - begins) == (0, replay.stored)
     assert begins >= FAR_ABOVE
@@ -165,11 +165,11 @@ def test_while_a_process_dies_nothing_is_kept_and_then_all_is_again(lossy: Lossy
     kill(run.parts.learners["hunters"].actor)
     kill(run.parts.workers.all[1].actor)
     with pytest.raises(ActorLost, match="learner hunters and rollout worker 1"):
-        run.runtime.keep({})
+        run.runtime.save({})
     assert [fault.kind for fault in lossy.new_faults()] == ["learners_lost", "workers_lost"]
     assert run.parts.published()["hunters"].version > version
     following = dict(run.parts.workers.all[1].next_episodes)
-    files = run.runtime.keep({}).files
+    files = run.runtime.save({}).files
     envs = {one["env"]: one for one in from_bytes(files["workers"])["envs"]}
     assert set(envs) == {0, 1, 2, 3}
     assert {env_index: envs[env_index]["next_episode"] for env_index in (1, 3)} == following

@@ -31,14 +31,14 @@ def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.Monke
     inline, over_ray = small_run(policies=POLICIES), small_run("ray", policies=POLICIES)
     with driven(inline, InlineRuntime()) as run:
         run.play(6)
-        files = run.runtime.keep({}).files
+        files = run.runtime.save({}).files
         stored = run.parts.replays["prey"].stored
         versions = {name: learner.version for name, learner in run.parts.learners.items()}
     with driven(over_ray, RayRuntime()) as again, monkeypatch.context() as patch:
         for kind in (Batch, EstimatedBatch, Transitions):
             patch.setattr(kind, "__setstate__", refuse)
         assert again.runtime.restore(files.__getitem__, list(files), 1_000) == ResumeReport()
-        kept = again.runtime.keep({})
+        kept = again.runtime.save({})
         assert kept.files.keys() == files.keys()
         workers = from_bytes(kept.files["workers"])["envs"], from_bytes(files["workers"])["envs"]
         by_env = [sorted(envs, key=lambda one: one["env"]) for envs in workers]
@@ -47,7 +47,7 @@ def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.Monke
             assert kept.files[name] == files[name], name
         assert {name: weights.version for name, weights in again.parts.published().items()} == versions
         assert again.parts.replays["prey"].stored == stored
-        new = again.runtime.keep({"prey": kept.replays["prey"][1]}).files
+        new = again.runtime.save({"prey": kept.replays["prey"][1]}).files
         assert new.keys() == files.keys() - {name for name in files if name.startswith("rows.prey.")}
         # Weights are references, and are sent although a worker of this number had a version of them once.
         assert isinstance(again.parts.published()["hunters"].flat, ray.ObjectRef)
@@ -58,7 +58,7 @@ def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.Monke
         unpacked = again.runtime.unpack(packed)
         assert again.runtime.pack(unpacked) == packed
         assert again.runtime.pack([]) == again.runtime.unpack([]) == []
-        files = dict(again.runtime.keep({}).files)
+        files = dict(again.runtime.save({}).files)
         other = replace(POLICIES["prey"], algorithm=replace(SMALL_DQN, n_step=SMALL_DQN.n_step + 1))
         broken = {**files, "learner.hunters": files["learner.prey"]}
         with pytest.raises(CheckpointUnusable, match="'hunters'"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +14,31 @@ import ray
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ActorLost, StageFailed
 from marlflow.config.experiment import Env, PlacementOverrides, Policy, Rollouts
-from marlflow.runtime.ray import RayRuntime, actors
+from marlflow.runtime.ray import RayRuntime, actors, handles
+from marlflow.runtime.ray.actors import Actors
+from marlflow.runtime.ray.handles import RestartableHost
 from tests.runtime.driven_runs import driven
 from tests.runtime.ray.deadly import Deadly, DeadlyPPO, kill
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+@ray.remote(num_cpus=0)
+class Mute:
+    """A process of a group that follows, or hangs, for as long as it lives."""
+
+    def lead(self, name: str, world_size: int) -> str:
+        return "address"
+
+    def meet(self, name: str) -> None:
+        return None
+
+    def follow(self, name: str, address: str, rank: int, world_size: int) -> None:
+        self.hang()
+
+    def hang(self) -> None:
+        threading.Event().wait()
 
 
 def test_a_run_without_any_worker_waits_for_one_and_not_for_ever(
@@ -35,7 +56,7 @@ def test_a_run_without_any_worker_waits_for_one_and_not_for_ever(
         run.play(3)
         assert [len(round.receipts) for round in run.rounds] == [1, 1, 1]
         assert [fault.kind for fault in run.faults] == ["workers_lost"]
-        monkeypatch.setattr(actors, "REPLACING_TIMEOUT_S", 0.0)
+        monkeypatch.setattr(actors, "RESTART_TIMEOUT_S", 0.0)
         marker.touch()
         with pytest.raises(StageFailed) as caught:
             run.play(3)
@@ -73,8 +94,28 @@ def test_learners_of_one_policy_die_and_come_back_together() -> None:
         for rank in (1, 0):
             run.play(4)
             before = run.parts.published()["hunters"].version
-            ray.kill(run.parts.learners["hunters"].place.hosted.running[rank])
+            ray.kill(run.parts.learners["hunters"].place.host.processes[rank])
             run.play(6)
             assert run.updates["hunters"][-1].version > before
         assert [(fault.kind, fault.where) for fault in run.faults] == [("learners_lost", "learner hunters")] * 2
         assert len({update.version for update in run.updates["hunters"]}) == len(run.updates["hunters"])
+
+
+def test_a_leader_that_does_not_notice_the_loss_of_a_follower_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handles, "FOLLOWER_CHECK_S", 0.01)
+    host = RestartableHost("learner hunters", Actors({}), {}, lambda _: None, ["learner hunters rank 1"])
+    host.processes = [Mute.remote(), Mute.remote()]
+    host.actor = host.processes[0]
+    host._form_group()
+
+    async def answer_of_a_hanging_call() -> None:
+        ray.kill(host.processes[1])
+        await host.answer(host.actor.hang.remote())
+
+    try:
+        with pytest.raises(ray.exceptions.RayActorError):
+            asyncio.run(answer_of_a_hanging_call())
+    finally:
+        ray.kill(host.actor)

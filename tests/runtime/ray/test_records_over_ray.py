@@ -68,7 +68,7 @@ def test_a_worker_that_dies_hands_out_nothing_twice_and_leaves_nothing_out(recor
         delivered = [batch for round in run.rounds for part in round.fragments for batch in ray.get([*part.payloads])]
         assert [fault.kind for fault in run.faults] == ["workers_lost"]
         while sum(decisions(delivered).values()) < sum(decisions(fragments(records)).values()):
-            if coming := [worker.coming for worker in workers if worker.coming is not None]:
+            if coming := [worker.ready_ref for worker in workers if worker.ready_ref is not None]:
                 ray.wait(coming)
             first = len(run.rounds)
             run.play(ROUNDS)

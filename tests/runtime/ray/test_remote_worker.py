@@ -33,5 +33,5 @@ def test_a_process_that_ended_without_a_word_may_have_been_ended_for_its_environ
     nobody: Any = None
     monkeypatch.setattr(RemoteWorker, "_replace", lambda self: None)
     spec = small_spec(env=Env(CartPoleTeam, num_envs=4, step_timeout_s=step_timeout_s))
-    RemoteWorker(spec, 1, nobody, faults.append, nobody).lost(RuntimeError(SAID_BY_RAY))
+    RemoteWorker(spec, 1, nobody, faults.append, nobody).replace_lost(RuntimeError(SAID_BY_RAY))
     assert faults == [Fault(FaultKind.WORKERS_LOST, "rollout worker 1", reason, "", 0)]

@@ -52,7 +52,7 @@ def odd_copies_late(episode: Any, agents: Sequence[str], generator: np.random.Ge
 
 def replicas_of(run: DrivenRun, policy: str) -> list[Any]:
     """The state of each."""
-    hosted = run.parts.learners[policy].place.hosted
+    hosted = run.parts.learners[policy].place.host
     return [from_bytes(kept.tobytes()) for kept in ray.get([a.kept_learner.remote(hosted.key) for a in hosted.actors])]
 
 
@@ -129,7 +129,7 @@ class Lossy:
 
     def kept(self) -> Any:
         """What is kept of the learner."""
-        return from_bytes(self.run.runtime.keep({}).files["learner.hunters"])
+        return from_bytes(self.run.runtime.save({}).files["learner.hunters"])
 
 
 @pytest.fixture(scope="module")

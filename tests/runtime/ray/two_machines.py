@@ -21,7 +21,7 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import PlacementOverrides, Policy, Rollouts, RunPlacement
-from marlflow.runtime.process_layout import arranged
+from marlflow.runtime.process_layout import place_processes
 from marlflow.runtime.ray.cluster import free_machines, join
 from marlflow.runtime.ray.reservation import reserve
 from marlflow.runtime.resources import problems, requests_of, total
@@ -104,9 +104,9 @@ def planned(spec: RunSpec) -> Any:
     seats = (
         []
         if problems(requests_of(spec), total(machines), machines)
-        else arranged(requests_of(spec), machines, spec.spread)
+        else place_processes(requests_of(spec), machines, spec.spread)
     )
-    return {seat.what: {"machine": seat.machine, "gpus": seat.gpus} for seat in seats or ()} or None
+    return {seat.name: {"machine": seat.machine, "gpus": seat.gpus} for seat in seats or ()} or None
 
 
 if __name__ == "__main__":

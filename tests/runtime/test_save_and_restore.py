@@ -43,16 +43,16 @@ def test_a_run_goes_on_bit_for_bit_from_what_was_kept_in_pieces(chosen: Mapping[
     with driven(experiment, InlineRuntime()) as run:
         for _ in range(3):  # each time only the rows that are new
             run.play(3)
-            kept = run.runtime.keep({name: stop for name, (_, stop) in held.items()})
+            kept = run.runtime.save({name: stop for name, (_, stop) in held.items()})
             files, held = files | kept.files, kept.replays
         run.play(4)
-        expected = run.runtime.keep({}).files
+        expected = run.runtime.save({}).files
     assert len(rows_files("prey", files)) == 3
     with driven(experiment, InlineRuntime()) as again:
         assert again.runtime.restore(files.__getitem__, list(files), 1_000) == ResumeReport()
         assert {name: learner.version for name, learner in again.parts.learners.items()} != {"hunters": 0, "prey": 0}
         again.play(4)
-        found = again.runtime.keep({}).files
+        found = again.runtime.save({}).files
     assert found.keys() == expected.keys()
     for name, data in expected.items():
         assert found[name] == data, name
@@ -62,7 +62,7 @@ def test_a_run_goes_on_bit_for_bit_from_what_was_kept_in_pieces(chosen: Mapping[
 def test_a_run_goes_on_with_another_number_of_workers(workers: int) -> None:
     with driven(small_run(), InlineRuntime()) as run:
         run.play(5)
-        files = run.runtime.keep({}).files
+        files = run.runtime.save({}).files
         run.play(1)
         expected = by_copies(run.rounds[-1:])
     with driven(small_run(rollouts=Rollouts(workers, 80 // workers)), InlineRuntime()) as again:
@@ -74,7 +74,7 @@ def test_a_run_goes_on_with_another_number_of_workers(workers: int) -> None:
 def test_episodes_beyond_the_limit_are_begun_anew_and_counted() -> None:
     with driven(small_run(), InlineRuntime()) as run:
         run.play(2)
-        files = run.runtime.keep({}).files
+        files = run.runtime.save({}).files
     with driven(small_run(), InlineRuntime()) as again:
         resumed = again.runtime.restore(files.__getitem__, list(files), 0)
     assert (resumed.episodes_abandoned, resumed.episodes_restarted) == (0, 4)
@@ -83,7 +83,7 @@ def test_episodes_beyond_the_limit_are_begun_anew_and_counted() -> None:
 def kept_of_a_few_rounds() -> RuntimeState:
     with driven(small_run(), InlineRuntime()) as run:
         run.play(3)
-        return run.runtime.keep({})
+        return run.runtime.save({})
 
 
 def test_a_replay_without_its_file_stays_empty() -> None:

@@ -175,7 +175,7 @@ def test_what_is_kept_at_rest_goes_on_as_if_it_had_never_stopped(settings: Setti
     def rest(world: World) -> Callable[[Executor], Callable[[], None] | None]:
         def asked(executor: Executor) -> Callable[[], None] | None:
             return (
-                (lambda: kept.append((executor.state(copy.env), copy.deepcopy(world)))) if world.rounds == at else None
+                (lambda: kept.append((executor.state(copy.copy), copy.deepcopy(world)))) if world.rounds == at else None
             )
 
         return asked

@@ -1,0 +1,129 @@
+"""Old names of configuration keys and of algorithm hooks give one error each, with the new name."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import pytest
+from pettingzoo import ParallelEnv
+
+from marlflow.algorithms.ppo import PPO
+from marlflow.base.errors import ConfigInvalid
+from marlflow.config.experiment import Env, Experiment, Policy
+from marlflow.config.renamed import KEYS, renamed_hooks
+from marlflow.config.validation import ready
+from marlflow.env.cartpole_team import parallel_env
+from tests.config.composition import experiment_of
+
+CASES = {
+    "copies": (["env.copies=8"], "there is no env.copies; it has become env.num_envs"),
+    "grace_s": (["stop.grace_s=5"], "there is no stop.grace_s; it has become stop.grace_period_s"),
+    "grey": (
+        ["env=pistonball", "wrappers=pixels", "model@default_policy.model=cnn", "env.wrappers.grey.mode=R"],
+        "there is no env.wrappers.grey; it has become env.wrappers.gray",
+    ),
+    "normalise_observations": (
+        ["policy@policies.cart=dqn", "policies.cart.model.normalise_observations=true"],
+        "there is no policies.cart.model.normalise_observations; "
+        "it has become policies.cart.model.normalize_observations",
+    ),
+    "normalise_returns": (
+        ["default_policy.algorithm.normalise_returns=true"],
+        "there is no default_policy.algorithm.normalise_returns; "
+        "it has become default_policy.algorithm.normalize_values",
+    ),
+    "optimiser": (
+        ["default_policy.algorithm.optimiser={_target_: torch.optim.RMSprop}"],
+        "there is no default_policy.algorithm.optimiser; it has become default_policy.algorithm.optimizer",
+    ),
+    "waiting_fragments": (
+        ["policy@policies.cart=appo", "policies.cart.algorithm.waiting_fragments=3"],
+        "there is no policies.cart.algorithm.waiting_fragments; it has become policies.cart.algorithm.queue_fragments",
+    ),
+}
+
+
+def problems_of_overrides(*overrides: str) -> list[str]:
+    with pytest.raises(ConfigInvalid) as caught:
+        experiment_of(*overrides)
+    return list(map(str, caught.value.problems))
+
+
+def test_every_renamed_key_has_a_case() -> None:
+    assert CASES.keys() == KEYS.keys()
+
+
+@pytest.mark.parametrize(("overrides", "problem"), CASES.values(), ids=list(CASES))
+def test_an_old_key_gives_one_error_with_the_new_name(overrides: list[str], problem: str) -> None:
+    assert problems_of_overrides(*overrides) == [problem]
+
+
+def test_an_old_key_of_a_policy_gives_the_new_name_too() -> None:
+    problem = "there is no default_policy.waiting_fragments; it has become default_policy.queue_fragments"
+    assert problems_of_overrides("default_policy.waiting_fragments=2") == [problem]
+
+
+def takes_any(**kwargs: Any) -> ParallelEnv[str, Any, Any]:
+    return parallel_env(**kwargs)
+
+
+def test_an_old_key_is_no_argument_of_a_factory_that_takes_any() -> None:
+    factory = f"env._target_={__name__}.{takes_any.__name__}"
+    problem = "there is no env.copies; it has become env.num_envs"
+    assert problems_of_overrides("env=python", factory, "env.copies=8") == [problem]
+
+
+def test_the_old_import_path_of_adam_gives_its_public_name() -> None:
+    (problem,) = problems_of_overrides(
+        "default_policy.algorithm.optimizer={_target_: marlflow.learn.optimiser.Adam, eps: 1e-5}"
+    )
+    assert problem.startswith("default_policy.algorithm.optimizer._target_: marlflow.learn.optimiser.Adam cannot be")
+    assert problem.endswith("; did you mean marlflow.Adam?")
+
+
+@dataclasses.dataclass(frozen=True)
+class WithProblems(PPO):
+    def problems(self, spaces: Any, model: Any) -> list[str]:
+        raise AssertionError("nothing calls it")
+
+
+@dataclasses.dataclass(frozen=True)
+class WithFrom0(PPO):
+    from_0: ClassVar[frozenset[str]] = frozenset({"epochs"})
+
+
+@dataclasses.dataclass(frozen=True)
+class WithOnlyForActors(PPO):
+    only_for_actors: ClassVar[frozenset[str]] = frozenset({"discount"})
+
+
+@dataclasses.dataclass(frozen=True)
+class WithSeesAllRows(PPO):
+    @property
+    def sees_all_rows(self) -> bool:
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Inherits(WithProblems):
+    """Its base class defines the hook, so the error names the base class."""
+
+
+HOOKS = {
+    WithProblems: "WithProblems.problems, which nothing calls; it has become validate()",
+    WithFrom0: "WithFrom0.from_0, which nothing calls; it has become non_negative_fields",
+    WithOnlyForActors: "WithOnlyForActors.only_for_actors, which nothing calls; it has become actor_only_settings",
+    WithSeesAllRows: "WithSeesAllRows.sees_all_rows, which nothing calls; it has become learner_sees_every_row",
+    Inherits: "WithProblems.problems, which nothing calls; it has become validate()",
+}
+
+
+@pytest.mark.parametrize(("algorithm", "problem"), HOOKS.items(), ids=lambda value: getattr(value, "__name__", ""))
+def test_an_old_hook_of_a_users_algorithm_gives_its_new_name(algorithm: type[PPO], problem: str) -> None:
+    experiment = Experiment(Env("cartpole_team", num_envs=2), policies={"cart": Policy(algorithm())})
+    with pytest.raises(ConfigInvalid) as caught:
+        ready(experiment)
+    assert list(map(str, caught.value.problems)) == [f"policy 'cart' ({algorithm().name}) has {problem}"]
+
+
+def test_hooks_of_today_give_no_error() -> None:
+    assert list(renamed_hooks(PPO())) == []
