@@ -148,11 +148,14 @@ class Payoffs:
         self.cells: dict[Profile, ProfileCell] = {}
         self.pairs: dict[tuple[int, str, int, str], PairCell] = {}
         self.past: dict[str, dict[Profile, ProfileCell]] = {}
+        self.changes = 0
+        """Counts changes of the tables, so that what follows from them need not be computed again; not saved."""
         self._roles_of = [sides.of_side(side) for side in range(len(sides.names))]
         self._by_pair: dict[tuple[str, str], list[PairCell]] = {}
 
     def add(self, game: Game) -> None:
         """Count a game. A member against itself has returns and no outcomes."""
+        self.changes += 1
         profile = game.profile
         decay = self.decay if any(member in self.live for member in profile) else 1.0
         cell = self.cells.get(profile)
@@ -240,6 +243,7 @@ class Payoffs:
 
         With three roles or more, pairs of other members keep what they did in its games.
         """
+        self.changes += 1
         moved = {profile: cell for profile, cell in self.cells.items() if member in profile}
         self.past[f"{member}:{incarnation}"] = moved
         for profile in moved:
@@ -257,6 +261,7 @@ class Payoffs:
 
     def load_state(self, tree: Any) -> None:
         """Restore what `state` returned."""
+        self.changes += 1
         count = len(self.sides.names)
         self.cells = _cells_from_tree(tree["cells"], count)
         self.past = {name: _cells_from_tree(cells, count) for name, cells in tree["past"].items()}
