@@ -24,7 +24,8 @@ class LeagueView:
     """What a mode sees of the league: its members and the outcomes of training games."""
 
     def __init__(self, members: Members, payoffs: Payoffs) -> None:
-        self.members, self.payoffs = members, payoffs
+        self.members = members
+        self.payoffs = payoffs
         self._chances: dict[tuple[str, ...], Array] = {}
         self._changes = payoffs.changes
 
@@ -67,9 +68,9 @@ def pick(names: Sequence[str], generator: np.random.Generator, weights: Array | 
     """Return one of `names` at random, by `weights` [N] that sum to 1, or each as likely as any other."""
     if weights is None:
         return names[int(generator.integers(len(names)))]
-    # By inverse CDF, several times faster than Generator.choice; rounding may leave the sum below 1.
-    drawn = int(np.searchsorted(np.add.accumulate(weights), generator.random(), side="right"))
-    return names[min(drawn, len(names) - 1)]
+    # By inverse CDF, several times faster than Generator.choice. The sum may be rounded to less than 1.
+    cumulative = np.add.accumulate(weights)
+    return names[int(np.searchsorted(cumulative, generator.random() * cumulative[-1], side="right"))]
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,10 @@ class Payoffs:
     """
 
     def __init__(self, sides: Sides, live: Collection[str] = (), decay: float = 0.99, prior_games: float = 4.0) -> None:
-        self.sides, self.live, self.decay, self.prior_games = sides, set(live), decay, prior_games
+        self.sides = sides
+        self.live = set(live)
+        self.decay = decay
+        self.prior_games = prior_games
         self.cells: dict[Profile, ProfileCell] = {}
         self.pairs: dict[tuple[int, str, int, str], PairCell] = {}
         self.past: dict[str, dict[Profile, ProfileCell]] = {}
@@ -265,7 +268,8 @@ class Payoffs:
         count = len(self.sides.names)
         self.cells = _cells_from_tree(tree["cells"], count)
         self.past = {name: _cells_from_tree(cells, count) for name, cells in tree["past"].items()}
-        self.pairs, self._by_pair = {}, {}
+        self.pairs = {}
+        self._by_pair = {}
         for (role, member, other_role, other), pair in _pairs_from_tree(tree["pairs"]).items():
             made = self._pair(role, member, other_role, other)
             made.outcomes, made.returns, made.games = pair.outcomes, pair.returns, pair.games
