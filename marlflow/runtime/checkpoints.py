@@ -1,4 +1,4 @@
-"""A run's checkpoints, crash-safe: at any moment the newest complete one can be loaded.
+"""Save and load a run's checkpoints, crash-safe: at any moment the newest complete one can be loaded.
 
 A checkpoint is written to a temporary folder, synced and renamed. Temporary names: `.partial-<env_steps>` (being
 written), `.replaced-<env_steps>` (until the new checkpoint of the same env steps is in place), `.removed-<env_steps>`.

@@ -1,4 +1,4 @@
-"""Stages at the learner: update, sync the target network, publish weights."""
+"""Stages at the learner: update, sync the target network, and publish weights (weight synchronization)."""
 
 from __future__ import annotations
 
