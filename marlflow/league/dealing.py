@@ -58,17 +58,22 @@ class LeagueMatchmaker:
         shares: Mapping[str, float] | None = None,
         teammates: Teammates = "self",
     ) -> None:
-        self.members, self.payoffs, self.ratings = members, payoffs, ratings
-        self._mode, self._rules, self._teammates = mode, rules, teammates
+        self.members = members
+        self.payoffs = payoffs
+        self.ratings = ratings
+        self._mode = mode
+        self._rules = rules
+        self._teammates = teammates
         self._view = LeagueView(members, payoffs)
         self._shares = {policy: float((shares or {}).get(policy, 1.0)) for policy in members.incarnations}
         self._launches = launches(members, self._shares)
         self._turns = dict.fromkeys(self._launches, 0)
         # By environment and episode: whose turn the episodes are that have no result yet.
         self._open: dict[int, dict[int, Launch]] = {}
-        self._env_steps = 0
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
-        self.games = self.epoch = 0
+        self._env_steps = 0
+        self.games = 0
+        self.epoch = 0
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
         """Return the member of each agent."""
@@ -188,4 +193,6 @@ class LeagueMatchmaker:
             if (launch := Launch(policy, role)) in self._turns:
                 self._open.setdefault(env, {})[episode] = launch
         self._snapshot_at.update(tree["snapshot_at"])
-        self.games, self._env_steps, self.epoch = tree["games"], tree["env_steps"], tree["epoch"]
+        self._env_steps = tree["env_steps"]
+        self.games = tree["games"]
+        self.epoch = tree["epoch"]

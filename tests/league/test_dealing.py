@@ -32,12 +32,14 @@ def deal(matchmaker: LeagueMatchmaker, count: int, env: int = 0, first: int = 0)
     return [matchmaker(EpisodeId(env, i), agents, np.random.default_rng([11, i])) for i in episodes]
 
 
-def result(matchup: dict[str, str], returns: dict[str, float], env_steps: int = 10, episode: int = 0) -> EpisodeResult:
-    return EpisodeResult(0, episode, env_steps, returns, matchup=matchup)
+def result(matchup: dict[str, str], returns: dict[str, float], env_steps: int = 10) -> EpisodeResult:
+    return EpisodeResult(0, 0, env_steps, returns, matchup=matchup)
 
 
-def versus(first: str, second: str, difference: float = 1.0) -> EpisodeResult:
-    return result({"player_0": first, "player_1": second}, {"player_0": difference, "player_1": -difference})
+def versus(first: str, second: str, difference: float = 1.0, episode: int = 0, **where: int) -> EpisodeResult:
+    returns = {"player_0": difference, "player_1": -difference}
+    matchup = {"player_0": first, "player_1": second}
+    return EpisodeResult(where.get("env", 0), episode, 10, returns, tick=where.get("tick", 0), matchup=matchup)
 
 
 def test_it_is_a_matchmaker_with_state_and_a_population() -> None:
@@ -238,7 +240,8 @@ def test_state_through_bytes_continues_the_same() -> None:
             made.append(matchmaker.change_population({"main": number, "other": number}, steps))
             dealt = deal(matchmaker, 7, first=7 * number)
             outcomes = np.random.default_rng(number).integers(-1, 2, len(dealt))
-            matchmaker.observe([versus(*m.values(), float(o)) for m, o in zip(dealt, outcomes, strict=True)])
+            results = zip(dealt, outcomes, range(7 * number, 7 * number + 7), strict=True)
+            matchmaker.observe([versus(*m.values(), float(o), episode) for m, o, episode in results])
             made.append(dealt)
         return made
 

@@ -332,7 +332,7 @@ def test_a_reset_moves_the_games_of_one_member() -> None:
 
 # -- interchangeable sides ------------------------------------------------------------------------------------------
 
-THREE = ("main", "a", "b")
+NAMES = ("main", "a", "b")
 
 
 @given(
@@ -346,7 +346,7 @@ def test_with_symmetric_sides_a_game_counts_as_it_would_with_the_seats_changed(g
         mirrored = Game((second, first), (-float(value), float(value)), 4)
         other.add(mirrored if number % 2 and first != second else game)
     assert to_bytes(one.state()) == to_bytes(other.state())
-    for first, second in product(THREE, repeat=2):
+    for first, second in product(NAMES, repeat=2):
         means, errors = one.returns((first, second))
         changed = one.returns((second, first))
         if first != second:
