@@ -184,6 +184,7 @@ _CHOICES = {
     "policy": "policy@policies.<id>",
     "algorithm": "algorithm@policies.<id>.algorithm",
     "model": "model@policies.<id>.model",
+    "league": "league",
     "placement": "placement",
     "runtime": "runtime",
 }

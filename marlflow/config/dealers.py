@@ -7,12 +7,13 @@ import copy
 from marlflow.config.league import league_matchmaker
 from marlflow.config.validation import CheckedExperiment
 from marlflow.league.sides import sides_of
-from marlflow.sampling.matchmaking import Dealer
+from marlflow.sampling.matchmaking import Dealer, Matchmaker
 
 
 def dealer_of(checked: CheckedExperiment) -> Dealer | None:
     """Return the dealer of a run with a matchmaker or a league, in its initial state; None if its mapping is fixed."""
-    experiment, matchmaker = checked.experiment, None
+    experiment = checked.experiment
+    matchmaker: Matchmaker | None = None
     if experiment.league is not None:
         sides, _ = sides_of(experiment.league.sides, checked.agents)
         matchmaker = league_matchmaker(experiment.league, sides, checked.players, checked.spec.learning)

@@ -58,15 +58,22 @@ class LeagueMatchmaker:
         shares: Mapping[str, float] | None = None,
         teammates: Teammates = "self",
     ) -> None:
-        self.members, self.payoffs, self.ratings = members, payoffs, ratings
-        self._mode, self._rules, self._teammates = mode, rules, teammates
+        self.members = members
+        self.payoffs = payoffs
+        self.ratings = ratings
+        self._mode = mode
+        self._rules = rules
+        self._teammates = teammates
         self._view = LeagueView(members, payoffs)
         self._shares = {policy: float((shares or {}).get(policy, 1.0)) for policy in members.incarnations}
         self._launches = launches(members, self._shares)
         self._turns = dict.fromkeys(self._launches, 0)
-        self._env_steps = 0
+        # By environment and episode: whose turn the episodes are that have no result yet.
+        self._open: dict[int, dict[int, Launch]] = {}
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
-        self.games = self.epoch = 0
+        self._env_steps = 0
+        self.games = 0
+        self.epoch = 0
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
         """Return the member of each agent."""
@@ -88,6 +95,10 @@ class LeagueMatchmaker:
         if episode.env < 0:
             # Trial and evaluation episodes are no turns.
             return self._launches[int(generator.integers(len(self._launches)))]
+        of_env = self._open.setdefault(episode.env, {})
+        if episode.episode in of_env:
+            # It was dealt before, and has not begun: since then the population has changed.
+            self._turns[of_env[episode.episode]] -= 1
         turns: dict[str, int] = {}
         for launch, count in self._turns.items():
             turns[launch.policy] = turns.get(launch.policy, 0) + count
@@ -95,6 +106,7 @@ class LeagueMatchmaker:
         policy = min(turns, key=lambda name: (turns[name] + 0.5) / self._shares[name])
         turn = min((launch for launch in self._launches if launch.policy == policy), key=self._turns.__getitem__)
         self._turns[turn] += 1
+        of_env[episode.episode] = turn
         return turn
 
     def _teammate(self, launcher: str, role: int, generator: np.random.Generator) -> str:
@@ -113,9 +125,15 @@ class LeagueMatchmaker:
         """Count training games, in order."""
         roles = self.members.sides.roles
         for result in results:
-            returns = tuple(fsum(result.returns[agent] for agent in role.agents) / len(role.agents) for role in roles)
+            # An agent that never had its turn has no return.
+            totals = [fsum(result.returns.get(agent, 0.0) for agent in role.agents) for role in roles]
+            returns = tuple(total / len(role.agents) for total, role in zip(totals, roles, strict=True))
             game = Game(self.members.sides.profile(result.matchup), returns, result.env_steps)
             self.payoffs.add(game)
+            of_env = self._open.get(result.env, {})
+            # In the order of dealing; episodes before this one will have no result.
+            while of_env and (first := next(iter(of_env))) <= result.episode:
+                del of_env[first]
             self.games += 1
             self._env_steps += result.env_steps
 
@@ -148,6 +166,14 @@ class LeagueMatchmaker:
             "payoffs": self.payoffs.state(),
             "ratings": self.ratings.state(),
             "turns": [[launch.policy, launch.role, count] for launch, count in self._turns.items()],
+            "open": np.array(
+                [
+                    [env, episode, self._launches.index(launch)]
+                    for env, of_env in self._open.items()
+                    for episode, launch in of_env.items()
+                ],
+                np.int64,
+            ).reshape(-1, 3),
             "snapshot_at": dict(self._snapshot_at),
             "games": self.games,
             "env_steps": self._env_steps,
@@ -161,5 +187,12 @@ class LeagueMatchmaker:
         self.ratings.load_state(tree["ratings"])
         turns = {Launch(policy, role): count for policy, role, count in tree["turns"]}
         self._turns = {launch: turns.get(launch, 0) for launch in self._launches}
+        self._open = {}
+        for env, episode, index in tree["open"].tolist():
+            policy, role, _ = tree["turns"][index]
+            if (launch := Launch(policy, role)) in self._turns:
+                self._open.setdefault(env, {})[episode] = launch
         self._snapshot_at.update(tree["snapshot_at"])
-        self.games, self._env_steps, self.epoch = tree["games"], tree["env_steps"], tree["epoch"]
+        self._env_steps = tree["env_steps"]
+        self.games = tree["games"]
+        self.epoch = tree["epoch"]

@@ -1,6 +1,7 @@
 """The league's matchmaker: turns, seats, team-mates, what it counts, and when it freezes."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,12 +32,14 @@ def deal(matchmaker: LeagueMatchmaker, count: int, env: int = 0, first: int = 0)
     return [matchmaker(EpisodeId(env, i), agents, np.random.default_rng([11, i])) for i in episodes]
 
 
-def result(matchup: dict[str, str], returns: dict[str, float], env_steps: int = 10, episode: int = 0) -> EpisodeResult:
-    return EpisodeResult(0, episode, env_steps, returns, matchup=matchup)
+def result(matchup: dict[str, str], returns: dict[str, float], env_steps: int = 10) -> EpisodeResult:
+    return EpisodeResult(0, 0, env_steps, returns, matchup=matchup)
 
 
-def versus(first: str, second: str, difference: float = 1.0) -> EpisodeResult:
-    return result({"player_0": first, "player_1": second}, {"player_0": difference, "player_1": -difference})
+def versus(first: str, second: str, difference: float = 1.0, episode: int = 0, **where: int) -> EpisodeResult:
+    returns = {"player_0": difference, "player_1": -difference}
+    matchup = {"player_0": first, "player_1": second}
+    return EpisodeResult(where.get("env", 0), episode, 10, returns, tick=where.get("tick", 0), matchup=matchup)
 
 
 def test_it_is_a_matchmaker_with_state_and_a_population() -> None:
@@ -147,6 +150,29 @@ def test_trials_and_evaluation_are_no_turns() -> None:
     assert min(seats.values()) > 50
 
 
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=12))
+def test_turns_that_are_dealt_again_do_not_count_twice(rounds: list[tuple[int, int]]) -> None:
+    """Three environments; in each round some episodes are dealt ahead and some of them end, the others anew."""
+    matchmaker = matchmaker_of(members_of({"main": 1, "other": 1}))
+    ended: list[Launch] = []
+    first = 0
+    for dealt, most_played in rounds:
+        launched: dict[tuple[int, int], Launch] = {}
+        for env in range(3):
+            for episode in range(first, first + dealt):
+                launched[env, episode] = matchmaker._next_turn(EpisodeId(env, episode), np.random.default_rng(0))
+        played = min(most_played, dealt)
+        for episode in range(first, first + played):
+            for env in range(3):
+                ended.append(launched[env, episode])
+                matchmaker.observe([replace(versus("main", "other"), env=env, episode=episode)])
+        first += played
+    turns = Counter(ended)
+    for launch, count in matchmaker._turns.items():
+        ahead = [one for of_env in matchmaker._open.values() for one in of_env.values()]
+        assert count == turns[launch] + ahead.count(launch)
+
+
 def test_games_are_counted_by_the_mean_return_of_each_role() -> None:
     matchmaker = matchmaker_of(members_of({"hunter": 0, "prey": 0}, TAG, TAG_FITS))
     matchup = {"adversary_0": "hunter", "adversary_1": "hunter", "agent_0": "prey"}
@@ -155,6 +181,12 @@ def test_games_are_counted_by_the_mean_return_of_each_role() -> None:
     assert [role.mean for role in cell.roles] == [2.0, -3.0]
     assert (matchmaker.games, cell.env_steps) == (1, 25)
     assert matchmaker.payoffs.win_probability("hunter", "prey") == 0.6
+
+
+def test_an_agent_that_never_had_its_turn_has_a_return_of_0() -> None:
+    matchmaker = matchmaker_of(members_of({"main": 1}))
+    matchmaker.observe([result({"player_0": "main", "player_1": "main@1"}, {"player_0": -1.0})])
+    assert [role.mean for role in matchmaker.payoffs.cells["main", "main@1"].roles] == [-1.0, 0.0]
 
 
 def test_the_initial_policies_are_frozen_first_and_then_by_agent_steps() -> None:
@@ -208,7 +240,8 @@ def test_state_through_bytes_continues_the_same() -> None:
             made.append(matchmaker.change_population({"main": number, "other": number}, steps))
             dealt = deal(matchmaker, 7, first=7 * number)
             outcomes = np.random.default_rng(number).integers(-1, 2, len(dealt))
-            matchmaker.observe([versus(*m.values(), float(o)) for m, o in zip(dealt, outcomes, strict=True)])
+            results = zip(dealt, outcomes, range(7 * number, 7 * number + 7), strict=True)
+            matchmaker.observe([versus(*m.values(), float(o), episode) for m, o, episode in results])
             made.append(dealt)
         return made
 

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import Env, Evaluation, Policy
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import resume, train
-from marlflow.league import Fictitious, League, NaiveSelfPlay, Pool, SnapshotRules
+from marlflow.league import PFSP, Fictitious, League, LeagueView, NaiveSelfPlay, Pool, SnapshotRules
+from marlflow.sampling.mapping import Rule
 from marlflow.sampling.population import Population
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import Seen, reports
@@ -204,3 +206,55 @@ def test_a_broken_episode_is_counted_as_lost(tmp_path: Path) -> None:
     assert broken - 4 <= metrics["league"]["games_lost"] <= broken
     assert metrics["league"]["games_lost"] > 3
     assert metrics["league"]["games"] == metrics["episodes"]
+
+
+def test_with_another_mode_a_run_is_not_resumed_but_with_other_numbers(tmp_path: Path) -> None:
+    train(league_run(LEAGUES["pfsp"], HALF), tmp_path)
+    with pytest.raises(
+        CheckpointUnusable, match=r"league\.matchmaker was 'marlflow\.league\.modes\.PFSP' when it was kept"
+    ):
+        resume(league_run(LEAGUES["latest_past"], WHOLE), tmp_path)
+    with pytest.raises(CheckpointUnusable, match="it has league, which this run has not"):
+        resume(replace(league_run(LEAGUES["pfsp"], WHOLE), league=None, mapping=[Rule("*", "main")]), tmp_path)
+    other = League(PFSP(past=0.5), snapshots=SnapshotRules(every_agent_steps=100), pool=Pool(2))
+    assert resume(league_run(other, WHOLE), tmp_path).metrics["env_steps"] >= WHOLE
+
+
+def test_evaluations_against_random_are_of_the_live_policy_and_no_games_of_the_league(tmp_path: Path) -> None:
+    evaluation = Evaluation(every_env_steps=200, episodes=4, opponents=["random"])
+    metrics = train(league_run(LEAGUES["pfsp"], HALF, evaluation=evaluation), tmp_path).metrics
+    assert metrics["policies"]["main"]["eval_episodes"] == 4
+    assert set(metrics["policies"]["main"]["eval_against"]) == {"random"}
+    assert metrics["league"]["games"] == metrics["episodes"]
+
+
+class Neighbor:
+    """A mode of a user's own: always the newest snapshot. Not a dataclass, and without state."""
+
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+        past = view.members.past_in(role)
+        return past[-1] if past else None
+
+
+def test_a_mode_of_a_users_own_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(monkeypatch)
+    train(league_run(League(Neighbor(), snapshots=OFTEN), HALF), tmp_path)
+    assert all("@" in max(e.matchup.values()) for e in seen.episodes)
+
+
+def test_teams_of_two_algorithms_play_each_other(tmp_path: Path) -> None:
+    policies = {"adversary": MAIN, "agent": Policy(SMALL_DQN, SMALL)}
+    tag = Env("simple_tag", {"max_cycles": 10}, num_envs=4)
+    experiment = league_run(LEAGUES["pfsp"], WHOLE, env=tag, policies=policies)
+    metrics = train(experiment, tmp_path).metrics
+    cells = league_of(tmp_path)["payoffs"]["cells"]
+    assert all(a.startswith("adversary") and b.startswith("agent") for a, b in cells["profiles"])
+    assert not any("@" in a and "@" in b for a, b in cells["profiles"])
+    assert metrics["league"]["games"] == cells["counts"][:, 0].sum() == metrics["episodes"]
+    assert all(player["snapshots"] > 1 for player in metrics["league"]["players"].values())
+
+
+def test_an_experiment_can_be_run_twice(tmp_path: Path) -> None:
+    experiment = league_run(LEAGUES["pfsp"], HALF)
+    one, other = (train(experiment, tmp_path / name).metrics for name in ("one", "other"))
+    assert without_times(one) == without_times(other)
