@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -94,6 +95,43 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(marlflow: Marlflow, run: 
     said = marlflow("league", "run")
     assert said.code == 0
     assert said.out.splitlines()[0].startswith(f"checkpoint {newest.relative_to(run.parent)} is not whole")
+
+
+TRAINED = (
+    "env=connect_four",
+    "league=pfsp",
+    "league.snapshots.every_agent_steps=500",
+    "runtime=inline",
+    "stop.env_steps=2000",
+    "env.num_envs=4",
+    "evaluation.episodes=0",
+    "model@default_policy.model=mlp",
+    "default_policy.model.hidden_sizes=[8]",
+    "log.console=plain",
+    "hydra.run.dir=trained",
+)
+
+
+def test_a_league_that_was_trained(marlflow: Marlflow, tmp_path: Path) -> None:
+    trained = marlflow("train", *TRAINED)
+    assert trained.code == 0, trained.err
+    said = marlflow("league", "trained")
+    assert (said.code, said.err) == (0, "")
+    first, _, *rows, note, wrote = said.out.splitlines()
+    assert re.fullmatch(r"connect_four  pfsp  epoch \d+   \d+ games, 0 matches; results are of training, .*", first)
+    members = [row.split()[1] for row in rows]
+    assert {"player", "player@1", "player@2"} <= set(members)
+    live = next(row.split() for row in rows if row.split()[1] == "player")
+    assert (live[2], live[3]) == ("ppo", "-"), "no rating without matches"
+    assert int(live[4]) > 20
+    assert "pairs of members have no games in both seatings" in note
+    assert wrote == "wrote payoffs.parquet, payoff.png into trained/league"
+    assert marlflow("league", "trained", "--export", "player@2", "second.safetensors").code == 0
+    flat, about = exported(tmp_path / "second.safetensors")
+    assert np.isfinite(flat).all()
+    assert about["algorithm"] == "ppo"
+    assert about["config"]["model"]["hidden_sizes"] == [8]
+    assert about["roles"] == ["player_0", "player_1"]
 
 
 # -- export ---------------------------------------------------------------------------------------------------------
