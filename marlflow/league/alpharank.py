@@ -1,0 +1,79 @@
+"""Alpha-rank: the share of time that evolving populations spend in each profile (Omidshafiei et al., 2019).
+
+arXiv:1903.01373. The chain over profiles is sparse: one role's member mutates at a time. It has a unique stationary
+distribution if a small chance of moving at random is added, so reducible chains need no special case.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import spsolve
+
+from marlflow.base.batch import Array
+
+MOST_PROFILES = 20_000
+# Small beside the rate of any move that should count, and large beside rounding errors.
+PERTURBATION = 1e-10
+
+
+def alpharank(payoffs: Array, alpha: float | None = None, population: int = 50) -> Array:
+    """Return the stationary distribution [K_1, ..., K_roles] over profiles, from mean returns [roles, K_1, ...].
+
+    `alpha` is the ranking intensity; None is the limit of infinite intensity, in which a mutant with a higher return
+    always takes over, one with an equal return half of the time, and one with a lower return never. `population` is
+    the number of individuals of each role. Raises ValueError beyond 20,000 profiles.
+    """
+    sizes = payoffs.shape[1:]
+    count = int(np.prod(sizes))
+    if count > MOST_PROFILES:
+        raise ValueError(f"alpha-rank of {count:,} profiles is too much; the most are {MOST_PROFILES:,}")
+    if count == 1:
+        return np.ones(sizes)
+    index = np.arange(count).reshape(sizes)
+    rows, columns, chances = [], [], []
+    neighbors = sum(size - 1 for size in sizes)
+    for role, size in enumerate(sizes):
+        states = np.moveaxis(index, role, -1).reshape(-1, size)
+        values = np.moveaxis(payoffs[role], role, -1).reshape(-1, size)
+        for member in range(size):
+            for mutant in range(size):
+                if mutant != member:
+                    rows.append(states[:, member])
+                    columns.append(states[:, mutant])
+                    gain = values[:, mutant] - values[:, member]
+                    chances.append(fixation(gain, alpha, population) / neighbors)
+    flat = np.concatenate(chances)
+    moves = sparse.csr_matrix((flat, (np.concatenate(rows), np.concatenate(columns))), shape=(count, count))
+    return _stationary(moves, count).reshape(sizes)
+
+
+def fixation(gain: Array, alpha: float | None, population: int) -> Array:
+    """Return the probability that a mutant which gains `gain` takes over its population."""
+    if alpha is None:
+        # Symmetric around one half, as OpenSpiel has it for the limit: an equal mutant takes over half of the time.
+        limit: Array = np.where(np.abs(gain) < 1e-12, 0.5, (gain > 0).astype(float))
+        return limit
+    exponent = np.clip(alpha * gain, -500.0, 500.0)
+    small = np.abs(exponent) < 1e-9
+    safe = np.where(small, 1.0, exponent)
+    with np.errstate(over="ignore"):
+        chance: Array = np.where(small, 1.0 / population, np.expm1(-safe) / np.expm1(-population * safe))
+    return np.nan_to_num(chance, nan=0.0)
+
+
+def _stationary(moves: sparse.csr_matrix, count: int) -> Array:
+    """Solve pi (P + perturbation) = pi for the chain that stays where it is unless it moves."""
+    # pi P = pi with P = (1 - e) M + e / n: pi (I - (1 - e) M) = e / n, one sparse linear solve.
+    stay = sparse.diags(1.0 - np.asarray(moves.sum(axis=1)).ravel())
+    chain = (moves + stay) * (1.0 - PERTURBATION)
+    system = (sparse.identity(count, format="csc") - chain.T.tocsc()).tocsc()
+    solution = np.maximum(spsolve(system, np.full(count, PERTURBATION / count)), 0.0)
+    result: Array = solution / solution.sum()
+    return result
+
+
+def marginals(distribution: Array) -> list[Array]:
+    """Return each role's distribution over its members, from one over profiles."""
+    axes = range(distribution.ndim)
+    return [distribution.sum(axis=tuple(axis for axis in axes if axis != role)) for role in axes]

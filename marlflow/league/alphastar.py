@@ -1,0 +1,159 @@
+"""AlphaStar's league: main policies, and exploiters that find their weaknesses and begin again.
+
+Vinyals et al., "Grandmaster level in StarCraft II using multi-agent reinforcement learning", 2019, Nature 575, Methods.
+The branches are those of the pseudocode in its supplement. Where the text is reported to differ, the text's numbers are
+the defaults, and comments have the pseudocode's, which also takes no snapshot of an exploiter within a phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.league.modes import LeagueView, Weighting, pfsp_weights, pick
+
+AlphaStarRole = Literal["main", "main_exploiter", "league_exploiter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A decision that a live policy begins again, from its `initial` parameters, `fresh` ones, or those of a member."""
+
+    policy: str
+    to: str
+
+
+@dataclass(frozen=True)
+class AlphaStar:
+    """Matchmaking, snapshots and resets of AlphaStar; `roles` has the role of each live policy, `main` if not named.
+
+    main: PFSP over all snapshots with probability `pfsp`. With probability `verify`, snapshots of main exploiters if it
+    beats one of them with a probability below `exploited`, or forgotten snapshots of a main. Else a live main, or if it
+    beats that with a probability of at most `self_play_weak`, snapshots of it.
+
+    main_exploiter: a live main, or with probability `exploiter_past`, and always if it beats the main with a
+    probability below `exploiter_weak`, snapshots of it. league_exploiter: PFSP over all snapshots.
+
+    A main has a snapshot every `phase_agent_steps`; an exploiter when it beats everybody that it is meant to beat with
+    a probability above `strong`, after `min_games` against each, or at the latest after 2 phases (main_exploiter) or 1
+    (league_exploiter). After its snapshot a main_exploiter is reset, a league_exploiter with `reset_probability`.
+    """
+
+    roles: Mapping[str, AlphaStarRole] = field(default_factory=dict)
+    phase_agent_steps: int = 100_000
+    pfsp: float = 0.5
+    verify: float = 0.15
+    exploiter_past: float = 0.5
+    exploiter_weak: float = 0.2
+    strong: float = 0.7
+    min_games: int = 20
+    exploited: float = 0.3
+    self_play_weak: float = 0.3
+    reset_to: str = "initial"
+    reset_probability: float = 0.25
+
+    def role_of(self, policy: str) -> AlphaStarRole:
+        """Return the role of a live policy."""
+        return self.roles.get(policy, "main")
+
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+        past = view.members.past_in(role)
+        kind, draw = self.role_of(launcher), generator.random()
+        if kind == "league_exploiter" or (kind == "main" and draw < self.pfsp):
+            # The paper leaves the league exploiter's weighting open; `capped` is the pseudocode's.
+            weighting: Weighting = "hard" if kind == "main" else "capped"
+            return _prioritized(view, launcher, past, weighting, generator) if past else None
+        mains = [policy for policy in view.members.live_in(role) if self.role_of(policy) == "main"]
+        if not mains:
+            return None
+        main = pick(mains, generator)
+        if kind == "main_exploiter":
+            return self._exploited(view, launcher, main, role, draw, generator)
+        if draw < self.pfsp + self.verify and (lost := self._lost_ground_to(view, launcher, main, role)):
+            return _prioritized(view, launcher, lost, "hard", generator)
+        return self._in_self_play(view, launcher, main, role, generator)
+
+    def _exploited(
+        self, view: LeagueView, launcher: str, main: str, role: int, draw: float, generator: np.random.Generator
+    ) -> str:
+        """Return a main, or a snapshot of it while it is too strong to learn from.
+
+        The pseudocode has no coin, and 0.1 for `exploiter_weak`.
+        """
+        past = _past_of(view, main, role)
+        weak = view.payoffs.win_probability(launcher, main) < self.exploiter_weak
+        if past and (weak or draw < self.exploiter_past):
+            return _prioritized(view, launcher, past, "variance", generator)
+        return main
+
+    def _lost_ground_to(self, view: LeagueView, launcher: str, main: str, role: int) -> list[str]:
+        """Return snapshots of main exploiters if one often wins, else forgotten snapshots of `main`; else nobody."""
+        members = view.members
+        exploiters = [one for one in members.past_in(role) if self.role_of(members.policy_of(one)) == "main_exploiter"]
+        if exploiters and view.chances(launcher, exploiters).min() < self.exploited:
+            return exploiters
+        past = _past_of(view, main, role)
+        chances = view.chances(launcher, past)
+        kept = without_monotonic_suffix(chances)
+        return past[:kept] if kept and chances[:kept].min() < self.strong else []
+
+    def _in_self_play(
+        self, view: LeagueView, launcher: str, main: str, role: int, generator: np.random.Generator
+    ) -> str:
+        past = _past_of(view, main, role)
+        if not past or view.payoffs.win_probability(launcher, main) > self.self_play_weak:
+            return main
+        return _prioritized(view, launcher, past, "variance", generator)
+
+    def snapshot_due(self, view: LeagueView, policy: str, agent_steps: int) -> bool:
+        """Return whether to take a snapshot of `policy`, `agent_steps` after its last one, or after the start."""
+        kind = self.role_of(policy)
+        phases = 2 if kind == "main_exploiter" else 1
+        return agent_steps >= phases * self.phase_agent_steps or (kind != "main" and self._beats_all(view, policy))
+
+    def _beats_all(self, view: LeagueView, policy: str) -> bool:
+        members = view.members
+        if self.role_of(policy) == "main_exploiter":
+            rivals = [one for role in members.rival_roles(policy) for one in members.live_in(role)]
+            rivals = [one for one in rivals if self.role_of(one) == "main"]
+        else:
+            rivals = [one for role in members.rival_roles(policy) for one in members.past_in(role)]
+        payoffs = view.payoffs
+        return bool(rivals) and all(
+            payoffs.games(policy, rival) >= self.min_games and payoffs.win_probability(policy, rival) > self.strong
+            for rival in rivals
+        )
+
+    def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
+        """Return whether `policy` begins again, once its snapshot is taken: the snapshot is of what it has learned."""
+        kind, draw = self.role_of(policy), generator.random()
+        if kind == "main_exploiter" or (kind == "league_exploiter" and draw < self.reset_probability):
+            return Reset(policy, self.reset_to)
+        return None
+
+
+def without_monotonic_suffix(chances: Array) -> int:
+    """Return how many of the first snapshots remain without the longest suffix in which each is no easier to beat.
+
+    `chances` [N] are the probabilities to beat snapshots, oldest first. It is natural that newer ones are harder;
+    older ones that are harder than a newer one may have been forgotten. As in the pseudocode, 0 if there are none.
+
+    >>> without_monotonic_suffix(np.array([0.5, 0.9, 0.8, 0.6])), without_monotonic_suffix(np.array([0.9, 0.8, 0.6]))
+    (2, 0)
+    """
+    rises = np.flatnonzero(chances[:-1] < chances[1:])
+    return int(rises[-1]) + 2 if len(rises) else 0
+
+
+def _past_of(view: LeagueView, policy: str, role: int) -> list[str]:
+    return [one for one in view.members.past_in(role) if view.members.policy_of(one) == policy]
+
+
+def _prioritized(
+    view: LeagueView, launcher: str, rivals: Sequence[str], weighting: Weighting, generator: np.random.Generator
+) -> str:
+    return pick(rivals, generator, pfsp_weights(view.chances(launcher, rivals), weighting))

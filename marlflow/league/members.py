@@ -1,0 +1,118 @@
+"""The members of a league: live policies, frozen snapshots of them, and policies that never change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from marlflow.base.serialization import Tree
+from marlflow.league.sides import Sides
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A published version of a live policy that is kept; `number` counts over all its incarnations.
+
+    `env_steps` are those of all games counted so far, `agent_steps` those of the policy, when it was taken.
+    """
+
+    policy: str
+    number: int
+    version: int
+    incarnation: int
+    env_steps: int
+    agent_steps: int
+
+    @property
+    def name(self) -> str:
+        """Its id, `main@3`."""
+        return f"{self.policy}@{self.number}"
+
+
+class Members:
+    """Everybody who can be seated, by role.
+
+    `fits` has the agents that each policy can play, `live` the policies that learn; all others never change.
+
+    >>> from marlflow.league.sides import default_sides
+    >>> agents = ["player_0", "player_1"]
+    >>> members = Members(default_sides(agents), {"main": agents, "random": agents}, live=["main"])
+    >>> members.add("main", version=7, env_steps=100, agent_steps=90).name
+    'main@1'
+    >>> members.live_in(0), members.past_in(1), members.fixed_in(1)
+    (['main'], ['main@1'], ['random'])
+    """
+
+    def __init__(self, sides: Sides, fits: Mapping[str, Collection[str]], live: Sequence[str]) -> None:
+        self.sides = sides
+        self.snapshots: dict[str, Snapshot] = {}
+        self.incarnations = dict.fromkeys(live, 0)
+        self._numbers = dict.fromkeys(live, 0)
+        plays = {name: [set(role.agents) <= set(agents) for role in sides.roles] for name, agents in fits.items()}
+        self._plays = plays
+        roles = range(len(sides.roles))
+        self._live = [[name for name in live if plays[name][role]] for role in roles]
+        self._fixed = [[name for name in fits if name not in live and plays[name][role]] for role in roles]
+        self._past: list[list[str]] = [[] for _ in roles]
+
+    def plays(self, member: str, role: int) -> bool:
+        """Return whether a member can play a role."""
+        return self._plays[self.policy_of(member)][role]
+
+    def policy_of(self, member: str) -> str:
+        """Return the policy that a member is, or is a snapshot of."""
+        return self.snapshots[member].policy if member in self.snapshots else member
+
+    def is_live(self, member: str) -> bool:
+        """Return whether a member learns."""
+        return member in self.incarnations
+
+    def live_in(self, role: int) -> list[str]:
+        """Return the live policies that can play a role."""
+        return self._live[role]
+
+    def fixed_in(self, role: int) -> list[str]:
+        """Return the policies that can play a role and never change."""
+        return self._fixed[role]
+
+    def past_in(self, role: int) -> list[str]:
+        """Return the snapshots that can play a role, oldest first."""
+        return self._past[role]
+
+    def rival_roles(self, policy: str) -> list[int]:
+        """Return the roles in which rivals of a policy can play: those of other sides than its own."""
+        own = {role.side for number, role in enumerate(self.sides.roles) if self._plays[policy][number]}
+        return [number for number, role in enumerate(self.sides.roles) if own - {role.side}]
+
+    def add(self, policy: str, version: int, env_steps: int, agent_steps: int) -> Snapshot:
+        """Take a snapshot of a live policy."""
+        self._numbers[policy] += 1
+        number, incarnation = self._numbers[policy], self.incarnations[policy]
+        snapshot = Snapshot(policy, number, version, incarnation, env_steps, agent_steps)
+        self._include(snapshot)
+        return snapshot
+
+    def _include(self, snapshot: Snapshot) -> None:
+        self.snapshots[snapshot.name] = snapshot
+        for role, past in enumerate(self._past):
+            if self._plays[snapshot.policy][role]:
+                past.append(snapshot.name)
+
+    def state(self) -> Tree:
+        """Return all snapshots, in order, and the counts of live policies."""
+        return {
+            "snapshots": [asdict(snapshot) for snapshot in self.snapshots.values()],
+            "incarnations": dict(self.incarnations),
+            "numbers": dict(self._numbers),
+        }
+
+    def load_state(self, tree: Any) -> None:
+        """Restore what `state` returned."""
+        self.snapshots.clear()
+        for past in self._past:
+            past.clear()
+        for values in tree["snapshots"]:
+            self._include(Snapshot(**values))
+        self.incarnations.update(tree["incarnations"])
+        self._numbers.update(tree["numbers"])

@@ -1,0 +1,162 @@
+"""Modes of a league: who is dealt against a live policy whose turn it is.
+
+A mode is asked for the member of each rival role. A user's own mode is a class with a method `rival`, named by
+`_target_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.league.members import Members
+from marlflow.league.payoffs import Payoffs
+
+Weighting = Literal["hard", "variance", "linear", "capped"]
+NEGLIGIBLE = 1e-10
+
+
+class LeagueView:
+    """What a mode sees of the league: its members and the outcomes of training games."""
+
+    def __init__(self, members: Members, payoffs: Payoffs) -> None:
+        self.members = members
+        self.payoffs = payoffs
+        self._chances: dict[tuple[str, ...], Array] = {}
+        self._changes = payoffs.changes
+
+    def chances(self, launcher: str, rivals: Sequence[str]) -> Array:
+        """Return the probabilities [N] that a member beats each of `rivals`; do not write to them."""
+        # Many games are dealt between changes of the payoffs.
+        if self._changes != self.payoffs.changes:
+            self._chances.clear()
+            self._changes = self.payoffs.changes
+        key = (launcher, *rivals)
+        if key not in self._chances:
+            self._chances[key] = np.array([self.payoffs.win_probability(launcher, rival) for rival in rivals])
+        return self._chances[key]
+
+    def live(self, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+        """Return the launcher if it can play a role, else a live policy that can, at random; None if none can."""
+        if self.members.plays(launcher, role):
+            return launcher
+        return pick(self.members.live_in(role), generator) if self.members.live_in(role) else None
+
+
+class LeagueMode(Protocol):
+    """Chooses rivals."""
+
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+        """Return the member for a rival `role` in a game of `launcher`; None leaves the choice to the league."""
+        ...
+
+
+@runtime_checkable
+class SnapshottingMode(LeagueMode, Protocol):
+    """A mode that has rules of its own for snapshots, in addition to the league's."""
+
+    def snapshot_due(self, view: LeagueView, policy: str, agent_steps: int) -> bool:
+        """Return whether to take a snapshot of `policy`, `agent_steps` after its last one, or after the start."""
+        ...
+
+
+def pick(names: Sequence[str], generator: np.random.Generator, weights: Array | None = None) -> str:
+    """Return one of `names` at random, by `weights` [N] that sum to 1, or each as likely as any other."""
+    if weights is None:
+        return names[int(generator.integers(len(names)))]
+    # By inverse CDF, several times faster than Generator.choice. The sum may be rounded to less than 1.
+    cumulative = np.add.accumulate(weights)
+    return names[int(np.searchsorted(cumulative, generator.random() * cumulative[-1], side="right"))]
+
+
+@dataclass(frozen=True)
+class NaiveSelfPlay:
+    """The live policy of each role, and no snapshots (Tesauro, 1995)."""
+
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+        return view.live(launcher, role, generator)
+
+
+@dataclass(frozen=True)
+class LatestPast:
+    """The live policy with probability `live`, else one of the newest `window` snapshots, each as likely as any other.
+
+    The defaults are those of ML-Agents.
+    """
+
+    live: float = 0.5
+    window: int = 10
+
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+        past = view.members.past_in(role)
+        if not past or generator.random() < self.live:
+            return view.live(launcher, role, generator)
+        return pick(past[-self.window :], generator)
+
+
+@dataclass(frozen=True)
+class DeltaUniform:
+    """One of the newest snapshots, from the fraction `delta` of their number on: 1 is the newest, 0 all of them.
+
+    Bansal et al., 2018, arXiv:1710.03748.
+    """
+
+    delta: float = 0.5
+
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+        past = view.members.past_in(role)
+        first = min(max(1, int(np.ceil(self.delta * len(past)))), len(past))
+        return pick(past[first - 1 :], generator) if past else None
+
+
+@dataclass(frozen=True)
+class Fictitious:
+    """One of all snapshots, each as likely as any other (fictitious self-play: Heinrich et al., 2015)."""
+
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+        past = view.members.past_in(role)
+        return pick(past, generator) if past else None
+
+
+@dataclass(frozen=True)
+class PFSP:
+    """Prioritized fictitious self-play: snapshots that are hard to beat more often (Vinyals et al., 2019, Methods).
+
+    A game is against a snapshot with probability `past`, else against the live policy. Snapshots are weighted by the
+    probability x that the launcher beats them: `hard` (1 - x)^power, `variance` x (1 - x), `linear` 1 - x, `capped`
+    min(0.5, 1 - x).
+    """
+
+    past: float = 0.8
+    weighting: Weighting = "hard"
+    power: float = 2.0
+
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+        past = view.members.past_in(role)
+        if not past or generator.random() >= self.past:
+            return view.live(launcher, role, generator)
+        return pick(past, generator, pfsp_weights(view.chances(launcher, past), self.weighting, self.power))
+
+
+def pfsp_weights(chances: Array, weighting: Weighting = "hard", power: float = 2.0) -> Array:
+    """Return the probability [N] of each rival, from the probabilities [N] to beat it; uniform if all weights are 0.
+
+    >>> pfsp_weights(np.array([1.0, 0.5, 0.0])).tolist()
+    [0.0, 0.2, 0.8]
+    """
+    lost = 1.0 - chances
+    weights = {
+        "hard": lost**power,
+        "variance": chances * lost,
+        "linear": lost,
+        "capped": np.minimum(0.5, lost),
+    }[weighting]
+    total = float(weights.sum())
+    if total < NEGLIGIBLE:
+        return np.full(len(chances), 1.0 / len(chances))
+    normalized: Array = weights / total
+    return normalized

@@ -1,0 +1,324 @@
+"""Payoff tables of a league: outcomes of games by profile and by pair of members, with means, variances and decay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.base.serialization import Tree
+from marlflow.league.sides import Sides
+
+Profile = tuple[str, ...]
+"""One member for each role, in the order of the roles."""
+TIE_TOLERANCE = 1e-9
+
+
+@dataclass(slots=True)
+class Returns:
+    """Mean and variance of some returns, raw and decayed.
+
+    Each new return reduces the weight of all before it by the factor `decay` (West, 1979, Comm. ACM 22(9), the
+    incremental weighted variance).
+    """
+
+    n: int = 0
+    mean: float = 0.0
+    m2: float = 0.0
+    weight: float = 0.0
+    weight_squared: float = 0.0
+    decayed_mean: float = 0.0
+    decayed_m2: float = 0.0
+
+    def add(self, value: float, decay: float) -> None:
+        """Count one return."""
+        self.n += 1
+        distance = value - self.mean
+        self.mean += distance / self.n
+        self.m2 += distance * (value - self.mean)
+        self.weight = decay * self.weight + 1.0
+        self.weight_squared = decay * decay * self.weight_squared + 1.0
+        distance = value - self.decayed_mean
+        self.decayed_mean += distance / self.weight
+        self.decayed_m2 = decay * self.decayed_m2 + distance * (value - self.decayed_mean)
+
+    @property
+    def effective_n(self) -> float:
+        """The number of equally weighted returns with the same standard error; 0 without any."""
+        return self.weight * self.weight / self.weight_squared if self.n else 0.0
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of `decayed_mean`; infinite with fewer than two returns."""
+        if self.n < 2:
+            return math.inf
+        return math.sqrt(max(self.decayed_m2, 0.0) / self.weight / self.effective_n)
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """Wins, draws and losses of one side against another, raw and decayed."""
+
+    wins: int = 0
+    draws: int = 0
+    losses: int = 0
+    decayed_wins: float = 0.0
+    decayed_draws: float = 0.0
+    decayed_losses: float = 0.0
+
+    def add(self, difference: float, decay: float) -> None:
+        """Count one game that ended with this difference of scores."""
+        self.decayed_wins *= decay
+        self.decayed_draws *= decay
+        self.decayed_losses *= decay
+        if abs(difference) <= TIE_TOLERANCE:
+            self.draws += 1
+            self.decayed_draws += 1.0
+        elif difference > 0:
+            self.wins += 1
+            self.decayed_wins += 1.0
+        else:
+            self.losses += 1
+            self.decayed_losses += 1.0
+
+    @property
+    def games(self) -> int:
+        """The number of games."""
+        return self.wins + self.draws + self.losses
+
+    def win_probability(self, prior_games: float) -> float:
+        """Return the decayed share of wins, a draw as half a win, with `prior_games` games at 0.5 before."""
+        games = self.decayed_wins + self.decayed_draws + self.decayed_losses + prior_games
+        return (self.decayed_wins + 0.5 * (self.decayed_draws + prior_games)) / games if games > 0 else 0.5
+
+
+@dataclass(slots=True)
+class ProfileCell:
+    """All games of one profile: returns by role, and outcomes by pair of sides (i, j) with i < j."""
+
+    roles: list[Returns]
+    pairs: dict[tuple[int, int], Outcomes]
+    games: int = 0
+    truncated: int = 0
+    env_steps: int = 0
+
+
+@dataclass(slots=True)
+class PairCell:
+    """All games of member a in one role and member b in another: outcomes of a's side against b's, returns of a.
+
+    Roles of one side have returns and no outcomes.
+    """
+
+    outcomes: Outcomes = field(default_factory=Outcomes)
+    returns: Returns = field(default_factory=Returns)
+    games: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """One finished game: a profile, the mean return of each role's agents, its length, and whether it was truncated."""
+
+    profile: Profile
+    returns: tuple[float, ...]
+    env_steps: int
+    truncated: bool = False
+
+
+class Payoffs:
+    """Games by profile (`cells`) and by pair of members in two roles (`pairs`), both updated with each game.
+
+    `decay` applies to games with a live member, whose strength changes; games of frozen members only do not decay.
+
+    >>> from marlflow.league.sides import default_sides
+    >>> sides = default_sides(["player_0", "player_1"])
+    >>> payoffs = Payoffs(sides, live=["main"], prior_games=4)
+    >>> payoffs.add(Game(("main", "main@1"), (1.0, -1.0), env_steps=9))
+    >>> payoffs.win_probability("main", "main@1")
+    0.6
+    """
+
+    def __init__(self, sides: Sides, live: Collection[str] = (), decay: float = 0.99, prior_games: float = 4.0) -> None:
+        self.sides = sides
+        self.live = set(live)
+        self.decay = decay
+        self.prior_games = prior_games
+        self.cells: dict[Profile, ProfileCell] = {}
+        self.pairs: dict[tuple[int, str, int, str], PairCell] = {}
+        self.past: dict[str, dict[Profile, ProfileCell]] = {}
+        self.changes = 0
+        """Counts changes of the tables, so that what follows from them need not be computed again; not saved."""
+        self._roles_of = [sides.of_side(side) for side in range(len(sides.names))]
+        self._by_pair: dict[tuple[str, str], list[PairCell]] = {}
+
+    def add(self, game: Game) -> None:
+        """Count a game. A member against itself has returns and no outcomes."""
+        self.changes += 1
+        profile = game.profile
+        decay = self.decay if any(member in self.live for member in profile) else 1.0
+        cell = self.cells.get(profile)
+        if cell is None:
+            sides = range(len(self.sides.names))
+            cell = ProfileCell([Returns() for _ in profile], {pair: Outcomes() for pair in combinations(sides, 2)})
+            self.cells[profile] = cell
+        cell.games += 1
+        cell.truncated += game.truncated
+        cell.env_steps += game.env_steps
+        for returns, value in zip(cell.roles, game.returns, strict=True):
+            returns.add(value, decay)
+        scores = [math.fsum(game.returns[role] for role in roles) / len(roles) for roles in self._roles_of]
+        for (i, j), outcomes in cell.pairs.items():
+            if self._differ(profile, i, j):
+                outcomes.add(scores[i] - scores[j], decay)
+        self._add_pairs(game, scores, decay)
+
+    def _differ(self, profile: Profile, i: int, j: int) -> bool:
+        members = [tuple(profile[role] for role in self._roles_of[side]) for side in (i, j)]
+        return members[0] != members[1]
+
+    def _add_pairs(self, game: Game, scores: Sequence[float], decay: float) -> None:
+        roles, profile = self.sides.roles, game.profile
+        for a, b in combinations(range(len(roles)), 2):
+            rivals = roles[a].side != roles[b].side
+            for one, other in ((a, b), (b, a)):
+                pair = self._pair(one, profile[one], other, profile[other])
+                pair.games += 1
+                pair.returns.add(game.returns[one], decay)
+                if rivals and profile[one] != profile[other]:
+                    pair.outcomes.add(scores[roles[one].side] - scores[roles[other].side], decay)
+
+    def _pair(self, role: int, member: str, other_role: int, other: str) -> PairCell:
+        key = (role, member, other_role, other)
+        pair = self.pairs.get(key)
+        if pair is None:
+            pair = self.pairs[key] = PairCell()
+            if self.sides.roles[role].side != self.sides.roles[other_role].side:
+                self._by_pair.setdefault((member, other), []).append(pair)
+        return pair
+
+    def games(self, member: str, other: str) -> int:
+        """Return the games of two members against each other, in all roles; a member against itself has none."""
+        return sum(pair.outcomes.games for pair in self._by_pair.get((member, other), ()))
+
+    def win_probability(self, member: str, other: str, role: int | None = None) -> float:
+        """Return the probability that `member` beats `other`, with draws as half a win; 0.5 against itself.
+
+        `role` limits it to games in which `member` had this role.
+        """
+        if member == other:
+            return 0.5
+        if role is None:
+            pairs: Iterable[PairCell] = self._by_pair.get((member, other), ())
+        else:
+            rivals = (index for index, one in enumerate(self.sides.roles) if one.side != self.sides.roles[role].side)
+            pairs = filter(None, (self.pairs.get((role, member, index, other)) for index in rivals))
+        total = Outcomes()
+        for pair in pairs:
+            total.decayed_wins += pair.outcomes.decayed_wins
+            total.decayed_draws += pair.outcomes.decayed_draws
+            total.decayed_losses += pair.outcomes.decayed_losses
+        return total.win_probability(self.prior_games)
+
+    def returns(self, profile: Profile) -> tuple[Array, Array]:
+        """Return mean returns [roles] of a profile and their standard errors; nan and inf where it was not played."""
+        cell = self.cells.get(profile)
+        if cell is None:
+            return np.full(len(profile), np.nan), np.full(len(profile), np.inf)
+        means = np.array([role.decayed_mean for role in cell.roles])
+        return means, np.array([role.standard_error for role in cell.roles])
+
+    def matrices(self, members: Sequence[Sequence[str]]) -> Array:
+        """Return mean returns [roles, K_1, ..., K_roles] over all profiles of `members`, those of each role."""
+        shape = tuple(len(names) for names in members)
+        means = np.full((len(shape), *shape), np.nan)
+        for index in np.ndindex(shape):
+            profile = tuple(names[number] for names, number in zip(members, index, strict=True))
+            means[(slice(None), *index)] = self.returns(profile)[0]
+        return means
+
+    def reset(self, member: str, incarnation: int) -> None:
+        """Move all games of a live member to `past[<member>:<incarnation>]`: its successor begins without any.
+
+        With three roles or more, pairs of other members keep what they did in its games.
+        """
+        self.changes += 1
+        moved = {profile: cell for profile, cell in self.cells.items() if member in profile}
+        self.past[f"{member}:{incarnation}"] = moved
+        for profile in moved:
+            del self.cells[profile]
+        self.pairs = {key: pair for key, pair in self.pairs.items() if member not in (key[1], key[3])}
+        self._by_pair = {key: pairs for key, pairs in self._by_pair.items() if member not in key}
+
+    def state(self) -> Tree:
+        """Return all tables as arrays."""
+        return {
+            "cells": _cells_as_tree(self.cells),
+            "pairs": _pairs_as_tree(self.pairs),
+            "past": {name: _cells_as_tree(cells) for name, cells in self.past.items()},
+        }
+
+    def load_state(self, tree: Any) -> None:
+        """Restore what `state` returned."""
+        self.changes += 1
+        count = len(self.sides.names)
+        self.cells = _cells_from_tree(tree["cells"], count)
+        self.past = {name: _cells_from_tree(cells, count) for name, cells in tree["past"].items()}
+        self.pairs = {}
+        self._by_pair = {}
+        for (role, member, other_role, other), pair in _pairs_from_tree(tree["pairs"]).items():
+            made = self._pair(role, member, other_role, other)
+            made.outcomes, made.returns, made.games = pair.outcomes, pair.returns, pair.games
+
+
+def _numbers(item: Returns | Outcomes) -> list[float]:
+    return [getattr(item, name) for name in item.__slots__]
+
+
+def _cells_as_tree(cells: Mapping[Profile, ProfileCell]) -> Tree:
+    return {
+        "profiles": [list(profile) for profile in cells],
+        "counts": np.array([[c.games, c.truncated, c.env_steps] for c in cells.values()], np.int64).reshape(-1, 3),
+        "returns": np.array([[_numbers(role) for role in cell.roles] for cell in cells.values()], np.float64),
+        "outcomes": np.array([[_numbers(o) for o in cell.pairs.values()] for cell in cells.values()], np.float64),
+    }
+
+
+def _cells_from_tree(tree: Any, sides: int) -> dict[Profile, ProfileCell]:
+    cells = {}
+    rows = zip(
+        tree["profiles"], tree["counts"].tolist(), tree["returns"].tolist(), tree["outcomes"].tolist(), strict=True
+    )
+    for profile, counts, returns, outcomes in rows:
+        pairs = dict(zip(combinations(range(sides), 2), map(_outcomes, outcomes), strict=True))
+        cells[tuple(profile)] = ProfileCell([_returns(values) for values in returns], pairs, *counts)
+    return cells
+
+
+def _pairs_as_tree(pairs: Mapping[tuple[int, str, int, str], PairCell]) -> Tree:
+    return {
+        "keys": [list(key) for key in pairs],
+        "games": np.array([pair.games for pair in pairs.values()], np.int64),
+        "returns": np.array([_numbers(pair.returns) for pair in pairs.values()], np.float64),
+        "outcomes": np.array([_numbers(pair.outcomes) for pair in pairs.values()], np.float64),
+    }
+
+
+def _pairs_from_tree(tree: Any) -> dict[tuple[int, str, int, str], PairCell]:
+    rows = zip(tree["keys"], tree["games"].tolist(), tree["returns"].tolist(), tree["outcomes"].tolist(), strict=True)
+    return {
+        (role, member, other_role, other): PairCell(_outcomes(outcomes), _returns(returns), games)
+        for (role, member, other_role, other), games, returns, outcomes in rows
+    }
+
+
+def _returns(values: Sequence[float]) -> Returns:
+    return Returns(int(values[0]), *values[1:])
+
+
+def _outcomes(values: Sequence[float]) -> Outcomes:
+    return Outcomes(*map(int, values[:3]), *values[3:])

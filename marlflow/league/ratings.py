@@ -1,0 +1,85 @@
+"""Ratings of members by openskill's Plackett-Luce model, for any number of sides and members on each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openskill.models import PlackettLuce
+
+from marlflow.base.serialization import Tree
+from marlflow.league.payoffs import TIE_TOLERANCE
+
+MU = 25.0
+SIGMA = MU / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """A member's strength: normally distributed with mean `mu` and standard deviation `sigma`."""
+
+    mu: float = MU
+    sigma: float = SIGMA
+
+
+class Ratings:
+    """The rating of each member, updated with each game (Weng and Lin, 2011, JMLR 12).
+
+    A live member's rating becomes less certain by `tau` before each game, since its strength changes; a frozen member's
+    does not.
+
+    >>> ratings = Ratings(live=["main"])
+    >>> ratings.add([["main"], ["random"]], scores=[1.0, -1.0])
+    >>> ratings["main"].mu > ratings["random"].mu
+    True
+    """
+
+    def __init__(self, live: Sequence[str] = (), beta: float = MU / 6, tau: float = MU / 300) -> None:
+        self.live = set(live)
+        self.tau = tau
+        self._model = PlackettLuce(mu=MU, sigma=SIGMA, beta=beta, tau=0.0)
+        self._ratings: dict[str, Rating] = {}
+
+    def __getitem__(self, member: str) -> Rating:
+        return self._ratings.get(member, Rating())
+
+    def add(self, sides: Sequence[Sequence[str]], scores: Sequence[float]) -> None:
+        """Count one game of `sides`, each with its members; equal scores are a tie.
+
+        A member may play several roles of its side. A game with a member on several sides changes no rating.
+        """
+        members = [member for side in sides for member in set(side)]
+        if len(set(members)) != len(members):
+            return
+        before = [[self._before(member) for member in side] for side in sides]
+        after = self._model.rate(before, ranks=_ranks(scores))
+        for side, rated in zip(sides, after, strict=True):
+            for member, rating in zip(side, rated, strict=True):
+                self._ratings[member] = Rating(float(rating.mu), float(rating.sigma))
+
+    def _before(self, member: str) -> Any:
+        rating = self[member]
+        tau = self.tau if member in self.live else 0.0
+        return self._model.rating(mu=rating.mu, sigma=(rating.sigma**2 + tau**2) ** 0.5)
+
+    def inherit(self, member: str, parent: str) -> None:
+        """Give a new snapshot the rating of its parent."""
+        self._ratings[member] = self[parent]
+
+    def reset(self, member: str) -> None:
+        """Give a member the rating of one that has not played."""
+        self._ratings.pop(member, None)
+
+    def state(self) -> Tree:
+        """Return all ratings."""
+        return {member: [rating.mu, rating.sigma] for member, rating in self._ratings.items()}
+
+    def load_state(self, tree: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self._ratings = {member: Rating(*map(float, values)) for member, values in tree.items()}
+
+
+def _ranks(scores: Sequence[float]) -> list[float]:
+    """Return ranks from 1, the best; equal scores have equal ranks."""
+    return [1.0 + sum(other > score + TIE_TOLERANCE for other in scores) for score in scores]
