@@ -108,6 +108,9 @@ class AlphaStar:
             return main
         return _prioritized(view, launcher, past, "variance", generator)
 
+    def snapshots_due(self, view: LeagueView, agent_steps: Mapping[str, int]) -> list[str]:
+        return [policy for policy, since in agent_steps.items() if self.snapshot_due(view, policy, since)]
+
     def snapshot_due(self, view: LeagueView, policy: str, agent_steps: int) -> bool:
         """Return whether to take a snapshot of `policy`, `agent_steps` after its last one, or after the start."""
         kind = self.role_of(policy)

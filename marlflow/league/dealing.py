@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum
 from typing import Any, Literal
 
 import numpy as np
 
 from marlflow.base.serialization import Tree
+from marlflow.league.matches import MatchBatch, Matches, MatchRules, fewest_first, pairings
 from marlflow.league.members import Members
-from marlflow.league.modes import LeagueMode, LeagueView, SnapshottingMode, pick
-from marlflow.league.payoffs import Game, Payoffs
+from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, SnapshottingMode, pick
+from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
 from marlflow.sampling.matchmaking import EpisodeId
 from marlflow.sampling.population import PopulationChange
-from marlflow.sampling.receipts import EpisodeResult
+from marlflow.sampling.receipts import EpisodeResult, Evaluated
 
 Teammates = Literal["self", "past", "population"]
+
+_MATCH_RULES = MatchRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class LeagueMatchmaker:
 
     The policy that has had the smallest part of its share is next, in the role that it has had least often. So policies
     have games in proportion to their shares (default 1), and each its roles equally often, both to within one game.
+
+    `matches` has the evaluation games, played by `match_rules`, or those that a mode with a meta-game wants.
     """
 
     def __init__(
@@ -58,9 +62,13 @@ class LeagueMatchmaker:
         rules: SnapshotRules,
         shares: Mapping[str, float] | None = None,
         teammates: Teammates = "self",
+        match_rules: MatchRules = _MATCH_RULES,
     ) -> None:
         self.members, self.payoffs, self.ratings = members, payoffs, ratings
-        self._mode, self._rules, self._teammates = mode, rules, teammates
+        self._mode, self._rules, self._teammates, self._match_rules = mode, rules, teammates, match_rules
+        table = Payoffs(members.sides, payoffs.live, payoffs.decay, payoffs.prior_games)
+        self.matches = Matches(table, ratings, "greedy" if rules.acts == "greedy" else "sampled")
+        self._next_matches_at = match_rules.every_env_steps or 0
         self._view = LeagueView(members, payoffs)
         self._shares = {policy: float((shares or {}).get(policy, 1.0)) for policy in members.incarnations}
         self._launches = launches(members, self._shares)
@@ -112,24 +120,21 @@ class LeagueMatchmaker:
 
     def observe(self, results: Sequence[EpisodeResult]) -> None:
         """Count training games, in order."""
-        roles = self.members.sides.roles
+        sides = self.members.sides
         for result in results:
-            returns = tuple(fsum(result.returns[agent] for agent in role.agents) / len(role.agents) for role in roles)
-            game = Game(self.members.sides.profile(result.matchup), returns, result.env_steps)
-            self.payoffs.add(game)
+            self.payoffs.add(game_of(sides, sides.profile(result.matchup), result))
             self.games += 1
             self._env_steps += result.env_steps
 
     def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
         """Take the snapshots that are due; frozen entries are never forgotten, so that old rivals stay available."""
         frozen = {}
+        since = {policy: agent_steps[policy] - self._snapshot_at[policy] for policy in self.members.incarnations}
+        due = self._mode.snapshots_due(self._view, since) if isinstance(self._mode, SnapshottingMode) else ()
         for policy in self.members.incarnations:
-            since = agent_steps[policy] - self._snapshot_at[policy]
             is_first = not any(one.policy == policy for one in self.members.snapshots.values())
-            is_due = self._rules.holds(policy, since, is_first, self._rivals(policy), self.payoffs)
-            if is_due or (
-                isinstance(self._mode, SnapshottingMode) and self._mode.snapshot_due(self._view, policy, since)
-            ):
+            is_due = self._rules.holds(policy, since[policy], is_first, self._rivals(policy), self.payoffs)
+            if is_due or policy in due:
                 snapshot = self.members.add(policy, published[policy], self._env_steps, agent_steps[policy])
                 self._snapshot_at[policy] = agent_steps[policy]
                 self.ratings.inherit(snapshot.name, policy)
@@ -142,12 +147,43 @@ class LeagueMatchmaker:
         roles = self.members.rival_roles(policy)
         return list(dict.fromkeys(name for role in roles for name in self.members.past_in(role)))
 
+    def matches_due(self) -> MatchBatch | None:
+        """Return the matches to play now, between two rounds; None if there are none.
+
+        Ask until there are none: then missing games were asked for again, and a meta-game is solved.
+        """
+        if (batch := self.matches.due()) is not None:
+            return batch
+        if isinstance(self._mode, MetaGameMode):
+            wanted = self._mode.matches_wanted(self.members, self.matches)
+            if not wanted:
+                self._mode.solve(self.members, self.matches.payoffs)
+        else:
+            wanted = self._matches_by_rule()
+        self.matches.request(wanted)
+        return self.matches.due()
+
+    def _matches_by_rule(self) -> dict[Profile, int]:
+        rules = self._match_rules
+        if rules.every_env_steps is None or self._env_steps < self._next_matches_at:
+            return {}
+        self._next_matches_at = self._env_steps + rules.every_env_steps
+        groups = pairings(self.members, rules.pairs, rules.mirrored)
+        return fewest_first(groups, self.matches.payoffs, rules.games)
+
+    def observe_matches(self, evaluated: Evaluated) -> None:
+        """Count the results of the games that `matches_due` returned."""
+        self.matches.observe(evaluated)
+
     def state(self) -> Tree:
         """Return all that later games depend on."""
         return {
             "members": self.members.state(),
             "payoffs": self.payoffs.state(),
             "ratings": self.ratings.state(),
+            "matches": self.matches.state(),
+            "next_matches_at": self._next_matches_at,
+            "mode": self._mode.state() if isinstance(self._mode, MetaGameMode) else None,
             "turns": [[launch.policy, launch.role, count] for launch, count in self._turns.items()],
             "snapshot_at": dict(self._snapshot_at),
             "games": self.games,
@@ -160,6 +196,10 @@ class LeagueMatchmaker:
         self.members.load_state(tree["members"])
         self.payoffs.load_state(tree["payoffs"])
         self.ratings.load_state(tree["ratings"])
+        self.matches.load_state(tree["matches"])
+        self._next_matches_at = tree["next_matches_at"]
+        if isinstance(self._mode, MetaGameMode) and tree["mode"] is not None:
+            self._mode.load_state(tree["mode"])
         turns = {Launch(policy, role): count for policy, role, count in tree["turns"]}
         self._turns = {launch: turns.get(launch, 0) for launch in self._launches}
         self._snapshot_at.update(tree["snapshot_at"])

@@ -17,7 +17,7 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.offline.dataset import Dataset
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, Worker
 from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
 from marlflow.sampling.saved_state import ResumeReport
@@ -160,7 +160,7 @@ class DatasetWorker:
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         return self._worker.evaluate(episodes, weights, matchups, mode, frozen)
@@ -226,7 +226,7 @@ class OfflineWorker:
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         # Environments are opened only when needed: many offline runs never evaluate.

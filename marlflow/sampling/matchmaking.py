@@ -20,7 +20,7 @@ from marlflow.base.items import Weights
 from marlflow.base.near import meant
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.sampling.population import Population, PopulationChange, PopulationMatchmaker
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Workers
@@ -309,10 +309,10 @@ class DealtWorkers:
 
     async def evaluate(
         self,
-        episodes: range,
+        episodes: Sequence[int],
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         if matchups is None:

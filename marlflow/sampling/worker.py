@@ -14,7 +14,7 @@ from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Actor, EvaluationMode, WeightedActor
+from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
@@ -82,9 +82,12 @@ class RolloutWorker:
         self._episodes.resume_at(config.next_episodes)
         history = self._history = History(count, self._stride, config.history_env_steps)
         builder, episodes = self._builder, self._episodes
-        self._runner = SyncVectorRunner(self._envs, table.policy_slots, lanes, episodes, "explore", builder, history)
+        self._runner = SyncVectorRunner(self._envs, table.policy_slots, lanes, episodes, builder, history)
         self._evaluation = EvaluationEnvs(
-            self._make_envs, lambda count: table.with_lanes(self._stride * count), self._stride, self._policy_of
+            self._make_envs,
+            lambda count, modes: table.for_evaluation(self._stride * count, modes),
+            self._stride,
+            self._policy_of,
         )
 
     @property
@@ -305,7 +308,7 @@ class RolloutWorker:
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         self._add_frozen(frozen or {})

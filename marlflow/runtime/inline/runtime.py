@@ -15,7 +15,7 @@ from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.learner.learner import TorchLearner
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.replay.buffer import StoredReplay
 from marlflow.runtime.checkpoint_files import (
     WORKERS,
@@ -82,10 +82,10 @@ class InlineWorkers:
 
     async def evaluate(
         self,
-        episodes: range,
+        episodes: Sequence[int],
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         # The results of an episode do not depend on the worker.

@@ -9,7 +9,7 @@ import ray
 
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray.actors import UNEXPLAINED_EXIT, Actors, cause, never_ran
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.message_channel import Address
@@ -139,7 +139,7 @@ class RemoteWorker:
         self,
         episodes: Sequence[int],
         matchups: Sequence[Matchup] | None,
-        mode: EvaluationMode,
+        mode: EvaluationModes,
         weights: Mapping[str, Weights],
         frozen: Mapping[str, FrozenPolicy],
     ) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow.operators import OperatorRaised
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray.host import RESIDENTS, ChainResult, Host, RemoteError, as_array, flats_of, remote_error
 from marlflow.runtime.ray.inference import fetch_weights, remote_actors
 from marlflow.runtime.ray.message_channel import Address, Outbox
@@ -156,7 +156,7 @@ class RolloutActor(Host):
         self,
         episodes: Sequence[int],
         matchups: Sequence[Matchup] | None,
-        mode: EvaluationMode,
+        mode: EvaluationModes,
         headers: Headers,
         *flats: Any,
     ) -> Any:
