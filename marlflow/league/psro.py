@@ -211,9 +211,9 @@ def _check_zero_sum(solver: str, returns: Array, populations: Sequence[Sequence[
     beyond = np.abs(sums - np.median(sums)) - 3.0 * errors
     if beyond.max() > 1e-6:
         index = np.unravel_index(int(beyond.argmax()), sums.shape)
-        profile = [names[int(number)] for names, number in zip(populations, index, strict=True)]
+        summed = [names[int(number)] for names, number in zip(populations, index, strict=True)]
         raise MarlflowError(
-            f"the solver {solver!r} is for zero-sum games, but the mean returns of {' against '.join(profile)} sum to "
+            f"the solver {solver!r} is for zero-sum games, but the mean returns of {' against '.join(summed)} sum to "
             f"{sums[index]:.3g} and not to {np.median(sums):.3g}; use prd, replicator, uniform or alpharank"
         )
 

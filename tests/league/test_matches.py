@@ -107,10 +107,13 @@ def test_games_go_to_pairs_that_have_the_fewest(sizes: list[int], before: list[i
     for group, count in zip(groups, before, strict=False):
         (added,) = {counts.get(profile, 0) for profile in group}
         after.append((count + added, added))
-    # Nobody who was given a game has more than one above anybody who has the fewest and fits into what is left.
+    # Somebody who was given a game had no more before it than anybody else who still fits into what is left.
     left = games - sum(counts.values())
-    fewest = min([total for (total, _), size in zip(after, sizes, strict=True) if size > left], default=None)
-    assert fewest is None or all(total <= fewest + 2 for total, added in after if added)
+    waiting = [total for (total, _), size in zip(after, sizes, strict=True) if size <= left]
+    assert not waiting
+    sizes_given = [size for (_, added), size in zip(after, sizes, strict=True) if added]
+    fewest = [total for (total, _), size in zip(after, sizes, strict=True) if size <= min(sizes_given, default=0)]
+    assert all(total - 1 <= min(fewest) for total, added in after if added and fewest)
 
 
 def test_profiles_play_until_they_have_their_games() -> None:
