@@ -15,6 +15,7 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
+from marlflow.sampling.population import Reset
 
 Weighting = Literal["hard", "variance", "linear", "capped"]
 NEGLIGIBLE = 1e-10
@@ -48,6 +49,19 @@ class SnapshottingMode(LeagueMode, Protocol):
 
     def snapshot_due(self, view: LeagueView, policy: str, agent_steps: int) -> bool:
         """Return whether to take a snapshot of `policy`, `agent_steps` after its last one, or after the start."""
+        ...
+
+
+@runtime_checkable
+class ResettingMode(SnapshottingMode, Protocol):
+    """A mode that lets live policies begin again after a snapshot."""
+
+    def may_reset(self, policy: str) -> bool:
+        """Return whether `policy` is ever reset."""
+        ...
+
+    def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
+        """Return the reset of `policy`, whose snapshot was just taken, or None."""
         ...
 
 

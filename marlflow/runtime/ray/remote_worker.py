@@ -131,7 +131,7 @@ class RemoteWorker:
         headers, flats = Headers.of(self.unsent(request.weights), self._unsent_frozen(request.frozen, seated))
         self._sent.update(headers.versions)
         self._frozen.difference_update(request.forget)
-        refs = self._collect.remote(headers, request.schedules, matchups, request.forget, *flats)
+        refs = self._collect.remote(headers, request.schedules, matchups, request.forget, request.reset, *flats)
         # With num_returns=1 Ray gives the reference itself instead of a list.
         return refs if self._spec.learning else [refs]
 
