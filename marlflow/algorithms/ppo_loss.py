@@ -25,7 +25,7 @@ class Coefficients:
 
 
 class PPOLoss:
-    """Clipped surrogate, value loss and entropy bonus (equation 9)."""
+    """PPO's loss: clipped surrogate (`clip_range`; clip_param in RLlib), value loss, entropy bonus (equation 9)."""
 
     def __init__(self, coefficients: Coefficients) -> None:
         self.coefficients = coefficients

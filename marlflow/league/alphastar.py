@@ -14,16 +14,9 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.league.modes import LeagueView, Weighting, pfsp_weights, pick
+from marlflow.sampling.population import Reset
 
 AlphaStarRole = Literal["main", "main_exploiter", "league_exploiter"]
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """A decision that a live policy begins again, from its `initial` parameters, `fresh` ones, or those of a member."""
-
-    policy: str
-    to: str
 
 
 @dataclass(frozen=True)
@@ -129,6 +122,10 @@ class AlphaStar:
             payoffs.games(policy, rival) >= self.min_games and payoffs.win_probability(policy, rival) > self.strong
             for rival in rivals
         )
+
+    def may_reset(self, policy: str) -> bool:
+        """Return whether `policy` is an exploiter."""
+        return self.role_of(policy) != "main"
 
     def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
         """Return whether `policy` begins again, once its snapshot is taken: the snapshot is of what it has learned."""

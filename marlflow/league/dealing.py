@@ -8,15 +8,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from marlflow.base.random import key
 from marlflow.base.serialization import Tree
 from marlflow.league.matches import MatchBatch, Matches, MatchRules, fewest_first, pairings
-from marlflow.league.members import Members
-from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, SnapshottingMode, pick
+from marlflow.league.members import Members, Snapshot
+from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, ResettingMode, SnapshottingMode, pick
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
 from marlflow.sampling.matchmaking import EpisodeId
-from marlflow.sampling.population import PopulationChange
+from marlflow.sampling.population import PopulationChange, Reset
 from marlflow.sampling.receipts import EpisodeResult, Evaluated
 
 Teammates = Literal["self", "past", "population"]
@@ -63,12 +64,13 @@ class LeagueMatchmaker:
         shares: Mapping[str, float] | None = None,
         teammates: Teammates = "self",
         match_rules: MatchRules = _MATCH_RULES,
+        seed: int = 0,
     ) -> None:
         self.members, self.payoffs, self.ratings = members, payoffs, ratings
-        self._mode, self._rules, self._teammates, self._match_rules = mode, rules, teammates, match_rules
+        self._mode, self._rules, self._teammates, self._seed = mode, rules, teammates, seed
         table = Payoffs(members.sides, payoffs.live, payoffs.decay, payoffs.prior_games)
         self.matches = Matches(table, ratings, "greedy" if rules.acts == "greedy" else "sampled")
-        self._next_matches_at = match_rules.every_env_steps or 0
+        self._match_rules, self._next_matches_at = match_rules, match_rules.every_env_steps or 0
         self._view = LeagueView(members, payoffs)
         self._shares = {policy: float((shares or {}).get(policy, 1.0)) for policy in members.incarnations}
         self._launches = launches(members, self._shares)
@@ -76,6 +78,7 @@ class LeagueMatchmaker:
         self._env_steps = 0
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
         self.games = self.epoch = 0
+        self._resets: list[Reset] = []
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
         """Return the member of each agent."""
@@ -139,8 +142,33 @@ class LeagueMatchmaker:
                 self._snapshot_at[policy] = agent_steps[policy]
                 self.ratings.inherit(snapshot.name, policy)
                 frozen[snapshot.name] = policy
+                self._decide_reset(snapshot)
         self.epoch += bool(frozen)
         return PopulationChange(freeze=frozen)
+
+    def _decide_reset(self, snapshot: Snapshot) -> None:
+        if isinstance(self._mode, ResettingMode):
+            # Counted randomness: the decision depends on the snapshot alone.
+            generator = np.random.default_rng(key(self._seed, *snapshot.name.encode()))
+            if (reset := self._mode.reset_after_snapshot(snapshot.policy, generator)) is not None:
+                self._resets.append(reset)
+
+    @property
+    def reset_policies(self) -> list[str]:
+        """The live policies that the mode may reset."""
+        mode = self._mode
+        return [p for p in self.members.incarnations if isinstance(mode, ResettingMode) and mode.may_reset(p)]
+
+    def resets(self) -> Sequence[Reset]:
+        """Return the live policies that begin again; their outcomes so far and their ratings are set aside."""
+        resets, self._resets = self._resets, []
+        for reset in resets:
+            incarnation = self.members.incarnations[reset.policy]
+            self.payoffs.reset(reset.policy, incarnation)
+            self.matches.reset(reset.policy, incarnation)
+            self.members.incarnations[reset.policy] += 1
+        self.epoch += bool(resets)
+        return resets
 
     def _rivals(self, policy: str) -> list[str]:
         """Return the snapshots that `policy` can meet."""

@@ -17,6 +17,7 @@ from marlflow.base.serialization import Tree
 from marlflow.league.matches import Matches
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs, Profile
+from marlflow.sampling.population import Reset
 
 Weighting = Literal["hard", "variance", "linear", "capped"]
 NEGLIGIBLE = 1e-10
@@ -74,6 +75,19 @@ class MetaGameMode(LeagueMode, Protocol):
 
     def load_state(self, tree: Tree) -> None:
         """Restore what `state` returned."""
+        ...
+
+
+@runtime_checkable
+class ResettingMode(SnapshottingMode, Protocol):
+    """A mode that lets live policies begin again after a snapshot."""
+
+    def may_reset(self, policy: str) -> bool:
+        """Return whether `policy` is ever reset."""
+        ...
+
+    def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
+        """Return the reset of `policy`, whose snapshot was just taken, or None."""
         ...
 
 

@@ -17,13 +17,13 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.serialization import Tree
 from marlflow.league.alpharank import MOST_PROFILES, alpharank, marginals
-from marlflow.league.alphastar import Reset
 from marlflow.league.matches import Matches, all_profiles, until_known
 from marlflow.league.members import Members
 from marlflow.league.modes import LeagueView, pick
 from marlflow.league.payoffs import Payoffs, Profile
 from marlflow.league.sides import Sides
 from marlflow.league.solvers import SOLVERS, Strategies, rectified_rivals
+from marlflow.sampling.population import Reset
 
 Solver = Literal["nash", "uniform", "replicator", "prd", "alpharank", "rectified"]
 OracleFrom = Literal["initial", "fresh", "latest"]
@@ -100,16 +100,19 @@ class PSRO:
         if self.patience is not None:
             for policy, steps in agent_steps.items():
                 windows = self._windows.setdefault(policy, _Windows())
-                windows.add(view.payoffs, policy, steps, self.agent_steps / WINDOWS)
+                windows.add(view, policy, steps, self.agent_steps / WINDOWS)
             plateaus = [self._windows[policy].have_a_plateau(self.patience) for policy in agent_steps]
             done = [either or plateau for either, plateau in zip(done, plateaus, strict=True)]
         if not all(done):
             return ()
         for policy, windows in self._windows.items():
-            windows.restart(view.payoffs, policy)
+            windows.restart(view, policy)
         self._ending = set(agent_steps)
         self.iteration += 1
         return tuple(agent_steps)
+
+    def may_reset(self, policy: str) -> bool:
+        return self.oracle_from != "latest"
 
     def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
         """Return whether `policy` begins again, once the snapshot is taken that ends its iteration."""
@@ -226,22 +229,23 @@ class _Windows:
     games: int = 0
     total: float = 0.0
     begun_at: int = 0
+    incarnation: int = 0
 
-    def add(self, payoffs: Payoffs, policy: str, agent_steps: int, window_agent_steps: float) -> None:
+    def add(self, view: LeagueView, policy: str, agent_steps: int, window_agent_steps: float) -> None:
         """End a window if it is long enough."""
         if agent_steps - self.begun_at < window_agent_steps:
             return
-        games, total = _games_and_sum(payoffs, policy)
-        if games < self.games:
+        games, total = _games_and_sum(view.payoffs, policy)
+        if self.incarnation != view.members.incarnations[policy]:
             # The policy was reset, and its games with it.
-            self.games, self.total = 0, 0.0
+            self.incarnation, self.games, self.total = view.members.incarnations[policy], 0, 0.0
         if games > self.games:
             self.means.append((total - self.total) / (games - self.games))
         self.games, self.total, self.begun_at = games, total, agent_steps
 
-    def restart(self, payoffs: Payoffs, policy: str) -> None:
+    def restart(self, view: LeagueView, policy: str) -> None:
         """Begin with a new iteration, whose agent steps count from 0."""
-        self.games, self.total = _games_and_sum(payoffs, policy)
+        self.games, self.total = _games_and_sum(view.payoffs, policy)
         self.means, self.begun_at = [], 0
 
     def have_a_plateau(self, patience: int) -> bool:

@@ -140,6 +140,16 @@ class TorchLearner:
         """Publish under a version above `version`, the highest that a lost learner may have used."""
         return self.parameters.resume_above(version)
 
+    def reset(self, start: TorchLearner) -> Mapping[str, Weights]:
+        """Continue as `start`, a new learner of the same kind, and publish its parameters under the next version.
+
+        Parameters, target, optimizers, random numbers and counts of updates are those of `start`. Versions go on, so
+        that none means two sets of parameters, and so do scheduled values.
+        """
+        went_on = {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
+        self.load_state({**start.state(), **went_on})
+        return self.publish()
+
     def sync_target(self, tau: float = 1.0) -> None:
         """Move the target by the fraction `tau` toward the parameters; raises TypeError without a target."""
         if self.parameters.target_module is None:

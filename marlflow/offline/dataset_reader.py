@@ -112,8 +112,9 @@ class DatasetWorker:
         matchups: Mapping[int, Sequence[Matchup]] | None = None,
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
+        reset: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
-        receipt, batches = self._worker.collect(ticks, weights, schedules, matchups, frozen, forget)
+        receipt, batches = self._worker.collect(ticks, weights, schedules, matchups, frozen, forget, reset)
         began = perf_counter()
         policies, batches, env_steps = dict(receipt.policies), dict(batches), 0
         for policy, reader in self._readers.items():
@@ -217,6 +218,7 @@ class OfflineWorker:
         matchups: Mapping[int, Sequence[Matchup]] | None = None,
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
+        reset: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
         next_episodes = dict.fromkeys(self._env_indices, 0)
         return Receipt(self._number, 0, 0, (), {}, 0, 0.0, 0.0, 0.0, next_episodes=next_episodes), {}

@@ -22,7 +22,13 @@ from marlflow.base.random import key
 from marlflow.base.serialization import Tree
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.episodes import EVALUATION
-from marlflow.sampling.population import Population, PopulationChange, PopulationMatchmaker
+from marlflow.sampling.population import (
+    Population,
+    PopulationChange,
+    PopulationMatchmaker,
+    Reset,
+    ResettingMatchmaker,
+)
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated, Receipt
 
@@ -147,6 +153,18 @@ def change_of(
     return change
 
 
+def resets_of(matchmaker: ResettingMatchmaker, population: Population) -> Sequence[Reset]:
+    """Return the matchmaker's resets; raises MatchmakerFailed if they cannot be made."""
+    where = f"matchmaker {matchmaker_name(matchmaker)}, resets"
+    try:
+        may_reset, resets = matchmaker.reset_policies, matchmaker.resets()
+    except Exception as error:
+        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
+    if problems := list(dict.fromkeys(population.reset_problems(resets, may_reset))):
+        raise MatchmakerFailed(where, "; ".join(problems))
+    return resets
+
+
 def matchmaker_name(matchmaker: object) -> str:
     """Return the name of a matchmaker's function or class."""
     # A functools.partial has its function in `func`.
@@ -161,9 +179,12 @@ def _describe(episode: EpisodeId) -> str:
 
 def _user_traceback(error: Exception) -> str:
     frame: TracebackType | None = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code in (deal_one.__code__, change_of.__code__):
+    while frame is not None and frame.tb_frame.f_code in _CALLERS:
         frame = frame.tb_next
     return "".join(traceback.format_exception(type(error), error, frame, chain=False))
+
+
+_CALLERS = (deal_one.__code__, change_of.__code__, resets_of.__code__)
 
 
 class Dealer:
@@ -190,6 +211,11 @@ class Dealer:
         self._shared: dict[tuple[str, ...], Matchup] = {}
 
     @property
+    def matchmaker(self) -> Matchmaker:
+        """The matchmaker."""
+        return self._matchmaker
+
+    @property
     def entries(self) -> dict[str, FrozenPolicy]:
         """All frozen entries that are dealt or that running episodes may use."""
         return self._population.entries
@@ -199,16 +225,21 @@ class Dealer:
         weights: Mapping[str, Weights],
         schedules: Mapping[str, Mapping[str, float]],
         agent_steps: Mapping[str, int],
-    ) -> None:
-        """Let the matchmaker freeze and forget entries, then redeal unbegun episodes; raises MatchmakerFailed."""
-        if not isinstance(self._matchmaker, PopulationMatchmaker):
-            return
-        versions = {name: published.version for name, published in weights.items()}
-        change = change_of(self._matchmaker, self._population, versions, agent_steps)
-        if change.freeze or change.forget:
+    ) -> Sequence[Reset]:
+        """Let the matchmaker freeze and forget entries; return the policies that it resets.
+
+        After a change, unbegun episodes are dealt again. Raises MatchmakerFailed.
+        """
+        matchmaker, change = self._matchmaker, PopulationChange()
+        if isinstance(matchmaker, PopulationMatchmaker):
+            versions = {name: published.version for name, published in weights.items()}
+            change = change_of(matchmaker, self._population, versions, agent_steps)
             self._population.apply(change, weights, schedules)
+        resets = resets_of(matchmaker, self._population) if isinstance(matchmaker, ResettingMatchmaker) else ()
+        if change.freeze or change.forget or resets:
             self._seats = AllowedSeats(self._agents, self._population.fits)
             self._dealt = [deque() for _ in self._dealt]
+        return resets
 
     def with_matchups(self, request: Request, ticks: int) -> Request:
         """Add matchups for `ticks` env steps and changes of the table of weights to `request`."""

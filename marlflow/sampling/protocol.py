@@ -42,6 +42,8 @@ class Request:
     """The frozen entries in these matchups."""
     forget: Collection[str] = ()
     """Entries that leave the table once no running episode uses them; repeated until then."""
+    reset: Collection[str] = ()
+    """Policies whose learner was reset since the last round: their unfinished rows and their memories are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Worker(Protocol):
         matchups: Mapping[int, Sequence[Matchup]] | None = None,
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
+        reset: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
         """Step every environment `ticks` times; return a receipt and each policy's complete rows.
 

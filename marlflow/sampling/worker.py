@@ -1,4 +1,4 @@
-"""The rollout worker: steps vectorized environments and returns the rows of each policy."""
+"""The rollout worker (RLlib's EnvRunner): steps vectorized environments and returns the rows of each policy."""
 
 from __future__ import annotations
 
@@ -124,11 +124,13 @@ class RolloutWorker:
         matchups: Mapping[int, Sequence[Matchup]] | None = None,
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
+        reset: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
         began = perf_counter()
         # At the start of a collect the driver has the receipts of all earlier rows, so no recorded row is collected
         # twice.
         self._write_records()
+        self._drop_unfinished(reset)
         self._remove_frozen(forget)
         self._add_frozen(frozen or {})
         self._load(weights or {})
@@ -165,6 +167,15 @@ class RolloutWorker:
             lanes.drop(leaving)
             self._history.drop(leaving)
             self._builder.renumber(len(self._table.policy_slots))
+
+    def _drop_unfinished(self, policies: Collection[str]) -> None:
+        # Open rows have actions of the weights before the reset, and memories were computed by them.
+        for policy in policies:
+            if (slots := self._table.live(policy)) is not None:
+                lanes = np.flatnonzero(self._runner.lanes.entry_of == self._table.number(policy))
+                self._builder.drop_open(lanes)
+                if slots.memory is not None:
+                    slots.memory.begin(lanes)
 
     def _write_records(self) -> None:
         try:

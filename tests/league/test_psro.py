@@ -9,7 +9,6 @@ import pytest
 
 from marlflow.base.errors import MarlflowError
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.league.alphastar import Reset
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.matches import MatchBatch
 from marlflow.league.members import Members
@@ -20,6 +19,7 @@ from marlflow.league.ratings import Ratings
 from marlflow.league.sides import default_sides
 from marlflow.league.snapshots import SnapshotRules
 from marlflow.sampling.matchmaking import EpisodeId
+from marlflow.sampling.population import Reset
 from marlflow.sampling.receipts import EpisodeResult, Evaluated
 from tests.league.games import BIASED, PENNIES, kuhn, nash_conv
 from tests.league.population import NEVER, PAIR, agree, members_of
@@ -57,6 +57,7 @@ class Exact:
         for name, policy in change.freeze.items():
             role = list(ORACLES).index(policy)
             self.mixtures[role, name] = self.oracles[role]
+        self.resets = list(self.matchmaker.resets())
         return change.freeze
 
     def play_matches(self) -> None:
@@ -182,10 +183,12 @@ def test_an_iteration_ends_for_all_oracles_at_once() -> None:
 def test_an_oracle_begins_again_after_the_snapshot_that_ends_its_iteration(oracle_from: str, to: str | None) -> None:
     mode = PSRO(games=1, agent_steps=100, oracle_from=oracle_from)  # type: ignore[arg-type]
     league = Exact(PENNIES, mode, initial=0)
-    assert mode.reset_after_snapshot("row", RNG) is None, "the initial policy has learned nothing"
+    assert not league.resets, "the initial policies have learned nothing"
     league.iterate()
-    assert mode.reset_after_snapshot("row", RNG) == (None if to is None else Reset("row", to))
+    assert league.resets == ([] if to is None else [Reset("row", to), Reset("column", to)])
+    assert league.matchmaker.reset_policies == ([] if to is None else ["row", "column"])
     assert mode.reset_after_snapshot("row", RNG) is None
+    assert not league.matchmaker.resets()
 
 
 def window(payoffs: Payoffs, policy: str, value: float) -> None:
@@ -202,11 +205,19 @@ def test_patience_ends_an_iteration_when_returns_no_longer_rise() -> None:
     # The column's returns are the opposite ones, so they fall from the start.
     for number, value in enumerate([-1.0, -0.5, 0.0, 0.5, 0.4, 0.5, 0.6], 1):
         window(payoffs, "row", value)
-        ended.append(bool(mode.snapshots_due(view, {"row": 10 * number, "column": 10 * number})))
+        if value == 0.6:
+            # As a reset does after the snapshot; the games after it are more than those before.
+            payoffs.reset("row", 0)
+            members.incarnations["row"] += 1
+            for _ in range(9):
+                window(payoffs, "row", value)
+        since = 10 * number if number < 7 else 10
+        ended.append(bool(mode.snapshots_due(view, {"row": since, "column": since})))
     assert ended == [False, False, False, False, False, True, False]
     assert mode.iteration == 1
     window(payoffs, "row", -1.0)
     assert not mode.snapshots_due(view, {"row": 20, "column": 20}), "the next iteration has its own windows"
+    assert mode.state()["windows"]["row"]["means"] == pytest.approx([0.6, -1.0])
 
 
 def test_state_through_bytes_continues_the_same() -> None:

@@ -1,4 +1,4 @@
-"""A rollout worker as a Ray actor. A lost worker is replaced (restarted) by a new process."""
+"""A rollout worker as a Ray actor, replaced by a new process if it is lost (RLlib's restart_failed_env_runners)."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class RemoteWorker:
         headers, flats = Headers.of(self.unsent(request.weights), self._unsent_frozen(request.frozen, seated))
         self._sent.update(headers.versions)
         self._frozen.difference_update(request.forget)
-        refs = self._collect.remote(headers, request.schedules, matchups, request.forget, *flats)
+        refs = self._collect.remote(headers, request.schedules, matchups, request.forget, request.reset, *flats)
         # With num_returns=1 Ray gives the reference itself instead of a list.
         return refs if self._spec.learning else [refs]
 
