@@ -195,7 +195,7 @@ class Dealer:
     """
 
     def __init__(self, matchmaker: Matchmaker, seats: AllowedSeats, num_envs: int, seed: int) -> None:
-        self._matchmaker = matchmaker
+        self.matchmaker = matchmaker
         self._agents = tuple(seats.agents)
         self._seed = seed
         self._population = Population(seats.fits)
@@ -209,11 +209,6 @@ class Dealer:
         self._shortest = 1
         self._any_ended = False
         self._shared: dict[tuple[str, ...], Matchup] = {}
-
-    @property
-    def matchmaker(self) -> Matchmaker:
-        """The matchmaker."""
-        return self._matchmaker
 
     @property
     def entries(self) -> dict[str, FrozenPolicy]:
@@ -230,7 +225,7 @@ class Dealer:
 
         After a change, unbegun episodes are dealt again. Raises MatchmakerFailed.
         """
-        matchmaker, change = self._matchmaker, PopulationChange()
+        matchmaker, change = self.matchmaker, PopulationChange()
         if isinstance(matchmaker, PopulationMatchmaker):
             versions = {name: published.version for name, published in weights.items()}
             change = change_of(matchmaker, self._population, versions, agent_steps)
@@ -285,7 +280,7 @@ class Dealer:
             "shortest": self._shortest,
             "any_ended": self._any_ended,
             "population": self._population.state(),
-            "matchmaker": self._matchmaker.state() if isinstance(self._matchmaker, StatefulMatchmaker) else None,
+            "matchmaker": self.matchmaker.state() if isinstance(self.matchmaker, StatefulMatchmaker) else None,
         }
 
     def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:
@@ -304,14 +299,14 @@ class Dealer:
                 self._first[env_index], self._dealt[env_index] = first, deque(map(self._shared_matchup, dealt))
                 self._running[env_index] = self._to_matchup(running)
         self._shortest, self._any_ended = tree["shortest"], tree["any_ended"]
-        if tree["matchmaker"] is not None and isinstance(self._matchmaker, StatefulMatchmaker):
-            self._matchmaker.load_state(tree["matchmaker"])
+        if tree["matchmaker"] is not None and isinstance(self.matchmaker, StatefulMatchmaker):
+            self.matchmaker.load_state(tree["matchmaker"])
 
     def _to_matchup(self, names: Sequence[str]) -> dict[str, str]:
         return dict(zip(self._agents, names, strict=False))
 
     def _deal_episode(self, episode: EpisodeId) -> Matchup:
-        return self._shared_matchup(deal_one(self._matchmaker, self._seats, episode, self._seed))
+        return self._shared_matchup(deal_one(self.matchmaker, self._seats, episode, self._seed))
 
     def _shared_matchup(self, dealt: dict[str, str]) -> Matchup:
         if len(self._shared) >= _MOST_SHARED:
