@@ -30,7 +30,6 @@ class Resetting:
         self.frozen: list[str] = []
         self.asked_for: list[Reset] = []
 
-    @property
     def reset_policies(self) -> Sequence[str]:
         return [self.policy]
 
