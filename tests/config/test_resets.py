@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from marlflow.algorithms.ddppo import DDPPO
+from marlflow.algorithms.maml import MAML
 from marlflow.algorithms.scripted import Random
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy, PolicyStop
 from marlflow.config.validation import problems_of
@@ -35,6 +36,10 @@ def test_a_policy_with_a_learner_of_its_own_may_be_reset() -> None:
             Policy(DDPPO(batch_agent_steps=40, minibatch_agent_steps=20), SMALL),
             "policy 'main' (ddppo) cannot be reset by Seating: it learns on the workers, each of which has a copy of "
             "it; use ppo",
+        ),
+        (
+            Policy(MAML(), SMALL),
+            "policy 'main' (maml) cannot be reset by Seating: it learns on the workers, each of which has a copy of it",
         ),
         (Policy(Random()), "policy 'main' (random) cannot be reset by Seating: it does not learn; give it"),
         (
