@@ -117,7 +117,7 @@ if TYPE_CHECKING:
     from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
     from marlflow.sampling.mapping import Rule
     from marlflow.sampling.matchmaking import EpisodeId, Matchmaker, RandomSeats, StatefulMatchmaker
-    from marlflow.sampling.population import PopulationChange, PopulationMatchmaker
+    from marlflow.sampling.population import PopulationChange, PopulationMatchmaker, Reset, ResettingMatchmaker
     from marlflow.stages import (
         Adapt,
         Advantages,
@@ -167,7 +167,7 @@ __all__ = [
     "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "PopulationChange",
     "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Record",
     "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report",
-    "Reprioritize", "Resources", "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
+    "Reprioritize", "Reset", "ResettingMatchmaker", "Resources", "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
     "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SplitSegments",
     "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoredReplay", "SyncTarget", "TorchLearner",
     "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
@@ -234,7 +234,7 @@ _GIVEN = {
     "marlflow.replay.sampling": "Prioritized Uniform",
     "marlflow.sampling.mapping": "Rule",
     "marlflow.sampling.matchmaking": "EpisodeId Matchmaker RandomSeats StatefulMatchmaker",
-    "marlflow.sampling.population": "PopulationChange PopulationMatchmaker",
+    "marlflow.sampling.population": "PopulationChange PopulationMatchmaker Reset ResettingMatchmaker",
     "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "

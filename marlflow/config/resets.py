@@ -18,9 +18,9 @@ def reset_problems(matchmaker: object, spec: RunSpec, learners: Mapping[str, Lea
         return
     name = matchmaker_name(matchmaker)
     try:
-        policies = list(matchmaker.reset_policies)
+        policies = list(matchmaker.reset_policies())
     except Exception as error:  # noqa: BLE001  a matchmaker of the user's own may raise anything
-        yield f"mapping: {name}.reset_policies: {raised(error)}"
+        yield f"mapping: {name}.reset_policies(): {raised(error)}"
         return
     for policy in policies:
         if policy not in spec.policies:

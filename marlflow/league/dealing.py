@@ -153,9 +153,8 @@ class LeagueMatchmaker:
             if (reset := self._mode.reset_after_snapshot(snapshot.policy, generator)) is not None:
                 self._resets.append(reset)
 
-    @property
     def reset_policies(self) -> list[str]:
-        """The live policies that the mode may reset."""
+        """Return the live policies that the mode may reset."""
         mode = self._mode
         return [p for p in self.members.incarnations if isinstance(mode, ResettingMode) and mode.may_reset(p)]
 

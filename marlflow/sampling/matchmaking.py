@@ -157,7 +157,7 @@ def resets_of(matchmaker: ResettingMatchmaker, population: Population) -> Sequen
     """Return the matchmaker's resets; raises MatchmakerFailed if they cannot be made."""
     where = f"matchmaker {matchmaker_name(matchmaker)}, resets"
     try:
-        may_reset, resets = matchmaker.reset_policies, matchmaker.resets()
+        may_reset, resets = matchmaker.reset_policies(), matchmaker.resets()
     except Exception as error:
         raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
     if problems := list(dict.fromkeys(population.reset_problems(resets, may_reset))):

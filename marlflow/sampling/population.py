@@ -55,9 +55,8 @@ class Reset:
 class ResettingMatchmaker(Protocol):
     """A matchmaker that also lets policies begin again."""
 
-    @property
     def reset_policies(self) -> Collection[str]:
-        """The policies that it may ever reset, which are checked before the run."""
+        """Return the policies that it may ever reset, which are checked before the run."""
         ...
 
     def resets(self) -> Sequence[Reset]:

@@ -30,7 +30,6 @@ class Resetting:
         self.frozen: list[str] = []
         self.asked_for: list[Reset] = []
 
-    @property
     def reset_policies(self) -> Sequence[str]:
         return [self.policy]
 
@@ -66,6 +65,7 @@ def with_resets(
     runtime: Literal["inline", "ray"] = "inline",
     matchmaker: object | None = None,
     env: Env = CARTS,
+    pace: Literal["lockstep", "overlap"] = "lockstep",
     **changes: Any,
 ) -> Experiment:
     """Two policies that learn, of which the first begins again every few rounds of 20 env steps for each worker."""
@@ -75,6 +75,6 @@ def with_resets(
         env=env,
         policies={"main": main, "rival": rival},
         mapping=matchmaker or Resetting(),
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=20),
+        rollouts=Rollouts(num_workers=2, fragment_env_steps=20, pace=pace),
         **changes,
     )
