@@ -22,7 +22,7 @@ from marlflow.league.members import Members
 from marlflow.league.modes import LeagueView, pick
 from marlflow.league.payoffs import Payoffs, Profile
 from marlflow.league.sides import Sides
-from marlflow.league.solvers import SOLVERS, Strategies, rectified_rivals
+from marlflow.league.solvers import SOLVERS, Strategies, general_sum, rectified_rivals
 from marlflow.sampling.population import Reset
 
 Solver = Literal["nash", "uniform", "replicator", "prd", "alpharank", "rectified"]
@@ -156,7 +156,7 @@ class PSRO:
                 )
             return marginals(alpharank(returns))
         if self.solver in OF_TWO_ROLES:
-            _check_zero_sum(self.solver, returns, populations, payoffs)
+            _check_constant_sum(self.solver, returns, populations, payoffs)
         return SOLVERS[self.solver](returns)
 
     def _rivals_of_oracles(
@@ -204,21 +204,13 @@ def _check_known(returns: Array, populations: Sequence[Sequence[str]]) -> None:
         )
 
 
-def _check_zero_sum(solver: str, returns: Array, populations: Sequence[Sequence[str]], payoffs: Payoffs) -> None:
-    """Raise MarlflowError if the returns of two roles do not have a constant sum, within three standard errors."""
-    sums = returns[0] + returns[1]
-    errors = np.zeros_like(sums)
-    for index, profile in zip(np.ndindex(sums.shape), all_profiles(populations), strict=True):
-        # At most: the errors of the two may be correlated in any way.
-        errors[index] = payoffs.returns(profile)[1].sum()
-    beyond = np.abs(sums - np.median(sums)) - 3.0 * errors
-    if beyond.max() > 1e-6:
-        index = np.unravel_index(int(beyond.argmax()), sums.shape)
-        summed = [names[int(number)] for names, number in zip(populations, index, strict=True)]
-        raise MarlflowError(
-            f"the solver {solver!r} is for zero-sum games, but the mean returns of {' against '.join(summed)} sum to "
-            f"{sums[index]:.3g} and not to {np.median(sums):.3g}; use prd, replicator, uniform or alpharank"
-        )
+def _check_constant_sum(solver: str, returns: Array, populations: Sequence[Sequence[str]], payoffs: Payoffs) -> None:
+    errors = np.zeros_like(returns)
+    for index, profile in zip(np.ndindex(returns.shape[1:]), all_profiles(populations), strict=True):
+        errors[(slice(None), *index)] = payoffs.returns(profile)[1]
+    if (reason := general_sum(returns, errors)) is not None:
+        numbered = " and ".join(", ".join(names) for names in populations)
+        raise MarlflowError(f"the solver {solver!r} is for zero-sum games: {reason} (counted from 0, of {numbered})")
 
 
 @dataclass

@@ -307,7 +307,7 @@ def matchmaker_of(match_rules: MatchRules, snapshots: SnapshotRules = NEVER) -> 
 
 def train(matchmaker: LeagueMatchmaker, env_steps: int) -> None:
     matchup = {"player_0": "main", "player_1": "main@1"}
-    matchmaker.observe([EpisodeResult(0, 0, env_steps, WON, matchup=matchup)])
+    matchmaker.observe([EpisodeResult(0, matchmaker.games, env_steps, WON, matchup=matchup)])
 
 
 def test_a_league_plays_matches_every_so_many_env_steps() -> None:

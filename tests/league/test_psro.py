@@ -186,7 +186,7 @@ def test_an_oracle_begins_again_after_the_snapshot_that_ends_its_iteration(oracl
     assert not league.resets, "the initial policies have learned nothing"
     league.iterate()
     assert league.resets == ([] if to is None else [Reset("row", to), Reset("column", to)])
-    assert league.matchmaker.reset_policies == ([] if to is None else ["row", "column"])
+    assert league.matchmaker.reset_policies() == ([] if to is None else ["row", "column"])
     assert mode.reset_after_snapshot("row", RNG) is None
     assert not league.matchmaker.resets()
 
@@ -303,8 +303,9 @@ def test_nash_of_a_game_that_is_not_zero_sum_is_refused() -> None:
     mode.solve(members, filled(mode.populations(members), returns + 0.5))
     assert mode.meta, "a constant sum changes nothing"
     returns[:, 1, 0] = 2.0
-    with pytest.raises(MarlflowError, match="main@1 against random sum to 4") as caught:
+    with pytest.raises(MarlflowError, match="sum to 4 for members 1 and 0") as caught:
         PSRO().solve(members, filled(mode.populations(members), returns))
+    assert "counted from 0, of random, main@1 and random, main@1" in str(caught.value)
     assert "use prd, replicator" in str(caught.value)
 
 
