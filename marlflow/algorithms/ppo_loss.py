@@ -25,7 +25,10 @@ class Coefficients:
 
 
 class PPOLoss:
-    """PPO's loss: clipped surrogate (`clip_range`; clip_param in RLlib), value loss, entropy bonus (equation 9)."""
+    """PPO's loss (equation 9): clipped surrogate, value loss, entropy bonus.
+
+    `clip_range` is also known as clip_param and clip_coef.
+    """
 
     def __init__(self, coefficients: Coefficients) -> None:
         self.coefficients = coefficients

@@ -1,4 +1,4 @@
-"""Adapter for PettingZoo's AEC environments: one agent acts per step; dead steps are taken automatically.
+"""Adapter for PettingZoo's AEC environments: one agent acts per step; takes dead steps (`_was_dead_step`).
 
 Methods are called on the outermost wrapper; attributes such as `rewards` are read from the innermost one. Rewards are
 read step by step, so `_cumulative_rewards` is not used. Those of a dead agent that arrive before its dead step are

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.actor import Acted, EvaluationMode, Mode
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
 
@@ -45,11 +45,23 @@ class CategoricalActor(nn.Module):
         return log_prob_and_entropy(logits, action, mask)
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        uniform = generator.uniform() if mode != "greedy" else None
+        action, logp = sample(self._logits(obs), action_mask, uniform)
+        return Acted(action, logp, memory)
+
+    def probabilities(self, obs: Array, action_mask: Array | None, mode: EvaluationMode) -> Array:
+        logits = self._logits(obs).astype(np.float64)
+        masked = logits if action_mask is None else np.where(action_mask, logits, -np.inf)
+        highest = masked.max(1, keepdims=True)
+        # With equal logits the first action is the greedy one, as in `sample`.
+        weights = np.eye(masked.shape[1])[masked.argmax(1)] if mode == "greedy" else np.exp(masked - highest)
+        probabilities: Array = weights / weights.sum(1, keepdims=True)
+        return probabilities
+
+    def _logits(self, obs: Array) -> Array:
         with torch.inference_mode():
             inputs = as_tensor(obs, self.device)
-            logits = as_array(self(inputs) if self.layers is None else self.layers.run(as_rows(inputs))[-1])
-        action, logp = sample(logits, action_mask, generator.uniform() if mode != "greedy" else None)
-        return Acted(action, logp, memory)
+            return as_array(self(inputs) if self.layers is None else self.layers.run(as_rows(inputs))[-1])
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # No setting of this actor is scheduled.

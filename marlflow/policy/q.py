@@ -13,7 +13,7 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.actor import Acted, EvaluationMode, Mode
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.scripted import uniform_legal
 from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
@@ -60,13 +60,23 @@ class QActor(nn.Module):
         return q
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+        epsilon = self._epsilon(generator) if mode == "explore" else 0.0
+        action, logp = epsilon_greedy(self._values(obs), action_mask, epsilon, generator)
+        return Acted(action, logp, memory)
+
+    def probabilities(self, obs: Array, action_mask: Array | None, mode: EvaluationMode) -> Array:
+        q = self._values(obs)
+        masked = q if action_mask is None else np.where(action_mask, q, -np.inf)
+        greedy: Array = np.eye(q.shape[1])[masked.argmax(1)]
+        return greedy
+
+    def _values(self, obs: Array) -> Array:
         with torch.inference_mode():
             inputs = as_tensor(obs, self.device)
             q = as_array(self(inputs) if self.layers is None else self.layers.run(as_rows(inputs))[-1])
         if np.isnan(q.sum()):
             raise MarlflowError("cannot choose an action: the network's output is not a number")
-        action, logp = epsilon_greedy(q, action_mask, self._epsilon(generator) if mode == "explore" else 0.0, generator)
-        return Acted(action, logp, memory)
+        return q
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         self.epsilon = float(values.get("epsilon", self.epsilon))

@@ -16,10 +16,10 @@ from marlflow.learner.protocol import Learner
 
 @dataclass(frozen=True, slots=True)
 class DropStale:
-    """Enforces on-policy freshness: drops stale rows, those with a policy lag above `max_staleness` versions.
+    """Enforces on-policy freshness: drops stale rows, by policy version.
 
-    Whole segments are dropped, and their rows counted. Rows carried over from the previous fragment may be older
-    (docs/concepts.md).
+    Segments with a policy lag above `max_staleness` versions are dropped whole, and their rows counted. Rows carried
+    over from the previous fragment may be older (docs/concepts.md).
     """
 
     max_staleness: int
