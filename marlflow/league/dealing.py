@@ -154,7 +154,9 @@ class LeagueMatchmaker:
                 self._snapshot_at[policy] = agent_steps[policy]
                 self.ratings.inherit(snapshot.name, policy)
                 frozen[snapshot.name] = policy
-                self._decide_reset(snapshot)
+                # The initial parameters are no reason to begin again from them.
+                if not (is_first and self._rules.at_start):
+                    self._decide_reset(snapshot)
         self.epoch += bool(frozen)
         return PopulationChange(freeze=frozen)
 

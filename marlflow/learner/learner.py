@@ -143,11 +143,11 @@ class TorchLearner:
     def reset(self, start: TorchLearner) -> Mapping[str, Weights]:
         """Continue as `start`, a new learner of the same kind, and publish its parameters under the next version.
 
-        Parameters, target, optimizers, random numbers and counts of updates are those of `start`. Versions go on, so
-        that none means two sets of parameters, and so do scheduled values.
+        Parameters, target, optimizers, random numbers and counts of updates are those of `start`. The version
+        increases, so that none means two sets of parameters. Scheduled values stay.
         """
-        went_on = {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
-        self.load_state({**start.state(), **went_on})
+        continued = {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
+        self.load_state({**start.state(), **continued})
         return self.publish()
 
     def sync_target(self, tau: float = 1.0) -> None:

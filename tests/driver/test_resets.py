@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -226,6 +227,25 @@ def test_checkpoints_between_rounds_change_nothing(tmp_path: Path) -> None:
     train(with_resets(MAINS["dqn"], RIVAL, 600), one)
     train(with_resets(MAINS["dqn"], RIVAL, 600, checkpoint=often), other)
     assert_equal(kept(one), kept(other))
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_a_checkpoint_before_a_reset_leads_to_the_same_reset(name: str, tmp_path: Path) -> None:
+    often = CheckpointConfig(every_env_steps=40, keep=30)
+    experiment = with_resets(MAINS[name], RIVAL, 400, env=TURNS, checkpoint=often)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for run_dir in (whole, parts):
+        train(experiment, run_dir)
+    # The first reset is before the round that begins at 160 env steps.
+    for path in (parts / "checkpoints").iterdir():
+        if path.is_dir() and int("".join(filter(str.isdigit, path.name))) > 160:
+            shutil.rmtree(path)
+    assert newest(parts).env_steps == 160
+    assert kept(parts)["driver"]["resets"]["main"] == 0
+    resume(experiment, parts)
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert_equal(kept(whole), kept(parts))
+    assert kept(whole)["driver"]["resets"]["main"] == 2
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------

@@ -313,7 +313,8 @@ def call_restarting(handle: AnyHandle, call: Callable[[AnyHandle], None]) -> Non
     try:
         try:
             call(handle)
-        except ray.exceptions.RayActorError as error:
+        # ActorLost: a follower of the learner was lost, and the whole group is restarted.
+        except (ray.exceptions.RayActorError, ActorLost) as error:
             handle.place.host.restart_blocking(error)
             call(handle)
     except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
