@@ -25,6 +25,7 @@ from marlflow.config.placement import device_problems, placement_problems, place
 from marlflow.config.policy_assignment import PolicyAssignment, assign_policies
 from marlflow.config.policy_checks import policy_problems
 from marlflow.config.records import inspected_environment, maker, offline_records, record_problems, records_of
+from marlflow.config.resets import reset_problems
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
 from marlflow.env import EnvAdapter
 from marlflow.offline.dataset import Dataset
@@ -120,6 +121,7 @@ def _checked(
     pairings = pairings_of(experiment, env.seats, with_spaces, env.fitting, problems)
     spec = replace(_spec(experiment, env.players, learners, env.spaces, records), opponents=pairings.opponents)
     problems += [problem for learner in spec.learners.values() for problem in _window_problems(learner, spec)]
+    problems += reset_problems(experiment.mapping, spec, learners)
     if on_this_machine:
         problems += memory_problems(experiment, spec, env.fitting)
     # Creates actors, for which there may be no memory if that check failed.

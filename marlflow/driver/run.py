@@ -25,23 +25,27 @@ from marlflow.driver.faults import BudgetedWorkers, FaultBudget
 from marlflow.driver.frozen_policies import frozen_bytes, frozen_entries, frozen_file
 from marlflow.driver.graceful_shutdown import GracefulShutdown
 from marlflow.driver.league_metrics import league_metrics
+from marlflow.driver.matches import MatchingWorkers
 from marlflow.driver.never_updated import why_never_updated
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.driver.recording import DatasetProgress
 from marlflow.driver.relay import Relay
 from marlflow.driver.reporting import Reporting, metric
+from marlflow.driver.resets import LearnerResets
 from marlflow.driver.round_hooks import BetweenRounds, Requests
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor, Together
+from marlflow.league.matches import MatchingMatchmaker
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import Report
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import RunComponents, Runtime
 from marlflow.runtime.spec import learner_of_replay
 from marlflow.sampling.matchmaking import DealtWorkers
+from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import FrozenPolicy, Round
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.saved_state import ResumeReport
@@ -85,10 +89,11 @@ class Run:
         )
         self._time_limit = TimeLimit(checked.experiment.stop, self._clock, self._evaluator, runtime)
         self._scheduler = Scheduler(checked.spec, self._parts)
+        self._resets = LearnerResets(checked.spec, runtime, self._scheduler, self._notify)
         self.reporting = Reporting(checked.experiment, run_dir, console, self._faulted)
         self._create_hooks()
         plan = self._plan()
-        self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.checkpoint_if_due)
+        self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.before_round)
         self._clock.begin()
         if checkpoint is not None:
             self._resume_from(checkpoint)
@@ -100,6 +105,8 @@ class Run:
         workers = parts.workers
         if self._dealer is not None:
             workers = DealtWorkers(workers, self._dealer, self._spec.ticks)
+            if isinstance(self._dealer.matchmaker, MatchingMatchmaker):
+                workers = MatchingWorkers(workers, self._dealer.matchmaker, self.budget)
         return replace(parts, workers=BudgetedWorkers(workers, self.budget))
 
     def _create_hooks(self) -> None:
@@ -111,7 +118,9 @@ class Run:
             every_env_steps, self._metrics, self._checkpointer, self._save, self._faulted
         )
         self._requests = Requests(self._published, self._scheduler, self._dealer, self._metrics, self._time_limit)
-        self._hooks = BetweenRounds(self._stops, self._checkpoints, self._requests, self._console.notice)
+        self._hooks = BetweenRounds(
+            self._stops, self._checkpoints, self._requests, self._reset_learner, self._console.notice
+        )
 
     def _plan(self) -> Together:
         hooks = RoundHooks(self._hooks.next_request, lambda round: begun(self._round_made(round)))
@@ -168,6 +177,10 @@ class Run:
         self._report_if_due()
         return round
 
+    def _reset_learner(self, reset: Reset) -> None:
+        entries = {} if self._dealer is None else self._dealer.entries
+        self._resets.reset_learner(reset, entries, self._metrics.agent_steps_sampled, self._executor)
+
     def _reported(self, plan: str, item: Any) -> None:
         if not isinstance(item, Update):
             return
@@ -209,6 +222,8 @@ class Run:
             "flow": self._executor.state(queued.to_tree),
             "faults": self.budget.state(),
             "rounds": self._requests.rounds,
+            "resets": self._resets.state(),
+            "schedules": self._scheduler.state(),
             "due": [self._due_log, self._evaluator.due_env_steps],
             "handed_out": self._progress.state(),
             "ended": self._stops.state(),
@@ -232,6 +247,8 @@ class Run:
         self._executor.load_state(state["flow"], queued.from_tree)
         self.budget.load_state(state["faults"])
         self._requests.rounds = state["rounds"]
+        self._resets.load_state(state["resets"])
+        self._scheduler.load_state(state["schedules"])
         self._progress.load_state(state["handed_out"])
         self._due_log, self._evaluator.due_env_steps = state["due"]
         elapsed_s, training_s, self._evaluator.spent_s = state["times_s"]

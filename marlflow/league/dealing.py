@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum
 from typing import Any
 
 import numpy as np
 
+from marlflow.base.random import key
 from marlflow.base.serialization import Tree
 from marlflow.league.league import Teammates
-from marlflow.league.members import Members
-from marlflow.league.modes import LeagueMode, LeagueView, SnapshottingMode, pick
-from marlflow.league.payoffs import Game, Payoffs
+from marlflow.league.matches import MatchBatch, Matches, MatchRules, fewest_first, pairings
+from marlflow.league.members import Members, Snapshot
+from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, ResettingMode, SnapshottingMode, pick
+from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
 from marlflow.sampling.matchmaking import EpisodeId
-from marlflow.sampling.population import PopulationChange
-from marlflow.sampling.receipts import EpisodeResult
+from marlflow.sampling.population import PopulationChange, Reset
+from marlflow.sampling.receipts import EpisodeResult, Evaluated
+
+_MATCH_RULES = MatchRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class LeagueMatchmaker:
 
     The policy that has had the smallest part of its share is next, in the role that it has had least often. So policies
     have games in proportion to their shares (default 1), and each its roles equally often, both to within one game.
+
+    `matches` has the evaluation games, played by `match_rules`, or those that a mode with a meta-game wants.
     """
 
     def __init__(
@@ -57,13 +62,19 @@ class LeagueMatchmaker:
         rules: SnapshotRules,
         shares: Mapping[str, float] | None = None,
         teammates: Teammates = "self",
+        seed: int = 0,
+        match_rules: MatchRules = _MATCH_RULES,
     ) -> None:
         self.members = members
         self.payoffs = payoffs
         self.ratings = ratings
+        table = Payoffs(members.sides, payoffs.live, payoffs.decay, payoffs.prior_games)
+        self.matches = Matches(table, ratings, "greedy" if rules.acts == "greedy" else "sampled")
         self._mode = mode
         self._rules = rules
         self._teammates = teammates
+        self._match_rules = match_rules
+        self._seed = seed
         self._view = LeagueView(members, payoffs)
         self._shares = {policy: float((shares or {}).get(policy, 1.0)) for policy in members.incarnations}
         self._launches = launches(members, self._shares)
@@ -71,7 +82,9 @@ class LeagueMatchmaker:
         # By environment and episode: whose turn the episodes are that have no result yet.
         self._open: dict[int, dict[int, Launch]] = {}
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
+        self._resets: list[Reset] = []
         self._env_steps = 0
+        self._next_matches_at = match_rules.every_env_steps or 0
         self.games = 0
         self.epoch = 0
 
@@ -123,13 +136,9 @@ class LeagueMatchmaker:
 
     def observe(self, results: Sequence[EpisodeResult]) -> None:
         """Count training games, in order."""
-        roles = self.members.sides.roles
+        sides = self.members.sides
         for result in results:
-            # An agent that never had its turn has no return.
-            totals = [fsum(result.returns.get(agent, 0.0) for agent in role.agents) for role in roles]
-            returns = tuple(total / len(role.agents) for total, role in zip(totals, roles, strict=True))
-            game = Game(self.members.sides.profile(result.matchup), returns, result.env_steps)
-            self.payoffs.add(game)
+            self.payoffs.add(game_of(sides, sides.profile(result.matchup), result))
             of_env = self._open.get(result.env, {})
             # In the order of dealing; episodes before this one will have no result.
             while of_env and (first := next(iter(of_env))) <= result.episode:
@@ -140,24 +149,77 @@ class LeagueMatchmaker:
     def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
         """Take the snapshots that are due; frozen entries are never forgotten, so that old rivals stay available."""
         frozen = {}
+        since = {policy: agent_steps[policy] - self._snapshot_at[policy] for policy in self.members.incarnations}
+        due = self._mode.snapshots_due(self._view, since) if isinstance(self._mode, SnapshottingMode) else ()
         for policy in self.members.incarnations:
-            since = agent_steps[policy] - self._snapshot_at[policy]
             is_first = not any(one.policy == policy for one in self.members.snapshots.values())
-            is_due = self._rules.holds(policy, since, is_first, self._rivals(policy), self.payoffs)
-            if is_due or (
-                isinstance(self._mode, SnapshottingMode) and self._mode.snapshot_due(self._view, policy, since)
-            ):
+            is_due = self._rules.holds(policy, since[policy], is_first, self._rivals(policy), self.payoffs)
+            if is_due or policy in due:
                 snapshot = self.members.add(policy, published[policy], self._env_steps, agent_steps[policy])
                 self._snapshot_at[policy] = agent_steps[policy]
                 self.ratings.inherit(snapshot.name, policy)
                 frozen[snapshot.name] = policy
+                # The initial parameters are no reason to begin again from them.
+                if not (is_first and self._rules.at_start):
+                    self._decide_reset(snapshot)
         self.epoch += bool(frozen)
         return PopulationChange(freeze=frozen)
+
+    def _decide_reset(self, snapshot: Snapshot) -> None:
+        if isinstance(self._mode, ResettingMode):
+            # Counted randomness: the decision depends on the snapshot alone.
+            generator = np.random.default_rng(key(self._seed, *snapshot.name.encode()))
+            if (reset := self._mode.reset_after_snapshot(snapshot.policy, generator)) is not None:
+                self._resets.append(reset)
+
+    def reset_policies(self) -> list[str]:
+        """Return the live policies that the mode may reset."""
+        mode = self._mode
+        return [p for p in self.members.incarnations if isinstance(mode, ResettingMode) and mode.may_reset(p)]
+
+    def resets(self) -> Sequence[Reset]:
+        """Return the live policies that begin again; their outcomes so far and their ratings are set aside."""
+        resets, self._resets = self._resets, []
+        for reset in resets:
+            incarnation = self.members.incarnations[reset.policy]
+            self.payoffs.reset(reset.policy, incarnation)
+            self.matches.reset(reset.policy, incarnation)
+            self.members.incarnations[reset.policy] += 1
+        self.epoch += bool(resets)
+        return resets
 
     def _rivals(self, policy: str) -> list[str]:
         """Return the snapshots that `policy` can meet."""
         roles = self.members.rival_roles(policy)
         return list(dict.fromkeys(name for role in roles for name in self.members.past_in(role)))
+
+    def matches_due(self) -> MatchBatch | None:
+        """Return the matches to play now, between two rounds; None if there are none.
+
+        Ask until there are none: then missing games were asked for again, and a meta-game is solved.
+        """
+        if (batch := self.matches.due()) is not None:
+            return batch
+        if isinstance(self._mode, MetaGameMode):
+            wanted = self._mode.matches_wanted(self.members, self.matches)
+            if not wanted:
+                self._mode.solve(self.members, self.matches.payoffs)
+        else:
+            wanted = self._matches_by_rule()
+        self.matches.request(wanted)
+        return self.matches.due()
+
+    def _matches_by_rule(self) -> dict[Profile, int]:
+        rules = self._match_rules
+        if rules.every_env_steps is None or self._env_steps < self._next_matches_at:
+            return {}
+        self._next_matches_at = self._env_steps + rules.every_env_steps
+        groups = pairings(self.members, rules.pairs, rules.mirrored)
+        return fewest_first(groups, self.matches.payoffs, rules.games)
+
+    def observe_matches(self, evaluated: Evaluated) -> None:
+        """Count the results of the games that `matches_due` returned."""
+        self.matches.observe(evaluated)
 
     def state(self) -> Tree:
         """Return all that later games depend on."""
@@ -165,6 +227,9 @@ class LeagueMatchmaker:
             "members": self.members.state(),
             "payoffs": self.payoffs.state(),
             "ratings": self.ratings.state(),
+            "matches": self.matches.state(),
+            "next_matches_at": self._next_matches_at,
+            "mode": self._mode.state() if isinstance(self._mode, MetaGameMode) else None,
             "turns": [[launch.policy, launch.role, count] for launch, count in self._turns.items()],
             "open": np.array(
                 [
@@ -185,6 +250,10 @@ class LeagueMatchmaker:
         self.members.load_state(tree["members"])
         self.payoffs.load_state(tree["payoffs"])
         self.ratings.load_state(tree["ratings"])
+        self.matches.load_state(tree["matches"])
+        self._next_matches_at = tree["next_matches_at"]
+        if isinstance(self._mode, MetaGameMode) and tree["mode"] is not None:
+            self._mode.load_state(tree["mode"])
         turns = {Launch(policy, role): count for policy, role, count in tree["turns"]}
         self._turns = {launch: turns.get(launch, 0) for launch in self._launches}
         self._open = {}

@@ -13,6 +13,7 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.serialization import Tree
 from marlflow.league.sides import Sides
+from marlflow.sampling.receipts import EpisodeResult
 
 Profile = tuple[str, ...]
 """One member for each role, in the order of the roles."""
@@ -128,6 +129,14 @@ class Game:
     returns: tuple[float, ...]
     env_steps: int
     truncated: bool = False
+
+
+def game_of(sides: Sides, profile: Profile, result: EpisodeResult) -> Game:
+    """Return an episode as a game of `profile`; an agent that never appeared has return 0."""
+    returns = [
+        math.fsum(result.returns.get(agent, 0.0) for agent in role.agents) / len(role.agents) for role in sides.roles
+    ]
+    return Game(profile, tuple(returns), result.env_steps)
 
 
 class Payoffs:

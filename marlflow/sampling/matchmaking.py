@@ -19,10 +19,16 @@ from marlflow.base.items import Weights
 from marlflow.base.near import meant
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.sampling.matchmaker_failures import called
-from marlflow.sampling.population import Population, PopulationChange, PopulationMatchmaker
+from marlflow.sampling.population import (
+    Population,
+    PopulationChange,
+    PopulationMatchmaker,
+    Reset,
+    ResettingMatchmaker,
+)
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated, Receipt
 from marlflow.sampling.results import ResultLedger, ResultsMatchmaker
@@ -142,6 +148,15 @@ def change_of(
     return change
 
 
+def resets_of(matchmaker: ResettingMatchmaker, population: Population) -> Sequence[Reset]:
+    """Return the matchmaker's resets; raises MatchmakerFailed if they cannot be made."""
+    with called(matchmaker, "resets") as where:
+        may_reset, resets = matchmaker.reset_policies(), matchmaker.resets()
+    if problems := list(dict.fromkeys(population.reset_problems(resets, may_reset))):
+        raise MatchmakerFailed(where, "; ".join(problems))
+    return resets
+
+
 def _describe(episode: EpisodeId) -> str:
     named = {EVALUATION: "evaluation", TRIAL: "trial"}
     return f"{named.get(episode.env, f'env {episode.env}')}, episode {episode.episode}"
@@ -183,18 +198,23 @@ class Dealer:
         weights: Mapping[str, Weights],
         schedules: Mapping[str, Mapping[str, float]],
         agent_steps: Mapping[str, int],
-    ) -> None:
-        """Let the matchmaker freeze and forget entries, then redeal unbegun episodes; raises MatchmakerFailed."""
-        if not isinstance(self.matchmaker, PopulationMatchmaker):
-            return
+    ) -> Sequence[Reset]:
+        """Let the matchmaker freeze and forget entries; return the policies that it resets.
+
+        After a change, unbegun episodes are dealt again. Raises MatchmakerFailed.
+        """
         began_s = perf_counter()
-        versions = {name: published.version for name, published in weights.items()}
-        change = change_of(self.matchmaker, self._population, versions, agent_steps)
-        if change.freeze or change.forget:
+        matchmaker, change = self.matchmaker, PopulationChange()
+        if isinstance(matchmaker, PopulationMatchmaker):
+            versions = {name: published.version for name, published in weights.items()}
+            change = change_of(matchmaker, self._population, versions, agent_steps)
             self._population.apply(change, weights, schedules)
+        resets = resets_of(matchmaker, self._population) if isinstance(matchmaker, ResettingMatchmaker) else ()
+        if change.freeze or change.forget or resets:
             self._seats = AllowedSeats(self._agents, self._population.fits)
             self._dealt = [deque() for _ in self._dealt]
         self.deal_s += perf_counter() - began_s
+        return resets
 
     def with_matchups(self, request: Request, ticks: int) -> Request:
         """Add matchups for `ticks` env steps and changes of the table of weights to `request`."""
@@ -313,10 +333,10 @@ class DealtWorkers:
 
     async def evaluate(
         self,
-        episodes: range,
+        episodes: Sequence[int],
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         if matchups is None:

@@ -13,7 +13,7 @@ from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import MarlflowError
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Actor, RecurrentActor, WeightedActor
+from marlflow.policy.actor import Actor, EvaluationMode, Mode, RecurrentActor, WeightedActor
 from marlflow.sampling.recurrent_memory import Memory
 from marlflow.sampling.step_buffer import StepBuffer
 
@@ -29,9 +29,11 @@ class PolicySlots:
         lanes_of_worker: int,
         recorded: bool,
         state: gym_spaces.Box | None = None,
+        mode: Mode = "explore",
     ) -> None:
         self.policy = policy
         self.actor = actor
+        self.mode: Mode = mode
         self.spaces = spaces
         # Older than any published version.
         self.version = -1
@@ -61,9 +63,9 @@ class PolicySlots:
             columns |= Memory.columns(actor.memory_shape)
         self.buffer = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
 
-    def unrecorded(self, lanes: int) -> PolicySlots:
-        """Return slots with the same actor for `lanes` other lanes, without recording."""
-        return PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state)
+    def for_evaluation(self, lanes: int, mode: EvaluationMode) -> PolicySlots:
+        """Return slots with the same actor for `lanes` other lanes, without recording; a memory is zero."""
+        return PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state, mode)
 
     def set_pending(self, where: Array, deciding: Array, row_of: Array) -> None:
         """Set the pending lanes to `deciding[where]`; `row_of` [lanes] has each lane's row."""

@@ -42,6 +42,34 @@ class PopulationMatchmaker(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A decision that a policy begins again: `to` its `initial` parameters, `fresh` random ones, or a frozen entry's.
+
+    >>> Reset("exploiter", to="main@3")
+    Reset(policy='exploiter', to='main@3')
+    """
+
+    policy: str
+    to: str
+
+
+@runtime_checkable
+class ResettingMatchmaker(Protocol):
+    """A matchmaker that also lets policies begin again."""
+
+    def reset_policies(self) -> Collection[str]:
+        """Return the policies that it may ever reset, which are checked before the run."""
+        ...
+
+    def resets(self) -> Sequence[Reset]:
+        """Return what to reset before the next round.
+
+        Called before each round, after `change_population`, if any: a version frozen there is of before the reset.
+        """
+        ...
+
+
 class Population:
     """The frozen entries of a run; `fits` has the agents that each policy can play."""
 
@@ -108,6 +136,22 @@ class Population:
             if entry not in self._frozen:
                 known = meant(str(entry), self._frozen, "there are")
                 yield f"it forgot {entry!r}, and there is no such frozen entry{known}"
+
+    def reset_problems(self, resets: Any, may_reset: Collection[str]) -> Iterator[str]:
+        """Yield why `resets` cannot be made."""
+        if not isinstance(resets, Sequence) or not all(isinstance(reset, Reset) for reset in resets):
+            yield f"it gave {resets!r}, not a sequence of Reset"
+            return
+        names = [reset.policy for reset in resets]
+        for reset in resets:
+            if reset.policy not in may_reset:
+                known = meant(str(reset.policy), may_reset, "its reset_policies are")
+                yield f"it reset policy {reset.policy!r}, which is not among its reset_policies{known}"
+            elif names.count(reset.policy) > 1:
+                yield f"it reset policy {reset.policy!r} twice at once"
+            if reset.to not in ("initial", "fresh", *self._frozen):
+                known = meant(str(reset.to), ["initial", "fresh", *self._frozen], "there are")
+                yield f"it reset policy {reset.policy!r} to {reset.to!r}, and there is no such frozen entry{known}"
 
     def apply(
         self, change: PopulationChange, weights: Mapping[str, Weights], schedules: Mapping[str, Mapping[str, float]]

@@ -11,7 +11,7 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
-from marlflow.policy.actor import Actor
+from marlflow.policy.actor import Actor, EvaluationModes, mode_in
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import FrozenPolicy
 
@@ -29,6 +29,7 @@ class WeightsTable:
         """By number; changed in place, so it may be shared."""
         self._live = {slots.policy: slots for slots in live}
         self._numbers = {slots.policy: number for number, slots in enumerate(live)}
+        self._policy_of = {slots.policy: slots.policy for slots in live}
         self._make_actors, self._publishing_critics = make_actors, frozenset(publishing_critics)
 
     def __contains__(self, entry: object) -> bool:
@@ -63,6 +64,7 @@ class WeightsTable:
             slots = PolicySlots(entry, actor, policy.spaces, lanes, recorded=False)
             slots.load(frozen_policy.weights, frozen_policy.policy in self._publishing_critics)
             self._numbers[entry] = len(self.policy_slots)
+            self._policy_of[entry] = frozen_policy.policy
             self.policy_slots.append(slots)
 
     def remove(self, entries: Collection[str], entry_of: Array) -> None:
@@ -75,7 +77,12 @@ class WeightsTable:
         # In place, because the vector runner shares the list.
         self.policy_slots[:] = [self.policy_slots[number] for number in remaining]
         self._numbers = {slots.policy: number for number, slots in enumerate(self.policy_slots)}
+        self._policy_of = {entry: policy for entry, policy in self._policy_of.items() if entry in self._numbers}
 
-    def with_lanes(self, lanes: int) -> WeightsTable:
-        """Return the same entries and actors for `lanes` other lanes, without recording."""
-        return WeightsTable([slots.unrecorded(lanes) for slots in self.policy_slots], {}, ())
+    def for_evaluation(self, lanes: int, modes: EvaluationModes) -> WeightsTable:
+        """Return the same entries and actors for `lanes` other lanes, without recording, acting in `modes`."""
+        slots_of = [
+            slots.for_evaluation(lanes, mode_in(modes, slots.policy, self._policy_of[slots.policy]))
+            for slots in self.policy_slots
+        ]
+        return WeightsTable(slots_of, {}, ())

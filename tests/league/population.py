@@ -55,10 +55,11 @@ def matchmaker_of(
     rules: SnapshotRules = NEVER,
     shares: Mapping[str, float] | None = None,
     teammates: Teammates = "self",
+    seed: int = 0,
 ) -> LeagueMatchmaker:
     live = list(members.incarnations)
     payoffs, ratings = Payoffs(members.sides, live), Ratings(live)
-    return LeagueMatchmaker(members, mode or Fictitious(), payoffs, ratings, rules, shares, teammates)
+    return LeagueMatchmaker(members, mode or Fictitious(), payoffs, ratings, rules, shares, teammates, seed)
 
 
 def frequencies(draw: Callable[[np.random.Generator], object], times: int = 4000, seed: int = 7) -> Counter[object]:
