@@ -27,6 +27,7 @@ first steps:
   marlflow train experiment=cartpole_team_ppo_dqn          PPO and DQN side by side
   marlflow plan experiment=cartpole_team_ppo_dqn           how its data will flow
   marlflow train experiment=simple_tag_three_algorithms    PPO, SAC and DQN in one environment
+  marlflow train env=connect_four league=pfsp              self-play against past versions
 
 tab completion, for this shell (bash):
   eval "$(marlflow --shell-completion install=bash)"

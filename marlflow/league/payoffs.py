@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -201,12 +201,9 @@ class Payoffs:
         """Return the roles of `profile` in the order in which its cell has them."""
         if not self.symmetric:
             return list(range(len(profile)))
-        roles: list[int] = [0] * len(profile)
         in_order = sorted(self._roles_of, key=lambda of_side: [profile[role] for role in of_side])
-        for places, of_side in zip(self._roles_of, in_order, strict=True):
-            for place, role in zip(places, of_side, strict=True):
-                roles[place] = role
-        return roles
+        by_place = sorted(zip(chain(*self._roles_of), chain(*in_order), strict=True))
+        return [role for _, role in by_place]
 
     def _differ(self, profile: Profile, i: int, j: int) -> bool:
         members = [tuple(profile[role] for role in self._roles_of[side]) for side in (i, j)]

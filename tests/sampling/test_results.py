@@ -1,14 +1,18 @@
 """Results of training episodes: each is taken once, in one order, however they arrive."""
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marlflow.base.errors import MatchmakerFailed
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.sampling.matchmaking import AllowedSeats, Dealer, RandomSeats
 from marlflow.sampling.receipts import EpisodeResult, Receipt
-from marlflow.sampling.results import ResultLedger
+from marlflow.sampling.results import ResultLedger, ResultsMatchmaker
 
 NUM_ENVS = 4
 
@@ -82,3 +86,58 @@ def test_with_more_envs_the_new_ones_begin_with_their_first_episodes() -> None:
         other.load_state(ledger.state())
     assert wider.take([receipt(result(0, 0), result(1, 1), result(2, 0))]) == [result(1, 1), result(2, 0)]
     assert narrower.take([receipt(result(0, 0), result(0, 1))]) == [result(0, 1)]
+
+
+# -- the dealer -----------------------------------------------------------------------------------------------------
+
+AGENTS = ("left", "right")
+
+
+class Told(RandomSeats):
+    """Random seats; keeps what it is told, and fails if it is told that somebody lost."""
+
+    def __init__(self) -> None:
+        super().__init__(["main"])
+        self.told: list[list[EpisodeResult]] = []
+
+    def observe(self, results: Sequence[EpisodeResult]) -> None:
+        if any(min(one.returns.values(), default=0.0) < 0 for one in results):
+            raise ValueError("a sore loser")
+        self.told.append(list(results))
+
+
+def dealer_of(matchmaker: Told) -> Dealer:
+    return Dealer(matchmaker, AllowedSeats(AGENTS, {"main": AGENTS}), NUM_ENVS, seed=1)
+
+
+def test_a_matchmaker_is_told_what_ended_in_a_round_by_all_workers_at_once_and_only_then() -> None:
+    matchmaker = Told()
+    assert isinstance(matchmaker, ResultsMatchmaker)
+    dealer = dealer_of(matchmaker)
+    dealer.record_receipts([receipt(result(3, 0, 9), worker=1), receipt(result(0, 0, 9), result(1, 0, 4))])
+    dealer.record_receipts([receipt(), receipt(worker=1)])
+    other_matchmaker = Told()
+    other = dealer_of(other_matchmaker)
+    other.load_state(from_bytes(to_bytes(dealer.state())), {})
+    for one in (dealer, other):
+        one.record_receipts([receipt(result(0, 1, 2), result(3, 0, 3))])
+    assert matchmaker.told == [[result(1, 0, 4), result(0, 0, 9), result(3, 0, 9)], [result(0, 1, 2)]]
+    assert other_matchmaker.told == [[result(0, 1, 2)]]
+    assert (dealer.results.stale, other.results.stale) == (1, 1)
+    assert other.state() == {**dealer.state(), "score_s": other.score_s}
+
+
+def test_a_matchmaker_that_fails_at_a_result_is_named() -> None:
+    lost = EpisodeResult(0, 0, 5, {"left": -1.0})
+    with pytest.raises(MatchmakerFailed) as caught:
+        dealer_of(Told()).record_receipts([receipt(lost)])
+    assert caught.value.where == "matchmaker Told, observe"
+    assert caught.value.reason == "it raised ValueError: a sore loser"
+    first_line = caught.value.user_traceback.splitlines()[1]
+    assert __file__ in first_line
+
+
+def test_results_are_of_no_matter_to_other_matchmakers() -> None:
+    dealer = Dealer(RandomSeats(["main"]), AllowedSeats(AGENTS, {"main": AGENTS}), NUM_ENVS, seed=1)
+    dealer.record_receipts([receipt(result(0, 0), result(0, 2, 3))])
+    assert dealer.results.lost == 1
