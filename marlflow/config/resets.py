@@ -8,7 +8,7 @@ from marlflow.base.near import meant
 from marlflow.config.experiment import LearnerConfig, PolicyStop
 from marlflow.env.frames import raised
 from marlflow.runtime.spec import RunSpec
-from marlflow.sampling.matchmaking import matchmaker_name
+from marlflow.sampling.matchmaker_failures import matchmaker_name
 from marlflow.sampling.population import ResettingMatchmaker
 
 

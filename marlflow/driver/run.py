@@ -14,8 +14,8 @@ from marlflow.base.errors import CheckpointUnusable, MarlflowError
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import Tree, differences_of_shape
+from marlflow.config.dealers import dealer_of
 from marlflow.config.plans import RoundHooks, build_plan
-from marlflow.config.policy_assignment import dealer_of
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_notes import notes_of
 from marlflow.driver.checkpoint_timing import CheckpointTiming
@@ -24,6 +24,7 @@ from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.faults import BudgetedWorkers, FaultBudget
 from marlflow.driver.frozen_policies import frozen_bytes, frozen_entries, frozen_file
 from marlflow.driver.graceful_shutdown import GracefulShutdown
+from marlflow.driver.league_metrics import league_metrics
 from marlflow.driver.matches import MatchingWorkers
 from marlflow.driver.never_updated import why_never_updated
 from marlflow.driver.queued_items import QueuedItems
@@ -81,7 +82,7 @@ class Run:
         self._due_log = checked.experiment.log.every_env_steps
         self._clock = RunClock()
         self._checkpointer = Checkpointer(checked, run_dir, runtime, name)
-        self._dealer = dealer_of(checked.experiment, checked.seats)
+        self._dealer = dealer_of(checked)
         self._parts = self._start(relay)
         self._evaluator = Evaluator(
             checked, self._parts.workers, self._metrics, self.budget, self._published, self.report, self._notify
@@ -278,9 +279,12 @@ class Run:
     def _current_report(self) -> Report:
         stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._metrics.agent_steps_sampled)
-        return self._metrics.report(
+        report = self._metrics.report(
             self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
         )
+        if (league := league_metrics(self._dealer)) is not None:
+            report["league"] = league
+        return report
 
     def _report_if_due(self) -> None:
         if self._metrics.env_steps >= self._due_log:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
+from marlflow.league.league import Teammates
 from marlflow.league.matches import MatchBatch, Matches, MatchRules, fewest_first, pairings
 from marlflow.league.members import Members, Snapshot
 from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, ResettingMode, SnapshottingMode, pick
@@ -19,8 +20,6 @@ from marlflow.league.snapshots import SnapshotRules
 from marlflow.sampling.matchmaking import EpisodeId
 from marlflow.sampling.population import PopulationChange, Reset
 from marlflow.sampling.receipts import EpisodeResult, Evaluated
-
-Teammates = Literal["self", "past", "population"]
 
 _MATCH_RULES = MatchRules()
 
@@ -80,9 +79,9 @@ class LeagueMatchmaker:
         self._shares = {policy: float((shares or {}).get(policy, 1.0)) for policy in members.incarnations}
         self._launches = launches(members, self._shares)
         self._turns = dict.fromkeys(self._launches, 0)
+        # By environment and episode: whose turn the episodes are that have no result yet.
+        self._open: dict[int, dict[int, Launch]] = {}
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
-        # The last episode counted of each environment.
-        self._counted: dict[int, int] = {}
         self._resets: list[Reset] = []
         self._env_steps = 0
         self._next_matches_at = match_rules.every_env_steps or 0
@@ -109,6 +108,10 @@ class LeagueMatchmaker:
         if episode.env < 0:
             # Trial and evaluation episodes are no turns.
             return self._launches[int(generator.integers(len(self._launches)))]
+        of_env = self._open.setdefault(episode.env, {})
+        if episode.episode in of_env:
+            # It was dealt before, and has not begun: since then the population has changed.
+            self._turns[of_env[episode.episode]] -= 1
         turns: dict[str, int] = {}
         for launch, count in self._turns.items():
             turns[launch.policy] = turns.get(launch.policy, 0) + count
@@ -116,6 +119,7 @@ class LeagueMatchmaker:
         policy = min(turns, key=lambda name: (turns[name] + 0.5) / self._shares[name])
         turn = min((launch for launch in self._launches if launch.policy == policy), key=self._turns.__getitem__)
         self._turns[turn] += 1
+        of_env[episode.episode] = turn
         return turn
 
     def _teammate(self, launcher: str, role: int, generator: np.random.Generator) -> str:
@@ -131,13 +135,14 @@ class LeagueMatchmaker:
         return found if found is not None else pick(self.members.fixed_in(role), generator)
 
     def observe(self, results: Sequence[EpisodeResult]) -> None:
-        """Count a round's training games, each once, in an order that does not depend on which worker was faster."""
+        """Count training games, in order."""
         sides = self.members.sides
-        for result in sorted(results, key=lambda one: (one.tick, one.env, one.episode)):
-            if result.episode <= self._counted.get(result.env, -1):
-                continue
-            self._counted[result.env] = result.episode
+        for result in results:
             self.payoffs.add(game_of(sides, sides.profile(result.matchup), result))
+            of_env = self._open.get(result.env, {})
+            # In the order of dealing; episodes before this one will have no result.
+            while of_env and (first := next(iter(of_env))) <= result.episode:
+                del of_env[first]
             self.games += 1
             self._env_steps += result.env_steps
 
@@ -226,8 +231,15 @@ class LeagueMatchmaker:
             "next_matches_at": self._next_matches_at,
             "mode": self._mode.state() if isinstance(self._mode, MetaGameMode) else None,
             "turns": [[launch.policy, launch.role, count] for launch, count in self._turns.items()],
+            "open": np.array(
+                [
+                    [env, episode, self._launches.index(launch)]
+                    for env, of_env in self._open.items()
+                    for episode, launch in of_env.items()
+                ],
+                np.int64,
+            ).reshape(-1, 3),
             "snapshot_at": dict(self._snapshot_at),
-            "counted": [[env, episode] for env, episode in self._counted.items()],
             "games": self.games,
             "env_steps": self._env_steps,
             "epoch": self.epoch,
@@ -244,8 +256,12 @@ class LeagueMatchmaker:
             self._mode.load_state(tree["mode"])
         turns = {Launch(policy, role): count for policy, role, count in tree["turns"]}
         self._turns = {launch: turns.get(launch, 0) for launch in self._launches}
+        self._open = {}
+        for env, episode, index in tree["open"].tolist():
+            policy, role, _ = tree["turns"][index]
+            if (launch := Launch(policy, role)) in self._turns:
+                self._open.setdefault(env, {})[episode] = launch
         self._snapshot_at.update(tree["snapshot_at"])
-        self._counted = dict(tree["counted"])
         self._env_steps = tree["env_steps"]
         self.games = tree["games"]
         self.epoch = tree["epoch"]

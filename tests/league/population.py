@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from scipy.stats import chisquare
 
-from marlflow.league.dealing import LeagueMatchmaker, Teammates
+from marlflow.league.dealing import LeagueMatchmaker
+from marlflow.league.league import Teammates
 from marlflow.league.members import Members
 from marlflow.league.modes import Fictitious, LeagueMode, LeagueView
 from marlflow.league.payoffs import Game, Payoffs
