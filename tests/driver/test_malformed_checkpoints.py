@@ -70,7 +70,7 @@ def test_a_manifest_with_any_value_of_another_shape_is_passed_over_or_refused(
                 refused += 1
             else:
                 # Only what is for people, or of no consequence for a resume, may be anything.
-                free = ("/marlflow", "/figure", "/order", "/notes/reports", "/notes/run", "/notes/rec")
+                free = ("/marlflow", "/metric", "/order", "/notes/reports", "/notes/run", "/notes/rec")
                 same = where.startswith(free)
                 # Which files a run needs is known where it takes them up.
                 assert same or checkpoint.env_steps == 160 or (where.startswith("/files/") and "miss" in where), where
