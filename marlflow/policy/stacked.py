@@ -52,7 +52,7 @@ class RowGroups:
     def of(slot_of_row: Array) -> RowGroups:
         """Group rows by their slots, int64 [N], which are adjacent where equal."""
         firsts = np.flatnonzero(np.diff(slot_of_row, prepend=-1))
-        stops = np.append(firsts[1:], len(slot_of_row))
+        stops = np.append(firsts, len(slot_of_row))[1:]
         counts, slots = stops - firsts, slot_of_row[firsts]
         group_of_row = np.repeat(np.arange(len(firsts)), counts)
         place = np.arange(len(slot_of_row)) - firsts[group_of_row]
@@ -313,7 +313,7 @@ class _Outputs(nn.Module):
 def _aligned_stack(capacity: int, parameter: Tensor) -> Tensor:
     """Return zeros [capacity, *shape], each entry aligned as its own tensor would be: products are rounded alike."""
     size = -(-parameter.numel() // ALIGNED) * ALIGNED
-    return torch.zeros(capacity, size)[:, : parameter.numel()].unflatten(1, parameter.shape)
+    return torch.zeros(capacity, size)[:, : parameter.numel()].view(capacity, *parameter.shape)
 
 
 def _read_only(flat: Array) -> Tensor:
