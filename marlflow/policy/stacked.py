@@ -1,6 +1,6 @@
 """Acting for many members of one network: one choice of actions, and few network calls, for rows of all of them.
 
-Members have the same layout of parameters, in numbered slots. The rows of each member lie together, as a group.
+ActingMembers have the same layout of parameters, in numbered slots. The rows of each member lie together, as a group.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class RowGroups:
         return torch.from_numpy(padded.numpy()[self.group_of_row, self.place])
 
 
-class Members(Protocol):
-    """Members of one network in numbered slots, with room for any number."""
+class ActingMembers(Protocol):
+    """ActingMembers of one network in numbered slots, with room for any number."""
 
     def load(self, slot: int, flat: Any, scheduled: Mapping[str, float]) -> None:
         """Put a member with these weights and scheduled values into a slot; raises WeightsMismatch."""
@@ -89,7 +89,7 @@ class Members(Protocol):
         ...
 
 
-def members_of(make: Callable[[], Actor], like: Actor) -> Members:
+def members_of(make: Callable[[], Actor], like: Actor) -> ActingMembers:
     """Return room for members whose actors `make` makes; `like` is one.
 
     All members of one such room have scheduled values of the same names.
@@ -102,7 +102,7 @@ def members_of(make: Callable[[], Actor], like: Actor) -> Members:
 
 
 class SeparateMembers:
-    """Members with an actor each, called one after the other."""
+    """ActingMembers with an actor each, called one after the other."""
 
     def __init__(self, make: Callable[[], Actor]) -> None:
         self._make = make
@@ -132,7 +132,7 @@ class SeparateMembers:
 
 
 class StackedMembers:
-    """Members of a NetworkActor, or of one with warm-up; `actor` becomes the stack's own."""
+    """ActingMembers of a NetworkActor, or of one with warm-up; `actor` becomes the stack's own."""
 
     def __init__(self, actor: Actor) -> None:
         network = actor.inner if isinstance(actor, WarmupActor) else actor

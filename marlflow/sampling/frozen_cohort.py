@@ -9,12 +9,12 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Actor, Mode, WeightedActor
-from marlflow.policy.stacked import Members, RowGroups, members_of
+from marlflow.policy.stacked import ActingMembers, RowGroups, members_of
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import FrozenPolicy
 
 CACHED_MEMBERS = 64
-"""Members without a lane that keep their slot; beyond, the least recently seated ones give it up."""
+"""ActingMembers without a lane that keep their slot; beyond, the least recently seated ones give it up."""
 
 
 class CohortMembers:
@@ -24,7 +24,7 @@ class CohortMembers:
     """
 
     def __init__(self, make: Callable[[], Actor], like: Actor, with_critic: bool) -> None:
-        self.actors: Members = members_of(make, like)
+        self.actors: ActingMembers = members_of(make, like)
         # A worker never evaluates the critic, so its part is cut off.
         self._actor_size = len(like.flat()) if with_critic and isinstance(like, WeightedActor) else None
         self._entries: dict[str, FrozenPolicy] = {}
