@@ -22,7 +22,7 @@ import marlflow as mf
 from marlflow.algorithms.algorithm import Member
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.spaces import Spaces
-from marlflow.flow.operators import stage_call
+from marlflow.flow.protocols import stage_call
 from marlflow.learner.compute import ON_CPU
 from marlflow.stages import Learn, NStep, SyncTarget
 

@@ -18,7 +18,7 @@ from marlflow.config.experiment import Experiment
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import CheckedExperiment
 from marlflow.flow import Executor
-from marlflow.flow.operators import stage_call
+from marlflow.flow.protocols import stage_call
 from marlflow.runtime.protocol import RunComponents
 from marlflow.sampling.protocol import Request, Round
 from marlflow.stages import (

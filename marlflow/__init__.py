@@ -280,7 +280,7 @@ def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] |
 
 
 def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None = None) -> str:
-    """Who would get which CPU, GPU and machine, as `marlflow plan` prints it; otherwise as `plan`.
+    """Return the CPU, GPU and machine of each process, as `marlflow plan` prints it; otherwise as `plan`.
 
     On several machines this is one way to fill them: Ray decides when the run starts.
     """

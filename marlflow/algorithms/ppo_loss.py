@@ -25,7 +25,10 @@ class Coefficients:
 
 
 class PPOLoss:
-    """Clipped surrogate, value loss and entropy bonus (equation 9)."""
+    """PPO's loss (equation 9): clipped surrogate, value loss, entropy bonus.
+
+    `clip_range` is also known as clip_param and clip_coef.
+    """
 
     def __init__(self, coefficients: Coefficients) -> None:
         self.coefficients = coefficients

@@ -1,4 +1,4 @@
-"""Batches of experience: columns over rows, and segments.
+"""Batches of experience (RLlib's SampleBatch): columns over rows, and segments.
 
 A row is one decision of one agent; a segment is one agent's consecutive rows in one episode under one policy. A row's
 next observation is the segment's next row or its bootstrap, so no observation is stored twice.

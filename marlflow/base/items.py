@@ -1,4 +1,4 @@
-"""Items that travel between stages besides batches: weights, fragments, gradients and reports."""
+"""Items that travel between stages: references to rows, weights, fragments, gradients and reports."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Batches, or references to them, with their number of rows.
+    """Batches, or references to them in Ray's object store (ObjectRef), with their number of rows.
 
-    The driver passes them on unopened; the next stage's place opens them.
+    The driver never opens these rows: it passes the references on, and the next stage's place opens them.
     """
 
     rows: int

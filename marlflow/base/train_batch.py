@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,7 +38,7 @@ class TrainBatch(ABC):
 
     def columns_for_losses(self) -> dict[str, Column]:
         """Return the columns that losses use, [count, ...] each, without float64 and bookkeeping columns."""
-        return for_losses({field.name: getattr(self, field.name) for field in fields(self)})  # type: ignore[arg-type]
+        return for_losses({name: getattr(self, name) for name in _column_names(type(self))})
 
     def mean_version(self) -> float:
         """Return the mean version of the acting weights; NaN without rows or versions."""
@@ -60,6 +61,11 @@ class TrainBatch(ABC):
     def from_tree(cls, tree: Mapping[str, Any]) -> TrainBatch:
         """Restore a batch from `to_tree`; raises TypeError for other fields."""
         return cls(**tree)
+
+
+@cache
+def _column_names(batch_class: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(batch_class))
 
 
 def for_losses(columns: Mapping[str, Column | None]) -> dict[str, Column]:

@@ -1,4 +1,4 @@
-"""`marlflow check-env`: run an environment and report what learners would get from it."""
+"""The command `marlflow check-env`: its options, and printing its report."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class RoundHooks:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class ReportMetrics:
     """Count a round's steps and faults; evaluate and report when due."""
 
     hooks: RoundHooks = field(repr=False)
@@ -49,7 +49,7 @@ def build_plan(experiment: Experiment, spec: RunSpec, parts: RunComponents, hook
     for name, learner in spec.learners.items():
         builders[name] = partial(learner_plan, spec=learner, parts=parts)
     kind = CollectNext if experiment.rollouts.pace == "asynchronous" else Collect
-    collected = source(kind(parts.workers, hooks.next_request)).then(Count(hooks))
+    collected = source(kind(parts.workers, hooks.next_request)).then(ReportMetrics(hooks))
     return together(
         collected,
         by=divided_among(spec.learners.values()),

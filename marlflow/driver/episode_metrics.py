@@ -1,4 +1,7 @@
-"""Episode metrics of training and evaluation: returns, team returns, lengths."""
+"""Episode metrics of training and evaluation: returns, team returns, lengths.
+
+`return_mean` is what RLlib calls episode_return_mean, and SB3 ep_rew_mean.
+"""
 
 from __future__ import annotations
 

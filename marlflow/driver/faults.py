@@ -1,6 +1,7 @@
 """Fault tolerance: faults that do not end a run by themselves are counted, up to a budget per kind.
 
-Beyond its budget the run ends in order: after the round and a checkpoint, the error is raised.
+Beyond its budget the run ends in order: after the round and a checkpoint, the error is raised. Lost processes are
+restarted by the runtime: see `runtime.ray.remote_worker` and `runtime.ray.handles`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Adapter for PettingZoo's AEC environments: one agent acts per step; dead steps are taken automatically.
+"""Adapter for PettingZoo's AEC environments: one agent acts per step; takes dead steps (`_was_dead_step`).
 
-Methods are called on the outermost wrapper; attributes such as `rewards` are read from the innermost one. A dead
-agent's rewards count until its dead step.
+Methods are called on the outermost wrapper; attributes such as `rewards` are read from the innermost one. Rewards are
+read step by step, so `_cumulative_rewards` is not used. Those of a dead agent that arrive before its dead step are
+`late_rewards`: in its return, and in no row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opens an environment of either PettingZoo API."""
+"""Choose the adapter of a PettingZoo environment: AECAdapter or ParallelAdapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Adapter for PettingZoo's Parallel environments: all living agents act at every env step."""
+"""Adapter for PettingZoo's Parallel environments: all living agents act at every env step.
+
+A reward of a dead agent is in no row (see `sampling.segment_builder`).
+"""
 
 from __future__ import annotations
 

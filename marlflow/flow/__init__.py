@@ -3,7 +3,9 @@
 from marlflow.flow.executor import Executor
 from marlflow.flow.flow import Flow, merge, source
 from marlflow.flow.meters import Hook, StageId
-from marlflow.flow.operators import (
+from marlflow.flow.pace import AgentSteps, AtMost, Freely, InTurn, Pace
+from marlflow.flow.plan import AnyPlan, Feed, Plan, Rounds, Together, together
+from marlflow.flow.protocols import (
     EndOfFlow,
     GatherOperator,
     Located,
@@ -13,8 +15,6 @@ from marlflow.flow.operators import (
     StageCall,
     StageTimes,
 )
-from marlflow.flow.pace import AgentSteps, AtMost, Freely, InTurn, Pace
-from marlflow.flow.plan import AnyPlan, Feed, Plan, Rounds, Together, together
 from marlflow.flow.rotation import Rotation
 from marlflow.flow.traits import Traits
 

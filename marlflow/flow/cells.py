@@ -12,8 +12,8 @@ from typing import Any
 
 from marlflow.flow.flow import Full, Kind
 from marlflow.flow.meters import Clock, Meter, StageId, rows_of
-from marlflow.flow.operators import StageCall
 from marlflow.flow.pace import UNLIMITED, PaceLedger
+from marlflow.flow.protocols import StageCall
 
 
 class Edge:

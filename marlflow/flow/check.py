@@ -9,9 +9,9 @@ from typing import Any
 from marlflow.flow.check_pace import pace_problems, paces_of, regions
 from marlflow.flow.flow import Flow, Kind
 from marlflow.flow.item_types import bridge, fits, type_name
-from marlflow.flow.operators import Located, call_problem
 from marlflow.flow.pace import InTurn
 from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, consumers, owners, plans_of, producers
+from marlflow.flow.protocols import Located, call_problem
 
 
 def problems(plan: AnyPlan) -> list[str]:

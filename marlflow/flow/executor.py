@@ -16,8 +16,8 @@ from marlflow.flow.firing import Firing, condition
 from marlflow.flow.flow import Kind
 from marlflow.flow.metering import stage_metrics
 from marlflow.flow.meters import Condition, Hook
-from marlflow.flow.operators import BeginsAhead
 from marlflow.flow.plan import AnyPlan, Together
+from marlflow.flow.protocols import BeginsAhead
 from marlflow.flow.round_pause import RoundPause
 from marlflow.flow.state import ConvertItem, load_network_state, network_state
 

@@ -13,7 +13,7 @@ from marlflow.base.errors import MarlflowError, StageFailed
 from marlflow.flow.cells import Cell
 from marlflow.flow.flow import Kind
 from marlflow.flow.meters import Condition, Hook, StageId, rows_of
-from marlflow.flow.operators import EndOfFlow, GivesRest, OperatorRaised, Outcome, StageTimes
+from marlflow.flow.protocols import EndOfFlow, GivesRest, OperatorRaised, Outcome, StageTimes
 
 _ENDS_OF_FLOW = (EndOfFlow, StopIteration, StopAsyncIteration)
 

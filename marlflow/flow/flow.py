@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from marlflow.flow.operators import GatherOperator, Located, Place, StageCall, describe, name_of, stage_call
 from marlflow.flow.pace import Pace
+from marlflow.flow.protocols import GatherOperator, Located, Place, StageCall, describe, name_of, stage_call
 from marlflow.flow.traits import NO_TRAITS, Traits, traits_of
 
 T = TypeVar("T")

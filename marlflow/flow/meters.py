@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol
 
-from marlflow.flow.operators import StageTimes
+from marlflow.flow.protocols import StageTimes
 
 
 class Condition(IntEnum):

@@ -12,9 +12,9 @@ from marlflow.flow.cells import Cell
 from marlflow.flow.compile import compile_plan
 from marlflow.flow.firing import Firing, stage_failure
 from marlflow.flow.flow import Flow, Kind
-from marlflow.flow.operators import StageCall
 from marlflow.flow.pace import UNLIMITED
 from marlflow.flow.plan import Plan
+from marlflow.flow.protocols import StageCall
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from marlflow.flow.flow import Flow, Kind
-from marlflow.flow.operators import Located, StageCall
 from marlflow.flow.plan import Plan, producers
+from marlflow.flow.protocols import Located, StageCall
 from marlflow.flow.traits import Traits
 
 Where: TypeAlias = Literal["learner", "worker", "driver"]

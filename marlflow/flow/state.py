@@ -10,7 +10,7 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.flow.cells import Cell, Edge
 from marlflow.flow.compile import Network
 from marlflow.flow.flow import Kind
-from marlflow.flow.operators import HoldsItems
+from marlflow.flow.protocols import HoldsItems
 from marlflow.flow.rotation import Rotation
 
 ConvertItem = Callable[[Any], Any]

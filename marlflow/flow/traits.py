@@ -33,7 +33,7 @@ class Traits:
     publishes: bool = False
     """Publishes its learner's weights under a new version."""
     max_staleness: int | None = None
-    """The most versions by which rows that pass may be old; None: not checked."""
+    """The oldest rows that pass, in versions, as DropStale sets it for on-policy learners; None: not checked."""
     movable: Movable | None = None
     """Whether `placement.stages` may run it away from its learner or replay, using only values and a version: on any
     "fragments" of the segments with the same result, or on whole "batches" only.

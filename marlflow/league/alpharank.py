@@ -13,7 +13,8 @@ from scipy.sparse.linalg import spsolve
 from marlflow.base.batch import Array
 
 MOST_PROFILES = 20_000
-PERTURBATION = 1e-7
+# Small beside the rate of any move that should count, and large beside rounding errors.
+PERTURBATION = 1e-10
 
 
 def alpharank(payoffs: Array, alpha: float | None = None, population: int = 50) -> Array:

@@ -1,7 +1,8 @@
 """AlphaStar's league: main policies, and exploiters that find their weaknesses and begin again.
 
-Vinyals et al., "Grandmaster level in StarCraft II using multi-agent reinforcement learning", 2019, Nature 575, Methods
-("Multi-agent learning") and the pseudocode in its supplement, which differ in places; the comments say where.
+Vinyals et al., "Grandmaster level in StarCraft II using multi-agent reinforcement learning", 2019, Nature 575, Methods.
+The branches are those of the pseudocode in its supplement. Where the text is reported to differ, the text's numbers are
+the defaults, and comments have the pseudocode's, which also takes no snapshot of an exploiter within a phase.
 """
 
 from __future__ import annotations
@@ -93,10 +94,10 @@ class AlphaStar:
         """Return snapshots of main exploiters if one often wins, else forgotten snapshots of `main`; else nobody."""
         members = view.members
         exploiters = [one for one in members.past_in(role) if self.role_of(members.policy_of(one)) == "main_exploiter"]
-        if exploiters and _chances(view, launcher, exploiters).min() < self.exploited:
+        if exploiters and view.chances(launcher, exploiters).min() < self.exploited:
             return exploiters
         past = _past_of(view, main, role)
-        chances = _chances(view, launcher, past)
+        chances = view.chances(launcher, past)
         kept = without_monotonic_suffix(chances)
         return past[:kept] if kept and chances[:kept].min() < self.strong else []
 
@@ -152,11 +153,7 @@ def _past_of(view: LeagueView, policy: str, role: int) -> list[str]:
     return [one for one in view.members.past_in(role) if view.members.policy_of(one) == policy]
 
 
-def _chances(view: LeagueView, launcher: str, rivals: Sequence[str]) -> Array:
-    return np.array([view.payoffs.win_probability(launcher, rival) for rival in rivals])
-
-
 def _prioritized(
     view: LeagueView, launcher: str, rivals: Sequence[str], weighting: Weighting, generator: np.random.Generator
 ) -> str:
-    return pick(rivals, generator, pfsp_weights(_chances(view, launcher, rivals), weighting))
+    return pick(rivals, generator, pfsp_weights(view.chances(launcher, rivals), weighting))

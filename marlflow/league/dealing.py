@@ -59,15 +59,22 @@ class LeagueMatchmaker:
         shares: Mapping[str, float] | None = None,
         teammates: Teammates = "self",
     ) -> None:
-        self.members, self.payoffs, self.ratings = members, payoffs, ratings
-        self._mode, self._rules, self._teammates = mode, rules, teammates
+        self.members = members
+        self.payoffs = payoffs
+        self.ratings = ratings
+        self._mode = mode
+        self._rules = rules
+        self._teammates = teammates
         self._view = LeagueView(members, payoffs)
         self._shares = {policy: float((shares or {}).get(policy, 1.0)) for policy in members.incarnations}
         self._launches = launches(members, self._shares)
         self._turns = dict.fromkeys(self._launches, 0)
-        self._env_steps = 0
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
-        self.games = self.epoch = 0
+        # The last episode counted of each environment.
+        self._counted: dict[int, int] = {}
+        self._env_steps = 0
+        self.games = 0
+        self.epoch = 0
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
         """Return the member of each agent."""
@@ -111,9 +118,12 @@ class LeagueMatchmaker:
         return found if found is not None else pick(self.members.fixed_in(role), generator)
 
     def observe(self, results: Sequence[EpisodeResult]) -> None:
-        """Count training games, in order."""
+        """Count a round's training games, each once, in an order that does not depend on which worker was faster."""
         roles = self.members.sides.roles
-        for result in results:
+        for result in sorted(results, key=lambda one: (one.tick, one.env, one.episode)):
+            if result.episode <= self._counted.get(result.env, -1):
+                continue
+            self._counted[result.env] = result.episode
             returns = tuple(fsum(result.returns[agent] for agent in role.agents) / len(role.agents) for role in roles)
             game = Game(self.members.sides.profile(result.matchup), returns, result.env_steps)
             self.payoffs.add(game)
@@ -150,6 +160,7 @@ class LeagueMatchmaker:
             "ratings": self.ratings.state(),
             "turns": [[launch.policy, launch.role, count] for launch, count in self._turns.items()],
             "snapshot_at": dict(self._snapshot_at),
+            "counted": [[env, episode] for env, episode in self._counted.items()],
             "games": self.games,
             "env_steps": self._env_steps,
             "epoch": self.epoch,
@@ -163,4 +174,7 @@ class LeagueMatchmaker:
         turns = {Launch(policy, role): count for policy, role, count in tree["turns"]}
         self._turns = {launch: turns.get(launch, 0) for launch in self._launches}
         self._snapshot_at.update(tree["snapshot_at"])
-        self.games, self._env_steps, self.epoch = tree["games"], tree["env_steps"], tree["epoch"]
+        self._counted = dict(tree["counted"])
+        self._env_steps = tree["env_steps"]
+        self.games = tree["games"]
+        self.epoch = tree["epoch"]

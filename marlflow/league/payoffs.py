@@ -144,15 +144,21 @@ class Payoffs:
     """
 
     def __init__(self, sides: Sides, live: Collection[str] = (), decay: float = 0.99, prior_games: float = 4.0) -> None:
-        self.sides, self.live, self.decay, self.prior_games = sides, set(live), decay, prior_games
+        self.sides = sides
+        self.live = set(live)
+        self.decay = decay
+        self.prior_games = prior_games
         self.cells: dict[Profile, ProfileCell] = {}
         self.pairs: dict[tuple[int, str, int, str], PairCell] = {}
         self.past: dict[str, dict[Profile, ProfileCell]] = {}
+        self.changes = 0
+        """Counts changes of the tables, so that what follows from them need not be computed again; not saved."""
         self._roles_of = [sides.of_side(side) for side in range(len(sides.names))]
         self._by_pair: dict[tuple[str, str], list[PairCell]] = {}
 
     def add(self, game: Game) -> None:
         """Count a game. A member against itself has returns and no outcomes."""
+        self.changes += 1
         profile = game.profile
         decay = self.decay if any(member in self.live for member in profile) else 1.0
         cell = self.cells.get(profile)
@@ -240,6 +246,7 @@ class Payoffs:
 
         With three roles or more, pairs of other members keep what they did in its games.
         """
+        self.changes += 1
         moved = {profile: cell for profile, cell in self.cells.items() if member in profile}
         self.past[f"{member}:{incarnation}"] = moved
         for profile in moved:
@@ -257,10 +264,12 @@ class Payoffs:
 
     def load_state(self, tree: Any) -> None:
         """Restore what `state` returned."""
+        self.changes += 1
         count = len(self.sides.names)
         self.cells = _cells_from_tree(tree["cells"], count)
         self.past = {name: _cells_from_tree(cells, count) for name, cells in tree["past"].items()}
-        self.pairs, self._by_pair = {}, {}
+        self.pairs = {}
+        self._by_pair = {}
         for (role, member, other_role, other), pair in _pairs_from_tree(tree["pairs"]).items():
             made = self._pair(role, member, other_role, other)
             made.outcomes, made.returns, made.games = pair.outcomes, pair.returns, pair.games

@@ -36,7 +36,8 @@ class Ratings:
     """
 
     def __init__(self, live: Sequence[str] = (), beta: float = MU / 6, tau: float = MU / 300) -> None:
-        self.live, self.tau = set(live), tau
+        self.live = set(live)
+        self.tau = tau
         self._model = PlackettLuce(mu=MU, sigma=SIGMA, beta=beta, tau=0.0)
         self._ratings: dict[str, Rating] = {}
 

@@ -15,6 +15,7 @@ from scipy.optimize import linprog
 from marlflow.base.batch import Array
 
 Strategies = list[Array]
+ROUNDING = 1e-9
 
 
 def uniform(payoffs: Array) -> Strategies:
@@ -26,10 +27,29 @@ def nash(payoffs: Array) -> Strategies:
     """Return a Nash equilibrium of a zero-sum game of two roles by linear programming (scipy's HiGHS).
 
     Equilibria need not be unique: this is the vertex that the solver ends at. The game is (A - B) / 2, so that a
-    constant sum, or noise in the estimates, does not matter.
+    constant sum, or noise in the estimates, does not matter. Raises ValueError unless there are two roles; see
+    `general_sum` for whether the game is another than it takes it for.
     """
+    if len(payoffs) != 2:
+        raise ValueError(f"nash solves games of two roles, not of {len(payoffs)}; use prd, replicator or uniform")
     game = (payoffs[0] - payoffs[1]) / 2
     return [_maximin(game), _maximin(-game.T)]
+
+
+def general_sum(payoffs: Array, errors: Array) -> str | None:
+    """Return why a game of two roles has no constant sum, or None if it may have one, given standard errors.
+
+    `errors` has the shape of `payoffs`. The sum may differ from its mean by three standard errors.
+    """
+    total = payoffs[0] + payoffs[1]
+    excess = np.abs(total - total.mean()) - 3.0 * np.hypot(errors[0], errors[1])
+    row, column = np.unravel_index(np.argmax(excess), excess.shape)
+    if excess[row, column] <= ROUNDING:
+        return None
+    return (
+        f"the returns of both roles sum to {total[row, column]:.3g} for members {row} and {column}, and to "
+        f"{total.mean():.3g} on average, so that this is no game of constant sum; use prd, replicator or uniform"
+    )
 
 
 def _maximin(game: Array) -> Array:

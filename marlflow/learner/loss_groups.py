@@ -1,6 +1,7 @@
-"""Loss groups: parts of a module with separate losses and optimizers, stepped one after the other on each minibatch.
+"""Loss groups: parts of a module with losses, optimizers and learning rates of their own.
 
-Used for an actor, its critics and a temperature. Each group's loss sees the groups before it already updated.
+Used for an actor, its critics and a temperature. They are stepped one after the other on each minibatch: each group's
+loss sees the groups before it already updated.
 """
 
 from __future__ import annotations

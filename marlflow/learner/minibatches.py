@@ -62,6 +62,8 @@ class EqualDivision:
         return [share_sizes(minibatch, self.world_size) for minibatch in share_sizes(self.count, self.num_minibatches)]
 
     def fractions(self) -> list[float]:
+        if self.world_size == 1:
+            return [1.0] * self.num_minibatches
         return [minibatch[self.rank] / max(1, sum(minibatch)) for minibatch in self.sizes()]
 
 

@@ -1,4 +1,4 @@
-"""A learner's parameters: module, target network, optimizers, and published versions."""
+"""A learner's parameters: module, target network, optimizers, and the weights that it publishes (get_weights)."""
 
 from __future__ import annotations
 

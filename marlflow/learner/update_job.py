@@ -111,8 +111,10 @@ class StepLog:
         on_device = [scalar for scalar in self._scalars if isinstance(scalar, Tensor)]
         fetched = iter(torch.stack(on_device).tolist() if on_device else ())
         scalars = iter([next(fetched) if isinstance(scalar, Tensor) else scalar for scalar in self._scalars])
-        steps = [{name: next(scalars) for name in (*names, "grad_norm")} for names in self._names]
         names = self.names
+        if len(set(self._names)) == 1:
+            return [[next(scalars) for _ in names] for _ in self._names]
+        steps = [{name: next(scalars) for name in (*own_names, "grad_norm")} for own_names in self._names]
         return [[step.get(name, math.nan) for name in names] for step in steps]
 
 

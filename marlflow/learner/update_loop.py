@@ -46,7 +46,7 @@ class UpdateLoop:
         for order, noise in draws:
             # Only the last epoch's priorities are returned.
             priorities.clear()
-            minibatches = _minibatches(tensors | noise, order, job.division)
+            minibatches = _minibatches({**tensors, **noise} if noise else tensors, order, job.division)
             for minibatch, fraction in zip(minibatches, fractions, strict=True):
                 new_priorities, is_taken = self._step(minibatch, fraction, minibatches_seen + 1, exchange, log)
                 minibatches_seen += is_taken

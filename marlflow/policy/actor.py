@@ -44,6 +44,15 @@ class Actor(Protocol):
 
 
 @runtime_checkable
+class DistributionActor(Actor, Protocol):
+    """An actor of Discrete actions that can say how likely each is, for exact evaluation in small games."""
+
+    def probabilities(self, obs: Array, action_mask: Array | None, mode: EvaluationMode) -> Array:
+        """Return the probability of each action, float64 [N, A], for `obs` [N, ...]; 0 where `action_mask` is False."""
+        ...
+
+
+@runtime_checkable
 class WeightedActor(Actor, Protocol):
     """An actor with parameters, published as one float32 vector."""
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Mode
+from marlflow.policy.actor import EvaluationMode, Mode
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.tensors import as_array
@@ -42,6 +42,15 @@ class CategoricalActor(NetworkActor):
     def log_prob_and_entropy(self, logits: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return log-probabilities of `action` (int64 [N]) and entropies, [N] each, in nats."""
         return log_prob_and_entropy(logits, action, mask)
+
+    def probabilities(self, obs: Array, action_mask: Array | None, mode: EvaluationMode) -> Array:
+        logits = self.outputs_of(obs).astype(np.float64)
+        masked = logits if action_mask is None else np.where(action_mask, logits, -np.inf)
+        highest = masked.max(1, keepdims=True)
+        # With equal logits the first action is the greedy one, as in `sample`.
+        weights = np.eye(masked.shape[1])[masked.argmax(1)] if mode == "greedy" else np.exp(masked - highest)
+        probabilities: Array = weights / weights.sum(1, keepdims=True)
+        return probabilities
 
     def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
         # With gradients on, torch.func may have swapped the parameters, which `layers` does not see.

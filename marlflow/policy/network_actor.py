@@ -49,6 +49,11 @@ class NetworkActor(nn.Module):
         """
         raise NotImplementedError
 
+    def outputs_of(self, obs: Array) -> Array:
+        """Return the outputs [N, K] of an actor without memory."""
+        with torch.inference_mode():
+            return as_array(self.outputs(as_tensor(obs, self.device), None)[0])
+
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         with torch.inference_mode():
             before = as_tensor(memory, self.device) if isinstance(memory, np.ndarray) else None

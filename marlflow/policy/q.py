@@ -13,7 +13,7 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Mode
+from marlflow.policy.actor import EvaluationMode, Mode
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.network_actor import NetworkActor, Scheduled, as_scheduled
 from marlflow.policy.scripted import uniform_legal
@@ -61,6 +61,12 @@ class QActor(NetworkActor):
         q: Tensor = self.head(self.torso(obs))
         return q
 
+    def probabilities(self, obs: Array, action_mask: Array | None, mode: EvaluationMode) -> Array:
+        q = _checked(self.outputs_of(obs))
+        masked = q if action_mask is None else np.where(action_mask, q, -np.inf)
+        greedy: Array = np.eye(q.shape[1])[masked.argmax(1)]
+        return greedy
+
     def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
         # With gradients on, torch.func may have swapped the parameters, which `layers` does not see.
         if self.layers is None or torch.is_grad_enabled():
@@ -70,10 +76,8 @@ class QActor(NetworkActor):
     def choose(
         self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
     ) -> tuple[Array, Array]:
-        q = as_array(outputs)
-        if np.isnan(q.sum()):
-            raise MarlflowError("cannot choose an action: the network's output is not a number")
-        return epsilon_greedy(q, action_mask, self._epsilon(generator) if mode == "explore" else 0.0, generator)
+        epsilon = self._epsilon(generator) if mode == "explore" else 0.0
+        return epsilon_greedy(_checked(as_array(outputs)), action_mask, epsilon, generator)
 
     def set_schedule(self, values: Mapping[str, Scheduled]) -> None:
         self.epsilon = as_scheduled(values.get("epsilon", self.epsilon))
@@ -121,6 +125,12 @@ class QPass:
     def pull(self, d_q: Tensor) -> None:
         """Write every parameter's gradient, given the gradient of `q` [N, A]."""
         self._layers.pull(d_q, self._values)
+
+
+def _checked(q: Array) -> Array:
+    if np.isnan(q.sum()):
+        raise MarlflowError("cannot choose an action: the network's output is not a number")
+    return q
 
 
 def epsilon_of_env(epsilon: Scheduled, env_indices: Array, num_envs: Scheduled, ladder: float) -> Array:

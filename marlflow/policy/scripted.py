@@ -11,7 +11,7 @@ from gymnasium import spaces
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.actor import Acted, EvaluationMode, Mode
 
 
 class RandomActor:
@@ -40,6 +40,14 @@ class RandomActor:
         action = draws.astype(np.int64) if self._choices is not None else (self._low + draws).astype(np.float32)
         logp = np.full(len(obs), -np.log(sizes).sum(), np.float32)
         return Acted(action.reshape(len(obs), *self._shape), logp, memory)
+
+    def probabilities(self, obs: Array, action_mask: Array | None, mode: EvaluationMode) -> Array:
+        """Return equal probabilities of all legal actions; raises MarlflowError unless there is one Discrete action."""
+        if self._choices is None or len(self._choices) != 1:
+            raise MarlflowError("only of one Discrete action can the probabilities be listed")
+        legal = np.ones((len(obs), int(self._choices[0])), bool) if action_mask is None else action_mask
+        equal: Array = legal / legal.sum(1, keepdims=True)
+        return equal
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # No setting of this actor is scheduled.

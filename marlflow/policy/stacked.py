@@ -24,12 +24,14 @@ from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.tensors import as_array, as_tensor, in_flat_order
 from marlflow.policy.warmup import WarmupActor
 
-LARGEST_STACKED = 1_000_000
-"""Parameters beyond which members act one after the other, by their published weights, without a copy of these."""
+LARGEST_STACKED = 250_000
+"""Parameters beyond which members act by their published weights, without a copy of these."""
+LARGEST_BATCHED = 25_000
+"""Parameters beyond which members act one after the other: to gather theirs costs more than the calls it saves."""
 _FEWEST_BATCHED = 4
 _MOST_PADDING = 4
 """Dense layers are batched from this many groups on, unless padding multiplies the rows by more."""
-_FEWEST_VMAPPED = 8
+_FEWEST_VMAPPED = 16
 """Groups from which one vmapped call is faster than a loop."""
 _TOLERANCE = 1e-4
 """How far the first vmapped answer may be from the loop's; a network that keeps parameters elsewhere is farther."""
@@ -142,12 +144,13 @@ class StackedMembers:
         self._parameters = in_flat_order(network)
         self._sizes = [parameter.numel() for parameter in self._parameters]
         self._is_stacked = sum(self._sizes) <= LARGEST_STACKED
+        self._is_batched = sum(self._sizes) <= LARGEST_BATCHED
         # By parameter, [capacity, *shape]; and by slot, each parameter of its member.
         self._stacks = [_aligned_stack(0, parameter) for parameter in self._parameters]
         self._views: list[list[Tensor]] = []
         layers: Layers | None = getattr(network, "layers", None)
         self._layers = None if layers is None else _LayerOrder.of(layers, self._parameters)
-        self._vmapped = _Vmapped(network, self._parameters) if self._is_stacked and layers is None else None
+        self._vmapped = _Vmapped(network, self._parameters) if self._is_batched and layers is None else None
         # By name, float64 [capacity]; `_differing` has the names whose values differ between slots.
         self._scheduled: dict[str, Array] = {}
         self._differing: list[str] = []
@@ -204,7 +207,7 @@ class StackedMembers:
         count = len(groups.slots)
         if self._layers is not None:
             with torch.inference_mode():
-                if self._is_stacked and count >= _FEWEST_BATCHED and groups.padding <= _MOST_PADDING:
+                if self._is_batched and count >= _FEWEST_BATCHED and groups.padding <= _MOST_PADDING:
                     stacks = [self._stacks[number] for number in self._layers.order]
                     index = torch.from_numpy(groups.slots)
                     parameters = [stack.index_select(0, index) for stack in stacks]

@@ -1,4 +1,4 @@
-"""The replay buffer: ring buffers of segments with n-step windows, and a sampler."""
+"""The replay buffer: ring buffers of segments with n-step windows, and a uniform or prioritized sampler."""
 
 from __future__ import annotations
 

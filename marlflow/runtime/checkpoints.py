@@ -1,4 +1,4 @@
-"""A run's checkpoints, crash-safe: at any moment the newest complete one can be loaded.
+"""Save and load a run's checkpoints (save_checkpoint), crash-safe: the newest complete one can always be loaded.
 
 A checkpoint is written to a temporary folder, synced and renamed. Temporary names: `.partial-<env_steps>` (being
 written), `.replaced-<env_steps>` (until the new checkpoint of the same env steps is in place), `.removed-<env_steps>`.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable
 from marlflow.base.serialization import Tree
-from marlflow.runtime.manifest import (
+from marlflow.runtime.checkpoint_format import (
     MANIFEST,
     Checkpoint,
     CheckpointFile,

@@ -12,7 +12,7 @@ from marlflow.base.joint import JointBatches
 from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import StageTimes
 from marlflow.flow.meters import rows_of
-from marlflow.flow.operators import EndOfFlow, OperatorRaised
+from marlflow.flow.protocols import EndOfFlow, OperatorRaised
 from marlflow.learner.gradients import mean_gradients
 
 Rows: TypeAlias = TrainBatch | Gradients

@@ -94,7 +94,7 @@ class PolicySlots:
             self.seen["state"] = state
 
     def load(self, weights: Weights, with_critic: bool) -> None:
-        """Load published weights into the actor (weight synchronization); `with_critic`: they end with the critic's."""
+        """Load published weights into the actor (set_weights); `with_critic`: they end with the critic's."""
         if isinstance(self.actor, WeightedActor):
             # A worker never evaluates the critic, so its part is cut off.
             self.actor.load_flat(weights.flat[: len(self.actor.flat())] if with_critic else weights.flat)

@@ -1,7 +1,7 @@
 """Build rows and segments, crediting each reward to the agent's last action.
 
-A lane's open row is its last action, whose reward accumulates until the agent acts again or ends. Rewards without an
-open row are counted apart.
+A lane's open row is its last action, whose reward accumulates until the agent acts again or ends. A reward without an
+open row, such as a dead agent's, is in the episode's return and in the metric `reward_unattributed`, but in no row.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SegmentBuilder:
         np.add.at(self._open_reward, lanes, rewards)
 
     def add_late_rewards(self, lanes: Array, rewards: Array) -> None:
-        """Add rewards received after the agents' ends."""
+        """Add rewards of dead agents, which belong to no row, to `reward_unattributed`."""
         self._add_unattributed(lanes, rewards)
 
     def _add_unattributed(self, lanes: Array, rewards: Array) -> None:

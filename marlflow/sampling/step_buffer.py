@@ -1,4 +1,7 @@
-"""The rollout buffer of one policy: preallocated columns, cut into batches."""
+"""The rollout buffer of one policy: preallocated columns, cut into batches.
+
+Rewards and segments are in `segment_builder`.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class Segments(NamedTuple):
 
 
 class StepBuffer:
-    """Observations and actions of one policy, [rows, capacity, ...] each; one row per lane."""
+    """The observations and actions of a rollout buffer (SB3's RolloutBuffer), [rows, capacity, ...] each."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Step all environments of a worker together: one call per policy and tick, for its lanes in all environments.
+"""The vectorized environment loop of a worker: one call per policy and tick, for its lanes in all environments.
 
 A tick costs a fixed number of vector operations; work per agent is done only when agents end or join.
 """
@@ -29,7 +29,7 @@ from marlflow.sampling.segment_builder import SegmentBuilder
 
 
 class SyncVectorRunner:
-    """Steps `envs` in lockstep, like a SyncVectorEnv; without a `builder`, no rows are recorded."""
+    """Steps `envs` in lockstep, as Gymnasium's SyncVectorEnv and SB3's VecEnv do; no `builder` means no rows."""
 
     def __init__(
         self,

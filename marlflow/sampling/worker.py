@@ -1,4 +1,4 @@
-"""The rollout worker: steps vectorized environments and returns the rows of each policy."""
+"""The rollout worker (RLlib's EnvRunner): steps vectorized environments and returns the rows of each policy."""
 
 from __future__ import annotations
 

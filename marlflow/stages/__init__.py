@@ -1,7 +1,9 @@
-"""Stage operators, from which algorithms build plans.
+"""The list of all operators, from which algorithms build plans (execution plans in RLlib Flow); no registry.
 
 `Collect`, `CollectNext`, `ByPolicy`, `Concat`, `Shards`, `Average`, `Rotation` and `ByShard` run on the driver, without
-opening rows. Others run at a learner or replay: `.then(Learn(), at=learner)`. See docs/stages.md.
+opening rows. Others run at a learner or replay: `.then(Learn(), at=learner)`. See docs/stages.md. Names in RLlib Flow:
+`Collect` is ParallelRollouts, `Concat` ConcatBatches, `Normalize` StandardizeFields, `Learn` TrainOneStep, `Insert`
+StoreToReplayBuffer, `Draw` Replay, `SyncTarget` UpdateTargetNetwork.
 """
 
 from marlflow.flow import Rotation

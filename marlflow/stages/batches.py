@@ -1,4 +1,4 @@
-"""Stages that filter or rearrange rows, at their learner."""
+"""Stages that filter or rearrange rows at their learner; DropStale keeps on-policy rows fresh."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from marlflow.learner.protocol import Learner
 
 @dataclass(frozen=True, slots=True)
 class DropStale:
-    """Drops segments with rows older than `max_staleness` versions, and counts their rows.
+    """Enforces on-policy freshness: drops stale rows, by policy version.
 
-    Rows carried over from the previous fragment may be older (docs/concepts.md).
+    Segments with a policy lag above `max_staleness` versions are dropped whole, and their rows counted. Rows carried
+    over from the previous fragment may be older (docs/concepts.md).
     """
 
     max_staleness: int

@@ -1,4 +1,4 @@
-"""Stages that estimate advantages and value targets."""
+"""Stages that compute advantages and value targets: GAE and V-trace."""
 
 from __future__ import annotations
 

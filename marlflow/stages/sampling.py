@@ -1,4 +1,7 @@
-"""Stages that collect experience and split it by policy, on the driver, without opening rows."""
+"""Stages that collect experience and split it by policy.
+
+The driver never opens rows: it passes on `Packed` references to them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages at the learner: update, sync the target network, publish weights."""
+"""Stages at the learner: update, sync the target network, and publish weights (weight synchronization)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SyncTarget:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Publishes the actor's weights as a new version (weight synchronization), every `every` optimizer steps."""
+    """Publishes the actor's weights to the workers every `every` optimizer steps (RLlib's sync_weights)."""
 
     traits: ClassVar[Traits] = Traits(publishes=True)
 

@@ -96,7 +96,7 @@ def test_a_learner_with_replicas_refuses_rows_that_are_nobodys() -> None:
 def test_no_process_is_reserved_and_the_plan_says_where_it_runs() -> None:
     experiment = small_run(policies=BESIDE_DQN)
     spec = ready(experiment).spec
-    assert [one.what for one in requests_of(spec)] == ["rollout worker 0", "rollout worker 1", "learner prey"]
+    assert [one.name for one in requests_of(spec)] == ["rollout worker 0", "rollout worker 1", "learner prey"]
     shown = str(drawn_plan(experiment, spec))
     assert "Normalize → Learn(epochs=2, minibatch=64) → Publish(every=1)] at rollout workers" in shown
     assert "at learner hunters" not in shown

@@ -19,7 +19,7 @@ from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.sac import SAC
 from marlflow.base.batch import Transitions
 from marlflow.base.spaces import Spaces
-from marlflow.flow.operators import stage_call
+from marlflow.flow.protocols import stage_call
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.torso import MLP

@@ -14,7 +14,7 @@ from marlflow.algorithms.td3 import TD3
 from marlflow.base.batch import Array
 from marlflow.base.schedules import Linear
 from marlflow.base.spaces import Spaces
-from marlflow.flow.operators import stage_call
+from marlflow.flow.protocols import stage_call
 from marlflow.policy.actor import WeightedActor
 from marlflow.stages import Learn, SyncTarget
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, SMALL, forward, make_learner, make_plan

@@ -75,8 +75,8 @@ def test_hydra_shows_the_configuration(marlflow: Marlflow, tmp_path: Path) -> No
     said = marlflow("train", "--cfg", "job", "policy@policies.cart=dqn", "policies.cart.algorithm.n_step=7")
     assert said.code == 0
     (n_step,) = [line for line in said.out.splitlines() if "n_step" in line]
-    assert n_step == f"{'      n_step: 7':<47} # decisions of real reward before the bootstrap"
-    assert "# any of these ends the run; null is never" in said.out
+    assert n_step == f"{'      n_step: 7':<47} # decisions whose rewards are summed before the bootstrap"
+    assert "# the first condition that holds ends the run; null: never" in said.out
     assert not list(tmp_path.iterdir())
 
 

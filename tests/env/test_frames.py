@@ -64,7 +64,7 @@ def test_every_environment_that_the_configuration_offers_is_looked_at_here() -> 
 @pytest.mark.parametrize("module", SHIPPED, ids=lambda module: module.__name__)
 def test_an_environment_that_ships_has_its_lines_shown(module: ModuleType) -> None:
     assert names(raised_in(module))[-1] == "fails"
-    hung = Watchdog(1.0).hung("env 0", "step()", raised_in(module, Overdue))  # type: ignore[arg-type]
+    hung = Watchdog(1.0).hung_error("env 0", "step()", raised_in(module, Overdue))  # type: ignore[arg-type]
     assert ", in fails" in hung.user_traceback
 
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from open_spiel.python.egt import alpharank as openspiel
 
-from marlflow.league import alpharank as module
 from marlflow.league.alpharank import alpharank, fixation, marginals
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
@@ -21,7 +20,7 @@ PAYOFFS = st.sampled_from([(2, 3, 3), (2, 2, 4), (3, 2, 3, 2)]).flatmap(
 @given(PAYOFFS, st.sampled_from([0.01, 0.1]))
 def test_a_finite_intensity_gives_openspiels_distribution(payoffs: np.ndarray, alpha: float) -> None:
     *_, expected, _, _ = openspiel.compute(list(payoffs), m=50, alpha=alpha)
-    np.testing.assert_allclose(alpharank(payoffs, alpha, population=50).ravel(), expected, atol=1e-4)
+    np.testing.assert_allclose(alpharank(payoffs, alpha, population=50).ravel(), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -30,7 +29,7 @@ def test_infinite_intensity_is_the_limit_of_openspiels_noise(seed: int) -> None:
     game = np.random.default_rng(seed).normal(size=(3, 3))
     payoffs = np.stack([game, -game])
     *_, expected, _, _ = openspiel.compute(list(payoffs), use_inf_alpha=True, inf_alpha_eps=1e-6)
-    np.testing.assert_allclose(alpharank(payoffs).ravel(), expected, atol=1e-4)
+    np.testing.assert_allclose(alpharank(payoffs).ravel(), expected, atol=1e-5)
 
 
 def two_coordinations() -> np.ndarray:
@@ -106,7 +105,3 @@ def test_a_million_profiles_are_refused() -> None:
     payoffs = np.broadcast_to(np.zeros(()), (2, 1000, 1000))
     with pytest.raises(ValueError, match="1,000,000 profiles is too much; the most are 20,000"):
         alpharank(payoffs)
-
-
-def test_the_perturbation_is_too_small_to_be_seen() -> None:
-    assert module.PERTURBATION <= 1e-6

@@ -31,12 +31,14 @@ def deal(matchmaker: LeagueMatchmaker, count: int, env: int = 0, first: int = 0)
     return [matchmaker(EpisodeId(env, i), agents, np.random.default_rng([11, i])) for i in episodes]
 
 
-def result(matchup: dict[str, str], returns: dict[str, float], env_steps: int = 10, episode: int = 0) -> EpisodeResult:
-    return EpisodeResult(0, episode, env_steps, returns, matchup=matchup)
+def result(matchup: dict[str, str], returns: dict[str, float], env_steps: int = 10) -> EpisodeResult:
+    return EpisodeResult(0, 0, env_steps, returns, matchup=matchup)
 
 
-def versus(first: str, second: str, difference: float = 1.0) -> EpisodeResult:
-    return result({"player_0": first, "player_1": second}, {"player_0": difference, "player_1": -difference})
+def versus(first: str, second: str, difference: float = 1.0, episode: int = 0, **where: int) -> EpisodeResult:
+    returns = {"player_0": difference, "player_1": -difference}
+    matchup = {"player_0": first, "player_1": second}
+    return EpisodeResult(where.get("env", 0), episode, 10, returns, tick=where.get("tick", 0), matchup=matchup)
 
 
 def test_it_is_a_matchmaker_with_state_and_a_population() -> None:
@@ -157,6 +159,30 @@ def test_games_are_counted_by_the_mean_return_of_each_role() -> None:
     assert matchmaker.payoffs.win_probability("hunter", "prey") == 0.6
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from(["main@1", "random"]), st.sampled_from([-1.0, 0.0, 1.0]), st.integers(0, 3))),
+    st.integers(1, 4),
+    st.randoms(use_true_random=False),
+)
+def test_games_are_counted_once_whichever_worker_is_faster(
+    games: list[tuple[str, float, int]], envs: int, random: object
+) -> None:
+    """Each environment plays in order, takes some ticks for each episode, and some results come twice."""
+    results, ticks = [], [0] * envs
+    for number, (rival, difference, length) in enumerate(games):
+        env = number % envs
+        ticks[env] += 1 + length
+        results.append(versus("main", rival, difference, number // envs, env=env, tick=ticks[env]))
+    in_order, shuffled = matchmaker_of(members_of({"main": 1})), matchmaker_of(members_of({"main": 1}))
+    in_order.observe(results)
+    came = [*results, *results[::3]]
+    random.shuffle(came)  # type: ignore[attr-defined]
+    shuffled.observe(came)
+    shuffled.observe(results[::2])
+    assert in_order.games == len(games)
+    assert to_bytes(shuffled.state()) == to_bytes(in_order.state())
+
+
 def test_the_initial_policies_are_frozen_first_and_then_by_agent_steps() -> None:
     matchmaker = matchmaker_of(members_of({"main": 0, "other": 0}), rules=SnapshotRules(every_agent_steps=100))
 
@@ -208,7 +234,8 @@ def test_state_through_bytes_continues_the_same() -> None:
             made.append(matchmaker.change_population({"main": number, "other": number}, steps))
             dealt = deal(matchmaker, 7, first=7 * number)
             outcomes = np.random.default_rng(number).integers(-1, 2, len(dealt))
-            matchmaker.observe([versus(*m.values(), float(o)) for m, o in zip(dealt, outcomes, strict=True)])
+            results = zip(dealt, outcomes, range(7 * number, 7 * number + 7), strict=True)
+            matchmaker.observe([versus(*m.values(), float(o), episode) for m, o, episode in results])
             made.append(dealt)
         return made
 

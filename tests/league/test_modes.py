@@ -19,7 +19,7 @@ from marlflow.league.modes import (
     pfsp_weights,
 )
 from marlflow.league.sides import default_sides
-from tests.league.population import agree, frequencies, members_of, view_of
+from tests.league.population import add_games, agree, frequencies, members_of, view_of
 
 MODES = [NaiveSelfPlay(), LatestPast(), DeltaUniform(), Fictitious(), PFSP()]
 
@@ -152,3 +152,24 @@ def test_disagreement_is_noticed() -> None:
     view = view_of(members_of({"main": 3}))
     assert not agree(dealt(Fictitious(), view), dict(zip(past(1, 2, 3), (0.3, 0.35, 0.35), strict=True)))
     assert not agree(dealt(Fictitious(), view), dict.fromkeys(past(1, 2), 0.5))
+
+
+def test_a_view_follows_the_payoffs() -> None:
+    view = view_of(members_of({"main": 2}))
+    saved = view.payoffs.state()
+
+    def chances() -> list[float]:
+        return view.chances("main", past(1, 2)).tolist()
+
+    assert chances() == [0.5, 0.5]
+    add_games(view.payoffs, "main", "main@1", wins=3, losses=1)
+    assert chances() == [0.75, 0.5]
+    assert view.chances("main@1", past(2)).tolist() == [0.5]
+    add_games(view.payoffs, "main@2", "main", wins=1, losses=0)
+    assert chances() == [0.75, 0.0]
+    view.payoffs.reset("main", 0)
+    assert chances() == [0.5, 0.5]
+    add_games(view.payoffs, "main", "main@1", wins=1, losses=0)
+    assert chances() == [1.0, 0.5]
+    view.payoffs.load_state(saved)
+    assert chances() == [0.5, 0.5]

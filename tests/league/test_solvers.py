@@ -14,6 +14,7 @@ from marlflow.league.solvers import (
     SOLVERS,
     expected_payoffs,
     exploitability_within,
+    general_sum,
     nash,
     prd,
     rectified_rivals,
@@ -79,6 +80,28 @@ def test_nash_of_populations_of_different_sizes() -> None:
     assert (len(row), len(column)) == (2, 3)
     assert row == pytest.approx([0.5, 0.5])
     assert [mixture.tolist() for mixture in nash(zero_sum(np.array([[3.0]])))] == [[1.0], [1.0]]
+
+
+def test_nash_of_three_roles_is_refused() -> None:
+    with pytest.raises(ValueError, match="nash solves games of two roles, not of 3; use prd, replicator or uniform"):
+        nash(np.zeros((3, 2, 2, 2)))
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.0])
+def test_a_game_of_constant_sum_is_not_general(constant: float) -> None:
+    payoffs = np.stack([ROCK_PAPER_SCISSORS, constant - ROCK_PAPER_SCISSORS])
+    assert general_sum(payoffs, np.zeros_like(payoffs)) is None
+
+
+def test_a_game_of_general_sum_is_noticed_beyond_the_noise() -> None:
+    dilemma = np.array([[3.0, 0.0], [5.0, 1.0]])
+    payoffs = np.stack([dilemma, dilemma.T])
+    problem = general_sum(payoffs, np.full((2, 2, 2), 0.1))
+    assert problem is not None
+    assert problem.startswith("the returns of both roles sum to 2 for members 1 and 1, and to 4.5 on average")
+    # The largest difference of the sum from its mean is 2.5.
+    assert general_sum(payoffs, np.full((2, 2, 2), 0.6)) is None
+    assert general_sum(payoffs, np.full((2, 2, 2), 0.58)) is not None
 
 
 @pytest.mark.parametrize("solver", [replicator, prd])

@@ -126,7 +126,8 @@ def test_a_loop_over_members_is_exactly_each_ones_own_actor(name: str, mode: Any
 
 @pytest.mark.parametrize("mode", ["explore", "sampled", "greedy"])
 @pytest.mark.parametrize("name", ACTORS)
-def test_batched_members_act_as_each_ones_own_actor(name: str, mode: Any) -> None:
+def test_batched_members_act_as_each_ones_own_actor(name: str, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacked, "_FEWEST_VMAPPED", 8)
     case = Case(name, 12, np.repeat([3, 0, 1, 2, 11, 10, 5, 7, 8], [3, 1, 2, 2, 1, 4, 1, 1, 2]))
     # The first call is a loop for the networks that a vmapped call is checked with.
     for _ in range(2):
@@ -138,10 +139,10 @@ def test_batched_members_act_as_each_ones_own_actor(name: str, mode: Any) -> Non
 
 
 @pytest.mark.parametrize("name", sorted(LOOPED))
-def test_networks_that_are_not_dense_layers_are_vmapped_from_eight_groups_on(
+def test_networks_that_are_not_dense_layers_are_vmapped_from_sixteen_groups_on(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case(name, 8, np.arange(8))
+    case = Case(name, 16, np.arange(16))
     case.acted("greedy")
     monkeypatch.setattr(StackedMembers, "_one_by_one", None)
     case.acted("greedy")
@@ -185,8 +186,18 @@ def test_weights_of_another_network_are_refused() -> None:
         StackedMembers(ACTORS["mlp"][1]()).load(0, np.zeros(3, np.float32), {})
 
 
+@pytest.mark.parametrize("name", ["mlp", "gru"])
+def test_networks_beyond_the_size_that_pays_are_looped_over(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacked, "LARGEST_BATCHED", 10)
+    case = Case(name, 20, np.arange(20))
+    for _ in range(2):
+        for found, expected in zip(case.acted("sampled"), case.expected("sampled"), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
 def test_large_networks_act_by_their_published_weights_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacked, "LARGEST_STACKED", 10)
+    monkeypatch.setattr(stacked, "LARGEST_BATCHED", 10)
     for name in ("mlp", "cnn"):
         case = Case(name, 12, np.arange(12))
         found, expected = case.acted("sampled"), case.expected("sampled")
@@ -227,7 +238,7 @@ def test_networks_that_vmap_computes_wrongly_or_not_at_all_are_looped_over(
     kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ACTORS, "odd", (MASKED, lambda: CategoricalActor(kind(), 6, 4, generator())))
-    case = Case("odd", 9, np.arange(9))
+    case = Case("odd", 16, np.arange(16))
     for _ in range(2):
         for found, expected in zip(case.acted("sampled"), case.expected("sampled"), strict=True):
             np.testing.assert_array_equal(found, expected)

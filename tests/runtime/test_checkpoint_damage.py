@@ -196,7 +196,7 @@ def test_a_manifest_of_anything_is_passed_over(folder: Path, text: bytes) -> Non
     [
         {"env_steps": "200"},
         {"order": None},
-        {"figure": "best"},
+        {"metric": "best"},
         {"files": []},
         {"files": {"a": {}}},
         {"files": {"a": {"bytes": -1, "sha256": ""}}},

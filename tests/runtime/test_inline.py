@@ -17,7 +17,7 @@ from marlflow.base.items import Packed
 from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import Env, PlacementOverrides, Policy
 from marlflow.env import cartpole_team
-from marlflow.flow.operators import OperatorRaised, stage_call
+from marlflow.flow.protocols import OperatorRaised, stage_call
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import RunSpec

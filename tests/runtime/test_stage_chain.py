@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Batch
-from marlflow.flow.operators import EndOfFlow, OperatorRaised, stage_call
+from marlflow.flow.protocols import EndOfFlow, OperatorRaised, stage_call
 from marlflow.runtime.stage_chain import merge_payloads, run_chain
 
 

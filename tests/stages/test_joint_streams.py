@@ -16,7 +16,7 @@ from marlflow.base.errors import PlanInvalid, StageFailed
 from marlflow.base.items import Fragment, Packed
 from marlflow.base.joint import JointBatch
 from marlflow.flow import Executor, Feed, Flow, Place, Plan, Traits, source, together
-from marlflow.flow.operators import stage_call
+from marlflow.flow.protocols import stage_call
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
 from marlflow.sampling.protocol import Request, Round
 from marlflow.stages import ByPolicy, Collect, Concat, Join

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.items import Update
-from marlflow.flow.operators import StageCall, stage_call
+from marlflow.flow.protocols import StageCall, stage_call
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.loss import LossTerms
 from marlflow.runtime.stage_chain import run_chain

@@ -59,7 +59,7 @@ class Handle:
 class LearnerHandle(Handle):
     """The driver's handle of a learner.
 
-    `kept` is its last checkpointed state, serialized. Rows staler than `max_staleness` versions are dropped.
+    `kept` is its last checkpointed state, serialized. Its plan drops rows staler than `max_staleness` (DropStale).
     """
 
     def __init__(self, spec: LearnerSpec, place: Any) -> None:

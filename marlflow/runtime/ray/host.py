@@ -19,7 +19,7 @@ import torch
 from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow import StageCall, StageTimes
-from marlflow.flow.operators import OperatorRaised
+from marlflow.flow.protocols import OperatorRaised
 from marlflow.runtime.checkpoint_files import load_replay, replay_state
 from marlflow.runtime.packing import pack_batch, unpack_batch
 from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain

@@ -18,7 +18,7 @@ import ray
 from marlflow.base.errors import ActorLost
 from marlflow.base.fault_kind import FaultKind
 from marlflow.flow import Outcome, StageCall, StageTimes
-from marlflow.flow.operators import OperatorRaised
+from marlflow.flow.protocols import OperatorRaised
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.handles import LearnerHandle

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.flow.operators import OperatorRaised
+from marlflow.flow.protocols import OperatorRaised
 from marlflow.policy.actor import EvaluationMode
 from marlflow.runtime.ray.host import RESIDENTS, ChainResult, Host, RemoteError, as_array, flats_of, remote_error
 from marlflow.runtime.ray.inference import fetch_weights, remote_actors

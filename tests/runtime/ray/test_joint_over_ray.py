@@ -14,7 +14,7 @@ from marlflow.base.batch import Batch
 from marlflow.base.items import Packed
 from marlflow.base.joint import JointBatch
 from marlflow.flow import Outcome
-from marlflow.flow.operators import StageCall, stage_call
+from marlflow.flow.protocols import StageCall, stage_call
 from marlflow.runtime.ray.actors import Actors
 from marlflow.runtime.ray.handles import Handle, RestartableHost
 from marlflow.runtime.ray.places import RayPlace

@@ -27,7 +27,7 @@ from marlflow.config.plans import RoundHooks, build_plan, drawn_plan
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.driver.train import Result, train
 from marlflow.flow import Outcome
-from marlflow.flow.operators import StageCall, stage_call
+from marlflow.flow.protocols import StageCall, stage_call
 from marlflow.observe.trace import overlap_s
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import RunComponents, Runtime

@@ -1,4 +1,4 @@
-"""Operators, the places where they run, and stage calls, which bind the two.
+"""Protocols of operators and of the places where they run; the operators themselves are in `marlflow.stages`.
 
 An operator is a callable. `at` is what its stage runs at, passed if there is a required parameter for it: `then` takes
 (item) or (item, at), `source` nothing or (at). A `split` operator maps an item to (branch, item) pairs; a `gather`

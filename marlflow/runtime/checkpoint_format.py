@@ -1,6 +1,6 @@
 """The checkpoint format: a folder of safetensors files, and a manifest with their sizes and hashes.
 
-    checkpoints/20000/checkpoint.json         {format, marlflow, env_steps, order, figure, notes, files, sha256}
+    checkpoints/20000/checkpoint.json         {format, marlflow, env_steps, order, metric, notes, files, sha256}
     checkpoints/20000/<name>.safetensors      one for each of `files`: {name: {bytes, sha256}}
 
 A tampered checkpoint cannot execute code or read other files: nothing is unpickled, no path comes from the manifest,
@@ -26,7 +26,7 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.file_names import file_name
 from marlflow.base.serialization import Tree
 
-FORMAT = 4
+FORMAT = 5
 MANIFEST = "checkpoint.json"
 _MANIFEST_BYTES = 64 * 2**20
 _SUFFIX = ".safetensors"
@@ -98,8 +98,7 @@ def manifest_text(checkpoint: Checkpoint) -> bytes:
         "marlflow": _version(),
         "env_steps": checkpoint.env_steps,
         "order": checkpoint.order,
-        # The key of format 4 for the metric.
-        "figure": checkpoint.metric,
+        "metric": checkpoint.metric,
         "notes": checkpoint.notes,
         "files": files,
     }
@@ -140,7 +139,7 @@ def _checkpoint(path: Path, env_steps: int, content: dict[str, Any]) -> Checkpoi
         case {
             "env_steps": int(stated),
             "order": int(order),
-            "figure": None | int() | float() as metric,
+            "metric": None | int() | float() as metric,
             "notes": notes,
             "files": dict(listed),
         } if stated == env_steps:
