@@ -33,7 +33,7 @@ class RecurrentTorsoConfig(TorsoConfig, Protocol):
 class RecurrentTorso(nn.Module):
     """Computes features from observations and recurrent state, which is zero at an episode's start.
 
-    Acting takes one `step` for many agents; learning `unroll`s sequences.
+    Acting takes one `step` for many agents; learning applies `unroll` to sequences.
     """
 
     def __init__(self, encoder: nn.Module, memory_shape: tuple[int, ...], features: int) -> None:
