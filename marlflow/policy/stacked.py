@@ -183,7 +183,7 @@ class StackedMembers:
 
     def _load_schedule(self, slot: int, scheduled: Mapping[str, float]) -> None:
         for name, value in scheduled.items():
-            values = self._scheduled.get(name, np.full(0, value))
+            values = self._scheduled.get(name, np.empty(0, np.float64))
             # Slots that were not loaded yet get the same value: one that differs costs time.
             self._scheduled[name] = values = np.append(values, np.full(max(0, len(self._views) - len(values)), value))
             values[slot] = value

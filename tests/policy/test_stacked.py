@@ -31,6 +31,7 @@ BOX = Spaces(gym.Box(-1, 1, (5,)), gym.Box(-2.0, 1.0, (2,)))
 IMAGE = Spaces(gym.Box(0, 255, (6, 6, 2), np.uint8), gym.Discrete(4))
 SMALL = MLP((8, 6))
 NORMALIZED = MLP((8, 6), normalize_observations=True)
+SEED = 7
 IMAGES = CNN((4,), (3,), (1,), (8,))
 
 
@@ -72,13 +73,16 @@ class Case:
 
     def __init__(self, name: str, members: int, slot_of_row: Any, same_weights: bool = False) -> None:
         self.spaces, self.make = ACTORS[name]
-        self.random = np.random.default_rng(7)
+        self.random = np.random.default_rng(SEED)
+        self.spaces.observation.seed(SEED)
         self.groups = RowGroups.of(np.asarray(slot_of_row))
         self.own = [self.make() for _ in range(members)]
         drawn = [self.random.standard_normal(self.own[0].flat().shape).astype(np.float32) for _ in range(members)]
         # Variances among them, which are not negative.
         flats = [np.abs(drawn[0 if same_weights else member]) * 0.5 for member in range(members)]
         schedules = [{"epsilon": 0.1 + 0.02 * member, "exploration_noise": 0.1 * member} for member in range(members)]
+        # The first that is loaded: a whole number must not make all others whole.
+        schedules[-1] = {"epsilon": 1, "exploration_noise": 1}
         if name == "warmup":
             schedules = [{**one, "acts_uniformly": float(member % 3 == 1)} for member, one in enumerate(schedules)]
         if same_weights:
@@ -133,7 +137,7 @@ def test_batched_members_act_as_each_ones_own_actor(name: str, mode: Any, monkey
     for _ in range(2):
         for found, expected in zip(case.acted(mode), case.expected(mode), strict=True):
             if expected is not None and expected.dtype == np.float32:
-                np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+                np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
             else:
                 np.testing.assert_array_equal(found, expected)
 
@@ -168,7 +172,7 @@ def test_copies_of_one_member_act_as_one(name: str) -> None:
     one = case.own[0].act(case.obs, case.mask, case.memory, "explore", case.rows_random())
     for column, expected in zip(found, one, strict=True):
         if expected is not None:
-            np.testing.assert_allclose(column, expected, rtol=2e-5, atol=2e-6)
+            np.testing.assert_allclose(column, expected, rtol=2e-5, atol=1e-5)
 
 
 def test_a_member_keeps_its_answers_while_others_come_and_go() -> None:
@@ -203,7 +207,7 @@ def test_large_networks_act_by_their_published_weights_without_a_copy(monkeypatc
         found, expected = case.acted("sampled"), case.expected("sampled")
         np.testing.assert_array_equal(found.action, expected[0])
         # Parameters in one vector are not aligned as an actor's own.
-        np.testing.assert_allclose(found.behavior_logp, expected[1], rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(found.behavior_logp, expected[1], rtol=2e-5, atol=1e-5)
         flat = case.own[0].flat()
         flat.flags.writeable = False
         case.stack.load(0, flat, {"epsilon": 0.1, "exploration_noise": 0.0})
