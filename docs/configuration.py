@@ -123,6 +123,8 @@ SPOKEN = {
     "Schedule": "a schedule",
     "Optimizer": "an optimizer",
     "Matchmaker": "a matchmaker",
+    "LeagueMode": "a mode",
+    "League": "a league",
     "Callable": "an import path",
     "sequence": "a list [...]",
 }
@@ -231,6 +233,17 @@ def settings(group: str) -> Iterator[str]:
         yield table(own(file), kind=import_factory(str(file.target)))
 
 
+def leagues() -> Iterator[str]:
+    """Yield the keys of each other league that `league=pfsp` does not have, or has with another default."""
+    usual = {one.path: one.value for one in own(files("league")["pfsp"]) if one.path[-1] != TARGET}
+    for name, file in files("league").items():
+        if name not in ("none", "pfsp"):
+            yield f"### league: {name}\n"
+            yield cell(" ".join(file.heading)) + "\n"
+            entries = [one for one in own(file) if one.value and usual.get(one.path) != one.value]
+            yield table(entries, "league.", mf.League)
+
+
 def environments() -> Iterator[str]:
     """Yield the shared arguments of all environments, then each environment's own."""
     yield "## The environment: `env=`\n"
@@ -264,6 +277,10 @@ def text() -> str:
         *settings("algorithm"),
         "## Its network: under `policies.<id>.model`\n",
         *settings("model"),
+        f"## Self-play and leagues: `league=`\n\n{choices('league')}",
+        "All have the keys of `league=pfsp`, with other defaults where the tables below it say so:\n",
+        table(own(files("league")["pfsp"]), "league.", mf.League),
+        *leagues(),
         f"## Who gets which CPU and GPU: `placement=`\n\n{choices('placement')}",
         "Each changes some keys of [the run's placement](#placement), which can be set one by one as well. "
         "`placement=inference_gpu` adds these:\n",

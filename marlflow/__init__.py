@@ -99,6 +99,10 @@ if TYPE_CHECKING:
         merge,
         source,
     )
+    from marlflow.league.alphastar import AlphaStar
+    from marlflow.league.league import League, LeaguePlayer, PayoffSettings, Pool, RatingSettings
+    from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
+    from marlflow.league.snapshots import SnapshotRules
     from marlflow.learner.distributed.shards import ShardedBatch
     from marlflow.learner.learner import TorchLearner
     from marlflow.learner.loss import LossFunction, LossTerms
@@ -117,7 +121,8 @@ if TYPE_CHECKING:
     from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
     from marlflow.sampling.mapping import Rule
     from marlflow.sampling.matchmaking import EpisodeId, Matchmaker, RandomSeats, StatefulMatchmaker
-    from marlflow.sampling.population import PopulationChange, PopulationMatchmaker
+    from marlflow.sampling.population import PopulationChange, PopulationMatchmaker, Reset, ResettingMatchmaker
+    from marlflow.sampling.results import ResultsMatchmaker
     from marlflow.stages import (
         Adapt,
         Advantages,
@@ -153,26 +158,28 @@ __version__ = "0.1.0"
 # fmt: off
 __all__ = [
     "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MARWIL", "MLP",
-    "PPO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm",
-    "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask",
-    "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable", "Collect", "CollectNext",
-    "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CutSequences", "Draw",
-    "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch",
-    "Evaluation", "Experiment", "Faults", "Flow", "Fragment", "Freely", "Gradients", "InTurn",
-    "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch",
-    "JointBatches", "JointFragment", "Learn", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
+    "PFSP", "PPO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps",
+    "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded", "ByPolicy",
+    "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable", "Collect",
+    "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CutSequences",
+    "DeltaUniform", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
+    "EstimatedBatch", "Evaluation", "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
+    "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join",
+    "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "LatestPast", "League", "LeagueMode",
+    "LeaguePlayer", "LeagueView", "Learn", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
     "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker",
-    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
-    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PiecewiseConstant", "Place",
-    "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "PopulationChange",
-    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "Record",
-    "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report",
-    "Reprioritize", "Resources", "Result", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
-    "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SplitSegments",
-    "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoredReplay", "SyncTarget", "TorchLearner",
-    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
-    "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value", "merge", "placement",
-    "plan", "resume", "source", "train",
+    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
+    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings",
+    "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
+    "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random",
+    "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
+    "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reset", "ResettingMatchmaker",
+    "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
+    "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotRules",
+    "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoredReplay", "SyncTarget",
+    "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform",
+    "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value", "merge",
+    "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 
@@ -218,6 +225,10 @@ _GIVEN = {
     "marlflow.flow": (
         "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
     ),
+    "marlflow.league.alphastar": "AlphaStar",
+    "marlflow.league.league": "League LeaguePlayer PayoffSettings Pool RatingSettings",
+    "marlflow.league.modes": "DeltaUniform Fictitious LatestPast LeagueMode LeagueView NaiveSelfPlay PFSP",
+    "marlflow.league.snapshots": "SnapshotRules",
     "marlflow.learner.learner": "TorchLearner",
     "marlflow.learner.loss": "LossFunction LossTerms",
     "marlflow.learner.optimizer": "Adam Optimizer TorchOptimizer",
@@ -234,7 +245,8 @@ _GIVEN = {
     "marlflow.replay.sampling": "Prioritized Uniform",
     "marlflow.sampling.mapping": "Rule",
     "marlflow.sampling.matchmaking": "EpisodeId Matchmaker RandomSeats StatefulMatchmaker",
-    "marlflow.sampling.population": "PopulationChange PopulationMatchmaker",
+    "marlflow.sampling.population": "PopulationChange PopulationMatchmaker Reset ResettingMatchmaker",
+    "marlflow.sampling.results": "ResultsMatchmaker",
     "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "

@@ -10,7 +10,7 @@ from typing import Final
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 
-COMMANDS = ("train", "resume", "plan", "check-env")
+COMMANDS = ("train", "resume", "plan", "check-env", "league")
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")
 _CONFIG_DIR = ("-cd", "--config-dir")
@@ -24,10 +24,12 @@ MERMAID: Final = "--mermaid"
 MACHINES: Final = "--machines"
 EPISODES: Final = "--episodes"
 JSON: Final = "--json"
+EXPORT: Final = "--export"
 _COMMAND_OF = {
     **dict.fromkeys((*_ALONE, *_WITH_VALUE), "train"),
     **dict.fromkeys((MERMAID, MACHINES), "plan"),
     **dict.fromkeys((EPISODES, JSON), "check-env"),
+    EXPORT: "league",
 }
 """Flags that one command has, by that command."""
 

@@ -17,6 +17,7 @@ commands:
   resume       go on with a run from its last checkpoint
   plan         draw and check what train would run; run nothing
   check-env    try an environment: does it keep PettingZoo's rules, and who can learn in it?
+  league       show the standings of a run's league, or export a member of it
 
   marlflow <command> --help    what can be set, with examples
   marlflow --version           the version
@@ -26,6 +27,7 @@ first steps:
   marlflow train experiment=cartpole_team_ppo_dqn          PPO and DQN side by side
   marlflow plan experiment=cartpole_team_ppo_dqn           how its data will flow
   marlflow train experiment=simple_tag_three_algorithms    PPO, SAC and DQN in one environment
+  marlflow train env=connect_four league=pfsp              self-play against past versions
 
 tab completion, for this shell (bash):
   eval "$(marlflow --shell-completion install=bash)"
@@ -147,6 +149,34 @@ flags:
 exit codes: 0, ready; 1, something is wrong; 2, it cannot be made
 """
 
+_LEAGUE = """\
+marlflow league: show the standings of a league, or export a member of it
+
+usage: marlflow league <run directory> [--export <member> <file>]
+
+  Reads the newest whole checkpoint of a run that was started with a league (league=pfsp, say); the run may still be
+  going on. It prints who is how strong, and writes into <run directory>/league/:
+    payoffs.parquet  one row for each combination of members that has played: games, returns, wins, draws, losses
+    payoff.png       which share of its games each member wins against each other
+    ratings.png      ratings over env steps, once members have played matches
+
+  A column of the standings:
+    rating           of matches, above that of random, and its standard deviation
+    win, draw, loss  shares of the games against others, in matches if there were any, else in training
+    seat 1, ...      share won in that seat, or role; a draw is half a win
+    nash             weight in a Nash equilibrium of the members' games, which shows who is good where ratings cannot,
+                     because members beat each other in a circle; alpha-rank if the returns of two roles have no
+                     constant sum or there are more than two
+
+examples:
+  marlflow league runs/connect_four/2026-01-31_12-00-00
+  marlflow league runs/connect_four/2026-01-31_12-00-00 --export main@12 main12.safetensors
+
+flags:
+  --export <member> <file>  write the parameters of a member, as a safetensors file whose metadata say what they are:
+                            policy, algorithm, model, spaces, version, and env steps; the file must not exist
+"""
+
 # How each group is written on the command line, in the order in which a newcomer meets them.
 _CHOICES = {
     "experiment": "experiment",
@@ -155,6 +185,7 @@ _CHOICES = {
     "policy": "policy@policies.<id>",
     "algorithm": "algorithm@policies.<id>.algorithm",
     "model": "model@policies.<id>.model",
+    "league": "league",
     "placement": "placement",
     "runtime": "runtime",
 }
@@ -166,6 +197,8 @@ def command_help(command: str) -> str:
         return _CHECK_ENV.format(envs=_choices(("env", "wrappers")))
     if command == "resume":
         return _RESUME
+    if command == "league":
+        return _LEAGUE
     return _HELP.format(
         command=command,
         purpose=_USAGE[command],

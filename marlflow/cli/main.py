@@ -99,4 +99,8 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from marlflow.cli.check_env import run_check_env
 
         return run_check_env
+    if name == "league":
+        from marlflow.cli.league import run_league
+
+        return run_league
     raise arguments.unknown_command(name)

@@ -12,6 +12,7 @@ from marlflow.cli.arguments import MACHINES, MERMAID, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.config.checks import check, machines_to_plan_for
 from marlflow.config.experiment import Experiment
+from marlflow.config.league import described_league
 from marlflow.config.placement import described_machines
 from marlflow.config.placement_table import drawn_placement
 from marlflow.config.plans import drawn_plan
@@ -74,4 +75,7 @@ def _assignments(checked: CheckedExperiment) -> str:
     for name, policy in checked.spec.policies.items():
         agents = ", ".join(checked.players[name])
         lines.append(f"policy {name} ({policy.algorithm.name}) plays {agents}")
+    if (league := checked.experiment.league) is not None:
+        algorithms = {name: policy.algorithm.name for name, policy in checked.spec.policies.items()}
+        lines.append(described_league(league, checked.agents, algorithms))
     return "\n".join(lines)

@@ -110,7 +110,7 @@ def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
     if not (recorded / "overrides.yaml").is_file():
         raise ConfigInvalid(
             [
-                f"{run_dir} has no .hydra/overrides.yaml, which `marlflow train` leaves{_suggestion(run_dir)}; "
+                f"{run_dir} has no .hydra/overrides.yaml, which `marlflow train` leaves{suggestion(run_dir)}; "
                 "a run that was started from Python goes on with marlflow.resume(experiment, run_dir)"
             ]
         )
@@ -121,7 +121,7 @@ def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
     return [str(override) for override in overrides], dirs, started_in
 
 
-def _suggestion(folder: Path) -> str:
+def suggestion(folder: Path) -> str:
     """Suggest the run that contains the folder, or the newest run in it."""
     inside = sorted(folder.glob("*/.hydra"), key=lambda recorded: recorded.stat().st_mtime)
     around = [part / ".hydra" for part in folder.parents if (part / ".hydra").is_dir()]

@@ -133,6 +133,7 @@ def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str
     for group, prefix in (("wrappers", ("env", "wrappers")), ("runtime", ("runtime",)), ("placement", ("placement",))):
         for file in files(group).values():
             yield from ((path, comment) for path, comment in _under(prefix, file) if path != prefix)
+    yield from _under(("league",), _of_mode(config.get("league")))
     policies = config.get("policies")
     of_all: dict[Path, Any] = {("default_policy",): config.get("default_policy")}
     of_all |= {("policies", str(name)): settings for name, settings in (policies or {}).items()}
@@ -148,6 +149,15 @@ def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str
 def _of_target(group: str, values: Any) -> Commented | None:
     target = values.get(_TARGET) if isinstance(values, Mapping) else None
     return next((file for file in files(group).values() if target is not None and file.target == target), None)
+
+
+def _of_mode(league: Any) -> Commented | None:
+    # All leagues have the same class, so the class of their matchmaker tells the files apart.
+    mode = league.get("matchmaker") if isinstance(league, Mapping) else None
+    target = mode.get(_TARGET) if isinstance(mode, Mapping) else None
+    path = ("matchmaker", _TARGET)
+    targets = {name: [e.value for e in file.entries if e.path == path] for name, file in files("league").items()}
+    return next((file for name, file in files("league").items() if targets[name] == [target]), None)
 
 
 def _under(prefix: Path, file: Commented | None) -> Iterator[tuple[Path, Sequence[str]]]:

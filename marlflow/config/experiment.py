@@ -10,6 +10,7 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
 from marlflow.flow.relocate import Where
+from marlflow.league.league import League
 from marlflow.policy.actor import EvaluationMode
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
@@ -288,8 +289,8 @@ class Experiment:
     """Describe a whole run.
 
     `mapping` assigns policies to agents: rules, or a matchmaker for each episode. Without it a policy plays the group
-    of its name, and `default_policy` all others. `learners` train several policies together; every other policy learns
-    alone.
+    of its name, and `default_policy` all others. With a `league`, policies play each other and their snapshots.
+    `learners` train several policies together; every other policy learns alone.
     """
 
     env: Env
@@ -308,13 +309,14 @@ class Experiment:
     seed: int = 0
     name: str = "experiment"
     objective: str | None = None
+    league: League | None = None
     learners: Mapping[str, LearnerConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from marlflow.config.wrong_types import other_kinds
 
         # Checked at construction, where the traceback shows the line to change; all other checks run later, together.
-        if problems := list(other_kinds(self.env, self.policies, self.default_policy, self.mapping)):
+        if problems := list(other_kinds(self.env, self.policies, self.default_policy, self.mapping, self.league)):
             raise ConfigInvalid(problems)
 
     def resolved(self) -> Experiment:

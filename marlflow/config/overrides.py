@@ -25,7 +25,7 @@ from marlflow.base.near import meant, nearest
 from marlflow.config.compose import NAME, choices, composed, config_loader, set_values
 from marlflow.config.experiment import ENV_KEYS
 from marlflow.config.misread import cast_problems, deletion_problem, depth_problem, kind_problem, merge_problem
-from marlflow.config.suggestions import OF_A_POLICY, no_option, no_section, package_problem, value_for_choice
+from marlflow.config.suggestions import OF_A_POLICY, no_league, no_option, no_section, package_problem, value_for_choice
 
 _SEARCHPATH = "hydra.searchpath"
 _NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
@@ -276,7 +276,7 @@ def _value_settled(word: _OverrideWord, config: dict[str, Any], groups: _Groups)
             yield problem
         return
     for value in word.values():
-        if problem := value_for_choice(word.line, word.key, value):
+        if problem := value_for_choice(word.line, word.key, value) or no_league(word.key, config):
             word.prefix = None
             yield problem
             return

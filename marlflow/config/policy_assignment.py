@@ -17,15 +17,14 @@ from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.opponents import only_opponents
 from marlflow.env import EnvAdapter
 from marlflow.sampling.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
+from marlflow.sampling.matchmaker_failures import matchmaker_name
 from marlflow.sampling.matchmaking import (
     TRIAL,
     AllowedSeats,
-    Dealer,
     EpisodeId,
     Matchmaker,
     change_of,
     deal_one,
-    matchmaker_name,
 )
 from marlflow.sampling.population import Population, PopulationMatchmaker
 
@@ -143,7 +142,7 @@ def _by_matchmaker(
     try:
         matchups = _on_trial(matchmaker, tuple(adapter.agents), tuple(policies), learning, experiment.seed)
     except MatchmakerFailed as error:
-        problems.append(f"mapping: {error.where}: {error.reason}{_indented(error.user_traceback)}")
+        problems.append(failure_problem("mapping", error))
         return unassigned
     played = {policy: [a for a in adapter.agents if any(m[a] == policy for m in matchups)] for policy in policies}
     unseated = {policy for policy, agents in played.items() if not agents}
@@ -178,8 +177,11 @@ def _on_trial(
     return [{agent: frozen.get(entry, entry) for agent, entry in matchup.items()} for matchup in dealt]
 
 
-def _indented(text: str) -> str:
-    return "\n" + textwrap.indent(text.rstrip(), "    ") if text else ""
+def failure_problem(key: str, error: MatchmakerFailed) -> str:
+    """Return the problem of a matchmaker that failed on trial, with the user's part of the traceback."""
+    text = error.user_traceback
+    indented = "\n" + textwrap.indent(text.rstrip(), "    ") if text else ""
+    return f"{key}: {error.where}: {error.reason}{indented}"
 
 
 def _agents_of(mapping: Mapping[str, str]) -> dict[str, list[str]]:
@@ -192,11 +194,3 @@ def _agents_of(mapping: Mapping[str, str]) -> dict[str, list[str]]:
 def _remedy(name: str, policies: Collection[str]) -> str:
     question = meant(name, policies, "the policies are")
     return question if "did you mean" in question else f"{question}; add it with policy@policies.{name}=ppo"
-
-
-def dealer_of(experiment: Experiment, seats: AllowedSeats) -> Dealer | None:
-    """Return the dealer of the run's matchups; None if its mapping is fixed."""
-    if not callable(experiment.mapping):
-        return None
-    # Copied, because an experiment is data and may be run again.
-    return Dealer(copy.deepcopy(experiment.mapping), seats, experiment.env.num_envs, experiment.seed)

@@ -116,6 +116,17 @@ RANGES: Mapping[str, Range] = {
     **dict.fromkeys(("clip_range", "value_clip_range", "huber_delta", "max_grad_norm", "rho_max", "c_max"), _THRESHOLD),
     **dict.fromkeys(("target_noise_clip", "max_weight"), _THRESHOLD),
     **dict.fromkeys(("value_min", "value_max", "target_entropy"), _FINITE),
+    # Leagues.
+    **dict.fromkeys(("every_agent_steps", "timeout_agent_steps", "phase_agent_steps"), _STEPS),
+    **dict.fromkeys(("min_games", "newest", "window"), _COUNT),
+    **dict.fromkeys(("live", "delta", "past", "win_rate"), _SHARE),
+    **dict.fromkeys(("pfsp", "verify", "exploiter_past", "exploiter_weak", "strong", "exploited"), _SHARE),
+    **dict.fromkeys(("self_play_weak", "reset_probability"), _SHARE),
+    "decay": _SOME_SHARE,
+    **dict.fromkeys(("share", "prior_games"), Range(0.0, 1e6)),
+    "power": Range(0.0, 100.0),
+    "RatingSettings.beta": Range(0.0, 1e3, above=True),
+    "RatingSettings.tau": Range(0.0, 1e3),
     # Optimizers, schedules and models.
     **dict.fromkeys(("beta_1", "beta_2"), Range(0.0, 1.0, below=True)),
     "eps": _SOME_SHARE,

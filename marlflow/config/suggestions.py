@@ -35,6 +35,14 @@ def value_for_choice(line: str, key: str, value: Any) -> str | None:
     return None
 
 
+def no_league(key: str, config: Mapping[str, Any]) -> str | None:
+    """Return the error for a key of a league where none is chosen."""
+    # A new key would be added to the empty section otherwise, which then lacks the matchmaker.
+    if key.startswith("league.") and config.get("league") is None:
+        return f"{key}: this run has no league; choose a league first, such as league=pfsp"
+    return None
+
+
 def _article(word: str) -> str:
     return "an" if word[0] in "aeiou" else "a"
 

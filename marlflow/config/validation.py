@@ -15,6 +15,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.config.adaptation import adaptation_problems
 from marlflow.config.environment import environment_name
 from marlflow.config.experiment import Env, Experiment, LearnerConfig, Policy
+from marlflow.config.league import assign_league
 from marlflow.config.learners import learner_problems, learners_of, subject_of, unplayed_problems
 from marlflow.config.limits import limit_problems
 from marlflow.config.memory import memory_problems
@@ -24,6 +25,7 @@ from marlflow.config.placement import device_problems, placement_problems, place
 from marlflow.config.policy_assignment import PolicyAssignment, assign_policies
 from marlflow.config.policy_checks import policy_problems
 from marlflow.config.records import inspected_environment, maker, offline_records, record_problems, records_of
+from marlflow.config.resets import reset_problems
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
 from marlflow.env import EnvAdapter
 from marlflow.offline.dataset import Dataset
@@ -101,7 +103,7 @@ def _checked(
         known = experiment.policies if experiment.mapping else None
         return None, [*error.problems, *problems, *goal_problems(experiment, known)]
     policies = env.players.policies
-    if experiment.rollouts.pace == "asynchronous" and callable(experiment.mapping):
+    if experiment.rollouts.pace == "asynchronous" and (callable(experiment.mapping) or experiment.league):
         problems.append("rollouts.pace asynchronous: matchups are dealt in rounds of all workers; choose lockstep")
     problems += goal_problems(experiment, policies)
     learners = learners_of(experiment, policies)
@@ -119,6 +121,7 @@ def _checked(
     pairings = pairings_of(experiment, env.seats, with_spaces, env.fitting, problems)
     spec = replace(_spec(experiment, env.players, learners, env.spaces, records), opponents=pairings.opponents)
     problems += [problem for learner in spec.learners.values() for problem in _window_problems(learner, spec)]
+    problems += reset_problems(experiment.mapping, spec, learners)
     if on_this_machine:
         problems += memory_problems(experiment, spec, env.fitting)
     # Creates actors, for which there may be no memory if that check failed.
@@ -147,11 +150,12 @@ class _InspectedEnv:
 def _inspect(experiment: Experiment, problems: Problems) -> _InspectedEnv:
     """Open the environment and assign its agents; append to `problems`."""
     with inspected_environment(experiment, problems) as adapter:
-        players = assign_policies(experiment, adapter, problems)
+        players = _assigned(experiment, adapter, problems)
         policies = players.policies
         problems += unplayed_problems(experiment, policies)
         spaces = _spaces(adapter, players.agents, problems)
-        fitting = _fitting(adapter, players, spaces)
+        narrowed = players.mapping is not None or experiment.league is not None
+        fitting = players.agents if narrowed else _fitting(adapter, spaces)
         problems += _missing_state_problems(experiment.env, adapter, policies)
         needs_state = any(policy.acts_by.capabilities.state for policy in policies.values())
         return _InspectedEnv(
@@ -163,6 +167,12 @@ def _inspect(experiment: Experiment, problems: Problems) -> _InspectedEnv:
             state_space=adapter.state_space() if needs_state else None,
             seats={agent: _seat(adapter, agent) for agent in adapter.agents} if adapter.declared else None,
         )
+
+
+def _assigned(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -> PolicyAssignment:
+    if experiment.league is not None:
+        return assign_league(experiment, experiment.league, adapter, problems)
+    return assign_policies(experiment, adapter, problems)
 
 
 def _known_requests(experiment: Experiment) -> list[ResourceRequest]:
@@ -246,11 +256,7 @@ def _seat(adapter: EnvAdapter, agent: str) -> Spaces:
     return Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
 
 
-def _fitting(
-    adapter: EnvAdapter, players: PolicyAssignment, spaces: Mapping[str, Spaces]
-) -> Mapping[str, Sequence[str]]:
-    if players.mapping is not None:
-        return players.agents
+def _fitting(adapter: EnvAdapter, spaces: Mapping[str, Spaces]) -> Mapping[str, Sequence[str]]:
     return {
         policy: [
             agent

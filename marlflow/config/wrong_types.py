@@ -7,10 +7,11 @@ from typing import Any
 
 from marlflow.config.comments import files
 from marlflow.config.experiment import Env, Policy
+from marlflow.league.league import League
 from marlflow.sampling.mapping import Rule
 
 
-def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any) -> Iterator[str]:
+def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any, league: Any) -> Iterator[str]:
     """Yield a problem for each part that has another type."""
     if isinstance(env, str) or callable(env):
         argument = repr(env) if isinstance(env, str) else getattr(env, "__name__", "factory")
@@ -33,6 +34,8 @@ def other_kinds(env: Any, policies: Any, default_policy: Any, mapping: Any) -> I
             f"mapping is {mapping!r}, neither a list of rules, such as [Rule('adversary_*', 'hunters'), ...], nor a "
             "matchmaker, such as RandomSeats(['hunters', 'prey'])"
         )
+    if not (league is None or isinstance(league, League)):
+        yield f"league is {_shown(league)}, not a League; write League(PFSP())"
 
 
 def _shown(value: object) -> str:

@@ -21,6 +21,7 @@ from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_notes import Notes, notes_of
 from marlflow.driver.frozen_policies import frozen_file
 from marlflow.driver.queued_items import QueuedItems
+from marlflow.league.sides import sides_of
 from marlflow.runtime.checkpoint_files import RowsFile, rows_file
 from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
 from marlflow.runtime.protocol import Runtime
@@ -69,6 +70,22 @@ def identity(checked: CheckedExperiment) -> dict[str, Any]:
             }
             for name, learner in spec.learners.items()
         },
+        **_league(checked),
+    }
+
+
+def _league(checked: CheckedExperiment) -> dict[str, Any]:
+    if (league := checked.experiment.league) is None:
+        return {}
+    kind = type(league.matchmaker)
+    sides, _ = sides_of(league.sides, checked.agents)
+    return {
+        "league": {
+            "matchmaker": f"{kind.__module__}.{kind.__qualname__}",
+            "sides": {role.name: [sides.names[role.side], *role.agents] for role in sides.roles},
+            "symmetric": league.symmetric,
+            "players": {name: list(agents) for name, agents in checked.players.items()},
+        }
     }
 
 

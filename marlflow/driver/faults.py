@@ -15,7 +15,7 @@ from marlflow.base.errors import BudgetExceeded, EnvironmentFailed, EnvironmentH
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.config.experiment import Faults
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.faults import fault_of
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated, Fault
@@ -117,10 +117,10 @@ class BudgetedWorkers:
 
     async def evaluate(
         self,
-        episodes: range,
+        episodes: Sequence[int],
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         with self._beyond_budget_raised():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from marlflow.base.items import Weights
 from marlflow.driver.checkpoint_timing import CheckpointTiming
@@ -11,11 +12,15 @@ from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.time_limit import TimeLimit
 from marlflow.sampling.matchmaking import Dealer
+from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import Drain, Request
 
 
 class Requests:
-    """Creates each round's request from `published` weights, schedules and matchups; `rounds` counts them."""
+    """Creates each round's request from `published` weights, schedules and matchups; `rounds` counts them.
+
+    Before each request, `renew` lets the matchmaker change the population.
+    """
 
     def __init__(
         self,
@@ -31,50 +36,81 @@ class Requests:
         self._metrics = metrics
         self._time_limit = time_limit
         self.rounds = 0
+        self._reset: list[str] = []
+
+    def renew(self) -> Sequence[Reset]:
+        """Let the matchmaker freeze published weights; return what it resets, to be passed to `note_reset` when done.
+
+        Raises MatchmakerFailed.
+        """
+        if self._dealer is None:
+            return ()
+        sampled = self._metrics.agent_steps_sampled
+        return self._dealer.renew(self._published(), self._scheduler.by_policy(sampled), sampled)
+
+    def note_reset(self, policy: str) -> None:
+        """Let workers drop what they have of the time before a policy's reset."""
+        self._reset.append(policy)
 
     def next(self) -> Request:
         """Return the request of the next round."""
         self._time_limit.limit_training()
-        sampled = self._metrics.agent_steps_sampled
-        request = Request(self.rounds, self._published(), self._scheduler.now(sampled))
+        schedules = self._scheduler.now(self._metrics.agent_steps_sampled)
+        request = Request(self.rounds, self._published(), schedules, reset=tuple(self._reset))
+        self._reset.clear()
         self.rounds += 1
-        # After `published`: a matchmaker may freeze the weights of this request.
-        if self._dealer is not None:
-            self._dealer.renew(request.weights, request.schedules, sampled)
         return request
 
 
 class BetweenRounds:
-    """Decides before each round whether to take a checkpoint, stop, or collect.
+    """Decides before each round whether to take a checkpoint, reset learners, stop, or collect.
 
-    `stopped_by` is the reason to stop; empty before.
+    `reset_learner` resets the learner of a policy, at rest. `stopped_by` is the reason to stop; empty before.
     """
 
     def __init__(
-        self, stops: StopConditions, checkpoints: CheckpointTiming, requests: Requests, notify: Callable[[str], None]
+        self,
+        stops: StopConditions,
+        checkpoints: CheckpointTiming,
+        requests: Requests,
+        reset_learner: Callable[[Reset], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._stops = stops
         self._checkpoints = checkpoints
         self._requests = requests
+        self._reset_learner = reset_learner
         self._notify = notify
         self._stopping: str | None = None
         self._drains = False
         self.stopped_by = ""
 
-    def checkpoint_if_due(self) -> Callable[[], None] | None:
-        """Return what to call once nothing is in flight; None if no checkpoint is needed."""
+    def before_round(self) -> Callable[[], None] | None:
+        """Return what to call once nothing is in flight; None if that is not needed. Raises MatchmakerFailed."""
         # The executor asks before each round; the answer also decides what `next_request` returns.
         self._stopping = self._stops.reason()
         due = self._checkpoints.is_due or self._stopping is not None
-        self._drains = self._checkpoints.has_news and due
-        return self._take_checkpoint if self._drains else None
+        at_rest = None
+        if self._checkpoints.has_news and due:
+            at_rest = self._take_checkpoint
+        elif self._stopping is None and (resets := self._requests.renew()):
+            at_rest = partial(self._reset, resets)
+        self._drains = at_rest is not None
+        return at_rest
 
     def _take_checkpoint(self) -> None:
-        self._drains = False
         self._checkpoints.take()
+        # After the checkpoint: a run that resumes from it lets the matchmaker change the population, too.
+        self._reset(() if self._stopping is not None else self._requests.renew())
+
+    def _reset(self, resets: Sequence[Reset]) -> None:
+        self._drains = False
+        for reset in resets:
+            self._reset_learner(reset)
+            self._requests.note_reset(reset.policy)
 
     def next_request(self) -> Request | Drain | None:
-        """Return the next request, Drain before a checkpoint, or None at the end."""
+        """Return the next request, Drain before a checkpoint or a reset, or None at the end."""
         if self._drains:
             return Drain()
         if self._stopping is not None:

@@ -14,8 +14,8 @@ from marlflow.base.errors import CheckpointUnusable, MarlflowError
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import Tree, differences_of_shape
+from marlflow.config.dealers import dealer_of
 from marlflow.config.plans import RoundHooks, build_plan
-from marlflow.config.policy_assignment import dealer_of
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_notes import notes_of
 from marlflow.driver.checkpoint_timing import CheckpointTiming
@@ -24,23 +24,28 @@ from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.faults import BudgetedWorkers, FaultBudget
 from marlflow.driver.frozen_policies import frozen_bytes, frozen_entries, frozen_file
 from marlflow.driver.graceful_shutdown import GracefulShutdown
+from marlflow.driver.league_metrics import league_metrics
+from marlflow.driver.matches import MatchingWorkers
 from marlflow.driver.never_updated import why_never_updated
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.driver.recording import DatasetProgress
 from marlflow.driver.relay import Relay
 from marlflow.driver.reporting import Reporting, metric
+from marlflow.driver.resets import LearnerResets
 from marlflow.driver.round_hooks import BetweenRounds, Requests
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor, Together
+from marlflow.league.matches import MatchingMatchmaker
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import Report
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import RunComponents, Runtime
 from marlflow.runtime.spec import learner_of_replay
 from marlflow.sampling.matchmaking import DealtWorkers
+from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import FrozenPolicy, Round
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.saved_state import ResumeReport
@@ -77,17 +82,18 @@ class Run:
         self._due_log = checked.experiment.log.every_env_steps
         self._clock = RunClock()
         self._checkpointer = Checkpointer(checked, run_dir, runtime, name)
-        self._dealer = dealer_of(checked.experiment, checked.seats)
+        self._dealer = dealer_of(checked)
         self._parts = self._start(relay)
         self._evaluator = Evaluator(
             checked, self._parts.workers, self._metrics, self.budget, self._published, self.report, self._notify
         )
         self._time_limit = TimeLimit(checked.experiment.stop, self._clock, self._evaluator, runtime)
         self._scheduler = Scheduler(checked.spec, self._parts)
+        self._resets = LearnerResets(checked.spec, runtime, self._scheduler, self._notify)
         self.reporting = Reporting(checked.experiment, run_dir, console, self._faulted)
         self._create_hooks()
         plan = self._plan()
-        self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.checkpoint_if_due)
+        self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.before_round)
         self._clock.begin()
         if checkpoint is not None:
             self._resume_from(checkpoint)
@@ -99,6 +105,8 @@ class Run:
         workers = parts.workers
         if self._dealer is not None:
             workers = DealtWorkers(workers, self._dealer, self._spec.ticks)
+            if isinstance(self._dealer.matchmaker, MatchingMatchmaker):
+                workers = MatchingWorkers(workers, self._dealer.matchmaker, self.budget)
         return replace(parts, workers=BudgetedWorkers(workers, self.budget))
 
     def _create_hooks(self) -> None:
@@ -110,7 +118,9 @@ class Run:
             every_env_steps, self._metrics, self._checkpointer, self._save, self._faulted
         )
         self._requests = Requests(self._published, self._scheduler, self._dealer, self._metrics, self._time_limit)
-        self._hooks = BetweenRounds(self._stops, self._checkpoints, self._requests, self._console.notice)
+        self._hooks = BetweenRounds(
+            self._stops, self._checkpoints, self._requests, self._reset_learner, self._console.notice
+        )
 
     def _plan(self) -> Together:
         hooks = RoundHooks(self._hooks.next_request, lambda round: begun(self._round_made(round)))
@@ -167,6 +177,10 @@ class Run:
         self._report_if_due()
         return round
 
+    def _reset_learner(self, reset: Reset) -> None:
+        entries = {} if self._dealer is None else self._dealer.entries
+        self._resets.reset_learner(reset, entries, self._metrics.agent_steps_sampled, self._executor)
+
     def _reported(self, plan: str, item: Any) -> None:
         if not isinstance(item, Update):
             return
@@ -208,6 +222,8 @@ class Run:
             "flow": self._executor.state(queued.to_tree),
             "faults": self.budget.state(),
             "rounds": self._requests.rounds,
+            "resets": self._resets.state(),
+            "schedules": self._scheduler.state(),
             "due": [self._due_log, self._evaluator.due_env_steps],
             "handed_out": self._progress.state(),
             "ended": self._stops.state(),
@@ -231,6 +247,8 @@ class Run:
         self._executor.load_state(state["flow"], queued.from_tree)
         self.budget.load_state(state["faults"])
         self._requests.rounds = state["rounds"]
+        self._resets.load_state(state["resets"])
+        self._scheduler.load_state(state["schedules"])
         self._progress.load_state(state["handed_out"])
         self._due_log, self._evaluator.due_env_steps = state["due"]
         elapsed_s, training_s, self._evaluator.spent_s = state["times_s"]
@@ -261,9 +279,12 @@ class Run:
     def _current_report(self) -> Report:
         stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._metrics.agent_steps_sampled)
-        return self._metrics.report(
+        report = self._metrics.report(
             self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
         )
+        if (league := league_metrics(self._dealer)) is not None:
+            report["league"] = league
+        return report
 
     def _report_if_due(self) -> None:
         if self._metrics.env_steps >= self._due_log:

@@ -4,34 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from marlflow.base.serialization import Tree
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import RunSpec
 
 
 class Scheduler:
-    """Evaluates schedules, and applies changes to learners and their replays."""
+    """Evaluates schedules, and applies changes to learners and their replays.
+
+    A learner's schedules count its policies' agent steps since its last reset, if any.
+    """
 
     def __init__(self, spec: RunSpec, parts: RunComponents) -> None:
         self._spec, self._parts = spec, parts
         self._applied: dict[str, Mapping[str, float]] = {}
+        # By learner: the agent steps sampled before its last reset.
+        self._began_at = dict.fromkeys(spec.learners, 0)
 
     def now(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
         """Apply changes; return each policy's scheduled settings and `num_envs`, to collect with."""
-        by_policy: dict[str, dict[str, float]] = {}
         for name, values in self.values(agent_steps_sampled).items():
-            learner = self._spec.learners[name]
-            actor_only_settings = learner.algorithm.actor_only_settings
+            actor_only_settings = self._spec.learners[name].algorithm.actor_only_settings
             # Settings of actors only, such as epsilon, travel with the request; learners and replays do not know them.
             self._apply(name, {key: value for key, value in values.items() if key not in actor_only_settings})
-            by_policy |= {policy: {**values, "num_envs": self._spec.num_envs} for policy in learner.members}
-        return by_policy
+        return self.by_policy(agent_steps_sampled)
+
+    def by_policy(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
+        """Return each policy's scheduled settings and `num_envs`, without applying changes."""
+        return {
+            policy: {**values, "num_envs": self._spec.num_envs}
+            for name, values in self.values(agent_steps_sampled).items()
+            for policy in self._spec.learners[name].members
+        }
 
     def values(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
         """Return each learner's settings, given the agent steps sampled by each policy."""
         return {
-            name: dict(learner.algorithm.schedules(sum(agent_steps_sampled[policy] for policy in learner.members)))
+            name: dict(learner.algorithm.schedules(self._sampled(name, agent_steps_sampled) - self._began_at[name]))
             for name, learner in self._spec.learners.items()
         }
+
+    def restart(self, learner: str, agent_steps_sampled: Mapping[str, int]) -> None:
+        """Count the agent steps of a learner's schedules from now on."""
+        self._began_at[learner] = self._sampled(learner, agent_steps_sampled)
+
+    def state(self) -> Tree:
+        """Return where each learner's schedules begin, in agent steps."""
+        return dict(self._began_at)
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        """Restore what `state` returned."""
+        self._began_at.update(state)
+
+    def _sampled(self, learner: str, agent_steps_sampled: Mapping[str, int]) -> int:
+        return sum(agent_steps_sampled[policy] for policy in self._spec.learners[learner].members)
 
     def _apply(self, learner: str, settings: Mapping[str, float]) -> None:
         if settings != self._applied.get(learner, {}):

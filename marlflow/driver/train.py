@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from marlflow.base.errors import ConfigInvalid, MarlflowError, RuntimeFailed, StageFailed
+from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
 from marlflow.config.checks import check, machines_of, runtime_of
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
@@ -157,9 +157,9 @@ def _run(
                     _write(files, run_dir)
                 shutdown.begin()
                 run.run()
-            except (StageFailed, KeyboardInterrupt) as ended:
+            except (StageFailed, MatchmakerFailed, KeyboardInterrupt) as ended:
                 if _runtime_loss(shutdown, ended) is None:
-                    if run is not None and isinstance(ended, StageFailed):
+                    if run is not None and not isinstance(ended, KeyboardInterrupt):
                         run.report_failure()
                     last_notices.append(_resume_hint(saved_at(run_dir) if run is None else run.saved_at, run_dir))
                 raise

@@ -6,14 +6,14 @@ A cell is a stage, or adjacent stages at one place fused into one call. An edge 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from marlflow.flow.flow import Full, Kind
 from marlflow.flow.meters import Clock, Meter, StageId, rows_of
 from marlflow.flow.pace import UNLIMITED, PaceLedger
-from marlflow.flow.protocols import StageCall
+from marlflow.flow.protocols import HoldsItems, StageCall
 
 
 class Edge:
@@ -66,11 +66,17 @@ class Edge:
         self.dropped += 1
         self.rows_dropped += rows_of(item)
 
-    def discard(self) -> None:
-        """Drop all items and close."""
+    def empty(self) -> int:
+        """Drop all items; return their agent steps."""
+        before = self.rows_dropped
         for item in self.items:
             self._drop(item)
         self.items.clear()
+        return self.rows_dropped - before
+
+    def discard(self) -> None:
+        """Drop all items and close."""
+        self.empty()
         self.discarding = self.closed = True
 
     @property
@@ -131,7 +137,8 @@ class Cell:
     exhausted: bool = False
     ended: bool = False
     lost: int = 0
-    """Items lost with their process."""
+    """Items lost with their process, or dropped from a gather or before delivery; `rows_lost` are their rows."""
+    rows_lost: int = 0
     next_inbox: int = 0
 
     @property
@@ -176,6 +183,27 @@ class Cell:
                 edge.discard()
                 news = True
         return news
+
+    def drop_pending(self, edges: Collection[int]) -> int:
+        """Drop undelivered items for `edges`, by identity; return their agent steps."""
+        dropped = [item for edge, item in self.pending if id(edge) in edges]
+        self.pending = deque((edge, item) for edge, item in self.pending if id(edge) not in edges)
+        return self._count_dropped(dropped)
+
+    def drop_held(self) -> int:
+        """Drop what a gather holds; return its agent steps."""
+        dropped = []
+        for call in self.calls:
+            if self.kind is Kind.GATHER and isinstance(call.operator, HoldsItems):
+                dropped += call.operator.held
+                call.operator.held.clear()
+        return self._count_dropped(dropped)
+
+    def _count_dropped(self, items: Sequence[Any]) -> int:
+        rows = sum(map(rows_of, items))
+        self.lost += len(items)
+        self.rows_lost += rows
+        return rows
 
     def deliver(self) -> bool:
         """Move pending items on where there is room; return whether any moved."""

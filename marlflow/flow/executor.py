@@ -18,6 +18,7 @@ from marlflow.flow.metering import stage_metrics
 from marlflow.flow.meters import Condition, Hook
 from marlflow.flow.plan import AnyPlan, Together
 from marlflow.flow.protocols import BeginsAhead
+from marlflow.flow.restart import restart_plan
 from marlflow.flow.round_pause import RoundPause
 from marlflow.flow.state import ConvertItem, load_network_state, network_state
 
@@ -192,6 +193,10 @@ class Executor:
         """Apply `starts` again after the plan's store was lost; keeps earned turns."""
         for ledger in self._network.ledgers_of(plan):
             ledger.reapply_starts()
+
+    def restart(self, plan: str) -> int:
+        """Empty a plan at rest, and restart its paces; return the agent steps dropped."""
+        return restart_plan(self._network, plan)
 
     def rejoin(self, plan: str) -> None:
         """Readmit a plan that had ended; call after `load_state`."""

@@ -36,5 +36,7 @@ def _stage_meter(cell: Cell, position: int) -> Meter:
         starved_s += elsewhere_s if position > 0 else 0.0
         blocked_s += elsewhere_s if position == 0 else 0.0
     last = position == len(cell.stages) - 1
-    dropped = cell.lost + sum(edge.dropped for edge in cell.outs.values() if edge.stage is None) if last else 0
-    return Meter(meter.items, meter.rows, dropped, 0, busy_s, starved_s, blocked_s)
+    edges = [edge for edge in cell.outs.values() if edge.stage is None]
+    dropped = cell.lost + sum(edge.dropped for edge in edges) if last else 0
+    rows_dropped = cell.rows_lost + sum(edge.rows_dropped for edge in edges) if last else 0
+    return Meter(meter.items, meter.rows, dropped, rows_dropped, busy_s, starved_s, blocked_s)

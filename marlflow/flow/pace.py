@@ -42,6 +42,9 @@ class PaceLedger(Protocol):
     def reapply_starts(self) -> None:
         """Apply `starts` again after the leading side's store was emptied."""
 
+    def restart(self) -> None:
+        """Begin as a new ledger: earned turns are forfeited, `starts` is applied again; sides that left stay away."""
+
     def rejoin(self) -> None:
         """Readmit sides that have left."""
 
@@ -188,6 +191,10 @@ class _ItemLedger:
     def reapply_starts(self) -> None:
         return
 
+    def restart(self) -> None:
+        self._current, self._has_started = 0, False
+        self._left = self._shares[0][1] if self._shares else 0
+
     def rejoin(self) -> None:
         if len(self._shares) < len(self._all):
             self._shares = list(self._all)
@@ -264,6 +271,11 @@ class _RowLedger:
     def reapply_starts(self) -> None:
         # At least 1, so that no follower runs on an empty store even with starts=0.
         self._to_start = max(1, self._share.starts)
+
+    def restart(self) -> None:
+        self._followers.restart()
+        self._to_start = self._share.starts
+        self._counted = self._followers.turns * self._share.per
 
     def rejoin(self) -> None:
         self._leader_left = False

@@ -1,1 +1,23 @@
 """Leagues: populations of policies and their frozen versions that play, are rated, and learn from each other."""
+
+from marlflow.league.alphastar import AlphaStar
+from marlflow.league.league import League, LeaguePlayer, PayoffSettings, Pool, RatingSettings
+from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
+from marlflow.league.snapshots import SnapshotRules
+
+__all__ = [
+    "PFSP",
+    "AlphaStar",
+    "DeltaUniform",
+    "Fictitious",
+    "LatestPast",
+    "League",
+    "LeagueMode",
+    "LeaguePlayer",
+    "LeagueView",
+    "NaiveSelfPlay",
+    "PayoffSettings",
+    "Pool",
+    "RatingSettings",
+    "SnapshotRules",
+]

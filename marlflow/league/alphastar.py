@@ -15,16 +15,9 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.league.modes import LeagueView, Weighting, pfsp_weights, pick
+from marlflow.sampling.population import Reset
 
 AlphaStarRole = Literal["main", "main_exploiter", "league_exploiter"]
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """A decision that a live policy begins again, from its `initial` parameters, `fresh` ones, or those of a member."""
-
-    policy: str
-    to: str
 
 
 @dataclass(frozen=True)
@@ -109,6 +102,9 @@ class AlphaStar:
             return main
         return _prioritized(view, launcher, past, "variance", generator)
 
+    def snapshots_due(self, view: LeagueView, agent_steps: Mapping[str, int]) -> list[str]:
+        return [policy for policy, since in agent_steps.items() if self.snapshot_due(view, policy, since)]
+
     def snapshot_due(self, view: LeagueView, policy: str, agent_steps: int) -> bool:
         """Return whether to take a snapshot of `policy`, `agent_steps` after its last one, or after the start."""
         kind = self.role_of(policy)
@@ -127,6 +123,10 @@ class AlphaStar:
             payoffs.games(policy, rival) >= self.min_games and payoffs.win_probability(policy, rival) > self.strong
             for rival in rivals
         )
+
+    def may_reset(self, policy: str) -> bool:
+        """Return whether `policy` is an exploiter."""
+        return self.role_of(policy) != "main"
 
     def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
         """Return whether `policy` begins again, once its snapshot is taken: the snapshot is of what it has learned."""

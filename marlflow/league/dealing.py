@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from marlflow.base.random import key
 from marlflow.base.serialization import Tree
-from marlflow.league.members import Members
-from marlflow.league.modes import LeagueMode, LeagueView, SnapshottingMode, pick
-from marlflow.league.payoffs import Game, Payoffs
+from marlflow.league.league import Teammates
+from marlflow.league.matches import MatchBatch, Matches, MatchRules, fewest_first, pairings
+from marlflow.league.members import Members, Snapshot
+from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, ResettingMode, SnapshottingMode, pick
+from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
 from marlflow.sampling.matchmaking import EpisodeId
-from marlflow.sampling.population import PopulationChange
-from marlflow.sampling.receipts import EpisodeResult
+from marlflow.sampling.population import PopulationChange, Reset
+from marlflow.sampling.receipts import EpisodeResult, Evaluated
 
-Teammates = Literal["self", "past", "population"]
+_MATCH_RULES = MatchRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class LeagueMatchmaker:
 
     The policy that has had the smallest part of its share is next, in the role that it has had least often. So policies
     have games in proportion to their shares (default 1), and each its roles equally often, both to within one game.
+
+    `matches` has the evaluation games, played by `match_rules`, or those that a mode with a meta-game wants.
     """
 
     def __init__(
@@ -58,21 +62,29 @@ class LeagueMatchmaker:
         rules: SnapshotRules,
         shares: Mapping[str, float] | None = None,
         teammates: Teammates = "self",
+        seed: int = 0,
+        match_rules: MatchRules = _MATCH_RULES,
     ) -> None:
         self.members = members
         self.payoffs = payoffs
         self.ratings = ratings
+        table = Payoffs(members.sides, payoffs.live, payoffs.decay, payoffs.prior_games)
+        self.matches = Matches(table, ratings, "greedy" if rules.acts == "greedy" else "sampled")
         self._mode = mode
         self._rules = rules
         self._teammates = teammates
+        self._match_rules = match_rules
+        self._seed = seed
         self._view = LeagueView(members, payoffs)
         self._shares = {policy: float((shares or {}).get(policy, 1.0)) for policy in members.incarnations}
         self._launches = launches(members, self._shares)
         self._turns = dict.fromkeys(self._launches, 0)
+        # By environment and episode: whose turn the episodes are that have no result yet.
+        self._open: dict[int, dict[int, Launch]] = {}
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
-        # The last episode counted of each environment.
-        self._counted: dict[int, int] = {}
+        self._resets: list[Reset] = []
         self._env_steps = 0
+        self._next_matches_at = match_rules.every_env_steps or 0
         self.games = 0
         self.epoch = 0
 
@@ -96,6 +108,10 @@ class LeagueMatchmaker:
         if episode.env < 0:
             # Trial and evaluation episodes are no turns.
             return self._launches[int(generator.integers(len(self._launches)))]
+        of_env = self._open.setdefault(episode.env, {})
+        if episode.episode in of_env:
+            # It was dealt before, and has not begun: since then the population has changed.
+            self._turns[of_env[episode.episode]] -= 1
         turns: dict[str, int] = {}
         for launch, count in self._turns.items():
             turns[launch.policy] = turns.get(launch.policy, 0) + count
@@ -103,6 +119,7 @@ class LeagueMatchmaker:
         policy = min(turns, key=lambda name: (turns[name] + 0.5) / self._shares[name])
         turn = min((launch for launch in self._launches if launch.policy == policy), key=self._turns.__getitem__)
         self._turns[turn] += 1
+        of_env[episode.episode] = turn
         return turn
 
     def _teammate(self, launcher: str, role: int, generator: np.random.Generator) -> str:
@@ -118,39 +135,91 @@ class LeagueMatchmaker:
         return found if found is not None else pick(self.members.fixed_in(role), generator)
 
     def observe(self, results: Sequence[EpisodeResult]) -> None:
-        """Count a round's training games, each once, in an order that does not depend on which worker was faster."""
-        roles = self.members.sides.roles
-        for result in sorted(results, key=lambda one: (one.tick, one.env, one.episode)):
-            if result.episode <= self._counted.get(result.env, -1):
-                continue
-            self._counted[result.env] = result.episode
-            returns = tuple(fsum(result.returns[agent] for agent in role.agents) / len(role.agents) for role in roles)
-            game = Game(self.members.sides.profile(result.matchup), returns, result.env_steps)
-            self.payoffs.add(game)
+        """Count training games, in order."""
+        sides = self.members.sides
+        for result in results:
+            self.payoffs.add(game_of(sides, sides.profile(result.matchup), result))
+            of_env = self._open.get(result.env, {})
+            # In the order of dealing; episodes before this one will have no result.
+            while of_env and (first := next(iter(of_env))) <= result.episode:
+                del of_env[first]
             self.games += 1
             self._env_steps += result.env_steps
 
     def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
         """Take the snapshots that are due; frozen entries are never forgotten, so that old rivals stay available."""
         frozen = {}
+        since = {policy: agent_steps[policy] - self._snapshot_at[policy] for policy in self.members.incarnations}
+        due = self._mode.snapshots_due(self._view, since) if isinstance(self._mode, SnapshottingMode) else ()
         for policy in self.members.incarnations:
-            since = agent_steps[policy] - self._snapshot_at[policy]
             is_first = not any(one.policy == policy for one in self.members.snapshots.values())
-            is_due = self._rules.holds(policy, since, is_first, self._rivals(policy), self.payoffs)
-            if is_due or (
-                isinstance(self._mode, SnapshottingMode) and self._mode.snapshot_due(self._view, policy, since)
-            ):
+            is_due = self._rules.holds(policy, since[policy], is_first, self._rivals(policy), self.payoffs)
+            if is_due or policy in due:
                 snapshot = self.members.add(policy, published[policy], self._env_steps, agent_steps[policy])
                 self._snapshot_at[policy] = agent_steps[policy]
                 self.ratings.inherit(snapshot.name, policy)
                 frozen[snapshot.name] = policy
+                # The initial parameters are no reason to begin again from them.
+                if not (is_first and self._rules.at_start):
+                    self._decide_reset(snapshot)
         self.epoch += bool(frozen)
         return PopulationChange(freeze=frozen)
+
+    def _decide_reset(self, snapshot: Snapshot) -> None:
+        if isinstance(self._mode, ResettingMode):
+            # Counted randomness: the decision depends on the snapshot alone.
+            generator = np.random.default_rng(key(self._seed, *snapshot.name.encode()))
+            if (reset := self._mode.reset_after_snapshot(snapshot.policy, generator)) is not None:
+                self._resets.append(reset)
+
+    def reset_policies(self) -> list[str]:
+        """Return the live policies that the mode may reset."""
+        mode = self._mode
+        return [p for p in self.members.incarnations if isinstance(mode, ResettingMode) and mode.may_reset(p)]
+
+    def resets(self) -> Sequence[Reset]:
+        """Return the live policies that begin again; their outcomes so far and their ratings are set aside."""
+        resets, self._resets = self._resets, []
+        for reset in resets:
+            incarnation = self.members.incarnations[reset.policy]
+            self.payoffs.reset(reset.policy, incarnation)
+            self.matches.reset(reset.policy, incarnation)
+            self.members.incarnations[reset.policy] += 1
+        self.epoch += bool(resets)
+        return resets
 
     def _rivals(self, policy: str) -> list[str]:
         """Return the snapshots that `policy` can meet."""
         roles = self.members.rival_roles(policy)
         return list(dict.fromkeys(name for role in roles for name in self.members.past_in(role)))
+
+    def matches_due(self) -> MatchBatch | None:
+        """Return the matches to play now, between two rounds; None if there are none.
+
+        Ask until there are none: then missing games were asked for again, and a meta-game is solved.
+        """
+        if (batch := self.matches.due()) is not None:
+            return batch
+        if isinstance(self._mode, MetaGameMode):
+            wanted = self._mode.matches_wanted(self.members, self.matches)
+            if not wanted:
+                self._mode.solve(self.members, self.matches.payoffs)
+        else:
+            wanted = self._matches_by_rule()
+        self.matches.request(wanted)
+        return self.matches.due()
+
+    def _matches_by_rule(self) -> dict[Profile, int]:
+        rules = self._match_rules
+        if rules.every_env_steps is None or self._env_steps < self._next_matches_at:
+            return {}
+        self._next_matches_at = self._env_steps + rules.every_env_steps
+        groups = pairings(self.members, rules.pairs, rules.mirrored)
+        return fewest_first(groups, self.matches.payoffs, rules.games)
+
+    def observe_matches(self, evaluated: Evaluated) -> None:
+        """Count the results of the games that `matches_due` returned."""
+        self.matches.observe(evaluated)
 
     def state(self) -> Tree:
         """Return all that later games depend on."""
@@ -158,9 +227,19 @@ class LeagueMatchmaker:
             "members": self.members.state(),
             "payoffs": self.payoffs.state(),
             "ratings": self.ratings.state(),
+            "matches": self.matches.state(),
+            "next_matches_at": self._next_matches_at,
+            "mode": self._mode.state() if isinstance(self._mode, MetaGameMode) else None,
             "turns": [[launch.policy, launch.role, count] for launch, count in self._turns.items()],
+            "open": np.array(
+                [
+                    [env, episode, self._launches.index(launch)]
+                    for env, of_env in self._open.items()
+                    for episode, launch in of_env.items()
+                ],
+                np.int64,
+            ).reshape(-1, 3),
             "snapshot_at": dict(self._snapshot_at),
-            "counted": [[env, episode] for env, episode in self._counted.items()],
             "games": self.games,
             "env_steps": self._env_steps,
             "epoch": self.epoch,
@@ -171,10 +250,18 @@ class LeagueMatchmaker:
         self.members.load_state(tree["members"])
         self.payoffs.load_state(tree["payoffs"])
         self.ratings.load_state(tree["ratings"])
+        self.matches.load_state(tree["matches"])
+        self._next_matches_at = tree["next_matches_at"]
+        if isinstance(self._mode, MetaGameMode) and tree["mode"] is not None:
+            self._mode.load_state(tree["mode"])
         turns = {Launch(policy, role): count for policy, role, count in tree["turns"]}
         self._turns = {launch: turns.get(launch, 0) for launch in self._launches}
+        self._open = {}
+        for env, episode, index in tree["open"].tolist():
+            policy, role, _ = tree["turns"][index]
+            if (launch := Launch(policy, role)) in self._turns:
+                self._open.setdefault(env, {})[episode] = launch
         self._snapshot_at.update(tree["snapshot_at"])
-        self._counted = dict(tree["counted"])
         self._env_steps = tree["env_steps"]
         self.games = tree["games"]
         self.epoch = tree["epoch"]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from marlflow.base.serialization import Tree
-from marlflow.league.sides import Sides
+from marlflow.league.sides import Role, Sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Snapshot:
 class Members:
     """Everybody who can be seated, by role.
 
-    `fits` has the agents that each policy can play, `live` the policies that learn; all others never change.
+    `fits` has the agents that each policy can play, `live` the policies that learn; all others never change. Of each
+    policy the `newest` snapshots are dealt; None: all.
 
     >>> from marlflow.league.sides import default_sides
     >>> agents = ["player_0", "player_1"]
@@ -44,8 +45,10 @@ class Members:
     (['main'], ['main@1'], ['random'])
     """
 
-    def __init__(self, sides: Sides, fits: Mapping[str, Collection[str]], live: Sequence[str]) -> None:
-        self.sides = sides
+    def __init__(
+        self, sides: Sides, fits: Mapping[str, Collection[str]], live: Sequence[str], newest: int | None = None
+    ) -> None:
+        self.sides, self._newest = sides, newest
         self.snapshots: dict[str, Snapshot] = {}
         self.incarnations = dict.fromkeys(live, 0)
         self._numbers = dict.fromkeys(live, 0)
@@ -56,6 +59,9 @@ class Members:
         self._fixed = [[name for name in fits if name not in live and plays[name][role]] for role in roles]
         self._past: list[list[str]] = [[] for _ in roles]
 
+    def __len__(self) -> int:
+        return len(self._plays) + len(self.snapshots)
+
     def plays(self, member: str, role: int) -> bool:
         """Return whether a member can play a role."""
         return self._plays[self.policy_of(member)][role]
@@ -63,6 +69,12 @@ class Members:
     def policy_of(self, member: str) -> str:
         """Return the policy that a member is, or is a snapshot of."""
         return self.snapshots[member].policy if member in self.snapshots else member
+
+    @property
+    def names(self) -> list[str]:
+        """All members: live policies, policies that never change, and snapshots, oldest first."""
+        fixed = [policy for policy in self._plays if not self.is_live(policy) and any(self._plays[policy])]
+        return [*self.incarnations, *fixed, *self.snapshots]
 
     def is_live(self, member: str) -> bool:
         """Return whether a member learns."""
@@ -77,7 +89,7 @@ class Members:
         return self._fixed[role]
 
     def past_in(self, role: int) -> list[str]:
-        """Return the snapshots that can play a role, oldest first."""
+        """Return the snapshots that are dealt for a role, oldest first."""
         return self._past[role]
 
     def rival_roles(self, policy: str) -> list[int]:
@@ -98,17 +110,35 @@ class Members:
         for role, past in enumerate(self._past):
             if self._plays[snapshot.policy][role]:
                 past.append(snapshot.name)
+                of_policy = [name for name in past if self.snapshots[name].policy == snapshot.policy]
+                if self._newest is not None and len(of_policy) > self._newest:
+                    past.remove(of_policy[0])
 
     def state(self) -> Tree:
-        """Return all snapshots, in order, and the counts of live policies."""
+        """Return the roles, who plays them, all snapshots in order, and the counts of live policies."""
         return {
+            "sides": list(self.sides.names),
+            "roles": [[role.name, role.side, list(role.agents)] for role in self.sides.roles],
+            "plays": {policy: list(roles) for policy, roles in self._plays.items()},
             "snapshots": [asdict(snapshot) for snapshot in self.snapshots.values()],
             "incarnations": dict(self.incarnations),
             "numbers": dict(self._numbers),
         }
 
+    @classmethod
+    def from_state(cls, tree: Any) -> Members:
+        """Return the members that `state` was called on, without the run that they belong to."""
+        roles = tuple(Role(name, side, tuple(agents)) for name, side, agents in tree["roles"])
+        fits = {
+            policy: [agent for role, is_played in zip(roles, plays, strict=True) if is_played for agent in role.agents]
+            for policy, plays in tree["plays"].items()
+        }
+        members = cls(Sides(tuple(tree["sides"]), roles), fits, live=list(tree["incarnations"]))
+        members.load_state(tree)
+        return members
+
     def load_state(self, tree: Any) -> None:
-        """Restore what `state` returned."""
+        """Restore the snapshots and counts of what `state` returned."""
         self.snapshots.clear()
         for past in self._past:
             past.clear()

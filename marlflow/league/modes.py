@@ -6,15 +6,18 @@ A mode is asked for the member of each rival role. A user's own mode is a class 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from marlflow.base.batch import Array
+from marlflow.base.serialization import Tree
+from marlflow.league.matches import Matches
 from marlflow.league.members import Members
-from marlflow.league.payoffs import Payoffs
+from marlflow.league.payoffs import Payoffs, Profile
+from marlflow.sampling.population import Reset
 
 Weighting = Literal["hard", "variance", "linear", "capped"]
 NEGLIGIBLE = 1e-10
@@ -59,8 +62,45 @@ class LeagueMode(Protocol):
 class SnapshottingMode(LeagueMode, Protocol):
     """A mode that has rules of its own for snapshots, in addition to the league's."""
 
-    def snapshot_due(self, view: LeagueView, policy: str, agent_steps: int) -> bool:
-        """Return whether to take a snapshot of `policy`, `agent_steps` after its last one, or after the start."""
+    def snapshots_due(self, view: LeagueView, agent_steps: Mapping[str, int]) -> Collection[str]:
+        """Return the live policies to take a snapshot of; `agent_steps` has those of each since its last, or the start.
+
+        Called once before each round.
+        """
+        ...
+
+
+@runtime_checkable
+class MetaGameMode(LeagueMode, Protocol):
+    """A mode that draws rivals from meta-strategies: a solution of the game between members, known by matches."""
+
+    def matches_wanted(self, members: Members, matches: Matches) -> Mapping[Profile, int]:
+        """Return the games that the meta-game needs next, by profile; empty if its payoffs are known."""
+        ...
+
+    def solve(self, members: Members, payoffs: Payoffs) -> None:
+        """Compute the meta-strategies from the payoffs of matches, if members are new."""
+        ...
+
+    def state(self) -> Tree:
+        """Return all that later games depend on."""
+        ...
+
+    def load_state(self, tree: Tree) -> None:
+        """Restore what `state` returned."""
+        ...
+
+
+@runtime_checkable
+class ResettingMode(SnapshottingMode, Protocol):
+    """A mode that lets live policies begin again after a snapshot."""
+
+    def may_reset(self, policy: str) -> bool:
+        """Return whether `policy` is ever reset."""
+        ...
+
+    def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
+        """Return the reset of `policy`, whose snapshot was just taken, or None."""
         ...
 
 

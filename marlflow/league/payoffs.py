@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from dataclasses import dataclass, field, replace
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.serialization import Tree
 from marlflow.league.sides import Sides
+from marlflow.sampling.receipts import EpisodeResult
 
 Profile = tuple[str, ...]
 """One member for each role, in the order of the roles."""
@@ -130,10 +131,19 @@ class Game:
     truncated: bool = False
 
 
+def game_of(sides: Sides, profile: Profile, result: EpisodeResult) -> Game:
+    """Return an episode as a game of `profile`; an agent that never appeared has return 0."""
+    returns = [
+        math.fsum(result.returns.get(agent, 0.0) for agent in role.agents) / len(role.agents) for role in sides.roles
+    ]
+    return Game(profile, tuple(returns), result.env_steps)
+
+
 class Payoffs:
     """Games by profile (`cells`) and by pair of members in two roles (`pairs`), both updated with each game.
 
     `decay` applies to games with a live member, whose strength changes; games of frozen members only do not decay.
+    With `symmetric`, a game counts for every order of its sides, which have equal roles; each has one cell.
 
     >>> from marlflow.league.sides import default_sides
     >>> sides = default_sides(["player_0", "player_1"])
@@ -143,11 +153,19 @@ class Payoffs:
     0.6
     """
 
-    def __init__(self, sides: Sides, live: Collection[str] = (), decay: float = 0.99, prior_games: float = 4.0) -> None:
+    def __init__(
+        self,
+        sides: Sides,
+        live: Collection[str] = (),
+        decay: float = 0.99,
+        prior_games: float = 4.0,
+        symmetric: bool = False,
+    ) -> None:
         self.sides = sides
         self.live = set(live)
         self.decay = decay
         self.prior_games = prior_games
+        self.symmetric = symmetric
         self.cells: dict[Profile, ProfileCell] = {}
         self.pairs: dict[tuple[int, str, int, str], PairCell] = {}
         self.past: dict[str, dict[Profile, ProfileCell]] = {}
@@ -159,7 +177,9 @@ class Payoffs:
     def add(self, game: Game) -> None:
         """Count a game. A member against itself has returns and no outcomes."""
         self.changes += 1
-        profile = game.profile
+        roles = self._roles_in_cell(game.profile)
+        profile = tuple(game.profile[role] for role in roles)
+        game = replace(game, profile=profile, returns=tuple(game.returns[role] for role in roles))
         decay = self.decay if any(member in self.live for member in profile) else 1.0
         cell = self.cells.get(profile)
         if cell is None:
@@ -176,6 +196,14 @@ class Payoffs:
             if self._differ(profile, i, j):
                 outcomes.add(scores[i] - scores[j], decay)
         self._add_pairs(game, scores, decay)
+
+    def _roles_in_cell(self, profile: Profile) -> list[int]:
+        """Return the roles of `profile` in the order in which its cell has them."""
+        if not self.symmetric:
+            return list(range(len(profile)))
+        in_order = sorted(self._roles_of, key=lambda of_side: [profile[role] for role in of_side])
+        by_place = sorted(zip(chain(*self._roles_of), chain(*in_order), strict=True))
+        return [role for _, role in by_place]
 
     def _differ(self, profile: Profile, i: int, j: int) -> bool:
         members = [tuple(profile[role] for role in self._roles_of[side]) for side in (i, j)]
@@ -205,6 +233,10 @@ class Payoffs:
         """Return the games of two members against each other, in all roles; a member against itself has none."""
         return sum(pair.outcomes.games for pair in self._by_pair.get((member, other), ()))
 
+    def opponents(self, member: str) -> list[str]:
+        """Return everybody else that a member has played against."""
+        return [other for one, other in self._by_pair if one == member and other != member and self.games(one, other)]
+
     def win_probability(self, member: str, other: str, role: int | None = None) -> float:
         """Return the probability that `member` beats `other`, with draws as half a win; 0.5 against itself.
 
@@ -226,11 +258,13 @@ class Payoffs:
 
     def returns(self, profile: Profile) -> tuple[Array, Array]:
         """Return mean returns [roles] of a profile and their standard errors; nan and inf where it was not played."""
-        cell = self.cells.get(profile)
-        if cell is None:
-            return np.full(len(profile), np.nan), np.full(len(profile), np.inf)
-        means = np.array([role.decayed_mean for role in cell.roles])
-        return means, np.array([role.standard_error for role in cell.roles])
+        means, errors = np.full(len(profile), np.nan), np.full(len(profile), np.inf)
+        roles = self._roles_in_cell(profile)
+        cell = self.cells.get(tuple(profile[role] for role in roles))
+        if cell is not None:
+            means[roles] = [returns.decayed_mean for returns in cell.roles]
+            errors[roles] = [returns.standard_error for returns in cell.roles]
+        return means, errors
 
     def matrices(self, members: Sequence[Sequence[str]]) -> Array:
         """Return mean returns [roles, K_1, ..., K_roles] over all profiles of `members`, those of each role."""

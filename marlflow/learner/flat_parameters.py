@@ -80,6 +80,21 @@ class FlatParameters:
             flats[policy] = np.concatenate([part.cpu().numpy() for part in parts or [self.vector[:0]]])
         return flats
 
+    def load_actor(self, policy: str, flat: Tensor) -> None:
+        """Copy published parameters [P] into the actor of `policy`, without a critic's that may follow them.
+
+        Raises WeightsMismatch if they are of another network.
+        """
+        pieces = self._actors[policy]
+        expected = sum(piece.stop - piece.start for piece in pieces)
+        if len(flat) not in (expected, len(self.vector)):
+            raise WeightsMismatch(f"expected {expected} parameters of an actor of {policy!r}, got {len(flat)}")
+        offset = 0
+        for piece in pieces:
+            stop = offset + piece.stop - piece.start
+            self.vector[piece].copy_(flat[offset:stop])
+            offset = stop
+
     def load(self, vector: Tensor) -> None:
         """Copy `vector` [P] into all parameters; raises WeightsMismatch if its size differs."""
         if vector.shape != self.vector.shape:

@@ -140,6 +140,16 @@ class TorchLearner:
         """Publish under a version above `version`, the highest that a lost learner may have used."""
         return self.parameters.resume_above(version)
 
+    def reset(self, start: TorchLearner) -> Mapping[str, Weights]:
+        """Continue as `start`, a new learner of the same kind, and publish its parameters under the next version.
+
+        Parameters, target, optimizers, random numbers and counts of updates are those of `start`. The version
+        increases, so that none means two sets of parameters. Scheduled values stay.
+        """
+        continued = {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
+        self.load_state({**start.state(), **continued})
+        return self.publish()
+
     def sync_target(self, tau: float = 1.0) -> None:
         """Move the target by the fraction `tau` toward the parameters; raises TypeError without a target."""
         if self.parameters.target_module is None:

@@ -75,6 +75,13 @@ class LearnerParameters:
         self.version = max(self.version, version)
         return self.publish()
 
+    def load_actor(self, policy: str, flat: Array) -> None:
+        """Begin with published parameters [P] of an actor, also in the target; raises WeightsMismatch."""
+        self.flat.load_actor(policy, as_tensor(flat))
+        if self._target_flat is not None:
+            self._target_flat.soft_update(self.flat.vector, 1.0)
+        self._copy_to_published()
+
     def sync_target(self, tau: float) -> None:
         """Move the target network by the fraction `tau` toward the parameters (soft update)."""
         assert self._target_flat is not None

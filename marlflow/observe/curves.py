@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from marlflow.base.errors import InvalidInput
+from marlflow.observe.figure import COLORS, INK, NOTE, finish_axes, new_figure, save_figure
 from marlflow.observe.sinks import read_metrics
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ Lower: TypeAlias = Literal["updates_per_s", "staleness_mean"]
 Curve: TypeAlias = tuple[list[float], list[float]]  # env steps and values
 Reports: TypeAlias = Sequence[dict[str, Any]]
 
-# Okabe and Ito's palette for color-blind readers (https://jfly.uni-koeln.de/color/).
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_INK, _GRID = "#333333", "#DDDDDD"
-_NOTE: dict[str, Any] = {"loc": "left", "fontsize": 9, "color": "#666666"}
 _LOWER_LABELS: dict[Lower, str] = {"updates_per_s": "updates per second", "staleness_mean": "staleness (versions)"}
 
 
@@ -35,28 +31,17 @@ def draw_learning_curves(
 
     Raises InvalidInput if the file has no reports, OSError if the picture cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     everything = read_metrics(metrics_path)
     # The final report may repeat the env step of the one before; it includes the updates finished since.
     reports = list({report["env_steps"]: report for report in everything}.values())
     if not reports:
         raise InvalidInput([f"{metrics_path} has no report yet; it gets one every log.every_env_steps env steps"])
-    figure = Figure(figsize=(9.0, 6.5), dpi=150, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(9.0, 6.5, title or metrics_path.resolve().parent.name)
     returns, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1.0))
-    figure.suptitle(title or metrics_path.resolve().parent.name, fontsize=14, fontweight="bold", color=_INK)
     _draw_returns(returns, reports, everything)
     _draw_lower(below, reports, lower)
-    figure.legend(loc="outside lower center", frameon=False, ncols=4, labelcolor=_INK)
-    # Written aside and renamed, so that a failed write keeps the old picture.
-    aside = out_png.with_name(f".{out_png.name}.part")
-    try:
-        figure.savefig(aside, format="png")
-        os.replace(aside, out_png)
-    finally:
-        aside.unlink(missing_ok=True)
+    figure.legend(loc="outside lower center", frameon=False, ncols=4, labelcolor=INK)
+    save_figure(figure, out_png)
 
 
 def curve(reports: Reports, name: str, key: str, section: Literal["policies", "learners"] = "policies") -> Curve:
@@ -81,7 +66,7 @@ def updates_per_s(reports: Reports, learner: str) -> Curve:
 def _colored(reports: Reports, section: Literal["policies", "learners"] = "policies") -> list[tuple[str, str]]:
     """Return the policies, or the learners, with their colors; a learner with a policy's name has its color."""
     names = dict.fromkeys(name for of in ("policies", "learners") for report in reports for name in report[of])
-    colors = {name: _COLORS[place % len(_COLORS)] for place, name in enumerate(names)}
+    colors = {name: COLORS[place % len(COLORS)] for place, name in enumerate(names)}
     section_names = dict.fromkeys(name for report in reports for name in report[section])
     return [(name, colors[name]) for name in section_names]
 
@@ -101,12 +86,11 @@ def _draw_returns(axes: Axes, reports: Reports, everything: Reports) -> None:
             steps, means, stds = (np.array(column, float) for column in zip(*measured, strict=True))
             axes.plot(steps, means, color=color, linewidth=1.2, linestyle=(0, (4, 2)), marker="o", markersize=3)
             axes.fill_between(steps, means - stds, means + stds, color=color, alpha=0.12, linewidth=0)
-    _finish(axes, "mean return per agent and episode")
+    axes.set_ylabel("mean return per agent and episode", color=INK)
+    finish_axes(axes)
     modes = {policy.get("eval_mode") for report in reports for policy in report["policies"].values()} - {None}
     evaluation = " ".join(["evaluation", *([f"({', '.join(sorted(modes))})"] if modes else [])])
-    axes.set_title(
-        f"solid: training, exploration included; dots: {evaluation}, shaded: one standard deviation", **_NOTE
-    )
+    axes.set_title(f"solid: training, exploration included; dots: {evaluation}, shaded: one standard deviation", **NOTE)
 
 
 def _draw_lower(axes: Axes, reports: Reports, lower: Lower) -> None:
@@ -122,22 +106,10 @@ def _draw_lower(axes: Axes, reports: Reports, lower: Lower) -> None:
             label: dict[str, Any] = {} if learner in named else {"label": learner}
             # Unclipped, so that the axis does not hide half of a line at zero.
             axes.plot(steps, values, color=color, linewidth=1.5, clip_on=False, zorder=3, **label, **_dot(reports))
-    _finish(axes, _LOWER_LABELS[lower])
+    axes.set_ylabel(_LOWER_LABELS[lower], color=INK)
+    finish_axes(axes)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("env steps", color=_INK)
-
-
-def _finish(axes: Axes, ylabel: str) -> None:
-    from matplotlib.ticker import EngFormatter
-
-    axes.set_ylabel(ylabel, color=_INK)
-    axes.grid(color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(color=_GRID, labelcolor=_INK)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_GRID)
-    axes.margins(x=0.01)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlabel("env steps", color=INK)
 
 
 def _dot(reports: Reports) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 
 class EvaluationMetrics(TypedDict):
@@ -85,6 +85,30 @@ class ObjectStoreMetrics(TypedDict):
     bytes: int | None  # on all machines; None if the run is one process
 
 
+class LeaguePlayerMetrics(TypedDict):
+    """A learning policy in a league."""
+
+    snapshots: int
+    incarnation: int  # how often it began again
+    games: int  # training games that it played in any role
+    win_rate_mean: float | None  # probability to win, mean over its opponents; draws are half a win
+    win_rate_min: float | None  # against the opponent that it beats least
+    opponents_distinct: int
+
+
+class LeagueReport(TypedDict):
+    """State of a league."""
+
+    members: int  # learning policies, their snapshots, and policies that never change
+    epoch: int  # how often the population changed
+    games: int  # training games counted
+    games_stale: int  # results that came twice or too late
+    games_lost: int  # games that began and had no result
+    deal_s: float  # dealing games
+    score_s: float  # counting results
+    players: Mapping[str, LeaguePlayerMetrics]
+
+
 class Report(TypedDict):
     """One report. Only times, whose keys end in `_s`, may differ between identical inline runs."""
 
@@ -103,6 +127,7 @@ class Report(TypedDict):
     rollouts: RolloutMetrics
     object_store: ObjectStoreMetrics
     faults: Mapping[str, int]
+    league: NotRequired[LeagueReport]  # if there is one
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.offline.dataset import Dataset
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, Worker
 from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
 from marlflow.sampling.saved_state import ResumeReport
@@ -112,8 +112,9 @@ class DatasetWorker:
         matchups: Mapping[int, Sequence[Matchup]] | None = None,
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
+        reset: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
-        receipt, batches = self._worker.collect(ticks, weights, schedules, matchups, frozen, forget)
+        receipt, batches = self._worker.collect(ticks, weights, schedules, matchups, frozen, forget, reset)
         began = perf_counter()
         policies, batches, env_steps = dict(receipt.policies), dict(batches), 0
         for policy, reader in self._readers.items():
@@ -160,7 +161,7 @@ class DatasetWorker:
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         return self._worker.evaluate(episodes, weights, matchups, mode, frozen)
@@ -217,6 +218,7 @@ class OfflineWorker:
         matchups: Mapping[int, Sequence[Matchup]] | None = None,
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
+        reset: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
         next_episodes = dict.fromkeys(self._env_indices, 0)
         return Receipt(self._number, 0, 0, (), {}, 0, 0.0, 0.0, 0.0, next_episodes=next_episodes), {}
@@ -226,7 +228,7 @@ class OfflineWorker:
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         # Environments are opened only when needed: many offline runs never evaluate.

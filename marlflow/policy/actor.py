@@ -10,6 +10,12 @@ from marlflow.base.random import RowRandom
 
 EvaluationMode: TypeAlias = Literal["greedy", "sampled"]
 
+EvaluationModes: TypeAlias = EvaluationMode | Mapping[str, EvaluationMode]
+"""How policies act in evaluation: one mode for all, or one for each policy or frozen version.
+
+A frozen version that a mapping does not name acts as its policy; a policy that it does not name is greedy.
+"""
+
 Mode: TypeAlias = Literal["explore", "greedy", "sampled"]
 """How a policy acts.
 
@@ -17,6 +23,17 @@ Mode: TypeAlias = Literal["explore", "greedy", "sampled"]
 from the learned distribution without exploration noise (epsilon, Gaussian noise, uniform warm-up); a policy without
 such a distribution acts greedily.
 """
+
+
+def mode_in(modes: EvaluationModes, entry: str, policy: str) -> EvaluationMode:
+    """Return the mode of `entry`, a policy or a frozen version of `policy`.
+
+    >>> mode_in({"main": "sampled"}, "main@3", "main"), mode_in({"main": "sampled"}, "rival", "rival")
+    ('sampled', 'greedy')
+    """
+    if isinstance(modes, str):
+        return modes
+    return modes.get(entry, modes.get(policy, "greedy"))
 
 
 class Acted(NamedTuple):

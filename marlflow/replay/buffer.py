@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -82,7 +83,17 @@ class StoredReplay(Generic[Drawn]):
     `stale_priorities` counts priorities of evicted rows. Raises InvalidInput.
     """
 
-    __slots__ = ("_discounts", "_generator", "_sampler", "_store", "_terms", "name", "place", "stale_priorities")
+    __slots__ = (
+        "_build_sampler",
+        "_discounts",
+        "_generator",
+        "_sampler",
+        "_store",
+        "_terms",
+        "name",
+        "place",
+        "stale_priorities",
+    )
 
     def __init__(
         self,
@@ -106,7 +117,8 @@ class StoredReplay(Generic[Drawn]):
         self._discounts = np.power(discount, np.arange(n_step + 1.0)).astype(np.float32)
         self._generator = np.random.default_rng(seed)
         self._store = store
-        self._sampler = sampling.build(store.capacity, self._generator)
+        self._build_sampler = partial(sampling.build, store.capacity, self._generator)
+        self._sampler = self._build_sampler()
 
     @property
     def stored(self) -> int:
@@ -188,6 +200,11 @@ class StoredReplay(Generic[Drawn]):
         self._sampler.load_state(state["sampler"], *self._store.units)
         self._generator.bit_generator.state = state["generator"]
         self.stale_priorities = state["stale_priorities"]
+
+    def clear(self) -> None:
+        """Empty the buffer, and forget priorities; numbers of rows go on, so that earlier priorities are stale."""
+        self._store.begin_at(self._store.stop, self._store.stop_segment)
+        self._sampler = self._build_sampler()
 
     def begin_at(self, first_row_id: int) -> None:
         """Empty the buffer; number new rows from `first_row_id`, so that earlier priorities are stale."""

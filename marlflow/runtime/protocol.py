@@ -12,7 +12,7 @@ from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.runtime.relocation import DriverPlace
 from marlflow.runtime.resources import Machines
-from marlflow.runtime.spec import RunSpec, learner_of_replay
+from marlflow.runtime.spec import LearnerSpec, RunSpec, learner_of_replay
 from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.messages import News
 from marlflow.sampling.protocol import FrozenPolicy, Workers
@@ -56,7 +56,7 @@ class RuntimeState:
 class Runtime(Protocol):
     """Starts and stops the components of a run.
 
-    `save`, `restore`, `pack` and `unpack` block; no other call may be in flight.
+    `save`, `restore`, `reset_learner`, `pack` and `unpack` block; no other call may be in flight.
     """
 
     def machines(self) -> Machines | None:
@@ -103,6 +103,14 @@ class Runtime(Protocol):
 
         Running episodes are replayed, or restarted if longer than `replay_max_env_steps`; `frozen` has the frozen
         policies in them. A replay that was not saved stays empty. Raises CheckpointUnusable if the state does not fit.
+        """
+        ...
+
+    def reset_learner(self, start: LearnerSpec, acting: Sequence[Any] = ()) -> None:
+        """Let a learner continue as a new one of `start`, with the next version, and clear its replays.
+
+        `acting` are published weights (`Weights.flat`) of each of its policies to begin with. Raises ActorLost if the
+        learner's process is lost twice.
         """
         ...
 

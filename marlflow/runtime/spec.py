@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -129,12 +129,18 @@ class LearnerSpec:
         """Whether published weights end with the critic, for relocated stages."""
         return any(where != "learner" for where in self.stages.values())
 
-    def learner(self) -> TorchLearner:
-        """Make the learner."""
+    def learner(self, acting: Sequence[Array] = ()) -> TorchLearner:
+        """Make the learner; its actors begin with the published parameters `acting` [P] of each policy, if given."""
         learner = self._learner(self.placement.torch_device)
         if self.publishes_critic:
             learner.publish_all()
+        for policy, flat in zip(self.members, acting, strict=False):
+            learner.parameters.load_actor(policy, flat)
         return learner
+
+    def with_fresh_seed(self, reset: int) -> LearnerSpec:
+        """Return the spec of other random initial parameters, those of its `reset`-th reset."""
+        return replace(self, seed=key(self.seed, *b"reset", *self.name.encode(), reset) >> 33)
 
     def _learner(self, device: str) -> TorchLearner:
         members = {policy.name: Member(policy.spaces, policy.model) for policy in self.policies}

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from marlflow.base.batch import Array
 from marlflow.base.random import key, mix
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
 from marlflow.sampling.env_pool import EnvPool
@@ -29,7 +29,7 @@ class EvaluationEnvs:
     def __init__(
         self,
         make_envs: Callable[[Sequence[int]], EnvPool],
-        make_table: Callable[[int], WeightsTable],
+        make_table: Callable[[int, EvaluationModes], WeightsTable],
         stride: int,
         policy_of: PolicyOf,
     ) -> None:
@@ -52,7 +52,7 @@ class EvaluationEnvs:
         seed: int,
         episodes: Sequence[int],
         matchups: Sequence[Matchup] | None,
-        mode: EvaluationMode,
+        modes: EvaluationModes,
         is_late: Callable[[], bool],
     ) -> tuple[list[EpisodeResult], bool]:
         """Return the results in order, and whether `is_late` ended evaluation early; call `widen` first.
@@ -61,11 +61,11 @@ class EvaluationEnvs:
         """
         envs = self._envs
         assert envs is not None, "widen opens them"
-        table = self._make_table(len(envs.env_indices))
+        table = self._make_table(len(envs.env_indices), modes)
         lanes = Lanes(self._stride, len(envs.env_indices), table, self._policy_of)
         history = _Fingerprints(lanes, len(envs.env_indices))
         dealt = EvaluationEpisodes(seed, episodes, matchups)
-        runner = SyncVectorRunner(envs, table.policy_slots, lanes, dealt, mode, None, history)
+        runner = SyncVectorRunner(envs, table.policy_slots, lanes, dealt, None, history)
         runner.begin()
         while not (runner.idle or is_late()):
             runner.tick()

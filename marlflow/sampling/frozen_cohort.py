@@ -80,14 +80,13 @@ class FrozenCohort(PolicySlots):
 
     in_order = False
 
-    def __init__(self, name: str, live: PolicySlots, members: CohortMembers, lanes_of_worker: int) -> None:
+    def __init__(
+        self, name: str, live: PolicySlots, members: CohortMembers, lanes_of_worker: int, mode: Mode = "explore"
+    ) -> None:
         # The live actor only says whether members have a memory.
-        super().__init__(name, live.actor, live.spaces, lanes_of_worker, recorded=False)
-        self._live, self.members = live, members
+        super().__init__(name, live.actor, live.spaces, lanes_of_worker, recorded=False, mode=mode)
+        self.live, self.members = live, members
         self._groups = RowGroups.of(self.rows)
-
-    def unrecorded(self, lanes: int) -> FrozenCohort:
-        return FrozenCohort(self.policy, self._live, self.members, lanes)
 
     def set_pending(self, where: Array, deciding: Array, row_of: Array) -> None:
         slots = row_of[deciding[where]]
@@ -96,10 +95,9 @@ class FrozenCohort(PolicySlots):
         super().set_pending(where[order], deciding, row_of)
         self._groups = RowGroups.of(slots[order])
 
-    def act(self, memory: Array | None, mode: Mode, generator: RowRandom) -> Acted:
-        return self.members.actors.act(
-            self._groups, self.seen["obs"], self.seen.get("action_mask"), memory, mode, generator
-        )
+    def act(self, memory: Array | None, generator: RowRandom) -> Acted:
+        legal = self.seen.get("action_mask")
+        return self.members.actors.act(self._groups, self.seen["obs"], legal, memory, self.mode, generator)
 
 
 _SLOT_BITS = 24

@@ -6,11 +6,10 @@ depend on the number of workers or their speed.
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,11 +19,19 @@ from marlflow.base.items import Weights
 from marlflow.base.near import meant
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.episodes import EVALUATION
-from marlflow.sampling.population import Population, PopulationChange, PopulationMatchmaker
+from marlflow.sampling.matchmaker_failures import called
+from marlflow.sampling.population import (
+    Population,
+    PopulationChange,
+    PopulationMatchmaker,
+    Reset,
+    ResettingMatchmaker,
+)
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated, Receipt
+from marlflow.sampling.results import ResultLedger, ResultsMatchmaker
 
 # Number of distinct matchups that are shared between episodes.
 _MOST_SHARED = 4096
@@ -119,12 +126,9 @@ class AllowedSeats:
 
 def deal_one(matchmaker: Matchmaker, seats: AllowedSeats, episode: EpisodeId, seed: int) -> dict[str, str]:
     """Return an episode's matchup; raises MatchmakerFailed if it cannot be played."""
-    where = f"matchmaker {matchmaker_name(matchmaker)}, {_describe(episode)}"
     generator = np.random.default_rng(key(seed, *episode, _STREAM))
-    try:
+    with called(matchmaker, _describe(episode)) as where:
         dealt = matchmaker(episode, tuple(seats.agents), generator)
-    except Exception as error:
-        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
     if problems := list(seats.problems(dealt)):
         raise MatchmakerFailed(where, "; ".join(problems))
     return {agent: dealt[agent] for agent in seats.agents}
@@ -137,33 +141,25 @@ def change_of(
     agent_steps: Mapping[str, int],
 ) -> PopulationChange:
     """Return the matchmaker's change; raises MatchmakerFailed if it cannot be applied."""
-    where = f"matchmaker {matchmaker_name(matchmaker)}, change_population"
-    try:
+    with called(matchmaker, "change_population") as where:
         change = matchmaker.change_population(dict(published), dict(agent_steps))
-    except Exception as error:
-        raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
     if problems := list(population.problems(change, published)):
         raise MatchmakerFailed(where, "; ".join(problems))
     return change
 
 
-def matchmaker_name(matchmaker: object) -> str:
-    """Return the name of a matchmaker's function or class."""
-    # A functools.partial has its function in `func`.
-    named = getattr(matchmaker, "func", matchmaker)
-    return str(getattr(named, "__qualname__", type(named).__name__))
+def resets_of(matchmaker: ResettingMatchmaker, population: Population) -> Sequence[Reset]:
+    """Return the matchmaker's resets; raises MatchmakerFailed if they cannot be made."""
+    with called(matchmaker, "resets") as where:
+        may_reset, resets = matchmaker.reset_policies(), matchmaker.resets()
+    if problems := list(dict.fromkeys(population.reset_problems(resets, may_reset))):
+        raise MatchmakerFailed(where, "; ".join(problems))
+    return resets
 
 
 def _describe(episode: EpisodeId) -> str:
     named = {EVALUATION: "evaluation", TRIAL: "trial"}
     return f"{named.get(episode.env, f'env {episode.env}')}, episode {episode.episode}"
-
-
-def _user_traceback(error: Exception) -> str:
-    frame: TracebackType | None = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code in (deal_one.__code__, change_of.__code__):
-        frame = frame.tb_next
-    return "".join(traceback.format_exception(type(error), error, frame, chain=False))
 
 
 class Dealer:
@@ -174,10 +170,10 @@ class Dealer:
     """
 
     def __init__(self, matchmaker: Matchmaker, seats: AllowedSeats, num_envs: int, seed: int) -> None:
-        self._matchmaker = matchmaker
         self._agents = tuple(seats.agents)
         self._seed = seed
         self._population = Population(seats.fits)
+        self.matchmaker = matchmaker
         self._seats = seats
         # By environment: the matchups of its next episodes, and the number of the first of these.
         self._dealt: list[deque[Matchup]] = [deque() for _ in range(num_envs)]
@@ -188,6 +184,9 @@ class Dealer:
         self._shortest = 1
         self._any_ended = False
         self._shared: dict[tuple[str, ...], Matchup] = {}
+        self.results = ResultLedger(num_envs)
+        # Seconds for dealing, and for counting results.
+        self.deal_s = self.score_s = 0.0
 
     @property
     def entries(self) -> dict[str, FrozenPolicy]:
@@ -199,22 +198,32 @@ class Dealer:
         weights: Mapping[str, Weights],
         schedules: Mapping[str, Mapping[str, float]],
         agent_steps: Mapping[str, int],
-    ) -> None:
-        """Let the matchmaker freeze and forget entries, then redeal unbegun episodes; raises MatchmakerFailed."""
-        if not isinstance(self._matchmaker, PopulationMatchmaker):
-            return
-        versions = {name: published.version for name, published in weights.items()}
-        change = change_of(self._matchmaker, self._population, versions, agent_steps)
-        if change.freeze or change.forget:
+    ) -> Sequence[Reset]:
+        """Let the matchmaker freeze and forget entries; return the policies that it resets.
+
+        After a change, unbegun episodes are dealt again. Raises MatchmakerFailed.
+        """
+        began_s = perf_counter()
+        matchmaker, change = self.matchmaker, PopulationChange()
+        if isinstance(matchmaker, PopulationMatchmaker):
+            versions = {name: published.version for name, published in weights.items()}
+            change = change_of(matchmaker, self._population, versions, agent_steps)
             self._population.apply(change, weights, schedules)
+        resets = resets_of(matchmaker, self._population) if isinstance(matchmaker, ResettingMatchmaker) else ()
+        if change.freeze or change.forget or resets:
             self._seats = AllowedSeats(self._agents, self._population.fits)
             self._dealt = [deque() for _ in self._dealt]
+        self.deal_s += perf_counter() - began_s
+        return resets
 
     def with_matchups(self, request: Request, ticks: int) -> Request:
         """Add matchups for `ticks` env steps and changes of the table of weights to `request`."""
+        began_s = perf_counter()
         matchups = self.deal(ticks)
-        frozen = self._population.frozen_in(matchup for dealt in matchups.values() for matchup in dealt)
-        return replace(request, matchups=matchups, frozen=frozen, forget=self._population.take_leaving(self._running))
+        frozen = self._population.send(matchup for dealt in matchups.values() for matchup in dealt)
+        forget = self._population.take_leaving(frozen, self._running)
+        self.deal_s += perf_counter() - began_s
+        return replace(request, matchups=matchups, frozen=frozen, forget=forget)
 
     def deal(self, ticks: int) -> dict[int, list[Matchup]]:
         """Return each environment's next matchups, for `ticks` env steps by the shortest episode so far."""
@@ -226,7 +235,8 @@ class Dealer:
         return {env_index: [*dealt][:count] for env_index, dealt in enumerate(self._dealt)}
 
     def record_receipts(self, receipts: Sequence[Receipt]) -> None:
-        """Drop the matchups of begun episodes; unused ones are dealt again."""
+        """Drop the matchups of begun episodes, and tell the matchmaker how ended ones ended; unused are dealt again."""
+        self._observe(receipts)
         for receipt in receipts:
             for episode in receipt.episodes:
                 length = max(1, episode.env_steps)
@@ -237,13 +247,22 @@ class Dealer:
                     self._running[env_index] = self._dealt[env_index].popleft()
                     self._first[env_index] += 1
 
+    def _observe(self, receipts: Sequence[Receipt]) -> None:
+        results = self.results.take(receipts)
+        if not results or not isinstance(self.matchmaker, ResultsMatchmaker):
+            return
+        began_s = perf_counter()
+        with called(self.matchmaker, "observe"):
+            self.matchmaker.observe(results)
+        self.score_s += perf_counter() - began_s
+
     def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
         """Return the matchups of evaluation episodes."""
         return [self._deal_episode(EpisodeId(EVALUATION, episode)) for episode in episodes]
 
     def frozen_in(self, matchups: Sequence[Matchup]) -> dict[str, FrozenPolicy]:
         """Return the frozen entries in `matchups`."""
-        return self._population.frozen_in(matchups)
+        return self._population.send(matchups)
 
     def state(self) -> Tree:
         """Return unused matchups, episode lengths, and the matchmaker's state if any."""
@@ -254,7 +273,10 @@ class Dealer:
             "shortest": self._shortest,
             "any_ended": self._any_ended,
             "population": self._population.state(),
-            "matchmaker": self._matchmaker.state() if isinstance(self._matchmaker, StatefulMatchmaker) else None,
+            "results": self.results.state(),
+            "deal_s": self.deal_s,
+            "score_s": self.score_s,
+            "matchmaker": self.matchmaker.state() if isinstance(self.matchmaker, StatefulMatchmaker) else None,
         }
 
     def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:
@@ -273,14 +295,16 @@ class Dealer:
                 self._first[env_index], self._dealt[env_index] = first, deque(map(self._shared_matchup, dealt))
                 self._running[env_index] = self._to_matchup(running)
         self._shortest, self._any_ended = tree["shortest"], tree["any_ended"]
-        if tree["matchmaker"] is not None and isinstance(self._matchmaker, StatefulMatchmaker):
-            self._matchmaker.load_state(tree["matchmaker"])
+        self.results.load_state(tree["results"])
+        self.deal_s, self.score_s = tree["deal_s"], tree["score_s"]
+        if tree["matchmaker"] is not None and isinstance(self.matchmaker, StatefulMatchmaker):
+            self.matchmaker.load_state(tree["matchmaker"])
 
     def _to_matchup(self, names: Sequence[str]) -> dict[str, str]:
         return dict(zip(self._agents, names, strict=False))
 
     def _deal_episode(self, episode: EpisodeId) -> Matchup:
-        return self._shared_matchup(deal_one(self._matchmaker, self._seats, episode, self._seed))
+        return self._shared_matchup(deal_one(self.matchmaker, self._seats, episode, self._seed))
 
     def _shared_matchup(self, dealt: dict[str, str]) -> Matchup:
         if len(self._shared) >= _MOST_SHARED:
@@ -309,10 +333,10 @@ class DealtWorkers:
 
     async def evaluate(
         self,
-        episodes: range,
+        episodes: Sequence[int],
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         if matchups is None:

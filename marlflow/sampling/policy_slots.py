@@ -14,7 +14,7 @@ from marlflow.base.errors import MarlflowError
 from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Acted, Actor, Mode, RecurrentActor, WeightedActor
+from marlflow.policy.actor import Acted, Actor, EvaluationMode, Mode, RecurrentActor, WeightedActor
 from marlflow.sampling.recurrent_memory import Memory
 from marlflow.sampling.step_buffer import StepBuffer
 
@@ -33,9 +33,11 @@ class PolicySlots:
         lanes_of_worker: int,
         recorded: bool,
         state: gym_spaces.Box | None = None,
+        mode: Mode = "explore",
     ) -> None:
         self.policy = policy
         self.actor = actor
+        self.mode: Mode = mode
         self.spaces = spaces
         # Older than any published version.
         self.version = -1
@@ -65,9 +67,9 @@ class PolicySlots:
             columns |= Memory.columns(actor.memory_shape)
         self.buffer = StepBuffer(columns, (spaces.action_shape, spaces.action_dtype)) if recorded else None
 
-    def unrecorded(self, lanes: int) -> PolicySlots:
-        """Return slots with the same actor for `lanes` other lanes, without recording."""
-        return PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state)
+    def for_evaluation(self, lanes: int, mode: EvaluationMode) -> PolicySlots:
+        """Return slots with the same actor for `lanes` other lanes, without recording; a memory is zero."""
+        return PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state, mode)
 
     def set_pending(self, where: Array, deciding: Array, row_of: Array) -> None:
         """Set the pending lanes to `deciding[where]`; `row_of` [lanes] has each lane's row."""
@@ -76,9 +78,9 @@ class PolicySlots:
         self.lanes = deciding[where]
         self.rows = row_of[self.lanes]
 
-    def act(self, memory: Array | None, mode: Mode, generator: RowRandom) -> Acted:
+    def act(self, memory: Array | None, generator: RowRandom) -> Acted:
         """Return actions for the pending lanes' observations and `memory`."""
-        return self.actor.act(self.seen["obs"], self.seen.get("action_mask"), memory, mode, generator)
+        return self.actor.act(self.seen["obs"], self.seen.get("action_mask"), memory, self.mode, generator)
 
     def set_observations(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
         """Copy the pending lanes' observations, because environments may reuse arrays.

@@ -15,6 +15,9 @@ from marlflow.base.near import meant
 from marlflow.base.serialization import Tree
 from marlflow.sampling.protocol import FrozenPolicy
 
+# Entries that workers hold at most, besides those that are seated: the least recently dealt ones make room.
+MOST_HELD = 64
+
 
 @dataclass(frozen=True, slots=True)
 class PopulationChange:
@@ -39,14 +42,44 @@ class PopulationMatchmaker(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A decision that a policy begins again: `to` its `initial` parameters, `fresh` random ones, or a frozen entry's.
+
+    >>> Reset("exploiter", to="main@3")
+    Reset(policy='exploiter', to='main@3')
+    """
+
+    policy: str
+    to: str
+
+
+@runtime_checkable
+class ResettingMatchmaker(Protocol):
+    """A matchmaker that also lets policies begin again."""
+
+    def reset_policies(self) -> Collection[str]:
+        """Return the policies that it may ever reset, which are checked before the run."""
+        ...
+
+    def resets(self) -> Sequence[Reset]:
+        """Return what to reset before the next round.
+
+        Called before each round, after `change_population`, if any: a version frozen there is of before the reset.
+        """
+        ...
+
+
 class Population:
     """The frozen entries of a run; `fits` has the agents that each policy can play."""
 
-    def __init__(self, fits: Mapping[str, Collection[str]]) -> None:
-        self._fits = fits
+    def __init__(self, fits: Mapping[str, Collection[str]], most_held: int = MOST_HELD) -> None:
+        self._fits, self._most_held = fits, most_held
         self._frozen: dict[str, FrozenPolicy] = {}
         # No longer dealt, but running episodes may use them.
         self._leaving: dict[str, FrozenPolicy] = {}
+        # Entries that some worker may have, the least recently dealt first.
+        self._held: dict[str, None] = {}
         self._used: set[str] = set()
 
     @property
@@ -59,15 +92,27 @@ class Population:
         """All frozen entries in use."""
         return {**self._frozen, **self._leaving}
 
-    def frozen_in(self, matchups: Iterable[Mapping[str, str]]) -> dict[str, FrozenPolicy]:
-        """Return the frozen entries in `matchups`."""
+    def send(self, matchups: Iterable[Mapping[str, str]]) -> dict[str, FrozenPolicy]:
+        """Return the frozen entries in `matchups`, for workers that play these."""
         names = dict.fromkeys(name for matchup in matchups for name in matchup.values())
-        return {name: self._frozen[name] for name in names if name in self._frozen}
+        sent = {name: self._frozen[name] for name in names if name in self._frozen}
+        for name in sent:
+            self._held.pop(name, None)
+            self._held[name] = None
+        return sent
 
-    def take_leaving(self, running: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
-        """Return the entries to forget; one that `running` does not use is returned a last time."""
-        forget = tuple(self._leaving)
+    def take_leaving(self, sent: Collection[str], running: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
+        """Return the entries that workers are to forget, besides those just `sent`.
+
+        These are forgotten ones, until no episode in `running` uses them, and the least recently dealt of those that no
+        episode uses, if workers hold too many. The latter are sent again when they are dealt again.
+        """
         seated = {name for matchup in running for name in matchup.values()}
+        unused = [name for name in self._held if name not in seated and name not in sent]
+        evicted = unused[: max(0, len(self._held) - self._most_held)]
+        for name in evicted:
+            del self._held[name]
+        forget = (*self._leaving, *evicted)
         # This request is the last to name the others: no episode uses them any more.
         self._leaving = {name: frozen for name, frozen in self._leaving.items() if name in seated}
         return forget
@@ -92,19 +137,41 @@ class Population:
                 known = meant(str(entry), self._frozen, "there are")
                 yield f"it forgot {entry!r}, and there is no such frozen entry{known}"
 
+    def reset_problems(self, resets: Any, may_reset: Collection[str]) -> Iterator[str]:
+        """Yield why `resets` cannot be made."""
+        if not isinstance(resets, Sequence) or not all(isinstance(reset, Reset) for reset in resets):
+            yield f"it gave {resets!r}, not a sequence of Reset"
+            return
+        names = [reset.policy for reset in resets]
+        for reset in resets:
+            if reset.policy not in may_reset:
+                known = meant(str(reset.policy), may_reset, "its reset_policies are")
+                yield f"it reset policy {reset.policy!r}, which is not among its reset_policies{known}"
+            elif names.count(reset.policy) > 1:
+                yield f"it reset policy {reset.policy!r} twice at once"
+            if reset.to not in ("initial", "fresh", *self._frozen):
+                known = meant(str(reset.to), ["initial", "fresh", *self._frozen], "there are")
+                yield f"it reset policy {reset.policy!r} to {reset.to!r}, and there is no such frozen entry{known}"
+
     def apply(
         self, change: PopulationChange, weights: Mapping[str, Weights], schedules: Mapping[str, Mapping[str, float]]
     ) -> None:
         """Apply a change without `problems`, given the current `weights` and `schedules`."""
         for entry in dict.fromkeys(change.forget):
             self._leaving[entry] = self._frozen.pop(entry)
+            self._held.pop(entry, None)
         for entry, policy in change.freeze.items():
             self._frozen[entry] = FrozenPolicy(policy, weights[policy], dict(schedules.get(policy, {})))
         self._used.update(change.freeze)
 
     def state(self) -> Tree:
         """Return the ids of all entries, without weights."""
-        return {"frozen": list(self._frozen), "leaving": list(self._leaving), "used": sorted(self._used)}
+        return {
+            "frozen": list(self._frozen),
+            "leaving": list(self._leaving),
+            "held": list(self._held),
+            "used": sorted(self._used),
+        }
 
     def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:
         """Restore what `state` returned, with its `entries`.
@@ -122,6 +189,7 @@ class Population:
             raise CheckpointUnusable(problems)
         self._frozen = {name: entries[name] for name in tree["frozen"]}
         self._leaving = {name: entries[name] for name in tree["leaving"]}
+        self._held = {name: None for name in tree["held"] if name in self._frozen}
         # Ids of forgotten entries too: an id is used once in a run.
         self._used = set(tree["used"])
 

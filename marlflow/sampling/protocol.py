@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Weights
 from marlflow.base.serialization import Tree
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 from marlflow.sampling.saved_state import ResumeReport
 
@@ -42,6 +42,8 @@ class Request:
     """The frozen entries in these matchups."""
     forget: Collection[str] = ()
     """Entries that leave the table once no running episode uses them; repeated until then."""
+    reset: Collection[str] = ()
+    """Policies whose learner was reset since the last round: their unfinished rows and their memories are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Worker(Protocol):
         matchups: Mapping[int, Sequence[Matchup]] | None = None,
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
+        reset: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
         """Step every environment `ticks` times; return a receipt and each policy's complete rows.
 
@@ -95,13 +98,13 @@ class Worker(Protocol):
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         """Play evaluation episodes by number in separate environments; training state is unchanged.
 
-        Seeds depend only on the run's seed and the episode's number. `matchups` has one per episode. Results are in
-        order, without broken episodes, which are faults.
+        Seeds depend only on the run's seed and the episode's number. `matchups` has one per episode, `mode` how all
+        policies act, or each. Memories start at zero. Results are in order, without broken episodes, which are faults.
         """
         ...
 
@@ -189,14 +192,14 @@ class Workers(Protocol):
 
     async def evaluate(
         self,
-        episodes: range,
+        episodes: Sequence[int],
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         """Play evaluation episodes by number, without rows or changes of training state.
 
-        `matchups` has one per episode (None: the workers' mapping).
+        `matchups` has one per episode (None: the workers' mapping), `mode` how all policies act, or each.
         """
         ...

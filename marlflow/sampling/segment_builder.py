@@ -156,6 +156,10 @@ class SegmentBuilder:
         self._open_reward[lanes] = 0.0
         return lost
 
+    def drop_open(self, lanes: Array) -> None:
+        """Drop the open rows of `lanes` after a cut; their rewards so far belong to no row."""
+        self._open[lanes] = self._carried[lanes] = False
+
     def cut(self, policy_slots: Sequence[PolicySlots], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
         """Return all complete rows of recorded policies; carry open rows into the next fragment.
 

@@ -16,7 +16,6 @@ from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import RowRandom
 from marlflow.env import AgentEnd, StepResult
-from marlflow.policy.actor import Mode
 from marlflow.sampling.action_history import History
 from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.episodes import EpisodeSource
@@ -37,13 +36,12 @@ class SyncVectorRunner:
         policy_slots: Sequence[PolicySlots],
         lanes: Lanes,
         episodes: EpisodeSource,
-        mode: Mode,
         builder: SegmentBuilder | None,
         history: History | None = None,
     ) -> None:
         self._envs, self._adapters = envs, envs.adapters
         self._policy_slots, self.lanes = policy_slots, lanes
-        self._episodes, self._mode = episodes, mode
+        self._episodes = episodes
         self._builder, self._history = builder, history
         self._masked = any(slots.spaces.masked for slots in policy_slots)
         self._env_steps = np.zeros(len(self._adapters), np.int64)
@@ -120,7 +118,7 @@ class SyncVectorRunner:
             generator = random if slots.in_order and len(where) == len(deciding) else random.only(where)
             recalled = None if memory is None else memory.recall(slots.lanes)
             began = perf_counter()
-            acted = slots.act(recalled, self._mode, generator)
+            acted = slots.act(recalled, generator)
             self.policy_s += perf_counter() - began
             if memory is not None:
                 seen = {**seen, **memory.update(slots.lanes, acted.memory, slots.version)}

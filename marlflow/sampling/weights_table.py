@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
-from marlflow.policy.actor import Actor
+from marlflow.policy.actor import Actor, EvaluationModes, mode_in
 from marlflow.sampling.frozen_cohort import CohortMembers, FrozenCohort
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import FrozenPolicy
@@ -51,6 +51,10 @@ class WeightsTable:
     def live(self, policy: str) -> PolicySlots | None:
         """Return a live policy's slots, or None."""
         return self._live.get(policy)
+
+    def number(self, policy: str) -> int:
+        """Return the number of a live policy."""
+        return self._numbers[policy]
 
     def seat(self, entry: str | None, lane: int) -> Seat | None:
         """Return where an entry plays `lane`, from now on; None if it is not in the table."""
@@ -102,10 +106,14 @@ class WeightsTable:
         for cohort in self._cohorts.values():
             cohort.members.trim(set(row_of[entry_of == self._numbers[cohort.policy]].tolist()))
 
-    def with_lanes(self, lanes: int) -> WeightsTable:
-        """Return the same entries and actors for `lanes` other lanes, without recording."""
-        table = WeightsTable([slots.unrecorded(lanes) for slots in self._live.values()], {}, ())
-        for cohort in self._cohorts.values():
-            table._append(cohort.unrecorded(lanes))
-        table._cohort_of = {entry: table._cohorts[cohort.policy] for entry, cohort in self._cohort_of.items()}
+    def for_evaluation(self, lanes: int, modes: EvaluationModes) -> WeightsTable:
+        """Return the same entries and actors for `lanes` other lanes, without recording, acting in `modes`."""
+        live = [slots.for_evaluation(lanes, mode_in(modes, name, name)) for name, slots in self._live.items()]
+        table = WeightsTable(live, {}, ())
+        for entry, cohort in self._cohort_of.items():
+            # Entries of one cohort may act in two modes; they share its members.
+            mode = mode_in(modes, entry, cohort.live.policy)
+            if (name := f"{cohort.policy} {mode}") not in table._cohorts:
+                table._append(FrozenCohort(name, cohort.live, cohort.members, lanes, mode))
+            table._cohort_of[entry] = table._cohorts[name]
         return table

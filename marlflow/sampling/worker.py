@@ -14,7 +14,7 @@ from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Actor, EvaluationMode, WeightedActor
+from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
@@ -82,9 +82,12 @@ class RolloutWorker:
         self._episodes.resume_at(config.next_episodes)
         history = self._history = History(count, self._stride, config.history_env_steps)
         builder, episodes = self._builder, self._episodes
-        self._runner = SyncVectorRunner(self._envs, table.policy_slots, lanes, episodes, "explore", builder, history)
+        self._runner = SyncVectorRunner(self._envs, table.policy_slots, lanes, episodes, builder, history)
         self._evaluation = EvaluationEnvs(
-            self._make_envs, lambda count: table.with_lanes(self._stride * count), self._stride, self._policy_of
+            self._make_envs,
+            lambda count, modes: table.for_evaluation(self._stride * count, modes),
+            self._stride,
+            self._policy_of,
         )
 
     @property
@@ -121,11 +124,13 @@ class RolloutWorker:
         matchups: Mapping[int, Sequence[Matchup]] | None = None,
         frozen: Mapping[str, FrozenPolicy] | None = None,
         forget: Collection[str] = (),
+        reset: Collection[str] = (),
     ) -> tuple[Receipt, dict[str, Batch]]:
         began = perf_counter()
         # At the start of a collect the driver has the receipts of all earlier rows, so no recorded row is collected
         # twice.
         self._write_records()
+        self._drop_unfinished(reset)
         self._remove_frozen(forget)
         self._table.trim(self._runner.lanes.entry_of, self._runner.lanes.row_of)
         self._add_frozen(frozen or {})
@@ -160,6 +165,15 @@ class RolloutWorker:
         seated = {entry for index in self._runner.running for entry in lanes.matchups[index].values()}
         leaving = [entry for entry in entries if entry in self._table and entry not in seated]
         self._table.remove(leaving)
+
+    def _drop_unfinished(self, policies: Collection[str]) -> None:
+        # Open rows have actions of the weights before the reset, and memories were computed by them.
+        for policy in policies:
+            if (slots := self._table.live(policy)) is not None:
+                lanes = np.flatnonzero(self._runner.lanes.entry_of == self._table.number(policy))
+                self._builder.drop_open(lanes)
+                if slots.memory is not None:
+                    slots.memory.begin(lanes)
 
     def _write_records(self) -> None:
         try:
@@ -303,7 +317,7 @@ class RolloutWorker:
         episodes: Sequence[int],
         weights: Mapping[str, Weights] | None = None,
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         self._add_frozen(frozen or {})

@@ -25,6 +25,7 @@ from marlflow.config.experiment import (
     Stop,
 )
 from marlflow.env.make import import_factory
+from marlflow.league import League
 from marlflow.runtime.spec import InferencePlacement
 from tests.architecture.sources import REPOSITORY, within
 
@@ -98,6 +99,19 @@ def test_a_policy_has_the_defaults_of_the_dataclass(name: str) -> None:
     values = _read(CONF / "policy" / f"{name}.yaml")
     assert [list(entry) for entry in values["defaults"][:2]] == [[f"/{group}@{group}"] for group in composed_of_groups]
     assert _without(values, "defaults") == _without(_defaults(Policy), *composed_of_groups)
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("league/*.yaml")), ids=within)
+def test_a_league_has_the_defaults_of_its_classes_but_for_when_snapshots_are_taken(path: Path) -> None:
+    values = _read(path)
+    if path.stem == "none":
+        assert values == {"league": None}
+        return
+    usual, mode = _defaults(League), values.pop("matchmaker")
+    snapshots = {"at_start": path.stem != "self_play", "every_agent_steps": values["snapshots"]["every_agent_steps"]}
+    assert values.pop("_target_") == "marlflow.league.League"
+    assert values == {**_without(usual, "matchmaker"), "snapshots": {**usual["snapshots"], **snapshots}}
+    assert mode == {"_target_": mode["_target_"], **_defaults(get_class(mode["_target_"]))}
 
 
 def test_the_runtimes_are_those_of_the_dataclass() -> None:

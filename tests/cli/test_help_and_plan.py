@@ -56,6 +56,17 @@ def test_a_plan_says_who_plays_whom_and_draws_each_policys_flow(marlflow: Marlfl
     assert not list(tmp_path.iterdir())
 
 
+def test_a_plan_of_a_league_says_who_is_in_it(marlflow: Marlflow) -> None:
+    said = marlflow("plan", "env=rps", "league=pfsp", "policy@policies.main=ppo", "policy@policies.exploiter=dqn")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[:4] == [
+        "policy main (ppo) plays player_0, player_1",
+        "policy exploiter (dqn) plays player_0, player_1",
+        "league: pfsp over main (ppo), exploiter (dqn); sides player_0 | player_1",
+        "",
+    ]
+
+
 ELSEWHERE = "; to plan for other machines, describe them: --machines '[{CPU: 16, GPU: 2, count: 4}]'"
 GPUS = ("placement=gpu_per_policy", "placement.learners.num_gpus=999")
 

@@ -136,6 +136,9 @@ def sites() -> Iterator[tuple[str, dict[str, Any], Callable[[dict[str, Any]], li
         yield f"schedule.{name}", values, _of_part(f"schedule.{name}")
         held = {TARGET: "marlflow.algorithms.ppo.PPO", "learning_rate": values}
         yield f"scheduled.{name}", held, _of_part(f"scheduled.{name}")
+    for path in sorted(CONF.glob("league/*.yaml")):
+        if path.stem != "none":
+            yield f"league.{path.stem}", _read(path), _of_part(f"league.{path.stem}")
     sgd = {TARGET: "marlflow.algorithms.ppo.PPO", "optimizer": {TARGET: "torch.optim.SGD", "momentum": 0.9}}
     yield "algorithm.sgd", sgd, _of_part("algorithm.sgd")
 

@@ -36,6 +36,20 @@ from marlflow.config.experiment import (
 from marlflow.config.limits import limit_problems
 from marlflow.config.ranges import RANGES, REMARKS
 from marlflow.config.settings import remarks, setting_problems
+from marlflow.league import (
+    PFSP,
+    AlphaStar,
+    DeltaUniform,
+    Fictitious,
+    LatestPast,
+    League,
+    LeaguePlayer,
+    NaiveSelfPlay,
+    PayoffSettings,
+    Pool,
+    RatingSettings,
+    SnapshotRules,
+)
 from marlflow.learner.optimizer import Adam, TorchOptimizer
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.torso import CNN, MLP
@@ -75,20 +89,23 @@ ACCEPTED: Mapping[str, set[str]] = {
     | {"inner_learning_rate", "discount", "gae_lambda", "trace_lambda", "epsilon", "epsilon_ladder", "priority_alpha"}
     | {"priority_beta", "priority_max_share", "target_entropy_share", "scale_rate", "entropy_coefficient", "beta"}
     | {"value_coefficient", "temperature", "exploration_noise", "target_noise", "beta_1", "beta_2", "weight_decay"}
-    | {"momentum"}
+    | {"momentum", "tau", "prior_games", "win_rate", "past", "live", "power", "delta"}
     | ANY_SIZE
     | BOUNDS_OF_SCHEDULES
     | OF_THE_ENVIRONMENT,
     "1e30": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "true": {"double", "dueling", "prioritized", "shared_torso", "normalize_observations", "normalize_values"}
+    | {"symmetric", "at_start"}
     | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
     | {"opponents"},  # refused once it is known which policies there are
     # Sections of which nothing is said are as they are by default; policies and goals may be none.
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
-    | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"},
+    | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"}
+    | {"league", "players", "snapshots", "pool", "payoffs", "ratings"}
+    | {"sides"},  # refused once it is known which agents there are
 }
 
 
@@ -109,6 +126,8 @@ KINDS = (
     *(Experiment, Env, Policy, PolicyStop, PlacementOverrides, RunPlacement, OfflineData, Rollouts, Stop, Faults),
     *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
     *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
+    *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules),
+    *(AlphaStar, DeltaUniform, Fictitious, LatestPast, NaiveSelfPlay, PFSP),
 )
 
 
@@ -121,7 +140,7 @@ def test_every_number_has_an_entry_in_the_table_and_every_entry_a_number() -> No
     numbers -= {"policies"}  # of goals, which are called return_mean
     of_torch = {"momentum", "dampening", "alpha"}
     assert numbers - RANGES.keys() == set()
-    assert RANGES.keys() - numbers == of_torch
+    assert {name.rpartition(".")[2] for name in RANGES} - numbers == of_torch
     assert {name for name, _ in REMARKS} <= numbers
 
 

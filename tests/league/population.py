@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from scipy.stats import chisquare
 
-from marlflow.league.dealing import LeagueMatchmaker, Teammates
+from marlflow.league.dealing import LeagueMatchmaker
+from marlflow.league.league import Teammates
 from marlflow.league.members import Members
 from marlflow.league.modes import Fictitious, LeagueMode, LeagueView
 from marlflow.league.payoffs import Game, Payoffs
@@ -54,10 +55,11 @@ def matchmaker_of(
     rules: SnapshotRules = NEVER,
     shares: Mapping[str, float] | None = None,
     teammates: Teammates = "self",
+    seed: int = 0,
 ) -> LeagueMatchmaker:
     live = list(members.incarnations)
     payoffs, ratings = Payoffs(members.sides, live), Ratings(live)
-    return LeagueMatchmaker(members, mode or Fictitious(), payoffs, ratings, rules, shares, teammates)
+    return LeagueMatchmaker(members, mode or Fictitious(), payoffs, ratings, rules, shares, teammates, seed)
 
 
 def frequencies(draw: Callable[[np.random.Generator], object], times: int = 4000, seed: int = 7) -> Counter[object]:

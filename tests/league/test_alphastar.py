@@ -6,10 +6,11 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from marlflow.league.alphastar import AlphaStar, AlphaStarRole, Reset, without_monotonic_suffix
+from marlflow.league.alphastar import AlphaStar, AlphaStarRole, without_monotonic_suffix
 from marlflow.league.modes import LeagueView, SnapshottingMode
 from marlflow.league.sides import default_sides
 from marlflow.sampling.matchmaking import EpisodeId
+from marlflow.sampling.population import Reset
 from tests.league.population import add_games, agree, frequencies, matchmaker_of, members_of, view_of
 
 ROLES: dict[str, AlphaStarRole] = {"main": "main", "finder": "main_exploiter", "roamer": "league_exploiter"}

@@ -1,6 +1,7 @@
 """The league's matchmaker: turns, seats, team-mates, what it counts, and when it freezes."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -149,6 +150,29 @@ def test_trials_and_evaluation_are_no_turns() -> None:
     assert min(seats.values()) > 50
 
 
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=12))
+def test_turns_that_are_dealt_again_do_not_count_twice(rounds: list[tuple[int, int]]) -> None:
+    """Three environments; in each round some episodes are dealt ahead and some of them end, the others anew."""
+    matchmaker = matchmaker_of(members_of({"main": 1, "other": 1}))
+    ended: list[Launch] = []
+    first = 0
+    for dealt, most_played in rounds:
+        launched: dict[tuple[int, int], Launch] = {}
+        for env in range(3):
+            for episode in range(first, first + dealt):
+                launched[env, episode] = matchmaker._next_turn(EpisodeId(env, episode), np.random.default_rng(0))
+        played = min(most_played, dealt)
+        for episode in range(first, first + played):
+            for env in range(3):
+                ended.append(launched[env, episode])
+                matchmaker.observe([replace(versus("main", "other"), env=env, episode=episode)])
+        first += played
+    turns = Counter(ended)
+    for launch, count in matchmaker._turns.items():
+        ahead = [one for of_env in matchmaker._open.values() for one in of_env.values()]
+        assert count == turns[launch] + ahead.count(launch)
+
+
 def test_games_are_counted_by_the_mean_return_of_each_role() -> None:
     matchmaker = matchmaker_of(members_of({"hunter": 0, "prey": 0}, TAG, TAG_FITS))
     matchup = {"adversary_0": "hunter", "adversary_1": "hunter", "agent_0": "prey"}
@@ -159,28 +183,10 @@ def test_games_are_counted_by_the_mean_return_of_each_role() -> None:
     assert matchmaker.payoffs.win_probability("hunter", "prey") == 0.6
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["main@1", "random"]), st.sampled_from([-1.0, 0.0, 1.0]), st.integers(0, 3))),
-    st.integers(1, 4),
-    st.randoms(use_true_random=False),
-)
-def test_games_are_counted_once_whichever_worker_is_faster(
-    games: list[tuple[str, float, int]], envs: int, random: object
-) -> None:
-    """Each environment plays in order, takes some ticks for each episode, and some results come twice."""
-    results, ticks = [], [0] * envs
-    for number, (rival, difference, length) in enumerate(games):
-        env = number % envs
-        ticks[env] += 1 + length
-        results.append(versus("main", rival, difference, number // envs, env=env, tick=ticks[env]))
-    in_order, shuffled = matchmaker_of(members_of({"main": 1})), matchmaker_of(members_of({"main": 1}))
-    in_order.observe(results)
-    came = [*results, *results[::3]]
-    random.shuffle(came)  # type: ignore[attr-defined]
-    shuffled.observe(came)
-    shuffled.observe(results[::2])
-    assert in_order.games == len(games)
-    assert to_bytes(shuffled.state()) == to_bytes(in_order.state())
+def test_an_agent_that_never_had_its_turn_has_a_return_of_0() -> None:
+    matchmaker = matchmaker_of(members_of({"main": 1}))
+    matchmaker.observe([result({"player_0": "main", "player_1": "main@1"}, {"player_0": -1.0})])
+    assert [role.mean for role in matchmaker.payoffs.cells["main", "main@1"].roles] == [-1.0, 0.0]
 
 
 def test_the_initial_policies_are_frozen_first_and_then_by_agent_steps() -> None:

@@ -1,7 +1,8 @@
 """The payoff tables beside a naive loop over a list of the same games."""
 
 import math
-from itertools import permutations
+from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -327,3 +328,44 @@ def test_a_reset_moves_the_games_of_one_member() -> None:
     payoffs.add(games[0])
     assert payoffs.games("main", "main@1") == 1
     assert moved.games == 1
+
+
+# -- interchangeable sides ------------------------------------------------------------------------------------------
+
+NAMES = ("main", "a", "b")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["main", "a", "b"]), st.sampled_from(["main", "a", "b"]), st.integers(-3, 3)))
+)
+def test_with_symmetric_sides_a_game_counts_as_it_would_with_the_seats_changed(games: Any) -> None:
+    one, other = (Payoffs(PAIR, ["main"], symmetric=True) for _ in range(2))
+    for number, (first, second, value) in enumerate(games):
+        game = Game((first, second), (float(value), -float(value)), 4)
+        one.add(game)
+        mirrored = Game((second, first), (-float(value), float(value)), 4)
+        other.add(mirrored if number % 2 and first != second else game)
+    assert to_bytes(one.state()) == to_bytes(other.state())
+    for first, second in product(NAMES, repeat=2):
+        means, errors = one.returns((first, second))
+        changed = one.returns((second, first))
+        if first != second:
+            np.testing.assert_array_equal(means, changed[0][::-1])
+            np.testing.assert_array_equal(errors, changed[1][::-1])
+    assert sum(cell.games for cell in one.cells.values()) == len(games)
+
+
+def test_symmetric_teams_change_seats_as_a_whole() -> None:
+    sides, _ = sides_of({"red": [["r_0"], ["r_1"]], "blue": [["b_0"], ["b_1"]]}, ["r_0", "r_1", "b_0", "b_1"])
+    payoffs = Payoffs(sides, symmetric=True)
+    payoffs.add(Game(("z", "a", "b", "c"), (1.0, 2.0, 3.0, 4.0), 1))
+    payoffs.add(Game(("b", "c", "z", "a"), (5.0, 6.0, 7.0, 8.0), 1))
+    assert payoffs.returns(("z", "a", "b", "c"))[0].tolist() == [4.0, 5.0, 4.0, 5.0]
+    assert [cell.games for cell in payoffs.cells.values()] == [2]
+    assert np.isnan(payoffs.returns(("a", "z", "b", "c"))[0]).all()
+
+
+def test_without_it_each_order_has_its_own_cell() -> None:
+    payoffs = Payoffs(PAIR)
+    payoffs.add(Game(("a", "b"), (1.0, -1.0), 1))
+    assert np.isnan(payoffs.returns(("b", "a"))[0]).all()

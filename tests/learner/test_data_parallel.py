@@ -97,6 +97,20 @@ def test_a_state_loaded_later_reaches_the_followers(others: Sequence[Process]) -
         np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
 
 
+def test_a_reset_reaches_the_followers(others: Sequence[Process]) -> None:
+    learner, alone, batch = led("dqn", others), KINDS["dqn"].learner(3), KINDS["dqn"].batch(20, 0)
+    learner.update(batch, 2, 4)
+    learner.publish()
+    learner.reset(KINDS["dqn"].learner(3))
+    for each in (learner, alone):
+        each.update(batch, 2, 4)
+    assert_same(learner, alone)
+    assert learner.version == 2
+    learner.disband()
+    for other in others:
+        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
+
+
 def test_a_step_whose_gradient_is_not_finite_is_skipped_by_all(others: Sequence[Process]) -> None:
     kind = "ppo by autograd"
     learner, alone, batch = led(kind, others), KINDS[kind].learner(0), KINDS[kind].batch(12, 0)

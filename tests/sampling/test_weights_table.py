@@ -159,6 +159,23 @@ def test_evaluation_episodes_seat_frozen_entries_as_they_are() -> None:
     assert actors[1].modes == {"greedy", "explore"}
 
 
+def test_entries_act_in_their_own_mode_in_evaluation_and_remember_nothing() -> None:
+    playing, actors = worker()
+    playing.collect(5, {"main": weights(0, 0)}, None, {0: [AGAINST] * 5}, {"main@1": frozen(0, 1)})
+    made = {"main@2": frozen(0, 1), "main@3": frozen(0, 1)}
+    seats = [{"cart_0": "main@2", "cart_1": entry} for entry in ("main", "main@1", "main@3")]
+    for actor in actors:
+        actor.modes.clear()
+        actor.memories.clear()
+    playing.evaluate(range(3), {}, seats, {"main": "sampled", "main@3": "greedy", "main@1": "greedy"}, made)
+    assert [actor.modes for actor in actors] == [{"sampled"}, {"greedy"}, {"sampled"}, {"greedy"}]
+    assert [actor.memories[0] for actor in actors] == [0, 0, 0, 0]
+    assert playing.evaluate(range(1), {}, [AGAINST], {"rival": "sampled"}).episodes
+    assert actors[0].modes == {"sampled", "greedy"}, "policies that are not named are greedy"
+    playing.collect(5, None, None, {0: [AGAINST] * 5})
+    assert actors[1].modes == {"greedy", "explore"}
+
+
 def test_an_entry_of_a_policy_that_nobody_has_is_refused() -> None:
     playing, _ = worker()
     with pytest.raises(

@@ -15,7 +15,7 @@ from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.learner.learner import TorchLearner
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.replay.buffer import StoredReplay
 from marlflow.runtime.checkpoint_files import (
     WORKERS,
@@ -30,7 +30,7 @@ from marlflow.runtime.packing import pack_batch, unpack_batch
 from marlflow.runtime.protocol import RunComponents, RuntimeState
 from marlflow.runtime.resources import without_cuda
 from marlflow.runtime.rounds import make_round
-from marlflow.runtime.spec import RunSpec
+from marlflow.runtime.spec import LearnerSpec, RunSpec
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.hang_monitor import HangMonitor
@@ -74,7 +74,13 @@ class InlineWorkers:
 
     def _collect(self, worker: Worker, request: Request) -> tuple[Receipt, dict[str, Batch]]:
         return worker.collect(
-            self._spec.ticks, request.weights, request.schedules, request.matchups, request.frozen, request.forget
+            self._spec.ticks,
+            request.weights,
+            request.schedules,
+            request.matchups,
+            request.frozen,
+            request.forget,
+            request.reset,
         )
 
     # Every call has finished when it returns.
@@ -82,10 +88,10 @@ class InlineWorkers:
 
     async def evaluate(
         self,
-        episodes: range,
+        episodes: Sequence[int],
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         # The results of an episode do not depend on the worker.
@@ -185,6 +191,11 @@ class InlineRuntime:
             if (saved := replay_bytes(name, read, names)) is not None:
                 load_replay(replay, *saved)
         return self._running_workers.restore(read(WORKERS), replay_max_env_steps, frozen or {})
+
+    def reset_learner(self, start: LearnerSpec, acting: Sequence[Any] = ()) -> None:
+        self._learners[start.name].reset(start.learner(acting))
+        for name in start.replays:
+            self._replays[name].clear()
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
         return [pack_batch(payload) for payload in payloads]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
@@ -54,6 +54,9 @@ class Handle:
                     raise as_exception(answer)
         self.scheduled = values
         self._schedule_call = self.actor.set_schedule.remote(self.key, values)
+
+
+AnyHandle = TypeVar("AnyHandle", bound=Handle)
 
 
 class LearnerHandle(Handle):
@@ -105,6 +108,17 @@ class LearnerHandle(Handle):
         version, *self._flats = self.actor.load_learner.options(num_returns=self._num_returns).remote(self.key, kept)
         return version
 
+    def reset(self, start: LearnerSpec, acting: Sequence[Any]) -> None:
+        """Let the learner continue as a new one of `start`, and wait for that."""
+        reset = self.actor.reset_learner.options(num_returns=1 + self._num_returns)
+        answer, kept, *flats = reset.remote(self.key, start, *acting)
+        version = ray.get(answer)
+        if isinstance(version, RemoteError):
+            raise as_exception(version)
+        # A successor must not begin with what was learned before.
+        self.kept = ray.get(kept).tobytes()
+        self.set_published(version, flats)
+
     def confirm_restored(self, version: int) -> None:
         """Record the version that a restored learner returned."""
         self.set_published(version, self._flats)
@@ -130,6 +144,11 @@ class ReplayHandle(Handle):
     def confirm_restored(self, first: int, stop: int) -> None:
         """Record the restored replay's row numbers [first, stop)."""
         self.stored, self.numbered = stop - first, stop
+
+    def clear(self) -> None:
+        """Empty the replay, and wait for that."""
+        ray.get(self.actor.clear_replay.remote(self.key))
+        self.stored = 0
 
     def reset_empty(self, actor: Any) -> Any:
         """Assign the rows of a restarted replay numbers above all earlier ones."""
@@ -287,6 +306,19 @@ class RestartableHost:
     def _restart_timed_out(self) -> ActorLost:
         lacks = "; ".join(map(self._actors.describe_shortage, self._names))
         return ActorLost(f"{self.name} died, and no successor was there within {RESTART_TIMEOUT_S:g} s: {lacks}")
+
+
+def call_restarting(handle: AnyHandle, call: Callable[[AnyHandle], None]) -> None:
+    """Make a blocking call when nothing is in flight, once more if the actor was lost; raises ActorLost."""
+    try:
+        try:
+            call(handle)
+        # ActorLost: a follower of the learner was lost, and the whole group is restarted.
+        except (ray.exceptions.RayActorError, ActorLost) as error:
+            handle.place.host.restart_blocking(error)
+            call(handle)
+    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+        raise ActorLost(f"{handle.key}, or weights that it was to begin with, were lost: {cause(error)}") from error
 
 
 def _answer(ref: Any) -> Any:

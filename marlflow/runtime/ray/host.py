@@ -22,6 +22,7 @@ from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.protocols import OperatorRaised
 from marlflow.runtime.checkpoint_files import load_replay, replay_state
 from marlflow.runtime.packing import pack_batch, unpack_batch
+from marlflow.runtime.spec import LearnerSpec
 from marlflow.runtime.stage_chain import Rows, merge_payloads, run_chain
 
 RESIDENTS: dict[str, Any] = {}
@@ -205,6 +206,20 @@ class Host:
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return remote_error(error), *[None] * len(learner.published)
         return learner.version, *flats_of(learner)
+
+    def reset_learner(self, name: str, start: LearnerSpec, *acting: Any) -> tuple[Any, ...]:
+        """Let the learner continue as a new one of `start`; return its version, serialized state and parameters."""
+        learner = RESIDENTS[name]
+        try:
+            learner.reset(start.learner(acting))
+            kept = as_array(to_bytes(learner.state()))
+        except Exception as error:  # noqa: BLE001  carried over and raised on the driver
+            return remote_error(error), *[None] * (1 + len(learner.published))
+        return learner.version, kept, *flats_of(learner)
+
+    def clear_replay(self, name: str) -> None:
+        """Empty a replay."""
+        RESIDENTS[name].clear()
 
     def kept_replay(self, name: str, first: int) -> tuple[Any, Any, tuple[int, int], tuple[int, int]]:
         """Return the replay's serialized state and its rows numbered `first` and up (see ReplayState)."""

@@ -9,7 +9,7 @@ import ray
 
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray.actors import UNEXPLAINED_EXIT, Actors, cause, never_ran
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.message_channel import Address
@@ -131,7 +131,7 @@ class RemoteWorker:
         headers, flats = Headers.of(self.unsent(request.weights), self._unsent_frozen(request.frozen, seated))
         self._sent.update(headers.versions)
         self._frozen.difference_update(request.forget)
-        refs = self._collect.remote(headers, request.schedules, matchups, request.forget, *flats)
+        refs = self._collect.remote(headers, request.schedules, matchups, request.forget, request.reset, *flats)
         # With num_returns=1 Ray gives the reference itself instead of a list.
         return refs if self._spec.learning else [refs]
 
@@ -139,7 +139,7 @@ class RemoteWorker:
         self,
         episodes: Sequence[int],
         matchups: Sequence[Matchup] | None,
-        mode: EvaluationMode,
+        mode: EvaluationModes,
         weights: Mapping[str, Weights],
         frozen: Mapping[str, FrozenPolicy],
     ) -> Any:

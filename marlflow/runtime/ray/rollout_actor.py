@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow.protocols import OperatorRaised
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray.host import RESIDENTS, ChainResult, Host, RemoteError, as_array, flats_of, remote_error
 from marlflow.runtime.ray.inference import fetch_weights, remote_actors
 from marlflow.runtime.ray.message_channel import Address, Outbox
@@ -110,6 +110,7 @@ class RolloutActor(Host):
         schedules: Mapping[str, Mapping[str, float]],
         matchups: Mapping[int, Sequence[Matchup]] | None,
         forget: Collection[str],
+        reset: Collection[str],
         *flats: Any,
     ) -> Any:
         """Return a receipt and a batch per learning policy; `flats` are the weights' parameters."""
@@ -119,7 +120,8 @@ class RolloutActor(Host):
         weights = {**self._learned, **live}
         self._learned.clear()
         try:
-            receipt, batches = self._worker.collect(self._spec.ticks, weights, schedules, matchups, frozen, forget)
+            collect, ticks = self._worker.collect, self._spec.ticks
+            receipt, batches = collect(ticks, weights, schedules, matchups, frozen, forget, reset)
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             receipt, batches = self._failed(error), dict.fromkeys(learning)
         # Without learning policies there is one return value, which Ray does not accept in a tuple.
@@ -156,7 +158,7 @@ class RolloutActor(Host):
         self,
         episodes: Sequence[int],
         matchups: Sequence[Matchup] | None,
-        mode: EvaluationMode,
+        mode: EvaluationModes,
         headers: Headers,
         *flats: Any,
     ) -> Any:

@@ -24,7 +24,7 @@ from marlflow.runtime.protocol import RunComponents, RuntimeState
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.checkpointing import RayCheckpointing
 from marlflow.runtime.ray.cluster import join
-from marlflow.runtime.ray.handles import LearnerHandle, ReplayHandle, RestartableHost
+from marlflow.runtime.ray.handles import LearnerHandle, ReplayHandle, RestartableHost, call_restarting
 from marlflow.runtime.ray.health import (
     CONNECT_POLL_S,
     DAEMON_POLL_S,
@@ -190,6 +190,11 @@ class RayRuntime:
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> ResumeReport:
         return self._kept.restore(read, names, replay_max_env_steps, frozen or {})
+
+    def reset_learner(self, start: LearnerSpec, acting: Sequence[Any] = ()) -> None:
+        call_restarting(self._learners[start.name], lambda learner: learner.reset(start, acting))
+        for name in start.replays:
+            call_restarting(self._replays[name], ReplayHandle.clear)
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
         return self._kept.pack(payloads)

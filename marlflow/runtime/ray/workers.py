@@ -16,7 +16,7 @@ import ray
 from marlflow.base.errors import ActorLost
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import RemoteError, as_exception
@@ -135,10 +135,10 @@ class RayWorkers:
 
     async def evaluate(
         self,
-        episodes: range,
+        episodes: Sequence[int],
         weights: Mapping[str, Weights],
         matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: EvaluationModes = "greedy",
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Evaluated:
         remaining, parts, failed_attempts = list(range(len(episodes))), [], 0

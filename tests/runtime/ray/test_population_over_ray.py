@@ -16,6 +16,7 @@ from marlflow.base.items import Weights
 from marlflow.config.experiment import Experiment, Policy, RunPlacement
 from marlflow.config.validation import ready
 from marlflow.driver.train import resume, train
+from marlflow.league.psro import PSRO
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
@@ -26,6 +27,7 @@ from marlflow.sampling.protocol import FrozenPolicy, Request, Round
 from marlflow.sampling.receipts import Fault
 from tests.driver.kept_runs import assert_equal, by_env, kept, without_times
 from tests.driver.past_selves import against_past_selves
+from tests.driver.psro_runs import league_of, psro_run
 from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_PPO
 
@@ -62,6 +64,15 @@ def test_a_run_against_frozen_selves_goes_on_as_it_would_have_and_as_inline(tmp_
     }
 
 
+def test_a_league_over_ray_plays_the_matches_that_it_plays_inline(tmp_path: Path) -> None:
+    inline, over_ray = tmp_path / "inline", tmp_path / "ray"
+    train(psro_run("matrix_brps", 1_000, PSRO(agent_steps=300, games=12)), inline)
+    train(psro_run("matrix_brps", 1_000, PSRO(agent_steps=300, games=12), "ray"), over_ray)
+    assert league_of(over_ray)["mode"]["iteration"] == 1
+    assert_equal(league_of(over_ray), league_of(inline))
+    assert_equal(said(over_ray), said(inline))
+
+
 class Play:
     """Rounds of 20 env steps, in which environment c seats `main` against the entry that `seats` has for it."""
 
@@ -91,7 +102,8 @@ class Play:
 
     def evaluate(self, entry: str) -> Any:
         seats = [{"cart_0": entry, "cart_1": "main"}, {"cart_0": "main", "cart_1": entry}]
-        made = self.workers.evaluate(range(2), {"main": self._weights(0)}, seats, "greedy", self.entries([entry]))
+        modes = {entry: "greedy", "main": "sampled"}
+        made = self.workers.evaluate([3, 1 << 41], {"main": self._weights(0)}, seats, modes, self.entries([entry]))
         return [(one.returns, one.matchup) for one in asyncio.run(made).episodes]
 
 

@@ -1,0 +1,146 @@
+"""`marlflow league`: print the standings of a run's league and draw them, or export a member."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.cli.arguments import EXPORT, split
+from marlflow.cli.resume import suggestion
+
+if TYPE_CHECKING:
+    from marlflow.driver.saved_league import SavedLeague
+
+_USAGE = "marlflow league <run directory> [--export <member> <file>]"
+_EXPORT_FORMAT = "marlflow member 1"
+
+
+def run_league(words: list[str]) -> int:
+    """Print the standings and write figures, or export a member; return 0. Raises InvalidInput."""
+    words, export = _exported(words)
+    parsed = split(words, "league", own=(EXPORT,), hydra=False)
+    run_dir = _run_dir(parsed.overrides)
+    from marlflow.driver.checkpointing import skipped_checkpoints, usable
+    from marlflow.driver.saved_league import saved_league
+
+    league = saved_league(run_dir)
+    for notice in skipped_checkpoints(league.checkpoint):
+        print(notice)
+    if export is not None:
+        _export(league, run_dir, *export)
+        return 0
+    with usable(league.checkpoint):
+        _show(league, run_dir)
+    return 0
+
+
+def _exported(words: list[str]) -> tuple[list[str], tuple[str, Path] | None]:
+    """Return the words without --export and its two values, and these values."""
+    if EXPORT not in words:
+        return words, None
+    at = words.index(EXPORT)
+    values = words[at + 1 : at + 3]
+    if len(values) < 2 or any(value.startswith("-") for value in values):
+        raise ConfigInvalid([f"{EXPORT} needs a member and a file: {_USAGE}"])
+    return [*words[:at], *words[at + 3 :]], (values[0], Path(values[1]))
+
+
+def _run_dir(words: list[str]) -> Path:
+    if not words:
+        raise ConfigInvalid([f"league needs the directory of a run: {_USAGE}"])
+    if len(words) > 1:
+        raise ConfigInvalid([f"league takes the directory of one run and no settings, not {words[1]!r}: {_USAGE}"])
+    run_dir = Path(words[0])
+    if not run_dir.is_dir():
+        raise ConfigInvalid([f"there is no directory {words[0]}; league needs that of a run: {_USAGE}"])
+    if not (run_dir / "checkpoints").is_dir():
+        raise ConfigInvalid(
+            [
+                f"{words[0]} has no checkpoints, so there is no league to read{suggestion(run_dir.resolve())}; a run "
+                "takes its first checkpoint after its first round"
+            ]
+        )
+    return run_dir
+
+
+def _show(league: SavedLeague, run_dir: Path) -> None:
+    from marlflow.league.figures import draw_payoffs, draw_ratings
+    from marlflow.league.payoff_table import write_payoffs
+    from marlflow.league.standings import standings, standings_text
+
+    shown = standings(league.members, league.payoffs, league.ratings, league.versions())
+    title = _title(run_dir)
+    matches = sum(cell.games for cell in league.matches.cells.values())
+    basis = "" if matches else "; results are of training, exploration included"
+    print(f"{title}  epoch {league.epoch:,}   {league.games:,} games, {matches:,} matches{basis}")
+    print(standings_text(shown, league.algorithms))
+    folder = run_dir / "league"
+    written = ["payoffs.parquet", "payoff.png"]
+    try:
+        folder.mkdir(exist_ok=True)
+        write_payoffs(folder / "payoffs.parquet", league.tables)
+        draw_payoffs(folder / "payoff.png", shown, league.members, league.payoffs, title)
+        if any(row.rating is not None for row in shown.rows):
+            draw_ratings(folder / "ratings.png", shown, league.members, league.env_steps, title)
+            written.append("ratings.png")
+    except OSError as error:
+        raise ConfigInvalid([f"{folder} cannot be written to: {error}"]) from error
+    print(f"wrote {', '.join(written)} into {folder}")
+
+
+def _title(run_dir: Path) -> str:
+    """Return the environment and mode as they were chosen on the command line, or else the name of the directory."""
+    choices = _recorded(run_dir, "hydra.yaml", "hydra.runtime.choices")
+    env, mode = choices.get("env"), choices.get("league")
+    if not isinstance(env, str) or env == "python":
+        env = run_dir.resolve().name
+    return f"{env}  {mode}" if isinstance(mode, str) and mode != "none" else env
+
+
+def _recorded(run_dir: Path, file: str, key: str = "") -> dict[str, Any]:
+    """Return a part of what a run from the command line recorded, as plain data, unresolved; empty without it."""
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(run_dir / ".hydra" / file), resolve=False)
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):
+        return {}
+    for name in key.split(".") if key else ():
+        values = values.get(name) if isinstance(values, dict) else None
+    return {str(name): value for name, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _export(league: SavedLeague, run_dir: Path, member: str, file: Path) -> None:
+    from safetensors.numpy import save
+
+    from marlflow.driver.saved_league import member_parameters
+
+    if file.exists() or file.is_symlink():
+        raise ConfigInvalid([f"{file} is there already, and {EXPORT} replaces nothing: give another name or remove it"])
+    if not file.parent.is_dir():
+        raise ConfigInvalid([f"there is no directory {file.parent} to write {file.name} to"])
+    found = member_parameters(league, member, run_dir)
+    description = {**found.description, "config": _policy_config(run_dir, found.description["policy"])}
+    data = save({"flat": found.flat}, {"format": _EXPORT_FORMAT, "member": json.dumps(description, default=str)})
+    try:
+        # "x" refuses a file that appeared since.
+        with file.open("xb") as target:
+            target.write(data)
+    except OSError as error:
+        raise ConfigInvalid([f"{file} cannot be written: {error}"]) from error
+    version = f"version {found.description['version']:,} of {found.description['policy']}"
+    print(f"wrote {member} ({version}, {len(found.flat):,} parameters) to {file}")
+
+
+def _policy_config(run_dir: Path, policy: str) -> Mapping[str, Any] | None:
+    """Return the algorithm and model of a policy as configured; None if the run was started from Python."""
+    found = _recorded(run_dir, "config.yaml", "policies").get(policy)
+    if found is None:
+        found = _recorded(run_dir, "config.yaml", "default_policy")
+    config = {key: found[key] for key in ("algorithm", "model") if key in found} if isinstance(found, dict) else {}
+    return config or None

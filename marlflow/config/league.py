@@ -1,0 +1,222 @@
+"""Check a league before it starts: its sides, who plays what, and when its snapshots are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from marlflow.base.errors import MatchmakerFailed
+from marlflow.base.items import Weights
+from marlflow.base.near import meant
+from marlflow.base.problems import Problems
+from marlflow.config.comments import files
+from marlflow.config.construct import TARGET
+from marlflow.config.experiment import Experiment, Policy
+from marlflow.config.opponents import only_opponents
+from marlflow.config.policy_assignment import TRIAL_EPISODES, PolicyAssignment, failure_problem
+from marlflow.env import EnvAdapter
+from marlflow.league.dealing import LeagueMatchmaker
+from marlflow.league.league import League
+from marlflow.league.members import Members
+from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, SnapshottingMode
+from marlflow.league.payoffs import Payoffs
+from marlflow.league.ratings import Ratings
+from marlflow.league.sides import Sides, sides_of
+from marlflow.sampling.mapping import group
+from marlflow.sampling.matchmaking import TRIAL, AllowedSeats, EpisodeId, change_of, deal_one
+from marlflow.sampling.population import Population
+
+# Modes that seat snapshots; without any they would only ever seat live policies.
+_OF_THE_PAST = (LatestPast, DeltaUniform, Fictitious, PFSP)
+
+
+def assign_league(experiment: Experiment, league: League, adapter: EnvAdapter, problems: Problems) -> PolicyAssignment:
+    """Assign the agents that each policy can play in a league; append what prevents the league to `problems`.
+
+    A policy plays the group of its name, or else all agents, unless `league.players` names them. `default_policy`
+    plays the groups that are left.
+    """
+    if experiment.mapping is not None:
+        problems.append("league: it decides who plays whom, and mapping does too; set mapping=null, or league=none")
+    if not adapter.declared:
+        problems.append(
+            "league: the environment does not declare its agents, so nobody can be seated before an episode; give it "
+            "possible_agents, or choose league=none"
+        )
+        return PolicyAssignment(experiment.policies, {}, None)
+    found: Problems = []
+    sides, side_problems = sides_of(league.sides, adapter.agents)
+    found += side_problems
+    seating = _Seating(experiment, league, adapter)
+    policies, agents = seating.assigned(found)
+    if not side_problems:
+        found += _role_problems(sides, agents)
+        found += _symmetry_problems(league, sides, adapter)
+    live = [name for name, policy in policies.items() if policy.acts_by.capabilities.learns]
+    found += _share_problems(league, live)
+    found += _snapshot_problems(league)
+    if not found and not problems and live:
+        found += _trial_problems(league, sides, agents, live, experiment.seed)
+    problems += found
+    return PolicyAssignment(policies, agents, None)
+
+
+def league_matchmaker(
+    league: League, sides: Sides, fits: Mapping[str, Sequence[str]], live: Sequence[str]
+) -> LeagueMatchmaker:
+    """Return the matchmaker of a league, in its initial state; `fits` has the agents that each policy can play."""
+    counted, rated = league.payoffs, league.ratings
+    return LeagueMatchmaker(
+        Members(sides, fits, live, league.pool.newest),
+        league.matchmaker,
+        Payoffs(sides, live, counted.decay, counted.prior_games, league.symmetric),
+        Ratings(live, rated.beta, rated.tau),
+        league.snapshots,
+        {policy: league.share(policy) for policy in live},
+        league.teammates,
+    )
+
+
+def mode_name(mode: LeagueMode) -> str:
+    """Return the name of a mode in conf/league; of a user's own, its class's."""
+    kind = type(mode)
+    for name, file in files("league").items():
+        targets = [entry.value for entry in file.entries if entry.path == ("matchmaker", TARGET)]
+        if targets == [f"marlflow.league.{kind.__name__}"] and kind.__module__.startswith("marlflow.league."):
+            return name
+    return kind.__name__
+
+
+def described_league(league: League, agents: Sequence[str], algorithms: Mapping[str, str]) -> str:
+    """Return one line on a league, such as `league: pfsp over main (ppo); sides player_0 | player_1`."""
+    sides, _ = sides_of(league.sides, agents)
+    members = ", ".join(f"{name} ({algorithm})" for name, algorithm in algorithms.items())
+    return f"league: {mode_name(league.matchmaker)} over {members}; sides {' | '.join(sides.names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seating:
+    """Find the agents of each policy."""
+
+    experiment: Experiment
+    league: League
+    adapter: EnvAdapter
+
+    def assigned(self, problems: Problems) -> tuple[dict[str, Policy], dict[str, list[str]]]:
+        """Return the policies of the league and the agents of each; append to `problems`."""
+        given, players = self.experiment.policies, self.league.players
+        opponents = only_opponents(self.experiment) - set(players) - set(self._groups())
+        policies = {name: policy for name, policy in given.items() if name not in opponents}
+        agents = {name: self._agents_of(name, problems) for name in policies}
+        played = {agent for names in agents.values() for agent in names}
+        for name, of_group in self._groups().items():
+            if name not in given and not played.issuperset(of_group):
+                policies[name] = self.experiment.default_policy
+                agents[name] = self._agents_of(name, problems)
+        for name in players:
+            if name not in policies:
+                known = meant(name, policies, "the policies are")
+                problems.append(f"league.players: there is no policy {name!r}{known}")
+        return policies, {name: names for name, names in agents.items() if names}
+
+    def _groups(self) -> dict[str, list[str]]:
+        groups: dict[str, list[str]] = {}
+        for agent in self.adapter.agents:
+            groups.setdefault(group(agent), []).append(agent)
+        return groups
+
+    def _agents_of(self, policy: str, problems: Problems) -> list[str]:
+        player = self.league.players.get(policy)
+        if player is not None and player.plays is not None:
+            return self._matching(policy, player.plays, problems)
+        if policy in self._groups():
+            return self._groups()[policy]
+        if len({_spaces(self.adapter, agent) for agent in self.adapter.agents}) > 1:
+            groups = ", ".join(self._groups())
+            problems.append(
+                f"league: policy {policy!r} cannot play all agents, whose spaces differ; say which ones it plays, "
+                f"league.players.{policy}.plays=[...], or name it like their group: {groups}"
+            )
+            return []
+        return list(self.adapter.agents)
+
+    def _matching(self, policy: str, patterns: Sequence[str], problems: Problems) -> list[str]:
+        agents = self.adapter.agents
+        where = f"league.players.{policy}.plays"
+        for pattern in patterns:
+            if not any(fnmatchcase(agent, pattern) for agent in agents):
+                problems.append(f"{where}: {pattern!r} matches no agent; the agents are {', '.join(agents)}")
+        if not patterns:
+            problems.append(f"{where} is empty; name agents, or set it to null")
+        return [agent for agent in agents if any(fnmatchcase(agent, pattern) for pattern in patterns)]
+
+
+def _spaces(adapter: EnvAdapter, agent: str) -> tuple[str, str]:
+    # Spaces cannot be hashed; those that are written alike are equal here.
+    return str(adapter.observation_space(agent)), str(adapter.action_space(agent))
+
+
+def _role_problems(sides: Sides, agents: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for role in sides.roles:
+        if not any(set(role.agents) <= set(names) for names in agents.values()):
+            yield (
+                f"league: no policy can play role {role.name!r} ({', '.join(role.agents)}), all of whose agents one "
+                "policy has to play; add one, widen league.players.<id>.plays, or divide the role in league.sides"
+            )
+    for policy, names in agents.items():
+        if not any(set(role.agents) <= set(names) for role in sides.roles):
+            yield (
+                f"league: policy {policy!r} can play no role: it plays {', '.join(names)}, and no role has only such "
+                "agents; widen its league.players.<id>.plays, or remove it"
+            )
+
+
+def _symmetry_problems(league: League, sides: Sides, adapter: EnvAdapter) -> Iterator[str]:
+    if not league.symmetric:
+        return
+    first, *others = ([sides.roles[role] for role in sides.of_side(side)] for side in range(len(sides.names)))
+    for name, roles in zip(sides.names[1:], others, strict=True):
+        one, other = ([[_spaces(adapter, agent) for agent in role.agents] for role in of] for of in (first, roles))
+        if one != other:
+            yield (
+                f"league.symmetric: sides {sides.names[0]!r} and {name!r} are not interchangeable, since their agents "
+                "differ in number or in their spaces; set league.symmetric=false"
+            )
+
+
+def _share_problems(league: League, live: Sequence[str]) -> Iterator[str]:
+    if live and not any(league.share(policy) for policy in live):
+        yield "league.players: the share of every policy that learns is 0, so nobody's turn ever comes; raise one"
+
+
+def _snapshot_problems(league: League) -> Iterator[str]:
+    rules, mode = league.snapshots, league.matchmaker
+    by_steps = rules.every_agent_steps is not None or rules.timeout_agent_steps is not None
+    if rules.at_start or by_steps or isinstance(mode, SnapshottingMode):
+        return
+    if rules.win_rate is not None:
+        yield (
+            "league.snapshots: win_rate needs a snapshot to win against, and there will never be a first one; set "
+            "at_start=true, or every_agent_steps"
+        )
+    elif isinstance(mode, _OF_THE_PAST):
+        yield (
+            f"league.snapshots: no rule ever takes a snapshot, and {mode_name(mode)} plays against snapshots; set "
+            "at_start=true or every_agent_steps, or choose league=self_play"
+        )
+
+
+def _trial_problems(
+    league: League, sides: Sides, agents: Mapping[str, Sequence[str]], live: Sequence[str], seed: int
+) -> Iterator[str]:
+    """Deal some games as at the start of the run, in case the mode is a user's own."""
+    matchmaker, population = league_matchmaker(league, sides, agents, live), Population(agents)
+    try:
+        change = change_of(matchmaker, population, dict.fromkeys(live, 0), dict.fromkeys(live, 0))
+        population.apply(change, {name: Weights(0, None) for name in live}, {})
+        seats = AllowedSeats([agent for role in sides.roles for agent in role.agents], population.fits)
+        for episode in range(TRIAL_EPISODES):
+            deal_one(matchmaker, seats, EpisodeId(TRIAL, episode), seed)
+    except MatchmakerFailed as error:
+        yield failure_problem("league", error)

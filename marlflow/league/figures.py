@@ -1,0 +1,175 @@
+"""Figures of a league: who beats whom, and ratings over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.league.members import Members
+from marlflow.league.payoffs import Outcomes, Payoffs
+from marlflow.league.standings import REFERENCE, Standing, Standings
+from marlflow.observe.figure import COLORS, GRID, INK, NOTE, finish_axes, new_figure, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+FEW_GAMES = 20
+"""Cells with fewer games are hatched."""
+MOST_SHOWN = 64
+"""The most members in a heatmap; numbers in more cells than these would not be readable."""
+_CELL_IN, _CHARACTER_IN = 0.3, 0.07
+_UNPLAYED = "#EEEEEE"
+_MOST_BARS = 40
+_HATCHING = "#777777"
+
+
+def draw_payoffs(out_png: Path, shown: Standings, members: Members, payoffs: Payoffs, title: str) -> None:
+    """Draw the share of games that each member on side 1 (a row) wins against each on other sides, draws half a win.
+
+    If sides are interchangeable, a row has the games on any side. Members are in the order of the standings, at most
+    the first 64 of a side. Raises OSError.
+    """
+    first = [number for number, role in enumerate(members.sides.roles) if role.side == 0]
+    others = [number for number, role in enumerate(members.sides.roles) if role.side != 0]
+    order = [row.member for row in shown.rows]
+    rows, columns = ([name for name in order if _plays(members, name, roles)] for roles in (first, others))
+    rates, games = _win_rates(payoffs, rows[:MOST_SHOWN], columns[:MOST_SHOWN])
+    height, width = (max(1.8, _CELL_IN * count) for count in rates.shape)
+    labels = _CHARACTER_IN * max(map(len, order), default=0)
+    figure = new_figure(max(4.2, width + labels + 1.5), height + labels + 1.5, title)
+    axes = figure.subplots()
+    image = _draw_cells(axes, rates, games)
+    _label(axes, rows[:MOST_SHOWN], columns[:MOST_SHOWN])
+    sides = members.sides.names
+    look: dict[str, Any] = {"color": INK, "fontsize": 9, "parse_math": False}
+    if not payoffs.symmetric:
+        axes.set_ylabel(f"on side 1 ({sides[0]})", **look)
+        axes.set_xlabel(f"on {'side 2' if len(sides) == 2 else 'another side'} ({', '.join(sides[1:])})", **look)
+    is_cut = max(len(rows), len(columns)) > MOST_SHOWN
+    cut = [f"the first {MOST_SHOWN} members of each side"] if is_cut else []
+    note = [f"hatched: fewer than {FEW_GAMES} games", "gray: none, or against itself"]
+    axes.set_title("\n".join([*cut, *note]), **NOTE)
+    bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 4.0 / height), aspect=18, pad=0.02)
+    bar.set_label("share of games won by the row", color=INK, fontsize=9)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(color=GRID, labelcolor=INK, labelsize=8)
+    save_figure(figure, out_png)
+
+
+def _plays(members: Members, name: str, roles: Iterable[int]) -> bool:
+    return any(members.plays(name, role) for role in roles)
+
+
+def _win_rates(payoffs: Payoffs, rows: Sequence[str], columns: Sequence[str]) -> tuple[Array, Array]:
+    """Return the shares won by rows [R, C], nan without games, and the numbers of games [R, C]."""
+    place_of_row = {name: place for place, name in enumerate(rows)}
+    place_of_column = {name: place for place, name in enumerate(columns)}
+    totals: dict[tuple[int, int], list[Outcomes]] = {}
+    roles = payoffs.sides.roles
+    for (role, member, _, other), pair in payoffs.pairs.items():
+        is_shown = (payoffs.symmetric or roles[role].side == 0) and member in place_of_row and other in place_of_column
+        if is_shown and pair.outcomes.games:
+            totals.setdefault((place_of_row[member], place_of_column[other]), []).append(pair.outcomes)
+    rates, games = np.full((len(rows), len(columns)), np.nan), np.zeros((len(rows), len(columns)), np.int64)
+    for at, outcomes in totals.items():
+        won = sum(one.decayed_wins + one.decayed_draws / 2 for one in outcomes)
+        rates[at] = won / sum(one.decayed_wins + one.decayed_draws + one.decayed_losses for one in outcomes)
+        games[at] = sum(one.games for one in outcomes)
+    return rates, games
+
+
+def _draw_cells(axes: Axes, rates: Array, games: Array) -> AxesImage:
+    axes.set_facecolor(_UNPLAYED)
+    image = axes.imshow(np.ma.masked_invalid(rates), cmap="RdBu", vmin=0.0, vmax=1.0, aspect="equal")
+    has_few = (games > 0) & (games < FEW_GAMES)
+    _hatch(axes, has_few)
+    for (row, column), rate in np.ndenumerate(rates):
+        if not np.isnan(rate):
+            red, green, blue, _ = image.cmap(float(rate))
+            # Luma of ITU-R BT.601.
+            is_dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
+            _write_number(axes, (column, row), float(rate), is_dark, bool(has_few[row, column]))
+    return image
+
+
+def _hatch(axes: Axes, where: Array) -> None:
+    from matplotlib.collections import LineCollection
+
+    # Matplotlib's own hatching is as dense in small cells as in large ones, and cannot be drawn with thin lines.
+    strokes = np.array([[[-0.5, 0.0], [0.0, -0.5]], [[-0.5, 0.5], [0.5, -0.5]], [[0.0, 0.5], [0.5, 0.0]]])
+    lines = [stroke + np.array([column, row]) for row, column in np.argwhere(where) for stroke in strokes]
+    axes.add_collection(LineCollection(lines, colors=_HATCHING, linewidths=0.7))
+
+
+def _write_number(axes: Axes, at: tuple[int, int], rate: float, is_dark: bool, is_hatched: bool) -> None:
+    # The box keeps hatching away from the number.
+    box: dict[str, Any] = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6.5}
+    color = "white" if is_dark and not is_hatched else INK
+    text = axes.text(*at, f"{rate:.2f}".removeprefix("0"), bbox=box if is_hatched else None, color=color, **look)
+    # It takes no room besides the axes; measuring thousands of these would take seconds.
+    text.set_in_layout(False)
+
+
+def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+    axes.set_yticks(range(len(rows)), rows, fontsize=8, color=INK, parse_math=False)
+    axes.set_xticks(range(len(columns)), columns, fontsize=8, color=INK, rotation=90, parse_math=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    # White lines between the cells.
+    axes.set_xticks(np.arange(-0.5, len(columns)), minor=True)
+    axes.set_yticks(np.arange(-0.5, len(rows)), minor=True)
+    axes.grid(which="minor", color="white", linewidth=0.8)
+    axes.tick_params(which="minor", length=0)
+
+
+def draw_ratings(out_png: Path, shown: Standings, members: Members, env_steps: int, title: str) -> None:
+    """Draw the ratings of snapshots over the env steps at which they were taken, and those of live members now.
+
+    `env_steps` are those of the league so far. Raises OSError.
+    """
+    figure = new_figure(9.0, 5.0, title)
+    axes = figure.subplots()
+    by_member = {row.member: row for row in shown.rows if row.rating is not None}
+    for number, policy in enumerate(members.incarnations):
+        _draw_lineage(axes, policy, members, by_member, env_steps, COLORS[number % len(COLORS)])
+    note: dict[str, Any] = {"xytext": (4, 3), "textcoords": "offset points", "fontsize": 8, "color": "#666666"}
+    for name, row in by_member.items():
+        if name not in members.snapshots and not members.is_live(name) and row.rating is not None:
+            axes.axhline(row.rating.mu, color="#888888", linewidth=1.2, linestyle=(0, (4, 2)))
+            at_left = (0.0, row.rating.mu)
+            axes.annotate(name, at_left, xycoords=axes.get_yaxis_transform(), parse_math=False, **note)
+    axes.set_xlabel("env steps of the league", color=INK)
+    axes.set_ylabel(f"rating above {REFERENCE}" if shown.is_relative else "rating", color=INK)
+    axes.set_title("line: snapshots; stars: live members; bars or shaded: one standard deviation", **NOTE)
+    finish_axes(axes)
+    last = max([1, env_steps, *(one.env_steps for one in members.snapshots.values())])
+    axes.set_xlim(left=0, right=1.03 * last)
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside lower center", frameon=False, ncols=4, labelcolor=INK)
+    save_figure(figure, out_png)
+
+
+def _draw_lineage(
+    axes: Axes, policy: str, members: Members, rated: dict[str, Standing], env_steps: int, color: str
+) -> None:
+    snapshots = [(one.env_steps, one.name) for one in members.snapshots.values() if one.policy == policy]
+    points = [(steps, rating) for steps, name in snapshots if name in rated and (rating := rated[name].rating)]
+    bars: dict[str, Any] = {"color": color, "elinewidth": 0.8, "label": policy.replace("$", r"\$")}
+    if points:
+        steps, mus, sigmas = np.array([[steps, rating.mu, rating.sigma] for steps, rating in points]).T
+        # Unclipped, so that the axis does not hide half of a snapshot of the initial parameters.
+        look: dict[str, Any] = {"linewidth": 1.2, "clip_on": False, "color": color, "label": bars.pop("label")}
+        if len(points) <= _MOST_BARS:
+            axes.errorbar(steps, mus, yerr=sigmas, marker="o", markersize=5, elinewidth=0.8, **look)
+        else:
+            axes.plot(steps, mus, **look)
+            axes.fill_between(steps, mus - sigmas, mus + sigmas, color=color, alpha=0.15, linewidth=0)
+    if policy in rated and (rating := rated[policy].rating):
+        star: dict[str, Any] = {"marker": "*", "markersize": 14, "markeredgecolor": "white", "linestyle": "none"}
+        axes.errorbar([env_steps], [rating.mu], yerr=[rating.sigma], zorder=4, **star, **bars)

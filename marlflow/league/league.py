@@ -1,0 +1,77 @@
+"""A league as plain data: who can play whom, when versions of policies are kept, and how games are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from marlflow.league.modes import PFSP, LeagueMode
+from marlflow.league.snapshots import SnapshotRules
+
+Teammates = Literal["self", "past", "population"]
+
+
+@dataclass(frozen=True)
+class LeaguePlayer:
+    """One policy of a league: the agents that it plays, as names or globs, and its share of the games.
+
+    `plays` None: the group of its name, or else every agent. A policy whose `share` is 0 is met by others only.
+    """
+
+    plays: Sequence[str] | None = None
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Which snapshots are dealt: the `newest` of each policy; None: all. The others are kept in checkpoints."""
+
+    newest: int | None = None
+
+
+@dataclass(frozen=True)
+class PayoffSettings:
+    """How outcomes count: `decay` is the weight of older games of learning policies after each new game.
+
+    A probability to win starts at 0.5, with the weight of `prior_games`.
+    """
+
+    decay: float = 0.99
+    prior_games: float = 4.0
+
+
+@dataclass(frozen=True)
+class RatingSettings:
+    """Plackett-Luce ratings, which begin at 25: `beta` is the spread of a performance, `tau` the drift per game.
+
+    Only learning policies drift.
+    """
+
+    beta: float = 25.0 / 6
+    tau: float = 25.0 / 300
+
+
+@dataclass(frozen=True)
+class League:
+    """A population of learning policies and their frozen versions that play each other.
+
+    `matchmaker` chooses rivals. `sides` maps a side to its roles, each a list of agents (names or globs) that one
+    member plays; None: each group of agents is a side, or each agent of a single group. `players` has settings by
+    policy. `teammates` play the other roles of a launching policy's side. With `symmetric`, sides are interchangeable,
+    and games count for every order of them.
+    """
+
+    matchmaker: LeagueMode = field(default_factory=PFSP)
+    sides: Mapping[str, Sequence[Sequence[str]]] | None = None
+    symmetric: bool = False
+    players: Mapping[str, LeaguePlayer] = field(default_factory=dict)
+    teammates: Teammates = "self"
+    snapshots: SnapshotRules = field(default_factory=SnapshotRules)
+    pool: Pool = field(default_factory=Pool)
+    payoffs: PayoffSettings = field(default_factory=PayoffSettings)
+    ratings: RatingSettings = field(default_factory=RatingSettings)
+
+    def share(self, policy: str) -> float:
+        """Return a policy's share of the games."""
+        return self.players[policy].share if policy in self.players else 1.0

@@ -1,0 +1,55 @@
+"""Results of training episodes on their way to a matchmaker: each once, in an order that no worker's speed changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from marlflow.base.serialization import Tree
+from marlflow.sampling.receipts import EpisodeResult, Receipt
+
+
+@runtime_checkable
+class ResultsMatchmaker(Protocol):
+    """A matchmaker that is told how its matchups ended."""
+
+    def observe(self, results: Sequence[EpisodeResult]) -> None:
+        """Count the training episodes that ended in one round, each once, in the order of their ends."""
+        ...
+
+
+class ResultLedger:
+    """Takes each training episode's result once, by its environment and number.
+
+    `stale` counts results that came too late or twice, `lost` episodes that began and had no result.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        # The number of each environment's newest counted episode.
+        self._newest = [-1] * num_envs
+        self.stale = self.lost = 0
+
+    def take(self, receipts: Sequence[Receipt]) -> list[EpisodeResult]:
+        """Return the new results of a round, by tick and environment."""
+        ended = [result for receipt in receipts for result in receipt.episodes]
+        taken = []
+        for result in sorted(ended, key=lambda result: (result.tick, result.env, result.episode)):
+            newest = self._newest[result.env]
+            if result.episode <= newest:
+                self.stale += 1
+                continue
+            # An environment begins its episodes one after the other, so those in between will have no result.
+            self.lost += result.episode - newest - 1
+            self._newest[result.env] = result.episode
+            taken.append(result)
+        return taken
+
+    def state(self) -> Tree:
+        """Return the counts, and each environment's newest counted episode."""
+        return {"newest": list(self._newest), "stale": self.stale, "lost": self.lost}
+
+    def load_state(self, tree: Any) -> None:
+        """Restore what `state` returned; new environments begin with episode 0."""
+        for env_index, newest in enumerate(tree["newest"][: len(self._newest)]):
+            self._newest[env_index] = newest
+        self.stale, self.lost = tree["stale"], tree["lost"]

@@ -1,0 +1,358 @@
+"""Leagues as they are configured: what each choice gives, who plays what, and what is refused before a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from marlflow import conf
+from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.scripted import Random
+from marlflow.base.errors import ConfigInvalid
+from marlflow.config.construct import fit
+from marlflow.config.dealers import dealer_of
+from marlflow.config.experiment import Env, Evaluation, Experiment, Policy, Rollouts
+from marlflow.config.league import described_league, mode_name
+from marlflow.config.validation import problems_of, ready
+from marlflow.driver.checkpointing import identity
+from marlflow.driver.preamble import plain
+from marlflow.league import (
+    PFSP,
+    DeltaUniform,
+    Fictitious,
+    LatestPast,
+    League,
+    LeaguePlayer,
+    LeagueView,
+    NaiveSelfPlay,
+    Pool,
+    SnapshotRules,
+)
+from marlflow.league.dealing import LeagueMatchmaker
+from marlflow.sampling.mapping import Rule
+from tests.config.composition import algorithms, experiment_of, prepared, ready_of
+from tests.driver.rock_paper_scissors import RockPaperScissors
+from tests.sentences import sentences
+
+MODES = {
+    "self_play": NaiveSelfPlay,
+    "latest_past": LatestPast,
+    "delta_uniform": DeltaUniform,
+    "fictitious": Fictitious,
+    "pfsp": PFSP,
+}
+PAIR = Env(RockPaperScissors, num_envs=4)
+NEVER = SnapshotRules(at_start=False, every_agent_steps=None)
+
+
+class Teams(RockPaperScissors):
+    """Two on each side; those of `wide` see more than the others."""
+
+    wide: Sequence[str] = ("red_0", "red_1")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = ["red_0", "red_1", "blue_0", "blue_1"]
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(0.0, 1.0, (2 if agent in self.wide else 1,))
+
+
+class EqualTeams(Teams):
+    wide = ()
+
+
+TEAMS, EQUAL_TEAMS = Env(Teams, num_envs=4), Env(EqualTeams, num_envs=4)
+
+
+def run(env: Env = PAIR, league: League | None = None, **changes: Any) -> Experiment:
+    return Experiment(env, league=League() if league is None else league, **changes)
+
+
+def problems(experiment: Experiment) -> list[str]:
+    return sentences(problems_of(experiment)[1])
+
+
+# -- conf/league ----------------------------------------------------------------------------------------------------
+
+
+def test_the_choices_are_the_modes_and_none() -> None:
+    assert {path.stem for path in (Path(conf.__path__[0]) / "league").glob("*.yaml")} == {*MODES, "none"}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_each_choice_has_the_defaults_of_the_classes(name: str) -> None:
+    league = experiment_of("env=rps", f"league={name}").league
+    rules = {
+        "self_play": NEVER,
+        "pfsp": SnapshotRules(),
+    }.get(name, SnapshotRules(every_agent_steps=20_000))
+    assert league == League(MODES[name](), snapshots=rules)
+    assert mode_name(MODES[name]()) == name
+
+
+def test_without_a_choice_there_is_none() -> None:
+    assert experiment_of("env=rps").league is None
+    assert experiment_of("env=rps", "league=none").league is None
+
+
+def test_all_keys_can_be_set_from_the_command_line() -> None:
+    league = experiment_of(
+        "env=connect_four",
+        "league=pfsp",
+        "league.matchmaker.weighting=variance",
+        "league.snapshots.win_rate=0.7",
+        "league.pool.newest=3",
+        "league.payoffs.decay=1",
+        "league.players.player.share=2",
+        "league.sides={first: [[player_0]], second: [[player_1]]}",
+        "league.symmetric=true",
+    ).league
+    assert league is not None
+    assert league.matchmaker == PFSP(weighting="variance")
+    assert (league.snapshots.win_rate, league.pool, league.payoffs.decay) == (0.7, Pool(3), 1.0)
+    assert league.players == {"player": LeaguePlayer(share=2.0)}
+    assert league.sides == {"first": (("player_0",),), "second": (("player_1",),)}
+    assert league.symmetric
+
+
+def test_another_mode_replaces_the_chosen_one_and_its_keys() -> None:
+    league = experiment_of("env=rps", "league=pfsp", "league.matchmaker={_target_: marlflow.league.LatestPast}").league
+    assert league is not None
+    assert league.matchmaker == LatestPast()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["league=pfps"], "there is no league 'pfps'; did you mean 'pfsp'?"),
+        (
+            ["league=pfsp", "league.matchmaker={_target_: marlflow.league.PSFP}"],
+            "league.matchmaker._target_: module marlflow.league has no 'PSFP'; did you mean 'PFSP'?",
+        ),
+        (["league=pfsp", "league.matchmaker.passt=0.5"], "did you mean 'league.matchmaker.past'?"),
+        (["league=pfsp", "league.matchmaker.past=1.5"], "league.matchmaker.past must be at most 1, not 1.5"),
+        (["league=pfsp", "league.matchmaker.weighting=herd"], "did you mean 'hard'?"),
+        (["league=pfsp", "league.snapshots.every_agent_steps=0"], "every_agent_steps must be at least 1, not 0"),
+        (["league=pfsp", "league.matchmaker={_target_: builtins.set}"], "it has no rival"),
+        (["league.snapshots.min_games=3"], "choose a league first, such as league=pfsp"),
+    ],
+)
+def test_a_wrong_choice_or_value_is_said(overrides: list[str], problem: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        ready_of("env=rps", *overrides)
+    assert problem in str(caught.value)
+
+
+def test_a_league_written_to_the_log_is_the_same_when_it_is_read() -> None:
+    league = League(LatestPast(0.25, 3), players={"main": LeaguePlayer(["player_*"])}, pool=Pool(2))
+    said: list[str] = []
+    assert fit(plain(league), League, "league", said) == dataclasses.replace(
+        league, players={"main": LeaguePlayer(("player_*",))}
+    )
+    assert said == []
+
+
+def test_a_choice_is_shown_with_its_comments() -> None:
+    from marlflow.config.comments import explained
+
+    shown = explained("league:\n  matchmaker:\n    window: 10\n", plainly(prepared("env=rps", "league=latest_past")))
+    assert "window: 10" in shown
+    assert "# newest snapshots that are met" in shown
+
+
+def plainly(job: Any) -> Mapping[str, Any]:
+    from omegaconf import OmegaConf
+
+    found: Any = OmegaConf.to_container(job.config, resolve=False)
+    return found  # type: ignore[no-any-return]
+
+
+# -- who plays what -------------------------------------------------------------------------------------------------
+
+
+def test_one_policy_of_the_groups_name_plays_both_seats() -> None:
+    made = ready_of("env=connect_four", "league=pfsp")
+    assert algorithms(made) == {"player": "ppo"}
+    assert made.players == {"player": ["player_0", "player_1"]}
+    assert made.spec.mapping is None
+
+
+def test_each_group_has_a_policy_its_own_or_the_default_one() -> None:
+    made = ready_of("env=simple_tag", "league=pfsp", "policy@policies.agent=dqn")
+    assert algorithms(made) == {"agent": "dqn", "adversary": "ppo"}
+    assert made.players == {"agent": ["agent_0"], "adversary": ["adversary_0", "adversary_1", "adversary_2"]}
+
+
+def test_policies_with_other_names_play_all_seats() -> None:
+    made = ready(run(policies={"main": Policy(PPO()), "exploiter": Policy(DQN())}))
+    assert made.players == {"main": ["player_0", "player_1"], "exploiter": ["player_0", "player_1"]}
+
+
+def test_players_narrow_what_a_policy_plays_and_the_default_policy_plays_what_is_left() -> None:
+    league = League(NaiveSelfPlay(), players={"main": LeaguePlayer(["*_0"]), "player": LeaguePlayer(["player_1"])})
+    made = ready(run(league=league, policies={"main": Policy(PPO())}))
+    assert made.players == {"main": ["player_0"], "player": ["player_1"]}
+
+
+def test_groups_are_kept_apart_even_if_their_spaces_are_equal() -> None:
+    made = ready(run(EQUAL_TEAMS))
+    assert made.players == {"red": ["red_0", "red_1"], "blue": ["blue_0", "blue_1"]}
+
+
+def test_an_opponent_of_evaluations_alone_is_no_member() -> None:
+    policies = {"main": Policy(PPO()), "weak": Policy(Random())}
+    made = ready(run(policies=policies, evaluation=Evaluation(opponents=["weak"])))
+    assert list(made.spec.policies) == ["main"]
+
+
+def test_the_matchmaker_of_a_run_has_what_was_configured() -> None:
+    league = League(
+        Fictitious(), symmetric=True, players={"main": LeaguePlayer(share=3.0)}, teammates="past", pool=Pool(2)
+    )
+    dealer = dealer_of(ready(run(league=league, policies={"main": Policy(PPO()), "other": Policy(DQN())})))
+    assert dealer is not None
+    matchmaker = dealer.matchmaker
+    assert isinstance(matchmaker, LeagueMatchmaker)
+    assert list(matchmaker.members.incarnations) == ["main", "other"]
+    assert matchmaker.payoffs.symmetric
+    assert matchmaker._shares == {"main": 3.0, "other": 1.0}
+    assert matchmaker._teammates == "past"
+
+
+def test_one_line_says_what_the_league_is() -> None:
+    made = ready_of("env=connect_four", "league=pfsp", "policy@policies.main=ppo", "policy@policies.exploiter=dqn")
+    assert made.experiment.league is not None
+    assert (
+        described_league(made.experiment.league, made.agents, algorithms(made))
+        == "league: pfsp over main (ppo), exploiter (dqn); sides player_0 | player_1"
+    )
+
+
+def test_the_identity_of_a_run_has_mode_sides_and_players_but_no_numbers() -> None:
+    def of(league: League | None) -> Any:
+        return identity(ready(Experiment(PAIR, league=league))).get("league")
+
+    one = of(League(PFSP(past=0.5)))
+    assert of(None) is None
+    assert one == of(League(PFSP(past=0.9), snapshots=SnapshotRules(every_agent_steps=7), pool=Pool(3)))
+    others = [
+        of(League(Fictitious())),
+        of(League(sides={"a": [["player_1"]], "b": [["player_0"]]})),
+        of(League(symmetric=True)),
+    ]
+    assert all(one != other for other in others)
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+class Wrong:
+    """A mode of a user's own that seats somebody whom nobody knows."""
+
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+        return "mian"
+
+
+class Raising:
+    """A mode of a user's own that fails."""
+
+    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+        raise KeyError(launcher)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "problem"),
+    [
+        (run(mapping=[Rule("*", "main")], policies={"main": Policy()}), "set mapping=null, or league=none"),
+        (run(league=League(sides={"a": [["player_0"]]})), "league.sides needs at least two sides"),
+        (
+            run(league=League(sides={"a": [["player_0"]], "b": [["plaier_1"]]})),
+            "league.sides.b: 'plaier_1' matches no agent; the agents are player_0, player_1",
+        ),
+        (
+            run(TEAMS, League(sides={"a": [["red_0", "blue_0"]], "b": [["red_1", "blue_1"]]})),
+            "league: no policy can play role 'a' (red_0, blue_0), all of whose agents one policy has to play",
+        ),
+        (
+            run(TEAMS, policies={"main": Policy()}),
+            "league: policy 'main' cannot play all agents, whose spaces differ; say which ones it plays, "
+            "league.players.main.plays=[...], or name it like their group: red, blue",
+        ),
+        (run(league=League(players={"plaier": LeaguePlayer()})), "did you mean 'player'?"),
+        (
+            run(league=League(players={"player": LeaguePlayer(["seat_*"])})),
+            "league.players.player.plays: 'seat_*' matches no agent; the agents are player_0, player_1",
+        ),
+        (run(league=League(players={"player": LeaguePlayer([])})), "league.players.player.plays is empty"),
+        (
+            run(EQUAL_TEAMS, League(players={"red": LeaguePlayer(["red_0"])})),
+            "league: policy 'red' can play no role: it plays red_0",
+        ),
+        (
+            run(TEAMS, League(symmetric=True)),
+            "league.symmetric: sides 'red' and 'blue' are not interchangeable, since their agents differ in number or "
+            "in their spaces; set league.symmetric=false",
+        ),
+        (run(rollouts=Rollouts(pace="asynchronous")), "rollouts.pace asynchronous: matchups are dealt in rounds"),
+        (run(policies={"player": Policy(Random())}), "no policy of this run learns"),
+        (
+            run(league=League(players={"player": LeaguePlayer(share=0.0)})),
+            "league.players: the share of every policy that learns is 0",
+        ),
+        (run(league=League(snapshots=NEVER)), "no rule ever takes a snapshot, and pfsp plays against snapshots"),
+        (
+            run(league=League(NaiveSelfPlay(), snapshots=dataclasses.replace(NEVER, win_rate=0.7))),
+            "win_rate needs a snapshot to win against, and there will never be a first one",
+        ),
+        (run(league=League(Wrong())), "it seated 'mian' as agent 'player_"),
+        (run(league=League(Raising())), "it raised KeyError: 'player'"),
+    ],
+)
+def test_what_cannot_be_a_league_is_refused_with_one_sentence(experiment: Experiment, problem: str) -> None:
+    found = problems(experiment)
+    assert any(problem in one for one in found), found
+
+
+def test_all_problems_are_said_at_once() -> None:
+    league = League(snapshots=NEVER, symmetric=True, players={"nobody": LeaguePlayer(), "red": LeaguePlayer(share=0.0)})
+    found = problems(run(TEAMS, league, rollouts=Rollouts(pace="asynchronous")))
+    for part in ("league.symmetric:", "'nobody'", "league.snapshots:", "rollouts.pace"):
+        assert sum(part in one for one in found) == 1, found
+
+
+def test_symmetric_is_accepted_where_sides_are_alike() -> None:
+    assert problems(run(EQUAL_TEAMS, League(symmetric=True))) == []
+
+
+def test_snapshots_may_never_be_taken_where_nobody_plays_against_them() -> None:
+    assert problems(run(league=League(NaiveSelfPlay(), snapshots=NEVER))) == []
+
+
+def test_a_league_that_is_none_is_refused_where_it_is_written() -> None:
+    with pytest.raises(ConfigInvalid, match=r"league is 'pfsp', not a League; write League\(PFSP\(\)\)"):
+        Experiment(PAIR, league="pfsp")  # type: ignore[arg-type]
+
+
+def test_an_environment_that_declares_no_agents_has_no_league() -> None:
+    class Undeclared(RockPaperScissors):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden = self.possible_agents
+            del self.possible_agents
+
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            self.agents, self.round = list(self.hidden), 0
+            return {agent: np.ones(1, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+        def action_space(self, agent: str) -> Any:
+            return Discrete(3)
+
+    assert any("league: the environment does not declare its agents" in one for one in problems(run(Env(Undeclared))))

@@ -1,0 +1,80 @@
+"""A matchmaker that freezes a version of `main` every few rounds, and lets it begin again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from pettingzoo.classic import tictactoe_v3
+
+from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Policy, Rollouts, Stop
+from marlflow.env import cartpole_team
+from marlflow.sampling.matchmaking import EpisodeId
+from marlflow.sampling.population import PopulationChange, Reset
+from tests.runtime.small_runs import small_run
+
+CARTS = Env(cartpole_team.parallel_env, {"max_cycles": 50, "num_agents": 2}, num_envs=4)
+TURNS = Env(tictactoe_v3.env, {}, num_envs=4)
+
+
+class Resetting:
+    """Seats `main` against `rival` or a frozen version of itself; resets it in every `every`-th round, after a freeze.
+
+    `to` is where it begins; `newest` is the version that was frozen last.
+    """
+
+    def __init__(self, every: int = 5, to: str = "fresh", policy: str = "main") -> None:
+        self.every, self.to, self.policy = every, to, policy
+        self.rounds = 0
+        self.frozen: list[str] = []
+        self.asked_for: list[Reset] = []
+
+    def reset_policies(self) -> Sequence[str]:
+        return [self.policy]
+
+    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
+        self.rounds += 1
+        if self.rounds % self.every:
+            return PopulationChange()
+        entry = f"{self.policy}@{len(self.frozen) + 1}"
+        self.frozen.append(entry)
+        self.asked_for.append(Reset(self.policy, entry if self.to == "newest" else self.to))
+        return PopulationChange({entry: self.policy})
+
+    def resets(self) -> Sequence[Reset]:
+        resets, self.asked_for = self.asked_for, []
+        return resets
+
+    def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
+        rivals = ["rival", *self.frozen]
+        seats = ["main", rivals[generator.integers(len(rivals))] if episode.episode % 2 else "rival"]
+        return dict(zip(agents, generator.permutation(seats).tolist(), strict=True))
+
+    def state(self) -> Any:
+        return {"rounds": self.rounds, "frozen": self.frozen}
+
+    def load_state(self, tree: Any) -> None:
+        self.rounds, self.frozen = tree["rounds"], tree["frozen"]
+
+
+def with_resets(
+    main: Policy,
+    rival: Policy,
+    env_steps: int,
+    runtime: Literal["inline", "ray"] = "inline",
+    matchmaker: object | None = None,
+    env: Env = CARTS,
+    pace: Literal["lockstep", "overlap"] = "lockstep",
+    **changes: Any,
+) -> Experiment:
+    """Two policies that learn, of which the first begins again every few rounds of 20 env steps for each worker."""
+    changes = {"checkpoint": CheckpointConfig(every_env_steps=None), "stop": Stop(env_steps=env_steps)} | changes
+    return small_run(
+        runtime,
+        env=env,
+        policies={"main": main, "rival": rival},
+        mapping=matchmaker or Resetting(),
+        rollouts=Rollouts(num_workers=2, fragment_env_steps=20, pace=pace),
+        **changes,
+    )

@@ -1,0 +1,300 @@
+"""Runs in which a policy begins again: nothing of the time before reaches it, and nothing else changes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from marlflow.algorithms.impala import IMPALA
+from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+from marlflow.base.errors import MatchmakerFailed
+from marlflow.base.schedules import Linear
+from marlflow.base.sequences import Sequences
+from marlflow.base.serialization import from_bytes
+from marlflow.config.experiment import CheckpointConfig, Env, Policy
+from marlflow.config.validation import ready
+from marlflow.driver.checkpointing import newest
+from marlflow.driver.resets import LearnerResets
+from marlflow.driver.round_hooks import Requests
+from marlflow.driver.train import resume, train
+from marlflow.learner.learner import TorchLearner
+from marlflow.policy.recurrent import GRU
+from marlflow.policy.torso import MLP
+from marlflow.replay.buffer import StoredReplay
+from marlflow.sampling.population import Reset
+from marlflow.sampling.protocol import Request
+from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.resetting import CARTS, TURNS, Resetting, with_resets
+from tests.driver.watching import reports
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO
+
+PPO = replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32)
+DQN = replace(SMALL_DQN, learning_starts_agent_steps=30, train_every_agent_steps=4, prioritized=True)
+MAINS = {
+    "ppo": Policy(PPO, SMALL),
+    "dqn": Policy(DQN, SMALL),
+    "impala": Policy(IMPALA(batch_agent_steps=70, learning_rate=1e-3), SMALL),
+    "recurrent_ppo": Policy(
+        RecurrentPPO(batch_agent_steps=60, epochs=2, minibatch_agent_steps=32, sequence_agent_steps=8), GRU(8, (8,))
+    ),
+}
+RIVAL = Policy(PPO, SMALL)
+
+
+@dataclass
+class Watched:
+    """What learners and replays are given, and what they have before and after each reset."""
+
+    taken: list[tuple[str, int, int]] = field(default_factory=list)
+    """Who took rows, its resets so far, and the rows' lowest version."""
+    before: list[dict[str, Any]] = field(default_factory=list)
+    after: list[dict[str, Any]] = field(default_factory=list)
+    versions: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    """The parameters of each policy's published versions."""
+    floors: dict[str, list[int]] = field(default_factory=lambda: {"main": [0], "rival": [0]})
+    """The lowest version of each policy's rows since each of its resets."""
+
+
+def _states(resets: LearnerResets) -> dict[str, Any]:
+    runtime: Any = resets._runtime
+    states = {name: learner.state() for name, learner in runtime._learners.items()}
+    return states | {f"replay {name}": replay.state() for name, replay in runtime._replays.items()}
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    seen = Watched()
+    update, insert, publish = TorchLearner.update, StoredReplay.insert, TorchLearner.publish
+    reset_learner = LearnerResets.reset_learner
+
+    def note(name: str, versions: Any) -> None:
+        if len(versions):
+            seen.taken.append((name, len(seen.floors[name]) - 1, int(versions.min())))
+
+    def watched_update(learner: TorchLearner, batch: Any, *arguments: Any, **named: Any) -> Any:
+        if hasattr(batch, "columns"):
+            note(learner.name, batch.version if isinstance(batch, Sequences) else batch["version"])
+        return update(learner, batch, *arguments, **named)
+
+    def watched_insert(replay: Any, batch: Any) -> Any:
+        note(replay.name, batch["version"])
+        return insert(replay, batch)
+
+    def watched_publish(learner: TorchLearner) -> Any:
+        published = publish(learner)
+        for policy, weights in published.items():
+            key = policy, weights.version
+            assert key not in seen.versions, f"version {weights.version} of {policy} was published twice"
+            seen.versions[key] = weights.flat.tobytes()
+        return published
+
+    def watched_reset(resets: LearnerResets, reset: Reset, *arguments: Any) -> None:
+        seen.before.append(_states(resets))
+        reset_learner(resets, reset, *arguments)
+        seen.after.append(_states(resets))
+        seen.floors[reset.policy].append(seen.after[-1][reset.policy]["version"])
+
+    monkeypatch.setattr(TorchLearner, "update", watched_update)
+    monkeypatch.setattr(StoredReplay, "insert", watched_insert)
+    monkeypatch.setattr(TorchLearner, "publish", watched_publish)
+    monkeypatch.setattr(LearnerResets, "reset_learner", watched_reset)
+    return seen
+
+
+def may_be_a_version_old(policy: Policy) -> Policy:
+    """The policy with `max_staleness` 1 if it drops stale rows, for rounds that overlap."""
+    algorithm: Any = policy.algorithm
+    return (
+        replace(policy, algorithm=replace(algorithm, max_staleness=1))
+        if hasattr(algorithm, "max_staleness")
+        else policy
+    )
+
+
+@pytest.mark.parametrize("pace", ["lockstep", "overlap"])
+@pytest.mark.parametrize("env", [CARTS, TURNS], ids=["parallel", "aec"])
+@pytest.mark.parametrize("name", MAINS)
+def test_no_row_of_an_older_version_reaches_what_began_again(
+    name: str, env: Env, pace: Literal["lockstep", "overlap"], tmp_path: Path, watched: Watched
+) -> None:
+    main, rival = (may_be_a_version_old(policy) for policy in (MAINS[name], RIVAL))
+    train(with_resets(main, rival, 1_200, env=env, pace=pace), tmp_path)
+    assert len(watched.floors["main"]) > 4
+    late = [(who, resets, oldest) for who, resets, oldest in watched.taken if oldest < watched.floors[who][resets]]
+    assert not late
+    assert len({resets for who, resets, _ in watched.taken if who == "main"}) > 3, "it was to learn again"
+
+
+def test_what_waits_for_a_batch_is_dropped_and_counted(tmp_path: Path) -> None:
+    result = train(with_resets(MAINS["impala"], RIVAL, 1_200), tmp_path)
+    stages = result.metrics["stages"]
+    dropped = sum(meter["rows_dropped"] for stage, meter in stages.items() if stage.startswith("main/"))
+    sampled = result.metrics["policies"]["main"]["agent_steps_sampled"]
+    trained = result.metrics["learners"]["main"]["agent_steps_trained"]
+    [held] = [items for stage, items in kept(tmp_path)["driver"]["flow"]["held"].items() if stage.startswith("main/")]
+    assert dropped > 0
+    assert dropped + trained + sum(item["rows"] for item in held) == sampled
+    assert not any(meter["rows_dropped"] for stage, meter in stages.items() if stage.startswith("rival/"))
+
+
+@pytest.mark.parametrize("name", MAINS)
+def test_only_the_one_policy_changes_and_it_begins_as_a_new_one(name: str, tmp_path: Path, watched: Watched) -> None:
+    experiment = with_resets(MAINS[name], Policy(DQN, SMALL), 900)
+    train(experiment, tmp_path)
+    spec = ready(experiment).spec.learners["main"]
+    assert len(watched.after) > 2
+    for number, (before, after) in enumerate(zip(watched.before, watched.after, strict=True), 1):
+        assert_equal(before["rival"], after["rival"])
+        assert_equal(before["replay rival"], after["replay rival"])
+        new = spec.with_fresh_seed(number).learner()
+        expected = {**new.state(), "version": before["main"]["version"] + 1}
+        assert_equal(after["main"], expected)
+        assert not np.array_equal(before["main"]["vector"], after["main"]["vector"])
+        if "replay main" in after:
+            replay = after["replay main"]
+            assert replay["first"] == replay["stop"] == before["replay main"]["stop"] > 0
+    assert len({after["main"]["vector"].tobytes() for after in watched.after}) == len(watched.after)
+
+
+def test_versions_never_repeat_and_a_snapshot_is_of_what_was_learned(tmp_path: Path, watched: Watched) -> None:
+    train(with_resets(MAINS["ppo"], RIVAL, 900, matchmaker=Resetting(to="initial")), tmp_path)
+    versions = [version for policy, version in watched.versions if policy == "main"]
+    assert versions == sorted(versions)
+    checkpoint = newest(tmp_path)
+    entries = [from_bytes(checkpoint.read(name)) for name in checkpoint.names if name.startswith("frozen.")]
+    assert len(entries) > 3
+    for entry, before, after in zip(entries, watched.before, watched.after, strict=True):
+        assert entry["version"] == before["main"]["version"]
+        assert entry["flat"].tobytes() == before["main"]["published"].tobytes()
+        assert entry["flat"].tobytes() != after["main"]["published"].tobytes()
+    # Every time from the same parameters: those with which the run began.
+    assert len({after["main"]["vector"].tobytes() for after in watched.after}) == 1
+
+
+def test_it_may_begin_with_the_parameters_of_a_frozen_version(tmp_path: Path, watched: Watched) -> None:
+    train(with_resets(MAINS["dqn"], RIVAL, 900, matchmaker=Resetting(to="newest")), tmp_path)
+    for before, after in zip(watched.before, watched.after, strict=True):
+        assert_equal(before["main"]["published"], after["main"]["published"])
+        assert_equal(after["main"]["vector"], after["main"]["target"])
+        assert not after["main"]["optimizer/all/moment_1"].any()
+        assert after["main"]["version"] == before["main"]["version"] + 1
+
+
+def test_schedules_count_from_the_reset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[Request] = []
+    create = Requests.next
+
+    def noted(self: Requests) -> Request:
+        requests.append(create(self))
+        return requests[-1]
+
+    monkeypatch.setattr(Requests, "next", noted)
+    slow = Linear(1.0, 0.0, 100_000)
+    main = Policy(replace(DQN, epsilon=slow), SMALL)
+    train(with_resets(main, Policy(replace(DQN, epsilon=slow), SMALL), 800), tmp_path)
+    main_epsilon, rival_epsilon = ([r.schedules[name]["epsilon"] for r in requests] for name in ("main", "rival"))
+    reset_in = [number for number, request in enumerate(requests) if "main" in request.reset]
+    assert reset_in == list(range(4, len(requests), 5))
+    for number, (before, after) in enumerate(pairwise(main_epsilon), 1):
+        assert after == 1.0 if number in reset_in else after < before
+    assert all(after < before for before, after in pairwise(rival_epsilon))
+
+
+@pytest.mark.parametrize("name", MAINS)
+@pytest.mark.parametrize("half", [400, 440])
+def test_a_run_with_resets_goes_on_as_it_would_have(name: str, half: int, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    made = [with_resets(MAINS[name], RIVAL, env_steps, env=TURNS) for env_steps in (880, half)]
+    train(made[0], whole)
+    train(made[1], parts)
+    result = resume(made[0], parts)
+    assert result.metrics["faults"]["episodes_abandoned"] == 0
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert_equal(kept(whole), kept(parts))
+    assert kept(whole)["driver"]["resets"] == {"main": 4, "rival": 0}
+
+
+def test_checkpoints_between_rounds_change_nothing(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    often = CheckpointConfig(every_env_steps=40, keep=2)
+    train(with_resets(MAINS["dqn"], RIVAL, 600), one)
+    train(with_resets(MAINS["dqn"], RIVAL, 600, checkpoint=often), other)
+    assert_equal(kept(one), kept(other))
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_a_checkpoint_before_a_reset_leads_to_the_same_reset(name: str, tmp_path: Path) -> None:
+    often = CheckpointConfig(every_env_steps=40, keep=30)
+    experiment = with_resets(MAINS[name], RIVAL, 400, env=TURNS, checkpoint=often)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for run_dir in (whole, parts):
+        train(experiment, run_dir)
+    # The first reset is before the round that begins at 160 env steps.
+    for path in (parts / "checkpoints").iterdir():
+        if path.is_dir() and int("".join(filter(str.isdigit, path.name))) > 160:
+            shutil.rmtree(path)
+    assert newest(parts).env_steps == 160
+    assert kept(parts)["driver"]["resets"]["main"] == 0
+    resume(experiment, parts)
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert_equal(kept(whole), kept(parts))
+    assert kept(whole)["driver"]["resets"]["main"] == 2
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+class Asking(Resetting):
+    """Asks for these resets, in the third round."""
+
+    def __init__(self, resets: Any) -> None:
+        super().__init__(every=3)
+        self.given = resets
+
+    def resets(self) -> Any:
+        return self.given if self.rounds == 3 else ()
+
+
+@pytest.mark.parametrize(
+    ("resets", "problem"),
+    [
+        ([Reset("rival", "fresh")], "it reset policy 'rival', which is not among its reset_policies"),
+        ([Reset("main", "main@7")], "it reset policy 'main' to 'main@7', and there is no such frozen entry"),
+        ([Reset("main", "fresh"), Reset("main", "initial")], "it reset policy 'main' twice at once"),
+        (["main"], "it gave ['main'], not a sequence of Reset"),
+    ],
+)
+def test_a_reset_that_cannot_be_made_ends_the_run(resets: Any, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(MatchmakerFailed) as caught:
+        train(with_resets(MAINS["ppo"], RIVAL, 400, matchmaker=Asking(resets)), tmp_path)
+    assert caught.value.where == "matchmaker Asking, resets"
+    assert problem in caught.value.reason
+
+
+class ToTheRivals(Resetting):
+    """Resets main to a version of its rival."""
+
+    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> Any:
+        change = super().change_population(published, agent_steps)
+        return replace(change, freeze={f"{entry}, a rival": "rival" for entry in change.freeze})
+
+    def resets(self) -> Sequence[Reset]:
+        entries = super().resets()
+        return [Reset("main", f"{self.frozen[-1]}, a rival") for _ in entries]
+
+    def __call__(self, episode: Any, agents: Any, generator: Any) -> dict[str, str]:
+        return dict(zip(agents, ["main", "rival"], strict=True))
+
+
+def test_a_version_of_another_network_is_refused_and_one_of_an_equal_network_is_not(tmp_path: Path) -> None:
+    wide = Policy(PPO, MLP((24,)))
+    with pytest.raises(MatchmakerFailed, match="is a version of policy 'rival', which has another network"):
+        train(with_resets(MAINS["ppo"], wide, 400, matchmaker=ToTheRivals()), tmp_path / "refused")
+    train(with_resets(MAINS["ppo"], RIVAL, 400, matchmaker=ToTheRivals()), tmp_path / "done")

@@ -1,0 +1,363 @@
+"""Matches: which profiles play how often, and that each game counts once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marlflow.base.fault_kind import FaultKind
+from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.league.dealing import LeagueMatchmaker
+from marlflow.league.matches import (
+    FIRST_MATCH,
+    MatchBatch,
+    Matches,
+    MatchingMatchmaker,
+    MatchRules,
+    all_profiles,
+    fewest_first,
+    pairings,
+    play_matches,
+    until_known,
+)
+from marlflow.league.members import Members
+from marlflow.league.modes import Fictitious
+from marlflow.league.payoffs import Game, Payoffs
+from marlflow.league.ratings import Ratings
+from marlflow.league.sides import default_sides
+from marlflow.league.snapshots import SnapshotRules
+from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault
+from tests.league.population import NEVER, PAIR, members_of
+
+TAG = default_sides(["adversary_0", "adversary_1", "agent_0"])
+TAG_FITS = {"hunter": ["adversary_0", "adversary_1"], "prey": ["agent_0"]}
+THREE = default_sides(["player_0", "player_1", "player_2"])
+WON, LOST = {"player_0": 1.0, "player_1": -1.0}, {"player_0": -1.0, "player_1": 1.0}
+
+
+def matches_of(live: Sequence[str] = ("main",)) -> Matches:
+    return Matches(Payoffs(PAIR, live), Ratings(live))
+
+
+def result(number: int, returns: dict[str, float] | None = None) -> EpisodeResult:
+    return EpisodeResult(0, number, 1, returns or WON)
+
+
+def play_all(matches: Matches, returns: Callable[[int], dict[str, float]] = lambda number: WON) -> None:
+    while (batch := matches.due()) is not None:
+        matches.observe(Evaluated(tuple(result(number, returns(number)) for number in batch.episodes)))
+
+
+def test_live_policies_meet_everybody_and_snapshots_no_snapshots() -> None:
+    members = members_of({"main": 2})
+    met = [set(group[0]) for group in pairings(members)]
+    assert met == [{"main", "main@1"}, {"main", "main@2"}, {"main", "random"}]
+    assert len(pairings(members, "all")) == 6
+
+
+def test_a_pair_has_all_seatings_that_fit_or_one() -> None:
+    assert pairings(members_of({"main": 1}))[0] == [("main", "main@1"), ("main@1", "main")]
+    assert pairings(members_of({"main": 1}), mirrored=False)[0] == [("main", "main@1")]
+    # Who plays one side alone, and who all others.
+    assert pairings(members_of({"main": 1}, THREE))[0] == [
+        ("main", "main@1", "main@1"),
+        ("main@1", "main", "main"),
+        ("main@1", "main", "main@1"),
+        ("main", "main@1", "main"),
+        ("main@1", "main@1", "main"),
+        ("main", "main", "main@1"),
+    ]
+
+
+def test_members_play_only_roles_that_they_fit() -> None:
+    groups = pairings(members_of({"hunter": 1, "prey": 1}, TAG, TAG_FITS), "all")
+    assert [group for group in groups if "random" not in group[0]] == [
+        [("hunter", "prey")],
+        [("hunter", "prey@1")],
+        [("hunter@1", "prey")],
+        [("hunter@1", "prey@1")],
+    ]
+    assert [("random", "prey@1")] in groups
+    assert all(len(group) == 1 for group in groups)
+
+
+def test_a_role_that_neither_of_a_pair_can_play_is_filled() -> None:
+    sides = default_sides(["red_0", "green_0", "blue_0"])
+    members = Members(sides, {"a": ["red_0"], "b": ["green_0"], "c": ["blue_0"]}, live=["a", "b", "c"])
+    assert pairings(members) == [[("a", "b", "c")]] * 3
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.lists(st.integers(0, 9), min_size=6), st.integers(0, 60))
+@settings(max_examples=60)
+def test_games_go_to_pairs_that_have_the_fewest(sizes: list[int], before: list[int], games: int) -> None:
+    groups = [[(f"a{number}", f"b{seating}") for seating in range(size)] for number, size in enumerate(sizes)]
+    payoffs = Payoffs(PAIR)
+    for group, count in zip(groups, before, strict=False):
+        for profile in group:
+            for _ in range(count):
+                payoffs.add(Game(profile, (1.0, -1.0), 1))
+    counts = fewest_first(groups, payoffs, games)
+    assert games - max(sizes) < sum(counts.values()) <= games
+    after = []
+    for group, count in zip(groups, before, strict=False):
+        (added,) = {counts.get(profile, 0) for profile in group}
+        after.append((count + added, added))
+    # Somebody who was given a game had no more before it than anybody else who still fits into what is left.
+    left = games - sum(counts.values())
+    waiting = [total for (total, _), size in zip(after, sizes, strict=True) if size <= left]
+    assert not waiting
+    sizes_given = [size for (_, added), size in zip(after, sizes, strict=True) if added]
+    fewest = [total for (total, _), size in zip(after, sizes, strict=True) if size <= min(sizes_given, default=0)]
+    assert all(total - 1 <= min(fewest) for total, added in after if added and fewest)
+
+
+def test_profiles_play_until_they_have_their_games() -> None:
+    matches = matches_of()
+    profiles = all_profiles([["main", "main@1"], ["random"]])
+    assert profiles == [("main", "random"), ("main@1", "random")]
+    matches.payoffs.add(Game(profiles[0], (1.0, -1.0), 1))
+    assert until_known(profiles, matches, games=3) == {profiles[0]: 2, profiles[1]: 3}
+    matches.lost[profiles[0]] = 2
+    assert until_known(profiles, matches, games=3) == {profiles[1]: 3}, "games that were lost are not asked for again"
+
+
+def test_profiles_play_until_their_standard_error_is_small_enough() -> None:
+    matches, profile = matches_of(live=()), ("main@1", "main@2")
+    assert until_known([profile], matches, 500, payoff_se=0.1) == {profile: 20}
+    for value in [1.0, -1.0] * 10:
+        matches.payoffs.add(Game(profile, (value, -value), 1))
+    # A standard deviation of 1 needs 100 games for a standard error of 0.1.
+    assert until_known([profile], matches, 500, payoff_se=0.1) == {profile: 80}
+    assert until_known([profile], matches, 50, payoff_se=0.1) == {profile: 30}
+    for value in [1.0, -1.0] * 40:
+        matches.payoffs.add(Game(profile, (value, -value), 1))
+    assert matches.payoffs.returns(profile)[1] == pytest.approx([0.1, 0.1])
+    assert until_known([profile], matches, 500, payoff_se=0.1001) == {}
+    same = ("main@2", "main@1")
+    for _ in range(20):
+        matches.payoffs.add(Game(same, (1.0, -1.0), 1))
+    assert until_known([same], matches, 500, payoff_se=0.1) == {}
+
+
+def test_all_games_are_one_batch_and_share_a_matchup_by_profile() -> None:
+    matches = matches_of()
+    matches.request({("main", "random"): 2, ("main", "main@1"): 1})
+    batch = matches.due()
+    assert batch is not None
+    assert batch.episodes == (FIRST_MATCH, FIRST_MATCH + 1, FIRST_MATCH + 2)
+    assert [matchup["player_1"] for matchup in batch.matchups] == ["random", "random", "main@1"]
+    assert batch.matchups[0] is batch.matchups[1]
+    assert batch.modes == "sampled"
+    with pytest.raises(RuntimeError, match="earlier ones are not played"):
+        matches.request({("main", "random"): 1})
+
+
+def test_numbers_are_never_used_twice() -> None:
+    matches, seen = matches_of(), []
+    for _ in range(3):
+        matches.request({("main", "random"): 4})
+        batch = matches.due()
+        assert batch is not None
+        seen += batch.episodes
+        play_all(matches)
+    assert seen == list(range(FIRST_MATCH, FIRST_MATCH + 12))
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 9)), st.integers(0, 3)), min_size=3, max_size=3), st.randoms())
+@settings(max_examples=60)
+def test_each_game_counts_once_and_missing_ones_are_asked_for_twice_more(
+    answers: list[tuple[set[int], int]], shuffler: Any
+) -> None:
+    matches, expected, counted = matches_of(), matches_of(), set()
+    profiles = [("main", "random"), ("main@1", "main")]
+    matches.request(dict.fromkeys(profiles, 5))
+    asked = 0
+    for broken, repeated in answers:
+        batch = matches.due()
+        if batch is None:
+            break
+        asked += 1
+        numbers = [number for number in batch.episodes if number - FIRST_MATCH not in broken]
+        # Repeated and unknown numbers change nothing.
+        answered = numbers + numbers[:repeated] + sorted(counted)[:repeated] + [3, FIRST_MATCH + 10]
+        shuffler.shuffle(answered)
+        matches.observe(Evaluated(tuple(result(number, WON if number % 3 else LOST) for number in answered)))
+        for number in numbers:
+            value = 1.0 if number % 3 else -1.0
+            expected.payoffs.add(Game(profiles[(number - FIRST_MATCH) // 5], (value, -value), 1))
+        counted |= set(numbers)
+    assert matches.due() is None
+    assert matches.payoffs.cells == expected.payoffs.cells
+    assert sum(matches.lost.values()) == 10 - len(counted)
+    assert asked == 3 or len(counted) == 10
+
+
+def test_the_table_does_not_depend_on_the_order_of_results() -> None:
+    tables = []
+    for seed in range(3):
+        matches = matches_of()
+        matches.request({("main", "random"): 40})
+        batch = matches.due()
+        assert batch is not None
+        order = np.random.default_rng(seed).permutation(batch.episodes).tolist()
+        matches.observe(Evaluated(tuple(result(number, WON if number % 3 else LOST) for number in order)))
+        tables.append(to_bytes([matches.state(), matches.ratings.state()]))
+    assert tables[0] == tables[1] == tables[2]
+
+
+def test_games_of_live_members_decay_and_others_do_not() -> None:
+    matches = matches_of()
+    matches.request({("main", "random"): 100, ("main@1", "random"): 100})
+    play_all(matches)
+    cells = matches.payoffs.cells
+    assert cells["main@1", "random"].roles[0].weight == 100.0
+    assert cells["main", "random"].roles[0].weight == pytest.approx((1 - 0.99**100) / (1 - 0.99))
+
+
+def test_a_batch_that_the_deadline_ended_is_not_counted() -> None:
+    matches = matches_of()
+    matches.request({("main", "random"): 3})
+    matches.observe(Evaluated((result(FIRST_MATCH),), was_cut=True))
+    assert not matches.payoffs.cells
+    assert not matches.lost
+    assert matches.due() is None
+
+
+def test_ratings_count_each_match() -> None:
+    matches, alone = matches_of(), Ratings(["main"])
+    matches.request({("main", "random"): 1, ("random", "main"): 1, ("main", "main"): 1})
+    play_all(matches)
+    alone.add([["main"], ["random"]], [1.0, -1.0])
+    alone.add([["random"], ["main"]], [1.0, -1.0])
+    assert matches.ratings.state() == alone.state()
+    assert matches.payoffs.cells["main", "main"].games == 1
+
+
+def test_sides_are_ranked_by_the_mean_return_of_their_roles() -> None:
+    matches = Matches(Payoffs(TAG), Ratings())
+    matches.request({("hunter@1", "prey@1"): 1})
+    matches.observe(
+        Evaluated((EpisodeResult(0, FIRST_MATCH, 7, {"adversary_0": 3.0, "adversary_1": -1.0, "agent_0": 0.5}),))
+    )
+    assert [role.mean for role in matches.payoffs.cells["hunter@1", "prey@1"].roles] == [1.0, 0.5]
+    assert matches.ratings["hunter@1"].mu > 25.0 > matches.ratings["prey@1"].mu
+
+
+def test_an_agent_that_never_appeared_has_no_return() -> None:
+    matches = matches_of()
+    matches.request({("main", "random"): 1})
+    matches.observe(Evaluated((EpisodeResult(0, FIRST_MATCH, 1, {"player_0": 1.0}),)))
+    assert [role.mean for role in matches.payoffs.cells["main", "random"].roles] == [1.0, 0.0]
+
+
+def test_a_reset_forgets_the_matches_of_a_live_member() -> None:
+    matches = matches_of()
+    matches.request({("main", "random"): 2, ("main@1", "random"): 2})
+    matches.lost["main", "random"] = 1
+    play_all(matches)
+    matches.reset("main", 0)
+    assert list(matches.payoffs.cells) == [("main@1", "random")]
+    assert (matches.ratings["main"], matches.lost) == (Ratings()["main"], {})
+
+
+def test_state_through_bytes_is_equal() -> None:
+    matches, other = matches_of(), matches_of()
+    matches.request({("main", "random"): 5})
+    batch = matches.due()
+    assert batch is not None
+    for _ in range(3):
+        matches.observe(Evaluated((result(FIRST_MATCH + 1),)))
+    other.load_state(from_bytes(to_bytes(matches.state())))
+    assert to_bytes(other.state()) == to_bytes(matches.state())
+    assert other.lost == {("main", "random"): 4}
+    assert other.games == 5
+
+
+class Playing:
+    """Workers whose first player wins; the games in `broken` break in this many of their attempts."""
+
+    def __init__(self, broken: dict[int, int] | None = None, cut_after: int = 9) -> None:
+        self.broken, self.calls, self.cut_after = dict(broken or {}), [], cut_after
+
+    async def evaluate(
+        self, episodes: Sequence[int], weights: Any, matchups: Any = None, mode: Any = "greedy", frozen: Any = None
+    ) -> Evaluated:
+        self.calls.append(list(episodes))
+        results, faults = [], []
+        for number in episodes:
+            if self.broken.get(number, 0):
+                self.broken[number] -= 1
+                faults.append(Fault(FaultKind.ENV_ERRORS, "env", "it broke", "", 0))
+            else:
+                results.append(result(number))
+        return Evaluated(tuple(results), tuple(faults), was_cut=len(self.calls) > self.cut_after)
+
+
+def matchmaker_of(match_rules: MatchRules, snapshots: SnapshotRules = NEVER) -> LeagueMatchmaker:
+    members = members_of({"main": 2})
+    return LeagueMatchmaker(
+        members, Fictitious(), Payoffs(PAIR, ["main"]), Ratings(["main"]), snapshots, match_rules=match_rules
+    )
+
+
+def train(matchmaker: LeagueMatchmaker, env_steps: int) -> None:
+    matchup = {"player_0": "main", "player_1": "main@1"}
+    matchmaker.observe([EpisodeResult(0, matchmaker.games, env_steps, WON, matchup=matchup)])
+
+
+def test_a_league_plays_matches_every_so_many_env_steps() -> None:
+    matchmaker, workers = matchmaker_of(MatchRules(every_env_steps=100, games=12)), Playing()
+    assert isinstance(matchmaker, MatchingMatchmaker)
+    rounds = []
+    for _ in range(7):
+        asyncio.run(play_matches(matchmaker, workers, {}))
+        rounds.append(len(workers.calls))
+        train(matchmaker, 50)
+    assert rounds == [0, 0, 1, 1, 2, 2, 3]
+    counts = Counter(frozenset(profile) for profile in matchmaker.matches.payoffs.cells for _ in range(6))
+    assert counts == {frozenset({"main", rival}): 12 for rival in ("main@1", "main@2", "random")}
+    assert {cell.games for cell in matchmaker.matches.payoffs.cells.values()} == {6}
+    assert matchmaker.ratings["random"].mu != 25.0
+    training = matchmaker.payoffs.cells
+    assert list(training) == [("main", "main@1")], "matches are not training games"
+
+
+def test_matches_can_be_turned_off() -> None:
+    matchmaker = matchmaker_of(MatchRules(every_env_steps=None))
+    train(matchmaker, 10**9)
+    assert matchmaker.matches_due() is None
+
+
+def test_snapshots_may_act_greedily_in_matches() -> None:
+    matchmaker = matchmaker_of(
+        MatchRules(every_env_steps=1), SnapshotRules(at_start=False, every_agent_steps=None, acts="greedy")
+    )
+    train(matchmaker, 1)
+    batch = matchmaker.matches_due()
+    assert isinstance(batch, MatchBatch)
+    assert batch.modes == "greedy"
+
+
+def test_broken_games_are_played_again_and_their_faults_returned() -> None:
+    matchmaker = matchmaker_of(MatchRules(every_env_steps=1, games=6))
+    train(matchmaker, 1)
+    workers = Playing({FIRST_MATCH + 1: 1, FIRST_MATCH + 2: 9})
+    faults = asyncio.run(play_matches(matchmaker, workers, {}))  # type: ignore[arg-type]
+    numbers = [FIRST_MATCH + number for number in range(6)]
+    assert workers.calls == [numbers, [numbers[1], numbers[2]], [numbers[2]]]
+    assert len(faults) == 4
+    assert sum(cell.games for cell in matchmaker.matches.payoffs.cells.values()) == 5
+    assert list(matchmaker.matches.lost.values()) == [1]
+
+
+def test_a_passed_deadline_ends_matches() -> None:
+    matchmaker, workers = matchmaker_of(MatchRules(every_env_steps=1, games=6)), Playing(cut_after=0)
+    train(matchmaker, 1)
+    asyncio.run(play_matches(matchmaker, workers, {}))  # type: ignore[arg-type]
+    assert len(workers.calls) == 1
+    assert not matchmaker.matches.payoffs.cells
