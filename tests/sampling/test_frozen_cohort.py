@@ -188,3 +188,23 @@ def assert_equal_states(one: Any, other: Any) -> None:
     for name, table in one["tables"].items():
         for column, values in table.items():
             np.testing.assert_array_equal(values, other["tables"][name][column], err_msg=f"{name}.{column}")
+
+
+def test_evaluation_may_give_entries_of_one_cohort_different_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[tuple[str, int]] = []
+    members_slots = dict.fromkeys(range(ENTRIES), -1)
+    act = StackedMembers.act
+
+    def watched(members: StackedMembers, rows: Any, obs: Any, mask: Any, memory: Any, mode: Any, given: Any) -> Any:
+        modes.extend((mode, members_slots[slot]) for slot in rows.slots.tolist())
+        return act(members, rows, obs, mask, memory, mode, given)
+
+    monkeypatch.setattr(StackedMembers, "act", watched)
+    playing = worker("mlp", lambda: cartpole_team.CartPoleTeam(2), ["main"])
+    entries = frozen("mlp")
+    playing.collect(1, {"main": weights("mlp", 100)}, None, dealt(0), entries)
+    members_slots |= {slot: int(name.removeprefix("main@")) for name, slot in slots_of(playing).items()}
+    modes.clear()
+    seats = [{"cart_0": "main@1", "cart_1": "main@2"}]
+    playing.evaluate([0], None, seats, {"main": "sampled", "main@2": "greedy"})
+    assert set(modes) == {("sampled", 1), ("greedy", 2)}
