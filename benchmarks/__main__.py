@@ -8,6 +8,7 @@ from benchmarks import (
     chaos,
     devices,
     imitation,
+    league,
     learner_step,
     learning,
     meta,
@@ -24,6 +25,8 @@ def main() -> None:
     print("-- one worker on one core", flush=True)
     rollout_worker.main()
     rollout_worker.main(["--memory", "--env", "cartpole_team", "connect_four"])
+    print("-- one worker against 50 frozen versions and against 2", flush=True)
+    league.main()
     print("-- one optimizer step, one thread", flush=True)
     learner_step.main()
     print("-- devices and precisions", flush=True)

@@ -7,8 +7,7 @@ arXiv:2006.14171).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,21 +16,21 @@ from torch import Tensor, nn
 from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Acted, EvaluationMode, Mode
+from marlflow.policy.actor import EvaluationMode, Mode
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
-from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
+from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.tensors import as_array
 
 LOWEST = torch.finfo(torch.float32).min
 
 
-class CategoricalActor(nn.Module):
+class CategoricalActor(NetworkActor):
     """A torso with a linear head of one logit per action."""
 
     def __init__(self, torso: nn.Module, features: int, num_actions: int, generator: torch.Generator) -> None:
         super().__init__()
         self.torso = torso
         self.head = linear(features, num_actions, 0.01, generator)
-        self.device: str | None = None
         # Exact types: a subclass may compute something else.
         is_plain = type(self) is CategoricalActor and type(torso) is Dense
         self.layers = Layers(cast(Dense, torso), self.head) if is_plain else None
@@ -44,13 +43,8 @@ class CategoricalActor(nn.Module):
         """Return log-probabilities of `action` (int64 [N]) and entropies, [N] each, in nats."""
         return log_prob_and_entropy(logits, action, mask)
 
-    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        uniform = generator.uniform() if mode != "greedy" else None
-        action, logp = sample(self._logits(obs), action_mask, uniform)
-        return Acted(action, logp, memory)
-
     def probabilities(self, obs: Array, action_mask: Array | None, mode: EvaluationMode) -> Array:
-        logits = self._logits(obs).astype(np.float64)
+        logits = self.outputs_of(obs).astype(np.float64)
         masked = logits if action_mask is None else np.where(action_mask, logits, -np.inf)
         highest = masked.max(1, keepdims=True)
         # With equal logits the first action is the greedy one, as in `sample`.
@@ -58,24 +52,16 @@ class CategoricalActor(nn.Module):
         probabilities: Array = weights / weights.sum(1, keepdims=True)
         return probabilities
 
-    def _logits(self, obs: Array) -> Array:
-        with torch.inference_mode():
-            inputs = as_tensor(obs, self.device)
-            return as_array(self(inputs) if self.layers is None else self.layers.run(as_rows(inputs))[-1])
+    def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        # With gradients on, torch.func may have swapped the parameters, which `layers` does not see.
+        if self.layers is None or torch.is_grad_enabled():
+            return self(obs), None
+        return self.layers.run(as_rows(obs))[-1], None
 
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # No setting of this actor is scheduled.
-        pass
-
-    def move_to(self, device: str) -> None:
-        self.to(device)
-        self.device = None if device == "cpu" else device
-
-    def flat(self) -> Array:
-        return read_flat(self)
-
-    def load_flat(self, flat: Array) -> None:
-        write_flat(self, flat)
+    def choose(
+        self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
+    ) -> tuple[Array, Array]:
+        return sample(as_array(outputs), action_mask, generator.uniform() if mode != "greedy" else None)
 
 
 def log_prob_and_entropy(logits: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

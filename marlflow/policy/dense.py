@@ -16,6 +16,8 @@ Activation: TypeAlias = Literal["tanh", "relu"]
 
 # In place, because either backward pass needs only the result.
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh_, "relu": torch.relu_}
+ALIGNED = 16
+"""Numbers in a cache line of 64 bytes, at which torch aligns a tensor of float32."""
 _GAIN = math.sqrt(2.0)
 _TANH_BACKWARD: Callable[[Tensor, Tensor], Tensor] = torch.ops.aten.tanh_backward
 _THRESHOLD_BACKWARD: Callable[[Tensor, Tensor, float], Tensor] = torch.ops.aten.threshold_backward
@@ -139,6 +141,31 @@ class Layers:
         self._activation: Activation = "tanh" if torso is None else torso.activation
         if head is not None:
             self.parameters += (head.weight, head.bias)
+
+    def run_batched(self, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        """Return the last layer's output [G, R, F] of `x` [G, R, D], for G members with `parameters` [G, ...] each."""
+        for index in range(len(parameters) // 2):
+            weight, bias = parameters[2 * index], parameters[2 * index + 1]
+            x = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+            if index < self._activated:
+                _activate(x, self._activation)
+        return x
+
+    def run_grouped(self, x: Tensor, counts: Sequence[int], members: Sequence[Sequence[Tensor]]) -> Tensor:
+        """Return the last layer's output [N, F] of `x` [N, D]: `counts[g]` rows by parameters `members[g]`."""
+        for index in range(len(self.parameters) // 2):
+            parts = x.split(counts)
+            if x.shape[1] % ALIGNED:
+                # A product of rows that begin elsewhere than a whole cache line is rounded otherwise.
+                parts = tuple(part.clone() for part in parts)
+            products = [
+                torch.addmm(own[2 * index + 1], part, own[2 * index].t())
+                for part, own in zip(parts, members, strict=True)
+            ]
+            x = torch.cat(products)
+            if index < self._activated:
+                _activate(x, self._activation)
+        return x
 
     @property
     def take_gradients(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +12,14 @@ from torch import Tensor, nn
 from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.actor import Mode
 from marlflow.policy.box import BoxCoordinates, normals
 from marlflow.policy.dense import linear, through
-from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
+from marlflow.policy.network_actor import NetworkActor, Scheduled, as_scheduled
+from marlflow.policy.tensors import as_array, as_tensor
 
 
-class DeterministicActor(nn.Module):
+class DeterministicActor(NetworkActor):
     """A torso with a linear head and a tanh; `behavior_logp` is NaN.
 
     The schedule `exploration_noise` is the noise's standard deviation, with action components rescaled to [-1, 1].
@@ -37,33 +37,27 @@ class DeterministicActor(nn.Module):
         self.box = BoxCoordinates(box)
         self.torso = torso
         self.head = linear(features, self.box.size, 0.01, generator)
-        self.exploration_noise = exploration_noise
-        self.device: str | None = None
+        self.exploration_noise: Scheduled = exploration_noise
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return actions [N, D] in [-1, 1] for `obs` [N, ...]."""
         return torch.tanh(through(self.torso, self.head, obs).float())
 
-    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        with torch.inference_mode():
-            action = self(as_tensor(obs, self.device))
-            if mode == "explore" and self.exploration_noise > 0.0:
-                action = action + self.exploration_noise * normals(generator, self.box.size, self.device)
+    def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self(obs), None
+
+    def choose(
+        self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
+    ) -> tuple[Array, Array]:
+        action, noise = outputs, self.exploration_noise
+        if mode == "explore" and np.any(noise > 0.0):
+            scale = noise if isinstance(noise, float) else as_tensor(noise.astype(np.float32), self.device).unsqueeze(1)
+            action = action + scale * normals(generator, self.box.size, self.device)
         chosen = as_array(action)
         # The sum is NaN or infinite if any entry is: cheaper than testing each.
         if not np.isfinite(chosen.sum()):
             raise MarlflowError("cannot choose an action: the network's output is not finite")
-        return Acted(self.box.in_box(chosen), np.full(len(obs), np.nan, np.float32), memory)
+        return self.box.in_box(chosen), np.full(len(chosen), np.nan, np.float32)
 
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        self.exploration_noise = float(values.get("exploration_noise", self.exploration_noise))
-
-    def move_to(self, device: str) -> None:
-        self.to(device)
-        self.device = None if device == "cpu" else device
-
-    def flat(self) -> Array:
-        return read_flat(self)
-
-    def load_flat(self, flat: Array) -> None:
-        write_flat(self, flat)
+    def set_schedule(self, values: Mapping[str, Scheduled]) -> None:
+        self.exploration_noise = as_scheduled(values.get("exploration_noise", self.exploration_noise))

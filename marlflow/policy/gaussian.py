@@ -7,8 +7,6 @@ Maeda, 2018, arXiv:1802.07564).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +16,16 @@ from torch import Tensor, nn
 from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.actor import Mode
+from marlflow.policy.box import normals
 from marlflow.policy.dense import linear, through
-from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
+from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.tensors import as_array
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-class GaussianActor(nn.Module):
+class GaussianActor(NetworkActor):
     """A torso with a linear head for the means, and one free log standard deviation per action component."""
 
     center: Tensor
@@ -36,7 +36,6 @@ class GaussianActor(nn.Module):
     def __init__(self, torso: nn.Module, features: int, box: spaces.Box, generator: torch.Generator) -> None:
         super().__init__()
         self._shape = box.shape
-        self.device: str | None = None
         low, high = box.low.astype(np.float32).ravel(), box.high.astype(np.float32).ravel()
         bounded = np.isfinite(low) & np.isfinite(high)
         # Halve before adding: the sum of two large bounds could overflow float32.
@@ -55,39 +54,31 @@ class GaussianActor(nn.Module):
     def log_prob_and_entropy(self, mean: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return log-probabilities of the clipped `action` [N, *shape] and Gaussian entropies, [N] each, in nats."""
         flat = action.flatten(1) if action.dim() > 1 else action.unsqueeze(1)
-        noise = ((flat - self.center) / self.scale - mean) * torch.exp(-self.log_std)
-        inside = -0.5 * noise.square() - self.log_std - _HALF_LOG_TWO_PI
+        entropy = (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum().expand(len(flat))
+        return self._log_prob(mean, self.log_std, flat), entropy
+
+    # [N] of clipped actions [N, D]; `log_std` is [D] or [N, D].
+    def _log_prob(self, mean: Tensor, log_std: Tensor, flat: Tensor) -> Tensor:
+        noise = ((flat - self.center) / self.scale - mean) * torch.exp(-log_std)
+        inside = -0.5 * noise.square() - log_std - _HALF_LOG_TWO_PI
         # log_ndtr(noise) is the mass below, log_ndtr(-noise) the mass above, so one evaluation covers both bounds.
         at_low, at_high = flat <= self.low, flat >= self.high
         beyond = torch.special.log_ndtr(torch.where(at_low, noise, -noise))
-        logp = torch.where(at_low | at_high, beyond, inside).sum(-1)
-        entropy = (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum().expand(len(flat))
-        return logp, entropy
+        return torch.where(at_low | at_high, beyond, inside).sum(-1)
 
-    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        with torch.inference_mode():
-            mean = self(as_tensor(obs, self.device))
-            sampled = mean
-            if mode != "greedy":
-                noise = np.stack([generator.normal() for _ in range(mean.shape[1])], axis=-1).astype(np.float32)
-                sampled = mean + as_tensor(noise, self.device) * torch.exp(self.log_std)
-            action = torch.clamp(self.center + self.scale * sampled, self.low, self.high)
-            logp, _ = self.log_prob_and_entropy(mean, action, None)
-        likelihood = as_array(logp)
+    def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        mean = self(obs)
+        return torch.cat((mean, self.log_std.expand_as(mean)), 1), None
+
+    def choose(
+        self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
+    ) -> tuple[Array, Array]:
+        mean, log_std = outputs.chunk(2, 1)
+        sampled = mean
+        if mode != "greedy":
+            sampled = mean + normals(generator, mean.shape[1], self.device) * torch.exp(log_std)
+        action = torch.clamp(self.center + self.scale * sampled, self.low, self.high)
+        likelihood = as_array(self._log_prob(mean, log_std, action))
         if not np.isfinite(likelihood.sum()):
             raise MarlflowError("cannot choose an action: the network's output is not finite")
-        return Acted(as_array(action).reshape(len(obs), *self._shape), likelihood, memory)
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # No setting of this actor is scheduled.
-        pass
-
-    def move_to(self, device: str) -> None:
-        self.to(device)
-        self.device = None if device == "cpu" else device
-
-    def flat(self) -> Array:
-        return read_flat(self)
-
-    def load_flat(self, flat: Array) -> None:
-        write_flat(self, flat)
+        return as_array(action).reshape(len(mean), *self._shape), likelihood

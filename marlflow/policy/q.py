@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,11 +13,14 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Acted, EvaluationMode, Mode
+from marlflow.policy.actor import EvaluationMode, Mode
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
+from marlflow.policy.network_actor import NetworkActor, Scheduled, as_scheduled
 from marlflow.policy.scripted import uniform_legal
-from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
+from marlflow.policy.tensors import as_array
 from marlflow.policy.torso import TorsoConfig, build_torso
+
+_TINY = np.finfo(np.float64).tiny
 
 
 class DuelingHead(nn.Module):
@@ -35,7 +38,7 @@ class DuelingHead(nn.Module):
         return state + (advantage - advantage.mean(-1, keepdim=True))
 
 
-class QActor(nn.Module):
+class QActor(NetworkActor):
     """Epsilon-greedy actor; the schedule `epsilon` starts at 1.
 
     With a `ladder` above 0, each of `num_envs` environments has its own epsilon (see `epsilon_of_env`).
@@ -44,10 +47,9 @@ class QActor(nn.Module):
     def __init__(self, torso: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.torso, self.head = torso, head
-        self.epsilon = 1.0
+        self.epsilon: Scheduled = 1.0
         self.ladder = 0.0
-        self.num_envs = 1
-        self.device: str | None = None
+        self.num_envs: Scheduled = 1
         # Exact types: a subclass may compute something else.
         is_plain = type(self) is QActor and type(torso) is Dense and type(head) is nn.Linear
         self.layers = Layers(cast(Dense, torso), cast(nn.Linear, head)) if is_plain else None
@@ -59,43 +61,33 @@ class QActor(nn.Module):
         q: Tensor = self.head(self.torso(obs))
         return q
 
-    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        epsilon = self._epsilon(generator) if mode == "explore" else 0.0
-        action, logp = epsilon_greedy(self._values(obs), action_mask, epsilon, generator)
-        return Acted(action, logp, memory)
-
     def probabilities(self, obs: Array, action_mask: Array | None, mode: EvaluationMode) -> Array:
-        q = self._values(obs)
+        q = _checked(self.outputs_of(obs))
         masked = q if action_mask is None else np.where(action_mask, q, -np.inf)
         greedy: Array = np.eye(q.shape[1])[masked.argmax(1)]
         return greedy
 
-    def _values(self, obs: Array) -> Array:
-        with torch.inference_mode():
-            inputs = as_tensor(obs, self.device)
-            q = as_array(self(inputs) if self.layers is None else self.layers.run(as_rows(inputs))[-1])
-        if np.isnan(q.sum()):
-            raise MarlflowError("cannot choose an action: the network's output is not a number")
-        return q
+    def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        # With gradients on, torch.func may have swapped the parameters, which `layers` does not see.
+        if self.layers is None or torch.is_grad_enabled():
+            return self(obs), None
+        return self.layers.run(as_rows(obs))[-1], None
 
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        self.epsilon = float(values.get("epsilon", self.epsilon))
-        self.num_envs = int(values.get("num_envs", self.num_envs))
+    def choose(
+        self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
+    ) -> tuple[Array, Array]:
+        epsilon = self._epsilon(generator) if mode == "explore" else 0.0
+        return epsilon_greedy(_checked(as_array(outputs)), action_mask, epsilon, generator)
 
-    def _epsilon(self, generator: RowRandom) -> float | Array:
-        if not self.ladder:
-            return self.epsilon
-        return epsilon_of_env(self.epsilon, generator.env_indices, self.num_envs, self.ladder)
+    def set_schedule(self, values: Mapping[str, Scheduled]) -> None:
+        self.epsilon = as_scheduled(values.get("epsilon", self.epsilon))
+        self.num_envs = as_scheduled(values.get("num_envs", self.num_envs))
 
-    def move_to(self, device: str) -> None:
-        self.to(device)
-        self.device = None if device == "cpu" else device
-
-    def flat(self) -> Array:
-        return read_flat(self)
-
-    def load_flat(self, flat: Array) -> None:
-        write_flat(self, flat)
+    def _epsilon(self, generator: RowRandom) -> Scheduled:
+        if self.ladder:
+            return epsilon_of_env(self.epsilon, generator.env_indices, self.num_envs, self.ladder)
+        # Never 0 for a row, whose logarithm is infinite.
+        return self.epsilon if isinstance(self.epsilon, float) else np.maximum(self.epsilon, _TINY)
 
 
 class QNetwork(nn.Module):
@@ -135,15 +127,21 @@ class QPass:
         self._layers.pull(d_q, self._values)
 
 
-def epsilon_of_env(epsilon: float, env_indices: Array, num_envs: int, ladder: float) -> Array:
+def _checked(q: Array) -> Array:
+    if np.isnan(q.sum()):
+        raise MarlflowError("cannot choose an action: the network's output is not a number")
+    return q
+
+
+def epsilon_of_env(epsilon: Scheduled, env_indices: Array, num_envs: Scheduled, ladder: float) -> Array:
     """Return the probability of a random action, [N]: epsilon ** (1 + i * ladder / (num_envs - 1)) in environment i.
 
     Horgan et al., 2018, arXiv:1803.00933, section 4.1.
     """
     # Environment 0 explores with epsilon itself, the last one with epsilon ** (1 + ladder).
-    exponent = 1.0 + env_indices * (ladder / max(1, num_envs - 1))
+    exponent = 1.0 + env_indices * (ladder / np.maximum(1, num_envs - 1))
     # Never 0, whose logarithm is infinite.
-    return np.maximum(epsilon**exponent, np.finfo(np.float64).tiny)
+    return np.maximum(epsilon**exponent, _TINY)
 
 
 def epsilon_greedy(q: Array, mask: Array | None, epsilon: float | Array, generator: RowRandom) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,19 +11,19 @@ from torch import Tensor, nn
 from marlflow.base.batch import Array
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.actor import Mode
 from marlflow.policy.actor_critic import StochasticActor, stochastic_head
 from marlflow.policy.dense import linear
+from marlflow.policy.network_actor import NetworkActor, Scheduled
 from marlflow.policy.normalized import ReturnScale, in_units_of
 from marlflow.policy.q import DuelingHead, QActor
 from marlflow.policy.recurrent import RecurrentTorso, build_recurrent_torso
-from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
 from marlflow.policy.torso import TorsoConfig
 
 Head = TypeVar("Head", bound=StochasticActor | QActor)
 
 
-class RecurrentNetworkActor(nn.Module, Generic[Head]):
+class RecurrentNetworkActor(NetworkActor, Generic[Head]):
     """Acts as `head` does on the features of `torso`; the head's own torso is nn.Identity."""
 
     def __init__(self, torso: RecurrentTorso, head: Head) -> None:
@@ -31,7 +31,6 @@ class RecurrentNetworkActor(nn.Module, Generic[Head]):
         self.torso = torso
         self.head: Head = head
         self.memory_shape = torso.memory_shape
-        self.device: str | None = None
 
     def unroll(self, obs: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the head's outputs [S, T, ...], features [S, T, F] and last memory; see `RecurrentTorso.unroll`."""
@@ -39,26 +38,23 @@ class RecurrentNetworkActor(nn.Module, Generic[Head]):
         outputs: Tensor = self.head(features.flatten(0, 1))
         return outputs.unflatten(0, features.shape[:2]), features, after
 
-    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        with torch.inference_mode():
-            features, after = self.torso.step(as_tensor(obs, self.device), as_tensor(memory, self.device))
+    def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        assert memory is not None
+        features, after = self.torso.step(obs, memory)
         # The recurrent features are the head's observation.
-        acted = self.head.act(as_array(features), action_mask, None, mode, generator)
-        return Acted(acted.action, acted.behavior_logp, as_array(after))
+        return self.head.outputs(features, None)[0], after
 
-    def set_schedule(self, values: Mapping[str, float]) -> None:
+    def choose(
+        self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
+    ) -> tuple[Array, Array]:
+        return self.head.choose(outputs, action_mask, mode, generator)
+
+    def set_schedule(self, values: Mapping[str, Scheduled]) -> None:
         self.head.set_schedule(values)
 
     def move_to(self, device: str) -> None:
-        self.to(device)
+        super().move_to(device)
         self.head.move_to(device)
-        self.device = self.head.device
-
-    def flat(self) -> Array:
-        return read_flat(self)
-
-    def load_flat(self, flat: Array) -> None:
-        write_flat(self, flat)
 
 
 def recurrent_stochastic_actor(

@@ -6,8 +6,6 @@ The log-density is exact even where the tanh saturates (appendix C).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -17,17 +15,18 @@ from torch.nn import functional
 from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.random import RowRandom
-from marlflow.policy.actor import Acted, Mode
+from marlflow.policy.actor import Mode
 from marlflow.policy.box import BoxCoordinates, normals
 from marlflow.policy.dense import linear, through
-from marlflow.policy.tensors import as_array, as_tensor, read_flat, write_flat
+from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.tensors import as_array
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_TWO = math.log(2.0)
 _LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
 
 
-class SquashedGaussianActor(nn.Module):
+class SquashedGaussianActor(NetworkActor):
     """A torso with a linear head for means and log standard deviations, [N, D] each, before the tanh."""
 
     def __init__(self, torso: nn.Module, features: int, box: spaces.Box, generator: torch.Generator) -> None:
@@ -35,12 +34,10 @@ class SquashedGaussianActor(nn.Module):
         self.box = BoxCoordinates(box)
         self.torso = torso
         self.head = linear(features, 2 * self.box.size, 0.01, generator)
-        self.device: str | None = None
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and log standard deviations of `obs` [N, ...], [N, D] each."""
-        mean, log_std = through(self.torso, self.head, obs).float().chunk(2, -1)
-        return mean, log_std.clamp(_LOWEST_LOG_STD, _HIGHEST_LOG_STD)
+        return _mean_and_log_std(through(self.torso, self.head, obs))
 
     def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return differentiable actions [N, D] in [-1, 1] and their log-densities there, [N] in nats.
@@ -50,30 +47,25 @@ class SquashedGaussianActor(nn.Module):
         mean, log_std = self(obs)
         return squashed_sample(mean, log_std, noise)
 
-    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
-        with torch.inference_mode():
-            mean, log_std = self(as_tensor(obs, self.device))
-            sampled = mode != "greedy"
-            noise = normals(generator, self.box.size, self.device) if sampled else torch.zeros_like(mean)
-            squashed, logp = squashed_sample(mean, log_std, noise)
+    def outputs(self, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return through(self.torso, self.head, obs), None
+
+    def choose(
+        self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
+    ) -> tuple[Array, Array]:
+        mean, log_std = _mean_and_log_std(outputs)
+        sampled = mode != "greedy"
+        noise = normals(generator, self.box.size, self.device) if sampled else torch.zeros_like(mean)
+        squashed, logp = squashed_sample(mean, log_std, noise)
         likelihood = as_array(logp - self.box.log_volume)
         if not math.isfinite(likelihood.sum()):
             raise MarlflowError("cannot choose an action: the network's output is not finite")
-        return Acted(self.box.in_box(as_array(squashed)), likelihood, memory)
+        return self.box.in_box(as_array(squashed)), likelihood
 
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        # No setting of this actor is scheduled.
-        pass
 
-    def move_to(self, device: str) -> None:
-        self.to(device)
-        self.device = None if device == "cpu" else device
-
-    def flat(self) -> Array:
-        return read_flat(self)
-
-    def load_flat(self, flat: Array) -> None:
-        write_flat(self, flat)
+def _mean_and_log_std(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    mean, log_std = outputs.float().chunk(2, -1)
+    return mean, log_std.clamp(_LOWEST_LOG_STD, _HIGHEST_LOG_STD)
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

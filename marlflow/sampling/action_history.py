@@ -21,6 +21,8 @@ from marlflow.sampling.policy_slots import PolicySlots
 class _TickActions(NamedTuple):
     tick: int
     lanes: Array
+    # The position of each lane among all that decided, because a cohort's lanes are in another order.
+    where: Array
     action: Array
 
 
@@ -63,7 +65,7 @@ class History:
             for name, column in slots.seen.items():
                 if column.size:
                     digests = self._digests(slots.policy, name, column)
-                    if len(digests) == len(hashes):
+                    if slots.in_order and len(digests) == len(hashes):
                         # One policy decides in all lanes: no index needed.
                         hashes += digests
                     else:
@@ -86,7 +88,9 @@ class History:
         if slots.policy not in self._stored_dtypes:
             self._stored_dtypes[slots.policy] = _smallest_dtype(slots.spaces.action)
         stored = action.astype(self._stored_dtypes[slots.policy] or action.dtype)
-        self._recorded.setdefault(slots.policy, deque()).append(_TickActions(self._tick, slots.lanes, stored))
+        self._recorded.setdefault(slots.policy, deque()).append(
+            _TickActions(self._tick, slots.lanes, slots.where, stored)
+        )
 
     def prune(self, running: Mapping[int, int]) -> None:
         """Drop actions that no replay needs, given the env steps of each running episode."""
@@ -99,13 +103,6 @@ class History:
             # tick.
             while recorded and recorded[0].tick <= oldest:
                 recorded.popleft()
-
-    def drop(self, entries: Collection[str]) -> None:
-        """Drop the history of unused frozen entries."""
-        for entry in entries:
-            self._recorded.pop(entry, None)
-            self._stored_dtypes.pop(entry, None)
-        self._hash_words = {key: words for key, words in self._hash_words.items() if key[0] not in entries}
 
     def replayable(self, running: Mapping[int, int]) -> list[int]:
         """Return the environments in `running` whose actions were all kept."""
@@ -131,7 +128,9 @@ class History:
             env_indices = np.concatenate([step.lanes for step in recorded]) // self._stride
             tick = np.repeat([step.tick for step in recorded], [len(step.lanes) for step in recorded])
             in_episode = np.isin(env_indices, list(replayable)) & (tick > self._start_tick[env_indices])
-            parts.append((env_indices[in_episode], np.concatenate([step.action for step in recorded])[in_episode]))
+            order = np.lexsort((np.concatenate([step.where for step in recorded]), tick))
+            order = order[in_episode[order]]
+            parts.append((env_indices[order], np.concatenate([step.action for step in recorded])[order]))
         if not parts:
             return None
         env_indices, actions = (np.concatenate(columns) for columns in zip(*parts, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class Lanes:
         self.stride = stride
         self._table, self._policy_of = table, policy_of
         self.entry_of = np.full(count, -1)
+        # Each lane's row in its policy's buffer, or its member's slot in a cohort.
         self.row_of = np.zeros(count, np.int64)
         self.env_of = np.repeat(np.arange(num_envs), stride)
         self.keys = np.zeros(count, np.uint64)
@@ -71,11 +72,6 @@ class Lanes:
             self.keys[lanes.start + slot] = episodes.stream(index, episode, _stream_number(adapter, slot))
         self.assign_new_agents(index, adapter, episodes)
 
-    def drop(self, entries: Collection[str]) -> None:
-        """Remove unused frozen entries."""
-        self._table.remove(entries, self.entry_of)
-        self._checked = {(agent, entry) for agent, entry in self._checked if entry not in entries}
-
     def assigned_in(self, indices: Iterable[int]) -> Array:
         """Return the lanes of `indices` that have a policy."""
         lanes = [np.arange(self.num_assigned[index]) + index * self.stride for index in indices]
@@ -99,31 +95,27 @@ class Lanes:
             raise EnvironmentFailed(adapter.where(), reason)
         for slot in range(self.num_assigned[index], len(agents)):
             lane = first + slot
-            slots = self._slots_for(index, adapter, agents[slot])
+            agent = agents[slot]
+            entry = self.matchups[index].get(agent) or self._policy_of(agent)
+            if (seat := self._table.seat(entry, lane)) is None:
+                reason = f"it is mapped to policy {entry!r}, which plays nobody who was there at the start"
+                raise EnvironmentFailed(adapter.where(agent), reason)
+            self._check_spaces(agent, adapter, self._table.policy_slots[seat.number])
             # A matchup is shared between environments, so it is replaced, not changed.
-            if agents[slot] not in self.matchups[index]:
-                self.matchups[index] = {**self.matchups[index], agents[slot]: slots.policy}
-            self.entry_of[lane] = self._table.number(slots.policy)
+            if entry is not None and agent not in self.matchups[index]:
+                self.matchups[index] = {**self.matchups[index], agent: entry}
+            self.entry_of[lane], self.row_of[lane] = seat
             self.keys[lane] = episodes.stream(index, int(self.episode[first]), _stream_number(adapter, slot))
-            if slots.buffer is not None:
-                self.row_of[lane] = slots.buffer.row(lane)
         self.num_assigned[index] = len(agents)
 
-    def _slots_for(self, index: int, adapter: EnvAdapter, agent: str) -> PolicySlots:
-        policy = self.matchups[index].get(agent) or self._policy_of(agent)
-        number = self._table.number(policy)
-        if number is None:
-            reason = f"it is mapped to policy {policy!r}, which plays nobody who was there at the start"
-            raise EnvironmentFailed(adapter.where(agent), reason)
-        slots = self._table.policy_slots[number]
+    def _check_spaces(self, agent: str, adapter: EnvAdapter, slots: PolicySlots) -> None:
         if (agent, slots.policy) in self._checked:
-            return slots
+            return
         spaces = adapter.observation_space(agent), adapter.action_space(agent)
         if spaces != (slots.spaces.observation, slots.spaces.action):
-            reason = f"its spaces {spaces} are not those of its policy {policy!r}"
+            reason = f"its spaces {spaces} are not those of its policy {slots.policy!r}"
             raise EnvironmentFailed(adapter.where(agent), reason)
         self._checked.add((agent, slots.policy))
-        return slots
 
 
 def _stream_number(adapter: EnvAdapter, slot: int) -> int:

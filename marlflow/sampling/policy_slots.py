@@ -1,4 +1,4 @@
-"""A worker's actor for one entry of the table of weights, and the lanes waiting for its action."""
+"""A worker's actor for one policy, and the lanes waiting for its action."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import MarlflowError
 from marlflow.base.items import Weights
+from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Actor, EvaluationMode, Mode, RecurrentActor, WeightedActor
+from marlflow.policy.actor import Acted, Actor, EvaluationMode, Mode, RecurrentActor, WeightedActor
 from marlflow.sampling.recurrent_memory import Memory
 from marlflow.sampling.step_buffer import StepBuffer
 
 
 class PolicySlots:
-    """The actor of `policy` (a policy or a frozen version's id) and its pending lanes."""
+    """The actor of `policy` and its pending lanes."""
+
+    in_order = True
+    """Whether the pending lanes are in the order of all deciding lanes."""
 
     def __init__(
         self,
@@ -73,6 +77,10 @@ class PolicySlots:
         self.positions = where.tolist()
         self.lanes = deciding[where]
         self.rows = row_of[self.lanes]
+
+    def act(self, memory: Array | None, generator: RowRandom) -> Acted:
+        """Return actions for the pending lanes' observations and `memory`."""
+        return self.actor.act(self.seen["obs"], self.seen.get("action_mask"), memory, self.mode, generator)
 
     def set_observations(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
         """Copy the pending lanes' observations, because environments may reuse arrays.

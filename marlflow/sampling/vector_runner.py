@@ -1,4 +1,4 @@
-"""The vectorized environment loop of a worker: one call per actor and tick, for its lanes in all environments.
+"""The vectorized environment loop of a worker: one call per policy and tick, for its lanes in all environments.
 
 A tick costs a fixed number of vector operations; work per agent is done only when agents end or join.
 """
@@ -115,10 +115,10 @@ class SyncVectorRunner:
         actions: list[Any] = [None] * len(deciding)
         for slots in self._acting:
             where, seen, memory = slots.where, slots.seen, slots.memory
-            generator = random if len(where) == len(deciding) else random.only(where)
+            generator = random if slots.in_order and len(where) == len(deciding) else random.only(where)
             recalled = None if memory is None else memory.recall(slots.lanes)
             began = perf_counter()
-            acted = slots.actor.act(seen["obs"], seen.get("action_mask"), recalled, slots.mode, generator)
+            acted = slots.act(recalled, generator)
             self.policy_s += perf_counter() - began
             if memory is not None:
                 seen = {**seen, **memory.update(slots.lanes, acted.memory, slots.version)}
@@ -335,7 +335,6 @@ class SyncVectorRunner:
         entry_of = self.lanes.entry_of[self._deciding]
         counts = np.bincount(entry_of, minlength=len(self._policy_slots)).tolist()
         for number, slots in enumerate(self._policy_slots):
-            # Skips idle entries: a table may have many frozen ones without a lane.
             if counts[number] or len(slots.lanes) or slots.positions:
                 slots.set_pending(np.flatnonzero(entry_of == number), self._deciding, self.lanes.row_of)
         self._acting = [slots for slots in self._policy_slots if slots.positions]

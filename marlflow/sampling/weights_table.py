@@ -1,23 +1,31 @@
 """A worker's table of weights: live policies, synchronized with the learner, and frozen versions for self-play.
 
-A frozen entry has an id such as `main@3`, fixed weights, and its own actor and memory; its rows are not recorded.
+A frozen entry has an id such as `main@3` and fixed weights; its rows are not recorded. Entries of one policy are a
+cohort, which acts in one call for all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-import numpy as np
+from typing import NamedTuple
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.policy.actor import Actor, EvaluationModes, mode_in
+from marlflow.sampling.frozen_cohort import CohortMembers, FrozenCohort
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import FrozenPolicy
 
 
+class Seat(NamedTuple):
+    """The policy slots of a lane, by number, and its row there: in the buffer, or its member's slot in a cohort."""
+
+    number: int
+    row: int
+
+
 class WeightsTable:
-    """The policy slots of each entry, numbered: `live` first, then frozen ones in order of arrival."""
+    """The policy slots of a worker, numbered: `live` first, then cohorts of frozen entries in order of arrival."""
 
     def __init__(
         self,
@@ -29,60 +37,83 @@ class WeightsTable:
         """By number; changed in place, so it may be shared."""
         self._live = {slots.policy: slots for slots in live}
         self._numbers = {slots.policy: number for number, slots in enumerate(live)}
-        self._policy_of = {slots.policy: slots.policy for slots in live}
+        # By entry, in order of arrival; by name.
+        self._cohort_of: dict[str, FrozenCohort] = {}
+        self._cohorts: dict[str, FrozenCohort] = {}
         self._make_actors, self._publishing_critics = make_actors, frozenset(publishing_critics)
 
     def __contains__(self, entry: object) -> bool:
-        return entry in self._numbers
+        return entry in self._live or entry in self._cohort_of
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._numbers)
+        return iter([*self._live, *self._cohort_of])
 
     def live(self, policy: str) -> PolicySlots | None:
         """Return a live policy's slots, or None."""
         return self._live.get(policy)
 
-    def number(self, entry: str | None) -> int | None:
-        """Return an entry's number, or None."""
-        return None if entry is None else self._numbers.get(entry)
+    def number(self, policy: str) -> int:
+        """Return the number of a live policy."""
+        return self._numbers[policy]
+
+    def seat(self, entry: str | None, lane: int) -> Seat | None:
+        """Return where an entry plays `lane`, from now on; None if it is not in the table."""
+        if entry in self._live:
+            buffer = self._live[entry].buffer
+            return Seat(self._numbers[entry], 0 if buffer is None else buffer.row(lane))
+        if entry in self._cohort_of:
+            cohort = self._cohort_of[entry]
+            return Seat(self._numbers[cohort.policy], cohort.members.slot(entry))
+        return None
 
     def add(self, frozen: Mapping[str, FrozenPolicy], lanes: int) -> None:
         """Add missing frozen entries, for a worker of `lanes` lanes.
 
-        Raises ConfigInvalid if an entry's policy is not in the table.
+        Raises ConfigInvalid if an entry's policy is not in the table, and WeightsMismatch.
         """
         for entry, frozen_policy in frozen.items():
-            if entry in self._numbers:
+            if entry in self:
                 continue
-            if (policy := self._live.get(frozen_policy.policy)) is None:
+            if (live := self._live.get(frozen_policy.policy)) is None:
                 known = ", ".join(self._live)
                 problem = f"is of policy {frozen_policy.policy!r}, which no worker has; there are {known}"
                 raise ConfigInvalid([f"frozen entry {entry!r} {problem}"])
-            # An actor of its own: the live policy's actor is given new weights at every publish.
-            actor = self._make_actors[frozen_policy.policy]()
-            actor.set_schedule(frozen_policy.scheduled)
-            slots = PolicySlots(entry, actor, policy.spaces, lanes, recorded=False)
-            slots.load(frozen_policy.weights, frozen_policy.policy in self._publishing_critics)
-            self._numbers[entry] = len(self.policy_slots)
-            self._policy_of[entry] = frozen_policy.policy
-            self.policy_slots.append(slots)
+            cohort = self._cohort_for(frozen_policy, live, lanes)
+            cohort.members.add(entry, frozen_policy)
+            self._cohort_of[entry] = cohort
 
-    def remove(self, entries: Collection[str], entry_of: Array) -> None:
-        """Remove frozen entries that no lane uses, and renumber `entry_of` [lanes] (-1: none)."""
-        remaining = [number for number, slots in enumerate(self.policy_slots) if slots.policy not in entries]
-        # The extra last element maps -1 to -1.
-        renumbered = np.full(len(self.policy_slots) + 1, -1)
-        renumbered[remaining] = np.arange(len(remaining))
-        entry_of[:] = renumbered[entry_of]
-        # In place, because the vector runner shares the list.
-        self.policy_slots[:] = [self.policy_slots[number] for number in remaining]
-        self._numbers = {slots.policy: number for number, slots in enumerate(self.policy_slots)}
-        self._policy_of = {entry: policy for entry, policy in self._policy_of.items() if entry in self._numbers}
+    def _cohort_for(self, frozen: FrozenPolicy, live: PolicySlots, lanes: int) -> FrozenCohort:
+        # Members of a cohort have the same scheduled values, by name.
+        name = f"{frozen.policy}@({', '.join(sorted(frozen.scheduled))})"
+        if name not in self._cohorts:
+            # Actors of its own: the live policy's actor is given new weights at every publish.
+            make, with_critic = self._make_actors[frozen.policy], frozen.policy in self._publishing_critics
+            self._append(FrozenCohort(name, live, CohortMembers(make, live.actor, with_critic), lanes))
+        return self._cohorts[name]
+
+    def _append(self, cohort: FrozenCohort) -> None:
+        self._numbers[cohort.policy] = len(self.policy_slots)
+        self._cohorts[cohort.policy] = cohort
+        self.policy_slots.append(cohort)
+
+    def remove(self, entries: Collection[str]) -> None:
+        """Remove frozen entries that no lane uses."""
+        for entry in entries:
+            self._cohort_of.pop(entry).members.forget(entry)
+
+    def trim(self, entry_of: Array, row_of: Array) -> None:
+        """Bound the memory of each cohort, given each lane's number and row, [lanes] (see `CohortMembers.trim`)."""
+        for cohort in self._cohorts.values():
+            cohort.members.trim(set(row_of[entry_of == self._numbers[cohort.policy]].tolist()))
 
     def for_evaluation(self, lanes: int, modes: EvaluationModes) -> WeightsTable:
         """Return the same entries and actors for `lanes` other lanes, without recording, acting in `modes`."""
-        slots_of = [
-            slots.for_evaluation(lanes, mode_in(modes, slots.policy, self._policy_of[slots.policy]))
-            for slots in self.policy_slots
-        ]
-        return WeightsTable(slots_of, {}, ())
+        live = [slots.for_evaluation(lanes, mode_in(modes, name, name)) for name, slots in self._live.items()]
+        table = WeightsTable(live, {}, ())
+        for entry, cohort in self._cohort_of.items():
+            # Entries of one cohort may act in two modes; they share its members.
+            mode = mode_in(modes, entry, cohort.live.policy)
+            if (name := f"{cohort.policy} {mode}") not in table._cohorts:
+                table._append(FrozenCohort(name, cohort.live, cohort.members, lanes, mode))
+            table._cohort_of[entry] = table._cohorts[name]
+        return table

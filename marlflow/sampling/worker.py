@@ -132,6 +132,7 @@ class RolloutWorker:
         self._write_records()
         self._drop_unfinished(reset)
         self._remove_frozen(forget)
+        self._table.trim(self._runner.lanes.entry_of, self._runner.lanes.row_of)
         self._add_frozen(frozen or {})
         self._load(weights or {})
         for policy, worker_stages in self._worker_stages.items():
@@ -163,10 +164,7 @@ class RolloutWorker:
         # Finished episodes keep their matchup until the next reset, so only running ones count.
         seated = {entry for index in self._runner.running for entry in lanes.matchups[index].values()}
         leaving = [entry for entry in entries if entry in self._table and entry not in seated]
-        if leaving:
-            lanes.drop(leaving)
-            self._history.drop(leaving)
-            self._builder.renumber(len(self._table.policy_slots))
+        self._table.remove(leaving)
 
     def _drop_unfinished(self, policies: Collection[str]) -> None:
         # Open rows have actions of the weights before the reset, and memories were computed by them.

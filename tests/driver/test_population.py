@@ -13,6 +13,7 @@ import pytest
 
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.base.errors import CheckpointUnusable, MatchmakerFailed
+from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import CheckpointConfig, Evaluation, Experiment, Policy, Rollouts
 from marlflow.config.validation import problems_of, ready
@@ -21,6 +22,7 @@ from marlflow.driver.train import resume, train
 from marlflow.policy.recurrent import GRU
 from marlflow.sampling.matchmaking import RandomSeats
 from marlflow.sampling.population import PopulationChange
+from marlflow.sampling.protocol import FrozenPolicy
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.past_selves import PastSelves, against_past_selves
 from tests.driver.watching import reports
@@ -102,20 +104,26 @@ def test_a_frozen_entry_acts_by_its_weights_whatever_the_policy_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forced parameters: what was frozen pushes every cart one way, the policy itself the other."""
+    from marlflow.sampling.frozen_cohort import CohortMembers
     from marlflow.sampling.policy_slots import PolicySlots
 
     loaded: dict[str, set[int]] = {}
-    load = PolicySlots.load
+    load, add = PolicySlots.load, CohortMembers.add
 
-    def forced(player: PolicySlots, weights: Any, with_critic: bool) -> None:
-        load(player, weights, with_critic)
-        loaded.setdefault(player.policy, set()).add(weights.version)
-        flat = player.actor.flat()  # type: ignore[attr-defined]
-        flat[:] = 0
-        flat[-2:] = (50, -50) if "@" in player.policy else (-50, 50)
-        player.actor.load_flat(flat)  # type: ignore[attr-defined]
+    def forced(weights: Weights, logits: tuple[int, int]) -> Weights:
+        flat = np.zeros_like(weights.flat)
+        flat[-2:] = logits
+        return Weights(weights.version, flat)
 
-    monkeypatch.setattr(PolicySlots, "load", forced)
+    def forced_live(player: PolicySlots, weights: Weights, with_critic: bool) -> None:
+        load(player, forced(weights, (-50, 50)), with_critic)
+
+    def forced_frozen(members: CohortMembers, entry: str, frozen: FrozenPolicy) -> None:
+        loaded.setdefault(entry, set()).add(frozen.weights.version)
+        add(members, entry, replace(frozen, weights=forced(frozen.weights, (50, -50))))
+
+    monkeypatch.setattr(PolicySlots, "load", forced_live)
+    monkeypatch.setattr(CohortMembers, "add", forced_frozen)
     pushed: dict[str, set[int]] = {}
     choices = PolicySlots.choices
 
@@ -125,11 +133,9 @@ def test_a_frozen_entry_acts_by_its_weights_whatever_the_policy_learns(
 
     monkeypatch.setattr(PolicySlots, "choices", watched)
     train(against_past_selves(MAIN, HALF), tmp_path)
-    frozen = {entry: actions for entry, actions in pushed.items() if "@" in entry}
-    assert len(frozen) > 4
-    assert all(actions == {0} for actions in frozen.values())
-    assert pushed["main"] == {1}
-    assert all(len(loaded[entry]) == 1 for entry in frozen)  # by each of two workers, one version
+    assert len(loaded) > 4
+    assert pushed == {"main": {1}, "main@(num_envs)": {0}}
+    assert all(len(versions) == 1 for versions in loaded.values())  # by each of two workers, one version
 
 
 def test_entries_that_nobody_deals_any_more_leave_the_workers_and_the_checkpoints(tmp_path: Path) -> None:
