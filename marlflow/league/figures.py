@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from marlflow.base.batch import Array
+from marlflow.league.game_statistics import Outcomes
 from marlflow.league.members import Members
-from marlflow.league.payoffs import Outcomes, Payoffs
+from marlflow.league.payoffs import Payoffs
 from marlflow.league.standings import REFERENCE, Standing, Standings
 from marlflow.observe.figure import COLORS, GRID, INK, NOTE, finish_axes, new_figure, save_figure
 

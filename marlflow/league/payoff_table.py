@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from marlflow.league.payoffs import Payoffs, Profile, ProfileCell, Returns
+from marlflow.league.game_statistics import ProfileCell, Returns
+from marlflow.league.payoffs import Payoffs, Profile
 from marlflow.league.sides import Sides
 
 

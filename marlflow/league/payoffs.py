@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import Any
 
@@ -12,113 +12,12 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.serialization import Tree
+from marlflow.league.game_statistics import Outcomes, PairCell, ProfileCell, Returns
 from marlflow.league.sides import Sides
 from marlflow.sampling.receipts import EpisodeResult
 
 Profile = tuple[str, ...]
 """One member for each role, in the order of the roles."""
-TIE_TOLERANCE = 1e-9
-
-
-@dataclass(slots=True)
-class Returns:
-    """Mean and variance of some returns, raw and decayed.
-
-    Each new return reduces the weight of all before it by the factor `decay` (West, 1979, Comm. ACM 22(9), the
-    incremental weighted variance).
-    """
-
-    n: int = 0
-    mean: float = 0.0
-    m2: float = 0.0
-    weight: float = 0.0
-    weight_squared: float = 0.0
-    decayed_mean: float = 0.0
-    decayed_m2: float = 0.0
-
-    def add(self, value: float, decay: float) -> None:
-        """Count one return."""
-        self.n += 1
-        distance = value - self.mean
-        self.mean += distance / self.n
-        self.m2 += distance * (value - self.mean)
-        self.weight = decay * self.weight + 1.0
-        self.weight_squared = decay * decay * self.weight_squared + 1.0
-        distance = value - self.decayed_mean
-        self.decayed_mean += distance / self.weight
-        self.decayed_m2 = decay * self.decayed_m2 + distance * (value - self.decayed_mean)
-
-    @property
-    def effective_n(self) -> float:
-        """The number of equally weighted returns with the same standard error; 0 without any."""
-        return self.weight * self.weight / self.weight_squared if self.n else 0.0
-
-    @property
-    def standard_error(self) -> float:
-        """The standard error of `decayed_mean`; infinite with fewer than two returns."""
-        if self.n < 2:
-            return math.inf
-        return math.sqrt(max(self.decayed_m2, 0.0) / self.weight / self.effective_n)
-
-
-@dataclass(slots=True)
-class Outcomes:
-    """Wins, draws and losses of one side against another, raw and decayed."""
-
-    wins: int = 0
-    draws: int = 0
-    losses: int = 0
-    decayed_wins: float = 0.0
-    decayed_draws: float = 0.0
-    decayed_losses: float = 0.0
-
-    def add(self, difference: float, decay: float) -> None:
-        """Count one game that ended with this difference of scores."""
-        self.decayed_wins *= decay
-        self.decayed_draws *= decay
-        self.decayed_losses *= decay
-        if abs(difference) <= TIE_TOLERANCE:
-            self.draws += 1
-            self.decayed_draws += 1.0
-        elif difference > 0:
-            self.wins += 1
-            self.decayed_wins += 1.0
-        else:
-            self.losses += 1
-            self.decayed_losses += 1.0
-
-    @property
-    def games(self) -> int:
-        """The number of games."""
-        return self.wins + self.draws + self.losses
-
-    def win_probability(self, prior_games: float) -> float:
-        """Return the decayed share of wins, a draw as half a win, with `prior_games` games at 0.5 before."""
-        games = self.decayed_wins + self.decayed_draws + self.decayed_losses + prior_games
-        return (self.decayed_wins + 0.5 * (self.decayed_draws + prior_games)) / games if games > 0 else 0.5
-
-
-@dataclass(slots=True)
-class ProfileCell:
-    """All games of one profile: returns by role, and outcomes by pair of sides (i, j) with i < j."""
-
-    roles: list[Returns]
-    pairs: dict[tuple[int, int], Outcomes]
-    games: int = 0
-    truncated: int = 0
-    env_steps: int = 0
-
-
-@dataclass(slots=True)
-class PairCell:
-    """All games of member a in one role and member b in another: outcomes of a's side against b's, returns of a.
-
-    Roles of one side have returns and no outcomes.
-    """
-
-    outcomes: Outcomes = field(default_factory=Outcomes)
-    returns: Returns = field(default_factory=Returns)
-    games: int = 0
 
 
 @dataclass(frozen=True, slots=True)

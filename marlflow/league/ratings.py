@@ -9,7 +9,7 @@ from typing import Any
 from openskill.models import PlackettLuce
 
 from marlflow.base.serialization import Tree
-from marlflow.league.payoffs import TIE_TOLERANCE
+from marlflow.league.game_statistics import TIE_TOLERANCE
 
 MU = 25.0
 SIGMA = MU / 3

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.league.payoffs import Game, Outcomes, Payoffs, Returns
+from marlflow.league.game_statistics import Outcomes, Returns
+from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.sides import Sides, default_sides, sides_of
 
 PAIR = default_sides(["player_0", "player_1"])
