@@ -100,8 +100,9 @@ if TYPE_CHECKING:
         source,
     )
     from marlflow.league.alphastar import AlphaStar
-    from marlflow.league.league import League, LeaguePlayer, PayoffSettings, Pool, RatingSettings
+    from marlflow.league.league import League, LeaguePlayer, MatchRules, PayoffSettings, Pool, RatingSettings
     from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
+    from marlflow.league.psro import PSRO
     from marlflow.league.snapshots import SnapshotRules
     from marlflow.learner.distributed.shards import ShardedBatch
     from marlflow.learner.learner import TorchLearner
@@ -158,7 +159,7 @@ __version__ = "0.1.0"
 # fmt: off
 __all__ = [
     "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MARWIL", "MLP",
-    "PFSP", "PPO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps",
+    "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps",
     "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded", "ByPolicy",
     "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable", "Collect",
     "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CutSequences",
@@ -167,19 +168,19 @@ __all__ = [
     "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join",
     "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "LatestPast", "League", "LeagueMode",
     "LeaguePlayer", "LeagueView", "Learn", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
-    "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "Matchmaker",
-    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
-    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings",
-    "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
-    "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random",
-    "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
-    "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reset", "ResettingMatchmaker",
-    "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
-    "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotRules",
-    "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoredReplay", "SyncTarget",
-    "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform",
-    "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value", "merge",
-    "placement", "plan", "resume", "source", "train",
+    "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules",
+    "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig",
+    "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
+    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",
+    "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish",
+    "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO",
+    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reset",
+    "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule",
+    "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards",
+    "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoredReplay",
+    "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial",
+    "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value",
+    "merge", "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 
@@ -226,8 +227,9 @@ _GIVEN = {
         "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
     ),
     "marlflow.league.alphastar": "AlphaStar",
-    "marlflow.league.league": "League LeaguePlayer PayoffSettings Pool RatingSettings",
+    "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings",
     "marlflow.league.modes": "DeltaUniform Fictitious LatestPast LeagueMode LeagueView NaiveSelfPlay PFSP",
+    "marlflow.league.psro": "PSRO",
     "marlflow.league.snapshots": "SnapshotRules",
     "marlflow.learner.learner": "TorchLearner",
     "marlflow.learner.loss": "LossFunction LossTerms",

@@ -16,7 +16,9 @@ def dealer_of(checked: CheckedExperiment) -> Dealer | None:
     matchmaker: Matchmaker | None = None
     if experiment.league is not None:
         sides, _ = sides_of(experiment.league.sides, checked.agents)
-        matchmaker = league_matchmaker(experiment.league, sides, checked.players, checked.spec.learning)
+        matchmaker = league_matchmaker(
+            experiment.league, sides, checked.players, checked.spec.learning, checked.spec.seed
+        )
     elif callable(experiment.mapping):
         # Copied, because an experiment is data and may be run again.
         matchmaker = copy.deepcopy(experiment.mapping)

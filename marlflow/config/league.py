@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,6 +22,7 @@ from marlflow.league.league import League
 from marlflow.league.members import Members
 from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, SnapshottingMode
 from marlflow.league.payoffs import Payoffs
+from marlflow.league.psro import PSRO
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import Sides, sides_of
 from marlflow.sampling.mapping import group
@@ -63,18 +65,21 @@ def assign_league(experiment: Experiment, league: League, adapter: EnvAdapter, p
 
 
 def league_matchmaker(
-    league: League, sides: Sides, fits: Mapping[str, Sequence[str]], live: Sequence[str]
+    league: League, sides: Sides, fits: Mapping[str, Sequence[str]], live: Sequence[str], seed: int
 ) -> LeagueMatchmaker:
     """Return the matchmaker of a league, in its initial state; `fits` has the agents that each policy can play."""
     counted, rated = league.payoffs, league.ratings
     return LeagueMatchmaker(
         Members(sides, fits, live, league.pool.newest),
-        league.matchmaker,
+        # Copied, because a mode may have state, and an experiment is data and may be run again.
+        copy.deepcopy(league.matchmaker),
         Payoffs(sides, live, counted.decay, counted.prior_games, league.symmetric),
         Ratings(live, rated.beta, rated.tau),
         league.snapshots,
         {policy: league.share(policy) for policy in live},
         league.teammates,
+        seed,
+        league.matches,
     )
 
 
@@ -211,7 +216,10 @@ def _trial_problems(
     league: League, sides: Sides, agents: Mapping[str, Sequence[str]], live: Sequence[str], seed: int
 ) -> Iterator[str]:
     """Deal some games as at the start of the run, in case the mode is a user's own."""
-    matchmaker, population = league_matchmaker(league, sides, agents, live), Population(agents)
+    matchmaker, population = league_matchmaker(league, sides, agents, live, seed), Population(agents)
+    if isinstance(league.matchmaker, PSRO) and (found := league.matchmaker.problems(matchmaker.members)):
+        yield from (f"league.matchmaker: {problem}" for problem in found)
+        return
     try:
         change = change_of(matchmaker, population, dict.fromkeys(live, 0), dict.fromkeys(live, 0))
         population.apply(change, {name: Weights(0, None) for name in live}, {})

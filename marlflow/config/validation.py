@@ -15,7 +15,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.config.adaptation import adaptation_problems
 from marlflow.config.environment import environment_name
 from marlflow.config.experiment import Env, Experiment, LearnerConfig, Policy
-from marlflow.config.league import assign_league
+from marlflow.config.league import assign_league, league_matchmaker
 from marlflow.config.learners import learner_problems, learners_of, subject_of, unplayed_problems
 from marlflow.config.limits import limit_problems
 from marlflow.config.memory import memory_problems
@@ -28,6 +28,7 @@ from marlflow.config.records import inspected_environment, maker, offline_record
 from marlflow.config.resets import reset_problems
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
 from marlflow.env import EnvAdapter
+from marlflow.league.sides import sides_of
 from marlflow.offline.dataset import Dataset
 from marlflow.runtime.resources import Machines, ResourceRequest, requests_of, requests_of_learner, total
 from marlflow.runtime.resources import problems as resource_problems
@@ -121,7 +122,11 @@ def _checked(
     pairings = pairings_of(experiment, env.seats, with_spaces, env.fitting, problems)
     spec = replace(_spec(experiment, env.players, learners, env.spaces, records), opponents=pairings.opponents)
     problems += [problem for learner in spec.learners.values() for problem in _window_problems(learner, spec)]
-    problems += reset_problems(experiment.mapping, spec, learners)
+    matchmaker: object = experiment.mapping
+    if experiment.league is not None:
+        sides, _ = sides_of(experiment.league.sides, env.agents)
+        matchmaker = league_matchmaker(experiment.league, sides, env.players.agents, spec.learning, spec.seed)
+    problems += reset_problems(matchmaker, spec, learners)
     if on_this_machine:
         problems += memory_problems(experiment, spec, env.fitting)
     # Creates actors, for which there may be no memory if that check failed.

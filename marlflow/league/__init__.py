@@ -1,12 +1,14 @@
 """Leagues: populations of policies and their frozen versions that play, are rated, and learn from each other."""
 
 from marlflow.league.alphastar import AlphaStar
-from marlflow.league.league import League, LeaguePlayer, PayoffSettings, Pool, RatingSettings
+from marlflow.league.league import League, LeaguePlayer, MatchRules, PayoffSettings, Pool, RatingSettings
 from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
+from marlflow.league.psro import PSRO
 from marlflow.league.snapshots import SnapshotRules
 
 __all__ = [
     "PFSP",
+    "PSRO",
     "AlphaStar",
     "DeltaUniform",
     "Fictitious",
@@ -15,6 +17,7 @@ __all__ = [
     "LeagueMode",
     "LeaguePlayer",
     "LeagueView",
+    "MatchRules",
     "NaiveSelfPlay",
     "PayoffSettings",
     "Pool",

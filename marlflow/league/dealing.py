@@ -10,8 +10,8 @@ import numpy as np
 
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
-from marlflow.league.league import Teammates
-from marlflow.league.matches import MatchBatch, Matches, MatchRules, fewest_first, pairings
+from marlflow.league.league import MatchRules, Teammates
+from marlflow.league.matches import MatchBatch, Matches, fewest_first, pairings
 from marlflow.league.members import Members, Snapshot
 from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, ResettingMode, SnapshottingMode, pick
 from marlflow.league.payoffs import Payoffs, Profile, game_of

@@ -53,6 +53,21 @@ class RatingSettings:
 
 
 @dataclass(frozen=True)
+class MatchRules:
+    """The matches of a league without a meta-game: at most `games` games for every `every_env_steps` env steps.
+
+    `pairs`: `live` is pairs with at least one live member, `all` includes pairs of snapshots. Pairs with the fewest
+    games are next. `mirrored`: each pair plays all seatings that fit, equally often; else one. None for
+    `every_env_steps` is no matches.
+    """
+
+    every_env_steps: int | None = 100_000
+    games: int = 40
+    pairs: Literal["live", "all"] = "live"
+    mirrored: bool = True
+
+
+@dataclass(frozen=True)
 class League:
     """A population of learning policies and their frozen versions that play each other.
 
@@ -71,6 +86,7 @@ class League:
     pool: Pool = field(default_factory=Pool)
     payoffs: PayoffSettings = field(default_factory=PayoffSettings)
     ratings: RatingSettings = field(default_factory=RatingSettings)
+    matches: MatchRules = field(default_factory=MatchRules)
 
     def share(self, policy: str) -> float:
         """Return a policy's share of the games."""

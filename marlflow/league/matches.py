@@ -32,21 +32,6 @@ _GAMES_BEFORE_SE = 20
 """Games of a profile before its standard error is used."""
 
 
-@dataclass(frozen=True)
-class MatchRules:
-    """The matches of a league without a meta-game: at most `games` games for every `every_env_steps` env steps.
-
-    `pairs`: `live` is pairs with at least one live member, `all` includes pairs of snapshots. Pairs with the fewest
-    games are next. `mirrored`: each pair plays all seatings that fit, equally often; else one. None for
-    `every_env_steps` is no matches.
-    """
-
-    every_env_steps: int | None = 100_000
-    games: int = 40
-    pairs: Literal["live", "all"] = "live"
-    mirrored: bool = True
-
-
 def pairings(members: Members, pairs: Literal["live", "all"] = "live", mirrored: bool = True) -> list[list[Profile]]:
     """Return the seatings of each pair of members: one of them plays one side, the other one all other sides.
 

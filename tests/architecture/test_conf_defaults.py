@@ -49,6 +49,8 @@ def _defaults(kind: type) -> dict[str, Any]:
     """What the dataclass says; `???` for what it leaves to the user."""
     found = {}
     for field in dataclasses.fields(kind):
+        if not field.init:
+            continue
         if field.default is not dataclasses.MISSING:
             found[field.name] = _plain(field.default)
         elif field.default_factory is not dataclasses.MISSING:

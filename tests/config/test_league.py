@@ -25,6 +25,8 @@ from marlflow.driver.checkpointing import identity
 from marlflow.driver.preamble import plain
 from marlflow.league import (
     PFSP,
+    PSRO,
+    AlphaStar,
     DeltaUniform,
     Fictitious,
     LatestPast,
@@ -37,6 +39,7 @@ from marlflow.league import (
 )
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.sampling.mapping import Rule
+from marlflow.sampling.receipts import EpisodeResult
 from tests.config.composition import algorithms, experiment_of, prepared, ready_of
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.sentences import sentences
@@ -47,9 +50,13 @@ MODES = {
     "delta_uniform": DeltaUniform,
     "fictitious": Fictitious,
     "pfsp": PFSP,
+    "alphastar": AlphaStar,
+    "psro": PSRO,
 }
 PAIR = Env(RockPaperScissors, num_envs=4)
+SELF = {"player_0": "player", "player_1": "player"}
 NEVER = SnapshotRules(at_start=False, every_agent_steps=None)
+BY_MODE = SnapshotRules(every_agent_steps=None)
 
 
 class Teams(RockPaperScissors):
@@ -93,9 +100,27 @@ def test_each_choice_has_the_defaults_of_the_classes(name: str) -> None:
     rules = {
         "self_play": NEVER,
         "pfsp": SnapshotRules(),
+        "alphastar": BY_MODE,
+        "psro": BY_MODE,
     }.get(name, SnapshotRules(every_agent_steps=20_000))
     assert league == League(MODES[name](), snapshots=rules)
     assert mode_name(MODES[name]()) == name
+
+
+def test_matches_are_played_by_the_rules_of_the_configuration() -> None:
+    checked = ready_of("env=rps", "league=fictitious", "league.matches.every_env_steps=50", "league.matches.games=6")
+    matchmaker = dealer_of(checked).matchmaker
+    matchmaker.change_population({"player": 1}, {"player": 0})
+    matchmaker.observe([EpisodeResult(0, n, 30, dict.fromkeys(SELF, 0.0), 0, SELF) for n in range(2)])
+    batch = matchmaker.matches_due()
+    assert len(batch.matchups) == 6
+    assert {frozenset(matchup.values()) for matchup in batch.matchups} == {frozenset({"player", "player@1"})}
+
+
+def test_psro_by_nash_is_refused_where_there_are_more_than_two_sides() -> None:
+    three = [["red_0"]], [["red_1"]], [["blue_0", "blue_1"]]
+    league = League(PSRO(), sides=dict(zip("abc", three, strict=True)), snapshots=BY_MODE)
+    assert any("the solver 'nash' is for two sides of one role each" in text for text in problems(run(TEAMS, league)))
 
 
 def test_without_a_choice_there_is_none() -> None:

@@ -68,6 +68,7 @@ BOUNDS_OF_SCHEDULES = {"start", "end", "values[0]", "values[1]"}  # where nothin
 OF_THE_ENVIRONMENT = {"num_agents", "max_cycles"}  # which says itself what it takes
 ACCEPTED: Mapping[str, set[str]] = {
     "text": {"name", "match", "policy", "policies[0]", "folder", "node", "address", "best", "objective"}
+    | {"reset_to"}
     | {"device", "node_ip_address"},  # which torch, and the machine, are asked about
     "nan": set(),
     "inf": THRESHOLDS,
@@ -90,13 +91,23 @@ ACCEPTED: Mapping[str, set[str]] = {
     | {"priority_beta", "priority_max_share", "target_entropy_share", "scale_rate", "entropy_coefficient", "beta"}
     | {"value_coefficient", "temperature", "exploration_noise", "target_noise", "beta_1", "beta_2", "weight_decay"}
     | {"momentum", "tau", "prior_games", "win_rate", "past", "live", "power", "delta"}
+    | {
+        "pfsp",
+        "verify",
+        "exploiter_past",
+        "exploiter_weak",
+        "strong",
+        "exploited",
+        "self_play_weak",
+        "reset_probability",
+    }
     | ANY_SIZE
     | BOUNDS_OF_SCHEDULES
     | OF_THE_ENVIRONMENT,
     "1e30": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "true": {"double", "dueling", "prioritized", "shared_torso", "normalize_observations", "normalize_values"}
-    | {"symmetric", "at_start"}
+    | {"symmetric", "at_start", "mirrored"}
     | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
@@ -104,7 +115,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     # Sections of which nothing is said are as they are by default; policies and goals may be none.
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
     | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"}
-    | {"league", "players", "snapshots", "pool", "payoffs", "ratings"}
+    | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "roles"}
     | {"sides"},  # refused once it is known which agents there are
 }
 

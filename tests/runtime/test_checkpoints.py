@@ -76,7 +76,7 @@ def test_files_and_notes_of_any_name_come_back_and_stay_in_their_folder(files, n
 def test_the_manifest_is_plain_json_with_the_hash_of_each_file(folder: Path) -> None:
     written(folder, 7)
     manifest = json.loads((folder / "7" / "checkpoint.json").read_text())
-    assert (manifest["format"], manifest["env_steps"], manifest["notes"]) == (4, 7, NOTES)
+    assert (manifest["format"], manifest["env_steps"], manifest["notes"]) == (5, 7, NOTES)
     for name, data in contents(7).items():
         assert manifest["files"][name] == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
@@ -212,5 +212,5 @@ def test_one_of_another_format_is_left_alone(folder: Path) -> None:
     rewrite(folder / "100", format=9, marlflow="9.9")
     written(folder, 200, 300, keep=1)
     assert numbers_in(folder) == [100, 300]
-    with pytest.raises(CheckpointUnusable, match=r"format is 9, written by marlflow 9\.9; .*reads format 4"):
+    with pytest.raises(CheckpointUnusable, match=r"format is 9, written by marlflow 9\.9; .*reads format 5"):
         CheckpointStore(folder, 1).at(100)
