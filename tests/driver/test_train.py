@@ -23,6 +23,7 @@ from marlflow.driver.run_metrics import FAULTS
 from marlflow.driver.train import Result, train
 from marlflow.stages import Concat
 from tests.driver.watching import EVALUATION_KEYS, LEARNER_KEYS, POLICY_KEYS, Seen, reports, standing
+from tests.league.runs import LEAGUES, league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, without_times
 
 # -- what a run leaves ----------------------------------------------------------------------------------------------
@@ -120,7 +121,14 @@ def _reported(record: Mapping[str, Any]) -> set[str]:
 
 def test_every_key_of_a_report_is_documented_and_no_other(complete: Result) -> None:
     for record in reports(complete.run_dir):
-        assert _reported(record) == _documented()
+        assert _reported(record) == {key for key in _documented() if not key.startswith("league.")}
+
+
+def test_every_key_of_a_league_is_documented_and_no_other(tmp_path: Path) -> None:
+    league = train(league_run(LEAGUES["pfsp"], env_steps=200), tmp_path).metrics["league"]
+    players = [key for player in league.pop("players").values() for key in player]
+    found = {f"league.{key}" for key in (*league, *players)}
+    assert found == {key for key in _documented() if key.startswith("league.")}
 
 
 def test_a_report_has_the_current_value_of_each_schedule(tmp_path: Path) -> None:
