@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.league.dealing import LeagueMatchmaker
+from marlflow.league.league import MatchRules
 from marlflow.league.matches import (
     FIRST_MATCH,
     MatchBatch,
     Matches,
     MatchingMatchmaker,
-    MatchRules,
     all_profiles,
     fewest_first,
     pairings,
