@@ -104,7 +104,9 @@ def _league(checkpoint: Checkpoint, notes: Notes, totals: Mapping[str, Any], sta
     members = Members.from_state(state["members"])
     live = list(members.incarnations)
     is_symmetric = bool(notes.identity.get("league", {}).get("symmetric", False))
-    train, matches = (Payoffs(members.sides, live, symmetric=is_symmetric) for _ in range(2))
+    train = Payoffs(members.sides, live, symmetric=is_symmetric)
+    # LeagueMatchmaker counts matches by seat, also where sides are interchangeable.
+    matches = Payoffs(members.sides, live)
     ratings = Ratings(live)
     train.load_state(state["payoffs"])
     if state.get("matches") is not None:

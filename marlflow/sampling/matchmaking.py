@@ -210,6 +210,11 @@ class Dealer:
             change = change_of(matchmaker, self._population, versions, agent_steps)
             self._population.apply(change, weights, schedules)
         resets = resets_of(matchmaker, self._population) if isinstance(matchmaker, ResettingMatchmaker) else ()
+        reset = {one.policy for one in resets}
+        for env_index, running in enumerate(self._running):
+            # Its outcome is of the policy as it was before, and must not count for the policy as it begins again.
+            if reset & set(running.values()):
+                self.results.expire(env_index, self._first[env_index] - 1)
         if change.freeze or change.forget or resets:
             self._seats = AllowedSeats(self._agents, self._population.fits)
             self._dealt = [deque() for _ in self._dealt]

@@ -44,6 +44,12 @@ class ResultLedger:
             taken.append(result)
         return taken
 
+    def expire(self, env_index: int, episode: int) -> None:
+        """Let the result of an environment's running episode be stale when it comes."""
+        if episode > self._newest[env_index]:
+            self.lost += episode - self._newest[env_index] - 1
+            self._newest[env_index] = episode
+
     def state(self) -> Tree:
         """Return the counts, and each environment's newest counted episode."""
         return {"newest": list(self._newest), "stale": self.stale, "lost": self.lost}

@@ -1,6 +1,7 @@
 """Results of training episodes: each is taken once, in one order, however they arrive."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from marlflow.base.errors import MatchmakerFailed
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.sampling.matchmaking import AllowedSeats, Dealer, RandomSeats
+from marlflow.sampling.population import Reset
 from marlflow.sampling.receipts import EpisodeResult, Receipt
 from marlflow.sampling.results import ResultLedger, ResultsMatchmaker
 
@@ -141,3 +143,32 @@ def test_results_are_of_no_matter_to_other_matchmakers() -> None:
     dealer = Dealer(RandomSeats(["main"]), AllowedSeats(AGENTS, {"main": AGENTS}), NUM_ENVS, seed=1)
     dealer.record_receipts([receipt(result(0, 0), result(0, 2, 3))])
     assert dealer.results.lost == 1
+
+
+class Resetting(Told):
+    """Asks for one reset of `main`."""
+
+    asks = False
+
+    def __call__(self, episode: object, agents: Sequence[str], generator: object) -> dict[str, str]:
+        return dict.fromkeys(agents, "main" if episode.env else "other")  # type: ignore[attr-defined]
+
+    def reset_policies(self) -> list[str]:
+        return ["main"]
+
+    def resets(self) -> list[Reset]:
+        asks, self.asks = self.asks, False
+        return [Reset("main", "fresh")] if asks else []
+
+
+def test_a_running_episode_of_a_policy_that_is_reset_is_stale_and_all_others_count() -> None:
+    matchmaker = Resetting()
+    dealer = Dealer(matchmaker, AllowedSeats(AGENTS, dict.fromkeys(("main", "other"), AGENTS)), NUM_ENVS, seed=1)
+    dealer.deal(1)
+    dealer.record_receipts([replace(receipt(), next_episodes=dict.fromkeys(range(NUM_ENVS), 1))])
+    matchmaker.asks = True
+    assert dealer.renew({}, {}, {}) == [Reset("main", "fresh")]
+    dealer.record_receipts([receipt(result(0, 0), result(1, 0))])  # `other` plays environment 0, `main` the next
+    dealer.record_receipts([receipt(result(1, 1))])
+    assert matchmaker.told == [[result(0, 0)], [result(1, 1)]]
+    assert (dealer.results.stale, dealer.results.lost) == (1, 0)
