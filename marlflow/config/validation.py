@@ -122,11 +122,7 @@ def _checked(
     pairings = pairings_of(experiment, env.seats, with_spaces, env.fitting, problems)
     spec = replace(_spec(experiment, env.players, learners, env.spaces, records), opponents=pairings.opponents)
     problems += [problem for learner in spec.learners.values() for problem in _window_problems(learner, spec)]
-    matchmaker: object = experiment.mapping
-    if experiment.league is not None:
-        sides, _ = sides_of(experiment.league.sides, env.agents)
-        matchmaker = league_matchmaker(experiment.league, sides, env.players.agents, spec.learning, spec.seed)
-    problems += reset_problems(matchmaker, spec, learners)
+    problems += reset_problems(_matchmaker(experiment, env, spec), spec, learners)
     if on_this_machine:
         problems += memory_problems(experiment, spec, env.fitting)
     # Creates actors, for which there may be no memory if that check failed.
@@ -135,6 +131,13 @@ def _checked(
     if problems:
         return None, problems
     return CheckedExperiment(experiment, spec, env.agents, env.fitting, env.state_space, pairings), []
+
+
+def _matchmaker(experiment: Experiment, env: _InspectedEnv, spec: RunSpec) -> object:
+    if experiment.league is None:
+        return experiment.mapping
+    sides, _ = sides_of(experiment.league.sides, env.agents)
+    return league_matchmaker(experiment.league, sides, env.players.agents, spec.learning, spec.seed)
 
 
 @dataclass(frozen=True, slots=True)
