@@ -158,7 +158,7 @@ class _Seating:
 
 
 def _spaces(adapter: EnvAdapter, agent: str) -> tuple[str, str]:
-    # Spaces cannot be hashed; those that are written alike are equal here.
+    # Spaces cannot be hashed, so they are compared as text.
     return str(adapter.observation_space(agent)), str(adapter.action_space(agent))
 
 

@@ -18,7 +18,7 @@ class LearnerResets:
     """Resets the learners of policies while nothing is in flight; `counts` has the resets of each learner.
 
     A learner that is reset continues as a new one: parameters, target, optimizers, random numbers, an empty replay, an
-    empty plan, and schedules from their beginning. Versions go on.
+    empty plan, and schedules from their beginning. Versions continue.
     """
 
     def __init__(self, spec: RunSpec, runtime: Runtime, scheduler: Scheduler, notify: Callable[[str], None]) -> None:

@@ -39,7 +39,7 @@ class Requests:
         self._reset: list[str] = []
 
     def renew(self) -> Sequence[Reset]:
-        """Let the matchmaker freeze published weights; return what it resets, to be passed to `note_reset` when done.
+        """Let the matchmaker freeze published weights; return its resets, for `note_reset` afterwards.
 
         Raises MatchmakerFailed.
         """

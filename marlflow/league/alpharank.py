@@ -13,7 +13,7 @@ from scipy.sparse.linalg import spsolve
 from marlflow.base.batch import Array
 
 MOST_PROFILES = 20_000
-# Small beside the rate of any move that should count, and large beside rounding errors.
+# Smaller than the rate of any move that should count, and larger than rounding errors.
 PERTURBATION = 1e-10
 
 

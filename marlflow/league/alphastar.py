@@ -84,7 +84,7 @@ class AlphaStar:
         return main
 
     def _lost_ground_to(self, view: LeagueView, launcher: str, main: str, role: int) -> list[str]:
-        """Return snapshots of main exploiters if one often wins, else forgotten snapshots of `main`; else nobody."""
+        """Return snapshots of main exploiters if one often wins, else forgotten snapshots of `main`; else none."""
         members = view.members
         exploiters = [one for one in members.past_in(role) if self.role_of(members.policy_of(one)) == "main_exploiter"]
         if exploiters and view.chances(launcher, exploiters).min() < self.exploited:
@@ -129,7 +129,7 @@ class AlphaStar:
         return self.role_of(policy) != "main"
 
     def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
-        """Return whether `policy` begins again, once its snapshot is taken: the snapshot is of what it has learned."""
+        """Return whether `policy` begins again, once its snapshot is taken: the snapshot has the trained parameters."""
         kind, draw = self.role_of(policy), generator.random()
         if kind == "main_exploiter" or (kind == "league_exploiter" and draw < self.reset_probability):
             return Reset(policy, self.reset_to)

@@ -130,7 +130,7 @@ def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
 
 
 def draw_ratings(out_png: Path, shown: Standings, members: Members, env_steps: int, title: str) -> None:
-    """Draw the ratings of snapshots over the env steps at which they were taken, and those of live members now.
+    """Draw the ratings of snapshots over their env steps, and the present ratings of live members.
 
     `env_steps` are those of the league so far. Raises OSError.
     """

@@ -216,7 +216,7 @@ class Matches:
         self.lost = {profile: count for profile, count in self.lost.items() if member not in profile}
 
     def state(self) -> Tree:
-        """Return all that is counted, but for the ratings; there are no pending games between rounds."""
+        """Return all counts except the ratings; there are no pending games between rounds."""
         lost = [[list(profile), count] for profile, count in self.lost.items()]
         return {"payoffs": self.payoffs.state(), "next": self._next, "lost": lost}
 

@@ -93,7 +93,7 @@ class Members:
         return self._past[role]
 
     def rival_roles(self, policy: str) -> list[int]:
-        """Return the roles in which rivals of a policy can play: those of other sides than its own."""
+        """Return the roles in which rivals of a policy can play: all roles of other sides."""
         own = {role.side for number, role in enumerate(self.sides.roles) if self._plays[policy][number]}
         return [number for number, role in enumerate(self.sides.roles) if own - {role.side}]
 

@@ -24,7 +24,7 @@ NEGLIGIBLE = 1e-10
 
 
 class LeagueView:
-    """What a mode sees of the league: its members and the outcomes of training games."""
+    """The view that a mode has of the league: its members and the outcomes of training games."""
 
     def __init__(self, members: Members, payoffs: Payoffs) -> None:
         self.members = members
@@ -63,7 +63,7 @@ class SnapshottingMode(LeagueMode, Protocol):
     """A mode that has rules of its own for snapshots, in addition to the league's."""
 
     def snapshots_due(self, view: LeagueView, agent_steps: Mapping[str, int]) -> Collection[str]:
-        """Return the live policies to take a snapshot of; `agent_steps` has those of each since its last, or the start.
+        """Return the live policies to take a snapshot of; `agent_steps` counts since the last snapshot, or the start.
 
         Called once before each round.
         """

@@ -133,7 +133,7 @@ class Payoffs:
         return sum(pair.outcomes.games for pair in self._by_pair.get((member, other), ()))
 
     def opponents(self, member: str) -> list[str]:
-        """Return everybody else that a member has played against."""
+        """Return all other members that a member has played against."""
         return [other for one, other in self._by_pair if one == member and other != member and self.games(one, other)]
 
     def win_probability(self, member: str, other: str, role: int | None = None) -> float:
@@ -166,7 +166,7 @@ class Payoffs:
         return means, errors
 
     def matrices(self, members: Sequence[Sequence[str]]) -> Array:
-        """Return mean returns [roles, K_1, ..., K_roles] over all profiles of `members`, those of each role."""
+        """Return mean returns [roles, K_1, ..., K_roles] over all profiles of `members`, given by role."""
         shape = tuple(len(names) for names in members)
         means = np.full((len(shape), *shape), np.nan)
         for index in np.ndindex(shape):

@@ -83,7 +83,7 @@ class PSRO:
         return problems
 
     def populations(self, members: Members) -> list[list[str]]:
-        """Return the members of each role: those that never change, then snapshots, oldest first."""
+        """Return the members of each role: fixed policies, then snapshots, oldest first."""
         roles = range(len(members.sides.roles))
         return [[*members.fixed_in(role), *members.past_in(role)] for role in roles]
 

@@ -54,7 +54,7 @@ class Standings:
 def standings(
     members: Members, payoffs: Payoffs, ratings: Ratings, versions: Mapping[str, int] | None = None
 ) -> Standings:
-    """Return all members by rating, those without one by their share of won games.
+    """Return all members by rating, or without one by their share of won games.
 
     `payoffs` is the table of matches, or of training games if none were played; `versions` has those of live policies.
 
@@ -82,7 +82,7 @@ def standings(
             Standing(
                 name,
                 members.policy_of(name),
-                # Nobody's rating is exactly the prior after a game.
+                # After a game no rating is exactly the prior.
                 None if rating == Rating() else Rating(rating.mu - zero, rating.sigma),
                 games.get(name, 0),
                 win,

@@ -27,7 +27,7 @@ def as_scheduled(value: Scheduled) -> Scheduled:
 
 
 class NetworkActor(nn.Module):
-    """An actor whose parameters are those of its network.
+    """An actor that has the parameters of its network.
 
     A subclass defines `outputs` and `choose`; one that overrides `act` instead is never stacked.
     """

@@ -202,7 +202,7 @@ class StoredReplay(Generic[Drawn]):
         self.stale_priorities = state["stale_priorities"]
 
     def clear(self) -> None:
-        """Empty the buffer, and forget priorities; numbers of rows go on, so that earlier priorities are stale."""
+        """Empty the buffer, and forget priorities; row numbers continue, so that earlier priorities are stale."""
         self._store.begin_at(self._store.stop, self._store.stop_segment)
         self._sampler = self._build_sampler()
 

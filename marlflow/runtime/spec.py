@@ -139,7 +139,7 @@ class LearnerSpec:
         return learner
 
     def with_fresh_seed(self, reset: int) -> LearnerSpec:
-        """Return the spec of other random initial parameters, those of its `reset`-th reset."""
+        """Return the spec with the random initial parameters of its `reset`-th reset."""
         return replace(self, seed=key(self.seed, *b"reset", *self.name.encode(), reset) >> 33)
 
     def _learner(self, device: str) -> TorchLearner:

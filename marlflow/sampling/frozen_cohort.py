@@ -90,7 +90,7 @@ class FrozenCohort(PolicySlots):
 
     def set_pending(self, where: Array, deciding: Array, row_of: Array) -> None:
         slots = row_of[deciding[where]]
-        # By version, because slots are numbered anew on resume, and batched products depend on the order of members.
+        # By version, because slots are renumbered on resume, and batched products depend on the order of members.
         order = np.argsort((self.members.versions[slots] << _SLOT_BITS) + slots, kind="stable")
         super().set_pending(where[order], deciding, row_of)
         self._groups = RowGroups.of(slots[order])

@@ -19,7 +19,7 @@ def matchmaker_name(matchmaker: object) -> str:
 
 @contextmanager
 def called(matchmaker: object, what: str) -> Iterator[str]:
-    """Give the words for a call of a matchmaker; what it raises becomes MatchmakerFailed with them."""
+    """Give the words for a call of a matchmaker; an exception becomes MatchmakerFailed with them."""
     where = f"matchmaker {matchmaker_name(matchmaker)}, {what}"
     try:
         yield where
@@ -29,7 +29,7 @@ def called(matchmaker: object, what: str) -> Iterator[str]:
 
 def _user_traceback(error: Exception) -> str:
     frame: TracebackType | None = error.__traceback__
-    # The first frames are this module's, and those of the caller.
+    # The first frames are of this module and of the caller.
     while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("marlflow.sampling."):
         frame = frame.tb_next
     return "".join(traceback.format_exception(type(error), error, frame, chain=False))

@@ -102,7 +102,7 @@ class Population:
         return sent
 
     def take_leaving(self, sent: Collection[str], running: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
-        """Return the entries that workers are to forget, besides those just `sent`.
+        """Return the entries that workers are to forget, given the entries just `sent`.
 
         These are forgotten ones, until no episode in `running` uses them, and the least recently dealt of those that no
         episode uses, if workers hold too many. The latter are sent again when they are dealt again.

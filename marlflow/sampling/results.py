@@ -11,7 +11,7 @@ from marlflow.sampling.receipts import EpisodeResult, Receipt
 
 @runtime_checkable
 class ResultsMatchmaker(Protocol):
-    """A matchmaker that is told how its matchups ended."""
+    """A matchmaker that receives the results of its matchups."""
 
     def observe(self, results: Sequence[EpisodeResult]) -> None:
         """Count the training episodes that ended in one round, each once, in the order of their ends."""
