@@ -131,7 +131,8 @@ class Policy:
 
     It has a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or that LearnerConfig's.
     `queue_fragments` may wait for its plan; None: two rounds. With `experience` it learns from recorded rows instead of
-    its own episodes; its plan ends with them.
+    its own episodes; its plan ends with them. `learns_from` are the policies whose rows it learns from, itself only if
+    named; None: itself alone, unless the league's mode says otherwise.
     """
 
     algorithm: Algorithm | None = None
@@ -140,6 +141,7 @@ class Policy:
     stop: PolicyStop = field(default_factory=PolicyStop)
     queue_fragments: int | None = None
     experience: OfflineData | None = None
+    learns_from: Sequence[str] | None = None
 
     @property
     def acts_by(self) -> Algorithm:

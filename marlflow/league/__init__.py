@@ -3,10 +3,12 @@
 from marlflow.league.alphastar import AlphaStar
 from marlflow.league.league import League, LeaguePlayer, MatchRules, PayoffSettings, Pool, RatingSettings
 from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
+from marlflow.league.nfsp import NFSP
 from marlflow.league.psro import PSRO
 from marlflow.league.snapshots import SnapshotRules
 
 __all__ = [
+    "NFSP",
     "PFSP",
     "PSRO",
     "AlphaStar",
