@@ -47,7 +47,7 @@ def shared_row_problems(
     for name, policy in policies.items():
         sources, key = policy.learns_from, f"{_path(experiment, name)}.learns_from"
         imitates, subject = policy.acts_by.capabilities.imitates, f"policy {name!r} ({policy.acts_by.name})"
-        if imitates and sources in (None, (name,), [name]):
+        if imitates and sources is None:
             yield f"{subject} would imitate only itself; set {key} to the policies that it imitates, such as [response]"
         if sources is None or list(sources) == [name]:
             continue
