@@ -18,7 +18,7 @@ def cloning_gradient(logits: Array, action: Array, mask: Array | None) -> tuple[
 
     Args:
         logits: outputs of the trained network, float32 [N, A].
-        action: actions of the expert, int64 [N].
+        action: legal actions of the expert, int64 [N].
         mask: legal actions, bool [N, A]; None if all are. Illegal actions get no gradient.
     """
     z = logits if mask is None else np.where(mask, logits, _LOWEST)
@@ -31,8 +31,4 @@ def cloning_gradient(logits: Array, action: Array, mask: Array | None) -> tuple[
     # An illegal action has probability 0, and its log-probability is finite.
     entropy = -np.add.reduce(probability * logp, None) / rows
     probability[every, action] -= 1.0
-    gradient = probability / rows
-    if mask is not None:
-        # Also that of an illegal action that was chosen.
-        gradient *= mask
-    return {"policy": float(-chosen.mean()), "entropy": float(entropy)}, gradient
+    return {"policy": float(-chosen.mean()), "entropy": float(entropy)}, probability / rows
