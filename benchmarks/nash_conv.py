@@ -1,8 +1,8 @@
 """NashConv over env steps of league runs in small games, computed exactly at each checkpoint.
 
-    python -m benchmarks.nash_conv [NAME ...] [--seeds 0 1 2] [--env-steps N] [--points 20]
+    python -m benchmarks.nash_conv [NAME ...] [--seeds 10 11 12] [--env-steps N] [--points 20]
 
-Each run is inline, in this process. A bar is on the last checkpoint; a control has to be at or above its bound at every
+Each run is inline, in this process. Settings were chosen on seed 0, which is not among the default ones. A bar is on the last checkpoint; a control has to be at or above its bound at every
 checkpoint.
 """
 
@@ -33,6 +33,8 @@ from marlflow.league.exploitability import InformationStates
 from marlflow.policy.actor import EvaluationMode
 from marlflow.runtime.checkpoint_files import learner_file
 from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
+
+SEEDS = (10, 11, 12)
 
 Measured: TypeAlias = dict[str, list[tuple[int, float]]]
 """By name: (env steps, NashConv) at each checkpoint."""
@@ -105,6 +107,13 @@ def _experiment(words: Sequence[str], env_steps: int | None, points: int) -> Exp
     )
 
 
+def passes(entry: Entry, found: Measured) -> bool:
+    """Return whether the last NashConv is at most the bar, and no control is ever below its bound."""
+    first = next(iter(found.values()))
+    within = [value >= least - 1e-6 for name, least in entry.controls.items() for _, value in found[name]]
+    return first[-1][1] <= entry.at_most and all(within)
+
+
 def report(names: Sequence[str], seeds: Sequence[int], env_steps: int | None, points: int) -> bool:
     """Run, print, and return whether all bars and controls hold."""
     all_hold = True
@@ -113,10 +122,7 @@ def report(names: Sequence[str], seeds: Sequence[int], env_steps: int | None, po
         for seed in seeds:
             began_s = process_time()
             found, metrics = measured(entry, seed, env_steps, points)
-            first = next(iter(found))
-            holds = found[first][-1][1] <= entry.at_most and all(
-                value >= least - 1e-6 for control, least in entry.controls.items() for _, value in found[control]
-            )
+            holds = passes(entry, found)
             all_hold &= holds
             print(
                 f"{name}, seed {seed}: {metrics['env_steps']:,} env steps, {metrics['episodes']:,} games, "
@@ -134,7 +140,7 @@ def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="NashConv over env steps of league runs in small games.")
     parser.add_argument("names", nargs="*", default=list(ENTRIES))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--env-steps", type=int)
     parser.add_argument("--points", type=int, default=20)
     parsed = parser.parse_args()
