@@ -2,8 +2,8 @@
 
     python -m benchmarks.nash_conv [NAME ...] [--seeds 10 11 12] [--env-steps N] [--points 20]
 
-Each run is inline, in this process. Settings were chosen on seed 0, which is not among the default ones. A bar is on the last checkpoint; a control has to be at or above its bound at every
-checkpoint.
+Each run is inline, in this process. Settings were chosen on seed 0, which is not among the default ones. A bar is on
+the last checkpoint; a control has to be at or above its bound at every checkpoint.
 """
 
 from __future__ import annotations
