@@ -100,7 +100,15 @@ if TYPE_CHECKING:
         source,
     )
     from marlflow.league.alphastar import AlphaStar
-    from marlflow.league.league import League, LeaguePlayer, MatchRules, PayoffSettings, Pool, RatingSettings
+    from marlflow.league.league import (
+        League,
+        LeaguePlayer,
+        MatchRules,
+        PayoffSettings,
+        Pool,
+        RatingSettings,
+        StoreSettings,
+    )
     from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
     from marlflow.league.psro import PSRO
     from marlflow.league.snapshots import SnapshotRules
@@ -177,10 +185,10 @@ __all__ = [
     "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reset",
     "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule",
     "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards",
-    "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoredReplay",
-    "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial",
-    "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value",
-    "merge", "placement", "plan", "resume", "source", "train",
+    "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoreSettings",
+    "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits",
+    "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment",
+    "initial_value", "merge", "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 
@@ -227,7 +235,7 @@ _GIVEN = {
         "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
     ),
     "marlflow.league.alphastar": "AlphaStar",
-    "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings",
+    "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings StoreSettings",
     "marlflow.league.modes": "DeltaUniform Fictitious LatestPast LeagueMode LeagueView NaiveSelfPlay PFSP",
     "marlflow.league.psro": "PSRO",
     "marlflow.league.snapshots": "SnapshotRules",

@@ -13,9 +13,6 @@ from marlflow.policy.stacked import ActingMembers, RowGroups, members_of
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import FrozenPolicy
 
-CACHED_MEMBERS = 64
-"""ActingMembers without a lane that keep their slot; beyond, the least recently seated ones give it up."""
-
 
 class CohortMembers:
     """The frozen entries of a cohort and their slots, shared by lanes of training and of evaluation.
@@ -61,10 +58,10 @@ class CohortMembers:
         del self._entries[entry]
         self._give_up(entry)
 
-    def trim(self, seated: Collection[int]) -> None:
-        """Empty the least recently seated slots beyond CACHED_MEMBERS, except those in `seated`."""
+    def trim(self, seated: Collection[int], most_idle: int) -> None:
+        """Empty the least recently seated slots beyond `most_idle`, except those in `seated`."""
         idle = [entry for entry, slot in self._slots.items() if slot not in seated]
-        for entry in idle[: max(0, len(idle) - CACHED_MEMBERS)]:
+        for entry in idle[: max(0, len(idle) - most_idle)]:
             self._give_up(entry)
 
     def _give_up(self, entry: str) -> None:

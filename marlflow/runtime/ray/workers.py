@@ -26,7 +26,7 @@ from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.env_closing import CLOSE_TIMEOUT_S
-from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round
+from marlflow.sampling.protocol import Assign, FrozenPolicy, Matchup, Request, Round
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 
 _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
@@ -65,12 +65,11 @@ class RayWorkers:
         """Start all workers; return references that resolve when they are ready."""
         return [worker.start() for worker in self.all]
 
-    async def collect(self, request: Request) -> Round:
+    async def collect(self, request: Request, assign: Assign | None = None) -> Round:
         learning = self._spec.learning
         for _ in range(_MAX_FAILED_ATTEMPTS):
             ready = await self._ready_workers()
-            as_sent = self._as_sent_request(request)
-            calls = [worker.collect(as_sent) for worker in ready]
+            calls = [worker.collect(self._request_to(worker, request, assign)) for worker in ready]
             answers: list[Receipt | None] = await _answers(ready, [refs[0] for refs in calls])
             receipts, payloads = [], []
             for worker, receipt, refs in zip(ready, answers, calls, strict=True):
@@ -85,11 +84,11 @@ class RayWorkers:
             request = replace(request, weights={**request.weights, **await self._current_weights()})
         raise ActorLost(f"{_MAX_FAILED_ATTEMPTS} times in a row no rollout worker lived through its round")
 
-    async def collect_next(self, request: Request | None) -> Round:
+    async def collect_next(self, request: Request | None, assign: Assign | None = None) -> Round:
         for _ in range(_MAX_FAILED_ATTEMPTS):
             # Workers that have delivered begin their next round with the latest request.
             if request is not None:
-                self._start_rounds(request, await self._ready_workers())
+                self._start_rounds(request, await self._ready_workers(), assign)
             await asyncio.wait(self._rounds_in_flight, return_when=asyncio.FIRST_COMPLETED)
             task = next(task for task in self._rounds_in_flight if task.done())
             del self._rounds_in_flight[task]
@@ -101,7 +100,9 @@ class RayWorkers:
                 return Round(-1, [], [])
         raise ActorLost(f"{_MAX_FAILED_ATTEMPTS} times in a row no rollout worker lived through its round")
 
-    def _as_sent_request(self, request: Request) -> Request:
+    def _request_to(self, worker: RemoteWorker, request: Request, assign: Assign | None) -> Request:
+        if assign is not None:
+            request = assign(request, worker.env_indices)
         if self._inference is None:
             return request
         return replace(request, weights=by_reference(request.weights), frozen=self.as_sent(request.frozen))
@@ -118,13 +119,12 @@ class RayWorkers:
     def under_way(self) -> int:
         return len(self._rounds_in_flight)
 
-    def _start_rounds(self, request: Request, ready: Sequence[RemoteWorker]) -> None:
-        as_sent = self._as_sent_request(request)
+    def _start_rounds(self, request: Request, ready: Sequence[RemoteWorker], assign: Assign | None) -> None:
         busy = set(self._rounds_in_flight.values())
         for worker in ready:
             if worker not in busy:
-                task = asyncio.ensure_future(self._round_of_one(request.round, worker, worker.collect(as_sent)))
-                self._rounds_in_flight[task] = worker
+                refs = worker.collect(self._request_to(worker, request, assign))
+                self._rounds_in_flight[asyncio.ensure_future(self._round_of_one(request.round, worker, refs))] = worker
 
     async def _round_of_one(self, number: int, worker: RemoteWorker, refs: Sequence[Any]) -> Round | None:
         (receipt,) = await _answers([worker], refs[:1])
