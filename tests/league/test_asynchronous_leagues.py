@@ -57,9 +57,9 @@ def test_resumed_it_goes_on_as_it_would_have(tmp_path: Path) -> None:
 
 def test_after_a_reset_no_game_of_before_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen(monkeypatch)
-    league = League(
-        AlphaStar(phase_agent_steps=30, reset_probability=1.0), snapshots=replace(OFTEN, every_agent_steps=None)
-    )
+    roles = {name: name for name in EXPLOITERS}
+    mode = AlphaStar(roles, phase_agent_steps=60, reset_probability=1.0)
+    league = League(mode, snapshots=replace(OFTEN, every_agent_steps=None))
     metrics = train(asynchronous(league, WHOLE, EXPLOITERS), tmp_path).metrics["league"]
     assert metrics["players"]["main_exploiter"]["incarnation"] > 0
     assert metrics["games"] + metrics["games_stale"] == len(seen.episodes)

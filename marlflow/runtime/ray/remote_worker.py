@@ -16,6 +16,7 @@ from marlflow.runtime.ray.message_channel import Address
 from marlflow.runtime.ray.rollout_actor import Headers, RolloutActor
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.deadline import Deadline
+from marlflow.sampling.frozen_store import StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request
 from marlflow.sampling.receipts import Fault, Receipt
 
@@ -50,6 +51,8 @@ class RemoteWorker:
         # The version of each live policy, and the frozen entries, that the current process has.
         self._sent: dict[str, int] = {}
         self._frozen: set[str] = set()
+        # Whether weights that were sent were lost with a machine.
+        self._reloads = False
         self.generation = 0
         # Resolves when a replacement is ready; None if the worker is ready.
         self.ready_ref: Any = None
@@ -97,6 +100,7 @@ class RemoteWorker:
     def record_progress(self, receipt: Receipt) -> None:
         """Record where a replacement would start."""
         self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
+        self._reloads = False
 
     @property
     def start_position(self) -> tuple[int, Mapping[int, int] | None, Mapping[str, Mapping[int, int]]]:
@@ -155,7 +159,8 @@ class RemoteWorker:
 
     def _unsent_frozen(self, frozen: Mapping[str, FrozenPolicy], seated: Iterable[Matchup]) -> dict[str, FrozenPolicy]:
         names = dict.fromkeys(name for matchup in seated for name in matchup.values())
-        unsent = {name: frozen[name] for name in names if name in frozen and name not in self._frozen}
+        load = frozen.reload if self._reloads and isinstance(frozen, StoredEntries) else frozen.__getitem__
+        unsent = {name: load(name) for name in names if name in frozen and name not in self._frozen}
         # The caller sends them.
         self._frozen.update(unsent)
         return unsent
@@ -169,6 +174,11 @@ class RemoteWorker:
         # With an inference actor, the worker has to be sent the version that it should ask for.
         if self._inference is None:
             self._sent[policy] = version
+
+    def resend_weights(self) -> None:
+        """Mark all weights as not sent, and as lost: frozen entries are put again from their files."""
+        self.forget()
+        self._reloads = True
 
     def forget(self) -> None:
         """Mark all weights as not sent."""

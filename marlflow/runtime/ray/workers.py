@@ -243,7 +243,7 @@ async def _answers(workers: Sequence[RemoteWorker], refs: Sequence[Any]) -> list
                 worker.replace_lost(answer)
         elif isinstance(answer, ray.exceptions.ObjectLostError):
             # It is unknown which weights arrived before the loss: send all again.
-            worker.forget()
+            worker.resend_weights()
         elif isinstance(answer, BaseException):
             raise answer
     return [None if isinstance(answer, _LOST) else answer for answer in answers]
