@@ -5,10 +5,11 @@ ActingMembers have the same layout of parameters, in numbered slots. The rows of
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ from marlflow.policy.dense import ALIGNED, Layers, as_rows
 from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.tensors import as_array, as_tensor, in_flat_order
 from marlflow.policy.warmup import WarmupActor
+
+log = logging.getLogger("marlflow")
 
 LARGEST_STACKED = 250_000
 """Parameters beyond which members act by their published weights, without a copy of these."""
@@ -78,7 +81,7 @@ class RowGroups:
 
 
 class ActingMembers(Protocol):
-    """ActingMembers of one network in numbered slots, with room for any number."""
+    """Members of one network in numbered slots, with room for any number."""
 
     def load(self, slot: int, flat: Any, scheduled: Mapping[str, float]) -> None:
         """Put a member with these weights and scheduled values into a slot; raises WeightsMismatch."""
@@ -91,11 +94,22 @@ class ActingMembers(Protocol):
         ...
 
 
+@runtime_checkable
+class CohortActor(Protocol):
+    """An actor that brings room for its network's members itself."""
+
+    def members(self) -> ActingMembers:
+        """Return room for members."""
+        ...
+
+
 def members_of(make: Callable[[], Actor], like: Actor) -> ActingMembers:
     """Return room for members whose actors `make` makes; `like` is one.
 
     All members of one such room have scheduled values of the same names.
     """
+    if isinstance(like, CohortActor):
+        return like.members()
     network = like.inner if isinstance(like, WarmupActor) else like
     # A subclass that overrides `act` may compute something else than outputs and choice.
     if isinstance(network, NetworkActor) and type(network).act is NetworkActor.act:
@@ -286,17 +300,27 @@ class _Vmapped:
         memory: Tensor | None,
         expected: tuple[Tensor, Tensor | None],
     ) -> None:
-        """Compare with what a loop found; one that is wrong is not to be called."""
+        """Compare with what a loop found; one that is wrong is reported, and not to be called."""
         self.is_checked = True
         try:
             found = self(stacks, groups, obs, memory)
-        except (RuntimeError, NotImplementedError, TypeError):
-            self.is_wrong = True
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            self._give_up(str(error).partition("\n")[0])
             return
         pairs = [(one, other) for one, other in zip(found, expected, strict=True) if one is not None]
-        self.is_wrong = not all(
+        if not all(
             other is not None and torch.allclose(one, other, _TOLERANCE, _TOLERANCE, equal_nan=True)
             for one, other in pairs
+        ):
+            self._give_up("its outputs would differ from those of one version alone")
+
+    def _give_up(self, reason: str) -> None:
+        self.is_wrong = True
+        log.warning(
+            "frozen versions of %s act one after the other, which takes longer the more of them play: torch.func.vmap "
+            "cannot compute them together (%s)",
+            type(self._module.actor).__name__,
+            reason,
         )
 
 

@@ -12,6 +12,7 @@ from marlflow.base.items import Weights
 from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray.actors import UNEXPLAINED_EXIT, Actors, cause, never_ran
 from marlflow.runtime.ray.host import RemoteError, as_exception
+from marlflow.runtime.ray.inference_members import frozen_by_reference
 from marlflow.runtime.ray.message_channel import Address
 from marlflow.runtime.ray.rollout_actor import Headers, RolloutActor
 from marlflow.runtime.spec import RunSpec
@@ -154,7 +155,7 @@ class RemoteWorker:
     def load(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> Any:
         """Restore the worker's environments; return a reference to its ResumeReport counts."""
         self._frozen.update(frozen)
-        headers, flats = Headers.of({}, frozen)
+        headers, flats = Headers.of({}, self._as_sent(frozen))
         return self.actor.load.remote(kept, replay_max_env_steps, headers, *flats)
 
     def _unsent_frozen(self, frozen: Mapping[str, FrozenPolicy], seated: Iterable[Matchup]) -> dict[str, FrozenPolicy]:
@@ -163,7 +164,10 @@ class RemoteWorker:
         unsent = {name: load(name) for name in names if name in frozen and name not in self._frozen}
         # The caller sends them.
         self._frozen.update(unsent)
-        return unsent
+        return self._as_sent(unsent)
+
+    def _as_sent(self, frozen: Mapping[str, FrozenPolicy]) -> dict[str, FrozenPolicy]:
+        return dict(frozen) if self._inference is None else frozen_by_reference(frozen)
 
     def unsent(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
         """Return the weights whose version this worker has not been sent."""

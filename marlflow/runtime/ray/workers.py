@@ -6,7 +6,6 @@ A lost rollout worker is replaced (restarted); meanwhile the others continue.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,9 +19,9 @@ from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import RemoteError, as_exception
-from marlflow.runtime.ray.inference import by_reference
 from marlflow.runtime.ray.message_channel import Address
 from marlflow.runtime.ray.remote_worker import RemoteWorker
+from marlflow.runtime.ray.weights_by_reference import by_reference
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.env_closing import CLOSE_TIMEOUT_S
@@ -105,15 +104,7 @@ class RayWorkers:
             request = assign(request, worker.env_indices)
         if self._inference is None:
             return request
-        return replace(request, weights=by_reference(request.weights), frozen=self.as_sent(request.frozen))
-
-    def as_sent(self, frozen: Mapping[str, FrozenPolicy]) -> Mapping[str, FrozenPolicy]:
-        """Return frozen entries as sent to workers: by reference if an inference actor acts."""
-        if self._inference is None or not frozen:
-            return frozen
-        self._inference.reserve_frozen.remote(Counter(entry.policy for entry in frozen.values()))
-        weights = by_reference({name: entry.weights for name, entry in frozen.items()})
-        return {name: replace(entry, weights=weights[name]) for name, entry in frozen.items()}
+        return replace(request, weights=by_reference(request.weights))
 
     @property
     def under_way(self) -> int:
@@ -145,14 +136,13 @@ class RayWorkers:
         while remaining:
             ready = await self._ready_workers()
             live = weights if self._inference is None else by_reference(weights)
-            frozen_as_sent = self.as_sent(frozen or {})
             shares = [remaining[first :: len(ready)] for first in range(len(ready))]
             assigned = [(worker, share) for worker, share in zip(ready, shares, strict=True) if share]
             calls = []
             for worker, share in assigned:
                 share_matchups = None if matchups is None else [matchups[index] for index in share]
                 share_episodes = [episodes[index] for index in share]
-                calls.append(worker.evaluate(share_episodes, share_matchups, mode, live, frozen_as_sent))
+                calls.append(worker.evaluate(share_episodes, share_matchups, mode, live, frozen or {}))
             answers: list[Evaluated | None] = await _answers([worker for worker, _ in assigned], calls)
             parts += [part for part in answers if part is not None]
             # Episodes of a lost worker are played by the others.

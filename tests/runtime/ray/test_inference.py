@@ -24,13 +24,13 @@ from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.host import RemoteError
 from marlflow.runtime.ray.inference import (
     MAX_CACHED_VERSIONS,
-    ByReference,
     InferenceActor,
-    InferenceInput,
     InferenceKey,
     RemoteActor,
     remote_actors,
 )
+from marlflow.runtime.ray.inference_members import InferenceInput
+from marlflow.runtime.ray.weights_by_reference import ByReference
 from marlflow.runtime.spec import InferencePlacement, RunSpec
 from marlflow.sampling.protocol import Request, Round
 from marlflow.sampling.receipts import Evaluated
