@@ -68,7 +68,11 @@ class Dealer:
         self._worker_of = {env: worker for worker, envs in enumerate(self._worker_envs) for env in envs}
         self._population = Population(seats.fits, len(self._worker_envs), worker_members, store)
         self.matchmaker = matchmaker
-        self._seats = seats
+        # Checked once: to check it against a protocol takes longer than to ask it.
+        self._populating = matchmaker if isinstance(matchmaker, PopulationMatchmaker) else None
+        self._resetting = matchmaker if isinstance(matchmaker, ResettingMatchmaker) else None
+        # Grows and shrinks with the population.
+        self._seats = AllowedSeats(self._agents, self._population.fits)
         # By environment: the matchups of its next episodes, and the number of the first of these.
         self._dealt: list[deque[Matchup]] = [deque() for _ in range(num_envs)]
         self._first = [0] * num_envs
@@ -104,16 +108,15 @@ class Dealer:
         Raises MatchmakerFailed.
         """
         began_s = perf_counter()
-        matchmaker, change = self.matchmaker, PopulationChange()
-        if isinstance(matchmaker, PopulationMatchmaker):
+        change = PopulationChange()
+        if (matchmaker := self._populating) is not None:
             versions = {name: published.version for name, published in weights.items()}
             change = change_of(matchmaker, self._population, versions, agent_steps)
             self._population.apply(change, weights, schedules)
-        resets = resets_of(matchmaker, self._population) if isinstance(matchmaker, ResettingMatchmaker) else ()
+        resets = resets_of(self._resetting, self._population) if self._resetting is not None else ()
         if resets:
             self._expire({one.policy for one in resets})
         if change.freeze or change.forget or resets:
-            self._seats = AllowedSeats(self._agents, self._population.fits)
             for env_index, dealt in enumerate(self._dealt):
                 if env_index in self._in_flight:
                     self._outdated.add(env_index)
@@ -239,7 +242,6 @@ class Dealer:
         Raises CheckpointUnusable if a matchup cannot be played.
         """
         self._population.load_state(tree["population"])
-        self._seats = AllowedSeats(self._agents, self._population.fits)
         matchups = [[self._to_matchup(names) for names in dealt] for dealt in tree["dealt"]]
         if problems := [text for dealt in matchups for matchup in dealt for text in self._seats.problems(matchup)]:
             raise CheckpointUnusable([f"of the matchups that were dealt: {text}" for text in dict.fromkeys(problems)])

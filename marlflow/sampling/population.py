@@ -5,9 +5,11 @@ Freezing keeps published weights, which never change, so nothing is copied.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Protocol, cast, runtime_checkable
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
@@ -86,8 +88,9 @@ class Population:
     ) -> None:
         self._fits, self._worker_members = fits, worker_members
         self.store: FrozenStore = MemoryStore() if store is None else store
-        # The policy of each entry that is dealt.
+        # The policy of each entry that is dealt, and the agents that it can play.
         self._frozen: dict[str, str] = {}
+        self._frozen_fits: dict[str, Collection[str]] = {}
         # No longer dealt, by the workers whose running episodes may use them.
         self._leaving: dict[str, set[int]] = {}
         # By worker: entries that it may have, the least recently dealt first.
@@ -95,18 +98,15 @@ class Population:
         self._used: set[str] = set()
 
     @property
-    def fits(self) -> dict[str, Collection[str]]:
-        """The agents that each policy and frozen entry can play."""
-        return {**self._fits, **{entry: self._fits[policy] for entry, policy in self._frozen.items()}}
+    def fits(self) -> Mapping[str, Collection[str]]:
+        """The agents that each policy and frozen entry can play, as they change."""
+        # A view, because there may be thousands.
+        return ChainMap(self._frozen_fits, cast("dict[str, Collection[str]]", self._fits))
 
     @property
-    def entries(self) -> dict[str, str]:
+    def entries(self) -> Mapping[str, str]:
         """The policy of each entry that is dealt."""
-        return dict(self._frozen)
-
-    def is_frozen(self, name: str) -> bool:
-        """Return whether a name is that of an entry that is dealt."""
-        return name in self._frozen
+        return MappingProxyType(self._frozen)
 
     def send(self, matchups: Iterable[Mapping[str, str]], workers: Iterable[int] | None = None) -> StoredEntries:
         """Return the frozen entries in `matchups`, for workers that play these; None: for all."""
@@ -184,12 +184,12 @@ class Population:
     ) -> None:
         """Apply a change without `problems`, given the current `weights` and `schedules`."""
         for entry in dict.fromkeys(change.forget):
-            del self._frozen[entry]
+            del self._frozen[entry], self._frozen_fits[entry]
             self._leaving[entry] = set(range(len(self._held)))
             for held in self._held:
                 held.pop(entry, None)
         for entry, policy in change.freeze.items():
-            self._frozen[entry] = policy
+            self._frozen[entry], self._frozen_fits[entry] = policy, self._fits[policy]
             self.store.add(entry, FrozenPolicy(policy, weights[policy], dict(schedules.get(policy, {}))))
         self._used.update(change.freeze)
 
@@ -220,7 +220,11 @@ class Population:
             raise CheckpointUnusable(problems)
         for name in set(self.store).difference(names):
             self.store.remove(name)
-        self._frozen = {name: policies[name] for name in tree["frozen"]}
+        # Changed in place: there are views of them.
+        self._frozen.clear()
+        self._frozen_fits.clear()
+        for name in tree["frozen"]:
+            self._frozen[name], self._frozen_fits[name] = policies[name], self._fits[policies[name]]
         workers, saved = range(len(self._held)), [dict.fromkeys(held) for held in tree["held"]]
         same = len(saved) == len(workers)
         self._leaving = {name: set(of_entry if same else workers) for name, of_entry in leaving.items()}

@@ -141,6 +141,7 @@ class Two:
 
     actor: Adder = field(default_factory=Adder)
     num_workers: int = 2
+    worker_members: int = 4
     inference: InferencePlacement = field(default_factory=InferencePlacement)
     publishing_critics: tuple[str, ...] = ()
     policies: tuple[str, ...] = ("all",)
