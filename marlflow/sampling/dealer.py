@@ -140,7 +140,7 @@ class Dealer:
         """
         began_s = perf_counter()
         envs = range(len(self._dealt)) if env_indices is None else env_indices
-        for env_index in envs:
+        for env_index in self._in_flight.keys() & set(envs):
             # Its worker was lost, or its request.
             self._land(env_index)
         matchups = self.deal(ticks, envs)
@@ -192,7 +192,8 @@ class Dealer:
                 self._land(env_index)
 
     def _land(self, env_index: int) -> None:
-        if env_index in self._outdated:
+        # Within a limit, each round has entries of its own: matchups that wait would keep theirs for long.
+        if env_index in self._outdated or self._distinct_members is not None:
             self._outdated.discard(env_index)
             self._dealt[env_index].clear()
         reset = self._in_flight.pop(env_index, set())

@@ -10,9 +10,8 @@ from marlflow.sampling.protocol import Matchup
 class DistinctMembers:
     """Seats at most `limit` different frozen entries in the matchups that wait for one worker, `earlier` ones first.
 
-    A matchup beyond the limit becomes one of the earlier ones that seat versions of the same policies. The entries
-    change as matchups are used up, since then the next one that is dealt may bring a new entry. `policy_of` has the
-    policy of each frozen entry.
+    A matchup beyond the limit becomes one of the earlier ones that seat versions of the same policies, so entries are
+    dealt as often as without a limit, over many rounds. `policy_of` has the policy of each frozen entry.
 
     >>> of = {"main@1": "main", "main@2": "main", "main@3": "main"}
     >>> members = DistinctMembers(2, of, [{"a": "main", "b": "main@1"}, {"a": "main", "b": "main@2"}])

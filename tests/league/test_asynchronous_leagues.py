@@ -32,6 +32,20 @@ def league_of(run_dir: Path) -> Any:
     return kept(run_dir)["driver"]["dealer"]["matchmaker"]
 
 
+def assert_seats_are_balanced(run_dir: Path, seen: Seen) -> None:
+    """Games are dealt to each seat equally often, to one game; those that are not over are all that may differ."""
+    dealer = kept(run_dir)["driver"]["dealer"]
+    turns = [count for _, _, count in dealer["matchmaker"]["turns"]]
+    assert len(turns) == 2
+    assert abs(turns[0] - turns[1]) <= 1
+    open_games = len(dealer["matchmaker"]["open"])
+    assert sum(turns) == len(seen.episodes) + open_games
+    # In games against itself it has both seats.
+    apart = [e.matchup["player_0"] == "main" for e in seen.episodes if set(e.matchup.values()) != {"main"}]
+    both = len(seen.episodes) - len(apart)
+    assert abs(2 * sum(apart) - len(apart)) <= 1 + open_games + both
+
+
 def test_games_count_as_they_were_played_in_the_order_of_their_delivery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,6 +58,7 @@ def test_games_count_as_they_were_played_in_the_order_of_their_delivery(
     played = Counter(tuple(episode.matchup.values()) for episode in seen.episodes)
     assert dict(zip(map(tuple, cells["profiles"]), cells["counts"][:, 0].tolist(), strict=True)) == played
     assert len(league_of(tmp_path)["members"]["snapshots"]) > 3
+    assert_seats_are_balanced(tmp_path, seen)
 
 
 def test_resumed_it_goes_on_as_it_would_have(tmp_path: Path) -> None:
