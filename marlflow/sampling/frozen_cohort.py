@@ -9,7 +9,8 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Actor, Mode, WeightedActor
-from marlflow.policy.stacked import ActingMembers, RowGroups, members_of
+from marlflow.policy.row_groups import RowGroups
+from marlflow.policy.stacked import ActingMembers, members_of
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import FrozenPolicy
 

@@ -46,18 +46,22 @@ class MemoryStore(dict[str, FrozenPolicy]):
     """A FrozenStore that keeps all weights in memory."""
 
     def policy_of(self, entry: str) -> str:
+        """Return the policy of which an entry is a version."""
         return self[entry].policy
 
     def add(self, entry: str, frozen: FrozenPolicy) -> None:
+        """Add an entry."""
         self[entry] = frozen
 
     def remove(self, entry: str) -> None:
+        """Remove an entry."""
         del self[entry]
 
     def mark_dealt(self, entries: Iterable[str]) -> None:
         """Do nothing: none leaves memory."""
 
     def reload(self, entry: str) -> FrozenPolicy:
+        """Return an entry, whose weights cannot be lost."""
         return self[entry]
 
 

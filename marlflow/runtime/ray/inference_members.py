@@ -12,7 +12,8 @@ from marlflow.base.batch import Array
 from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Actor, Mode, WeightedActor
-from marlflow.policy.stacked import ActingMembers, RowGroups, SeparateMembers, members_of
+from marlflow.policy.row_groups import RowGroups
+from marlflow.policy.stacked import ActingMembers, SeparateMembers, members_of
 from marlflow.runtime.ray.weights_by_reference import ByReference
 from marlflow.sampling.protocol import FrozenPolicy
 
