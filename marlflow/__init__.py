@@ -101,7 +101,15 @@ if TYPE_CHECKING:
         source,
     )
     from marlflow.league.alphastar import AlphaStar
-    from marlflow.league.league import League, LeaguePlayer, MatchRules, PayoffSettings, Pool, RatingSettings
+    from marlflow.league.league import (
+        League,
+        LeaguePlayer,
+        MatchRules,
+        PayoffSettings,
+        Pool,
+        RatingSettings,
+        StoreSettings,
+    )
     from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
     from marlflow.league.nfsp import NFSP
     from marlflow.league.psro import PSRO
@@ -163,26 +171,27 @@ __version__ = "0.1.0"
 __all__ = [
     "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MARWIL", "MLP",
     "NFSP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages",
-    "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded",
-    "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable",
-    "Clone", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay",
-    "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed",
-    "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation", "Experiment", "Faults", "Fictitious", "Flow",
-    "Fragment", "Freely", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput",
-    "Join", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "LatestPast", "League", "LeagueMode",
-    "LeaguePlayer", "LeagueView", "Learn", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
-    "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
-    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
-    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings",
-    "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
-    "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random",
-    "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
-    "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset",
-    "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule",
-    "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards",
-    "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoredReplay",
-    "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial",
-    "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value", "merge",
+    "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch",
+    "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed",
+    "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat",
+    "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EndOfFlow",
+    "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation", "Experiment",
+    "Faults", "Fictitious", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "InferencePlacement",
+    "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch", "JointBatches",
+    "JointFragment", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "Learner",
+    "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction",
+    "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member",
+    "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
+    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant",
+    "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange",
+    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
+    "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
+    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker", "Resources",
+    "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeConfig",
+    "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotRules", "SplitSegments",
+    "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget",
+    "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform",
+    "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value", "merge",
     "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
@@ -231,7 +240,7 @@ _GIVEN = {
         "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
     ),
     "marlflow.league.alphastar": "AlphaStar",
-    "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings",
+    "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings StoreSettings",
     "marlflow.league.modes": "DeltaUniform Fictitious LatestPast LeagueMode LeagueView NaiveSelfPlay PFSP",
     "marlflow.league.nfsp": "NFSP",
     "marlflow.league.psro": "PSRO",

@@ -58,6 +58,7 @@ def assign_league(experiment: Experiment, league: League, adapter: EnvAdapter, p
     live = [name for name, policy in policies.items() if policy.acts_by.capabilities.learns]
     found += _share_problems(league, live)
     found += _snapshot_problems(league)
+    found += _store_problems(league, sides)
     if not found and not problems and live:
         found += _trial_problems(league, sides, agents, live, experiment.seed) or _imitation_problems(league, policies)
     problems += found
@@ -229,6 +230,15 @@ def _imitation_problems(league: League, policies: Mapping[str, Policy]) -> list[
                 f"policy@policies.{response}=dqn"
             )
     return problems
+
+
+def _store_problems(league: League, sides: Sides) -> Iterator[str]:
+    distinct, roles = league.store.distinct_members, len(sides.roles)
+    if distinct is not None and distinct < roles:
+        yield (
+            f"league.store.distinct_members: a game has {roles} roles, each of which another snapshot may play, and a "
+            f"worker is dealt {distinct} at most; set it to {roles} or more, or to null"
+        )
 
 
 def _trial_problems(

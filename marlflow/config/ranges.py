@@ -119,6 +119,8 @@ RANGES: Mapping[str, Range] = {
     # Leagues.
     **dict.fromkeys(("every_agent_steps", "timeout_agent_steps", "phase_agent_steps"), _STEPS),
     **dict.fromkeys(("min_games", "newest", "window", "games", "patience"), _COUNT),
+    **dict.fromkeys(("worker_members", "distinct_members"), _COUNT),
+    "memory_bytes": Range(0, 2**60),
     "payoff_se": Range(0.0, 1e6, above=True),
     **dict.fromkeys(("live", "delta", "past", "win_rate"), _SHARE),
     **dict.fromkeys(("pfsp", "verify", "exploiter_past", "exploiter_weak", "strong", "exploited"), _SHARE),

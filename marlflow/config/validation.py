@@ -29,6 +29,7 @@ from marlflow.config.resets import reset_problems
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
 from marlflow.config.shared_rows import others_of, shared_row_problems, with_sources_of_mode
 from marlflow.env import EnvAdapter
+from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
 from marlflow.offline.dataset import Dataset
 from marlflow.runtime.resources import Machines, ResourceRequest, requests_of, requests_of_learner, total
@@ -105,8 +106,6 @@ def _checked(
         known = experiment.policies if experiment.mapping else None
         return None, [*error.problems, *problems, *goal_problems(experiment, known)]
     policies = env.players.policies
-    if experiment.rollouts.pace == "asynchronous" and (callable(experiment.mapping) or experiment.league):
-        problems.append("rollouts.pace asynchronous: matchups are dealt in rounds of all workers; choose lockstep")
     problems += goal_problems(experiment, policies)
     learners = learners_of(experiment, policies)
     problems += _goal_conflicts(experiment, policies, learners)
@@ -229,6 +228,7 @@ def _spec(
         inference=experiment.placement.inference,
         records=records,
         offline=offline_records(experiment.env) is not None,
+        worker_members=(experiment.league.store if experiment.league else StoreSettings()).worker_members,
     )
 
 

@@ -23,6 +23,7 @@ from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import SavedReplay
 from marlflow.replay.shards import first_row_of
 from marlflow.runtime.relocation import RelocatedStages
+from marlflow.sampling.population import WORKER_MEMBERS
 from marlflow.sampling.protocol import Worker
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
@@ -211,6 +212,7 @@ class RunSpec:
         records: datasets that replace a policy's sampled rows. With `offline`, nothing is sampled.
         recording: the dataset to write.
         opponents: policies for evaluation episodes only.
+        worker_members: frozen versions of a policy that a worker holds ready without seating them.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -231,6 +233,7 @@ class RunSpec:
     offline: bool = False
     recording: DatasetTarget | None = None
     opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
+    worker_members: int = WORKER_MEMBERS
 
     @property
     def with_state(self) -> tuple[str, ...]:
@@ -320,6 +323,7 @@ class RunSpec:
             next_episodes=next_episodes or {},
             # An inference actor gets weights from the worker as references, and separates critics itself.
             publishing_critics=() if self.inference is not None else self.publishing_critics,
+            worker_members=self.worker_members,
         )
         writer = None if self.recording is None else DatasetWriter(self.recording, number)
         return RolloutWorker(config, self.actors if actors is None else actors, watchdog, worker_stages, writer)

@@ -52,6 +52,7 @@ from marlflow.league import (
     Pool,
     RatingSettings,
     SnapshotRules,
+    StoreSettings,
 )
 from marlflow.learner.optimizer import Adam, TorchOptimizer
 from marlflow.policy.recurrent import GRU, LSTM
@@ -93,7 +94,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     | {"inner_learning_rate", "discount", "gae_lambda", "trace_lambda", "epsilon", "epsilon_ladder", "priority_alpha"}
     | {"priority_beta", "priority_max_share", "target_entropy_share", "scale_rate", "entropy_coefficient", "beta"}
     | {"value_coefficient", "temperature", "exploration_noise", "target_noise", "beta_1", "beta_2", "weight_decay"}
-    | {"momentum", "tau", "prior_games", "win_rate", "past", "live", "power", "delta"}
+    | {"memory_bytes", "momentum", "tau", "prior_games", "win_rate", "past", "live", "power", "delta"}
     | {
         "pfsp",
         "verify",
@@ -118,7 +119,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     # Sections of which nothing is said are as they are by default; policies and goals may be none.
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
     | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"}
-    | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "roles", "pairs"}
+    | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "roles", "pairs", "store"}
     | {"sides"},  # refused once it is known which agents there are
 }
 
@@ -140,7 +141,7 @@ KINDS = (
     *(Experiment, Env, Policy, PolicyStop, PlacementOverrides, RunPlacement, OfflineData, Rollouts, Stop, Faults),
     *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
     *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
-    *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules, MatchRules, PSRO),
+    *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules, MatchRules, PSRO, StoreSettings),
     *(AlphaStar, DeltaUniform, Fictitious, LatestPast, NaiveSelfPlay, PFSP, NFSP),
 )
 
