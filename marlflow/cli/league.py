@@ -16,7 +16,7 @@ from marlflow.cli.arguments import EXPORT, split
 from marlflow.cli.resume import suggestion
 
 if TYPE_CHECKING:
-    from marlflow.driver.saved_league import SavedLeague
+    from marlflow.runtime.saved_league import SavedLeague
 
 _USAGE = "marlflow league <run directory> [--export <member> <file>]"
 _EXPORT_FORMAT = "marlflow member 1"
@@ -27,8 +27,8 @@ def run_league(words: list[str]) -> int:
     words, export = _exported(words)
     parsed = split(words, "league", own=(EXPORT,), hydra=False)
     run_dir = _run_dir(parsed.overrides)
-    from marlflow.driver.checkpointing import skipped_checkpoints, usable
-    from marlflow.driver.saved_league import saved_league
+    from marlflow.runtime.saved_league import saved_league
+    from marlflow.runtime.saved_runs import skipped_checkpoints, usable
 
     league = saved_league(run_dir)
     for notice in skipped_checkpoints(league.checkpoint):
@@ -118,7 +118,7 @@ def _recorded(run_dir: Path, file: str, key: str = "") -> dict[str, Any]:
 def _export(league: SavedLeague, run_dir: Path, member: str, file: Path) -> None:
     from safetensors.numpy import save
 
-    from marlflow.driver.saved_league import member_parameters
+    from marlflow.runtime.saved_league import member_parameters
 
     if file.exists() or file.is_symlink():
         raise ConfigInvalid([f"{file} is there already, and {EXPORT} replaces nothing: give another name or remove it"])

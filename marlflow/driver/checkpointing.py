@@ -14,30 +14,25 @@ from types import NoneType
 from typing import Any
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
-from marlflow.base.serialization import MALFORMED, Tree, from_bytes, to_bytes
+from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.config.environment import environment_name
 from marlflow.config.experiment import Env
 from marlflow.config.validation import CheckedExperiment
-from marlflow.driver.checkpoint_notes import Notes, notes_of
-from marlflow.driver.frozen_policies import frozen_file
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.league.sides import sides_of
 from marlflow.runtime.checkpoint_files import RowsFile, rows_file
+from marlflow.runtime.checkpoint_notes import Notes, notes_of
 from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
+from marlflow.runtime.frozen_policies import frozen_file
 from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.saved_runs import DRIVER, folder, newest, usable
 from marlflow.sampling.protocol import FrozenPolicy
 from marlflow.sampling.saved_state import ResumeReport
 
 log = logging.getLogger("marlflow")
 
-DRIVER = "driver"
 _QUEUED = "waiting"
 _NO_ROWS = 1 << 62
-
-
-def folder(run_dir: Path) -> Path:
-    """Return a run's checkpoint folder."""
-    return run_dir / "checkpoints"
 
 
 def identity(checked: CheckedExperiment) -> dict[str, Any]:
@@ -219,20 +214,6 @@ def resume_notices(report: ResumeReport) -> Iterator[str]:
 
 
 @contextmanager
-def usable(checkpoint: Checkpoint) -> Iterator[None]:
-    """Raise CheckpointUnusable, with the checkpoint's path, for malformed contents found in this context."""
-    try:
-        yield
-    except CheckpointUnusable as error:
-        raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in error.problems]) from error
-    # Hashes only show that the files are complete: a user who can write to the folder may have put anything there.
-    except MALFORMED as error:
-        reason = f"what is in it is not of the shape that marlflow writes ({type(error).__name__}: {error})"
-        remedy = "remove it, and the one before it is used"
-        raise CheckpointUnusable([f"{checkpoint.path} cannot be used: {reason}; {remedy}"]) from error
-
-
-@contextmanager
 def only_process_in(run_dir: Path, otherwise: str = "wait for its end") -> Iterator[None]:
     """Lock a run's directory in this context; raise ConfigInvalid if another process has it."""
     # The kernel releases the lock with the process, so a killed run leaves none behind.
@@ -255,16 +236,6 @@ def saved_at(run_dir: Path) -> int | None:
         return newest(run_dir).env_steps
     except CheckpointUnusable:
         return None
-
-
-def newest(run_dir: Path) -> Checkpoint:
-    """Return a run's newest valid checkpoint; raise CheckpointUnusable if there is none."""
-    return CheckpointStore(folder(run_dir), keep=1).load()
-
-
-def skipped_checkpoints(checkpoint: Checkpoint) -> list[str]:
-    """Return sentences on newer checkpoints that are damaged."""
-    return [f"checkpoint {path} is not whole ({why}); one before it is used" for path, why in checkpoint.passed_over]
 
 
 def check_identity(checkpoint: Checkpoint, checked: CheckedExperiment) -> None:

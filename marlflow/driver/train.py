@@ -17,8 +17,7 @@ from marlflow.config.checks import check, machines_of, runtime_of
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.config.validation import CheckedExperiment
-from marlflow.driver.checkpoint_notes import notes_of
-from marlflow.driver.checkpointing import check_identity, newest, only_process_in, saved_at, skipped_checkpoints
+from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at
 from marlflow.driver.graceful_shutdown import GracefulShutdown
 from marlflow.driver.preamble import preamble
 from marlflow.driver.recording import forget_recorded_after, recording
@@ -30,8 +29,10 @@ from marlflow.observe.frames import frame
 from marlflow.observe.report import PolicyInfo, Report, RunInfo
 from marlflow.observe.run_log import logged_in
 from marlflow.observe.sinks import METRICS
+from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.saved_runs import newest, skipped_checkpoints
 
 log = logging.getLogger("marlflow")
 

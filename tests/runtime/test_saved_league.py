@@ -10,12 +10,12 @@ from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.config.experiment import CheckpointConfig, Env, Policy, Rollouts
 from marlflow.driver.checkpointing import newest
-from marlflow.driver.saved_league import member_parameters, saved_league
 from marlflow.driver.train import train
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.sides import default_sides
 from marlflow.league.snapshots import SnapshotRules
+from marlflow.runtime.saved_league import member_parameters, saved_league
 from tests.driver.kept_runs import driver
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.league.population import PAIR, add_games, matchmaker_of

@@ -16,14 +16,14 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.base.serialization import Tree, from_bytes
-from marlflow.driver.checkpoint_notes import Notes, notes_of
-from marlflow.driver.checkpointing import DRIVER, newest, usable
-from marlflow.driver.frozen_policies import frozen_file
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.runtime.checkpoint_files import learner_file
+from marlflow.runtime.checkpoint_notes import Notes, notes_of
 from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runtime.frozen_policies import frozen_file
+from marlflow.runtime.saved_runs import DRIVER, newest, usable
 
 
 @dataclass(frozen=True, slots=True)
