@@ -17,8 +17,9 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
 from marlflow.cli.train import outcome, recorded
-from marlflow.cli.trust import TRUST, check_names, check_overrides, is_own, names_outside
+from marlflow.cli.trust import TRUST, check_names, check_overrides
 from marlflow.config.compose import run_job
+from marlflow.config.trust import is_own, names_outside
 
 _NAMED = ("command-line", "hydra.searchpath in command-line")
 """What Hydra says of folders of configuration groups that --config-dir, or hydra.searchpath=[...], named."""
@@ -154,12 +155,14 @@ def _key(override: str) -> str:
 def _resume(config: DictConfig, problems: Iterable[str], run_dir: Path) -> None:
     from marlflow.config.checks import check, machines_of
     from marlflow.config.schema import read
-    from marlflow.driver.checkpointing import check_identity
+    from marlflow.driver.checkpointing import check_identity, with_saved_members
     from marlflow.driver.train import resume_checked
     from marlflow.runtime.saved_runs import newest
 
     problems = list(problems)
     experiment = read(config, problems)
+    if experiment is not None:
+        experiment = with_saved_members(experiment, run_dir)
     checked = check(experiment, problems, machines_of(experiment))
     # Before run_job, which writes files.
     check_identity(newest(run_dir), checked)

@@ -5,26 +5,31 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from marlflow.algorithms.imported import Imported
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.config.environment import environment_name
-from marlflow.config.experiment import Env
+from marlflow.config.experiment import Env, Experiment
+from marlflow.config.league_members import COPY, FROM, MEMBER, POLICY
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.league.sides import sides_of
 from marlflow.runtime.checkpoint_files import RowsFile, rows_file
-from marlflow.runtime.checkpoint_notes import Notes, notes_of
+from marlflow.runtime.checkpoint_format import tensors_file
+from marlflow.runtime.checkpoint_notes import Notes, as_text, notes_of
 from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
 from marlflow.runtime.frozen_policies import frozen_file
 from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.saved_policies import import_file, to_export
 from marlflow.runtime.saved_runs import DRIVER, folder, newest, usable
 from marlflow.sampling.protocol import FrozenPolicy
 from marlflow.sampling.saved_state import ResumeReport
@@ -42,7 +47,7 @@ def identity(checked: CheckedExperiment) -> dict[str, Any]:
         "seed": spec.seed,
         "env": {
             **_arguments(checked.experiment.env),
-            "wrappers": [_describe(wrapper) for wrapper in checked.experiment.env.wrappers],
+            "wrappers": [as_text(wrapper) for wrapper in checked.experiment.env.wrappers],
             "factory": environment_name(checked.experiment.env),
             "num_envs": spec.num_envs,
             "agents": list(checked.agents),
@@ -50,9 +55,9 @@ def identity(checked: CheckedExperiment) -> dict[str, Any]:
         "policies": {
             name: {
                 "algorithm": policy.algorithm.name,
-                "model": _describe(policy.model),
-                "observes": _describe(policy.spaces.observation),
-                "acts": _describe(policy.spaces.action),
+                "model": as_text(policy.model),
+                "observes": as_text(policy.spaces.observation),
+                "acts": as_text(policy.spaces.action),
             }
             for name, policy in spec.policies.items()
         },
@@ -80,19 +85,47 @@ def _league(checked: CheckedExperiment) -> dict[str, Any]:
             "sides": {role.name: [sides.names[role.side], *role.agents] for role in sides.roles},
             "symmetric": league.symmetric,
             "players": {name: list(agents) for name, agents in checked.players.items()},
+            "members": {
+                name: {**{key: given[key] for key in (FROM, MEMBER, POLICY) if key in given}, **_hash(checked, name)}
+                for name, given in league.members.items()
+            },
         }
+    }
+
+
+def _hash(checked: CheckedExperiment, member: str) -> dict[str, str]:
+    algorithm = checked.spec.policies[member].algorithm
+    return {"sha256": algorithm.saved.sha256} if isinstance(algorithm, Imported) else {}
+
+
+def with_saved_members(experiment: Experiment, run_dir: Path) -> Experiment:
+    """Return an experiment whose imported members are those in a run's checkpoint; their sources may be gone.
+
+    Raises CheckpointUnusable if there are such members and no checkpoint.
+    """
+    if (league := experiment.league) is None or not league.members:
+        return experiment
+    checkpoint, members = newest(run_dir), dict(league.members)
+    for name, given in members.items():
+        if (file := import_file(name)) in checkpoint.names and FROM in given:
+            members[name] = {**given, COPY: str(checkpoint.path / tensors_file(file))}
+    return replace(experiment, league=replace(league, members=members))
+
+
+def imported_members(checked: CheckedExperiment) -> dict[str, Callable[[], bytes]]:
+    """Return the contents of the file of each imported member in checkpoints."""
+    algorithms = {name: policy.algorithm for name, policy in checked.spec.policies.items()}
+    return {
+        import_file(name): partial(to_export, algorithm.saved)
+        for name, algorithm in algorithms.items()
+        if isinstance(algorithm, Imported)
     }
 
 
 def _arguments(env: Env) -> dict[str, Any]:
     plain = (bool, int, float, str, NoneType)
     arguments = ((str(name), value) for name, value in env.arguments.items() if name != "render_mode")
-    return {name: value if isinstance(value, plain) else _describe(value) for name, value in arguments}
-
-
-def _describe(value: object) -> str:
-    # Addresses differ from process to process.
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    return {name: value if isinstance(value, plain) else as_text(value) for name, value in arguments}
 
 
 class Checkpointer:
@@ -183,7 +216,8 @@ class Checkpointer:
     ) -> tuple[Tree, QueuedItems, ResumeReport]:
         max_env_steps = self._settings.replay_max_env_steps
         report = self._runtime.restore(checkpoint.read, checkpoint.names, max_env_steps, frozen)
-        self._frozen_files = frozenset(map(frozen_file, frozen))
+        self._frozen_files = frozenset(name for name in map(frozen_file, frozen) if name in checkpoint.names)
+        self._frozen_files |= imported_members(self._checked).keys() & set(checkpoint.names)
         self.saved_at, self._last = checkpoint.env_steps, checkpoint.path
         self._recorded = dict(notes_of(checkpoint).recorded)
         self._store.continue_from(checkpoint)

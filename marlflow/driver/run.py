@@ -18,7 +18,7 @@ from marlflow.config.dealers import dealer_of
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_timing import CheckpointTiming
-from marlflow.driver.checkpointing import Checkpointer, resume_notices
+from marlflow.driver.checkpointing import Checkpointer, imported_members, resume_notices
 from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.faults import BudgetedWorkers, FaultBudget
 from marlflow.driver.graceful_shutdown import GracefulShutdown
@@ -208,6 +208,7 @@ class Run:
         self.reporting.sync()
         entries = {} if self._dealer is None else self._dealer.entries
         frozen = {frozen_file(n): partial(frozen_bytes, policy, self._parts.driver) for n, policy in entries.items()}
+        frozen |= imported_members(self._checked)
         return self._checkpointer.save(
             self._metrics.env_steps, self._state, frozen, self.reporting.lines, self._checkpoint_metric()
         )

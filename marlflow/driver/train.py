@@ -17,7 +17,7 @@ from marlflow.config.checks import check, machines_of, runtime_of
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.config.validation import CheckedExperiment
-from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at
+from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at, with_saved_members
 from marlflow.driver.graceful_shutdown import GracefulShutdown
 from marlflow.driver.preamble import preamble
 from marlflow.driver.recording import forget_recorded_after, recording
@@ -99,6 +99,7 @@ def resume(experiment: Experiment, run_dir: Path | str, *, files: Mapping[str, s
     folder = Path(run_dir)
     if not folder.is_dir():
         raise ConfigInvalid([f"there is no directory {folder}; resume needs that of a run"])
+    experiment = with_saved_members(experiment, folder)
     return resume_checked(check(experiment, machines=machines_of(experiment)), folder, files=files)
 
 

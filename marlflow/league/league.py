@@ -75,6 +75,10 @@ class League:
     member plays; None: each group of agents is a side, or each agent of a single group. `players` has settings by
     policy. `teammates` play the other roles of a launching policy's side. With `symmetric`, sides are interchangeable,
     and games count for every order of them.
+
+    `members` are further rivals that never change, by name: a member of another run, or an exported file,
+    `{"from": <folder or file>, "member": "main@3"}`, or another name for a policy of this run that does not learn,
+    `{"policy": "scripted"}`. The networks of others are made of marlflow's classes and of those in `trust`.
     """
 
     matchmaker: LeagueMode = field(default_factory=PFSP)
@@ -87,6 +91,8 @@ class League:
     payoffs: PayoffSettings = field(default_factory=PayoffSettings)
     ratings: RatingSettings = field(default_factory=RatingSettings)
     matches: MatchRules = field(default_factory=MatchRules)
+    members: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    trust: Sequence[str] = ()
 
     def share(self, policy: str) -> float:
         """Return a policy's share of the games."""

@@ -22,6 +22,11 @@ def frozen_file(entry: str) -> str:
     return f"{_PREFIX}{entry}"
 
 
+def frozen_names(checkpoint: Checkpoint) -> list[str]:
+    """Return the ids of a checkpoint's frozen entries."""
+    return [name.removeprefix(_PREFIX) for name in checkpoint.names if name.startswith(_PREFIX)]
+
+
 def frozen_bytes(frozen: FrozenPolicy, driver: DriverPlace) -> bytes:
     """Serialize an entry; raise ActorLost if its weights were lost."""
     return to_bytes(
@@ -36,8 +41,8 @@ def frozen_bytes(frozen: FrozenPolicy, driver: DriverPlace) -> bytes:
 
 def frozen_entries(checkpoint: Checkpoint, driver: DriverPlace) -> dict[str, FrozenPolicy]:
     """Return a checkpoint's frozen entries; raise CheckpointUnusable if one is malformed."""
-    names = [name for name in checkpoint.names if name.startswith(_PREFIX)]
-    return {name.removeprefix(_PREFIX): _read(name, from_bytes(checkpoint.read(name)), driver) for name in names}
+    files = {name: frozen_file(name) for name in frozen_names(checkpoint)}
+    return {name: _read(file, from_bytes(checkpoint.read(file)), driver) for name, file in files.items()}
 
 
 def _read(name: str, tree: Mapping[str, object], driver: DriverPlace) -> FrozenPolicy:

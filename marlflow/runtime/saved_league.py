@@ -1,4 +1,4 @@
-"""The league in a run's newest checkpoint: its tables and ratings, and the parameters of its members.
+"""A run's newest checkpoint, with the tables and ratings of its league.
 
 Nothing is unpickled or imported: a checkpoint is arrays and JSON.
 """
@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from marlflow.base.batch import Array
-from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
-from marlflow.base.near import meant
+from marlflow.base.errors import ConfigInvalid
 from marlflow.base.serialization import Tree, from_bytes
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
@@ -22,7 +18,7 @@ from marlflow.league.ratings import Ratings
 from marlflow.runtime.checkpoint_files import learner_file
 from marlflow.runtime.checkpoint_notes import Notes, notes_of
 from marlflow.runtime.checkpoints import Checkpoint
-from marlflow.runtime.frozen_policies import frozen_file
+from marlflow.runtime.frozen_policies import frozen_names
 from marlflow.runtime.saved_runs import DRIVER, newest, usable
 
 
@@ -31,7 +27,7 @@ class SavedLeague:
     """A league as it was at a checkpoint.
 
     `algorithms` has the name of each policy's, `agent_steps` the number that each live policy has sampled. `games` and
-    `env_steps` are those of training games.
+    `env_steps` are those of training games. `meta` has the meta-strategy of each role, if the mode has any.
     """
 
     checkpoint: Checkpoint
@@ -45,6 +41,7 @@ class SavedLeague:
     games: int
     env_steps: int
     epoch: int
+    meta: tuple[Mapping[str, float], ...] = ()
 
     @property
     def tables(self) -> Mapping[str, Payoffs]:
@@ -61,46 +58,78 @@ class SavedLeague:
         versions: dict[str, int] = {}
         with usable(self.checkpoint):
             for learner, about in self.notes.identity["learners"].items():
-                version = int(self.learner_state(learner)["version"])
+                version = int(learner_state(self.checkpoint, learner)["version"])
                 versions |= {policy: version for policy in about["policies"] if self.members.is_live(policy)}
         return versions
 
-    def learner_state(self, learner: str) -> Tree:
-        """Return the saved state of a learner."""
-        return from_bytes(self.checkpoint.read(learner_file(learner)))
+
+def learner_state(checkpoint: Checkpoint, learner: str) -> Tree:
+    """Return the saved state of a learner."""
+    return from_bytes(checkpoint.read(learner_file(learner)))
 
 
 @dataclass(frozen=True, slots=True)
-class MemberParameters:
-    """A member's parameters, float32 [P], and its description as plain data."""
+class SavedRun:
+    """A run as it was at a checkpoint.
 
-    flat: Array
-    description: Mapping[str, Any]
-
-
-def saved_league(run_dir: Path) -> SavedLeague:
-    """Read the newest whole checkpoint of a run.
-
-    Raises CheckpointUnusable if there is none or it is malformed, ConfigInvalid if the run has no league.
+    `agent_steps` is the number that each policy has sampled. `league` is None if it has none, `dealt` whether another
+    matchmaker decided who plays whom.
     """
+
+    run_dir: Path
+    checkpoint: Checkpoint
+    notes: Notes
+    agent_steps: Mapping[str, int]
+    league: SavedLeague | None
+    dealt: bool
+
+    @property
+    def names(self) -> list[str]:
+        """Everybody who can play: the members of the league, or else policies and frozen versions of them."""
+        if self.league is not None:
+            return self.league.members.names
+        return [*self.notes.identity["policies"], *frozen_names(self.checkpoint)]
+
+
+def saved_run(run_dir: Path) -> SavedRun:
+    """Read the newest whole checkpoint of a run; raises CheckpointUnusable if there is none or it is malformed."""
     checkpoint = newest(run_dir)
     notes = notes_of(checkpoint)
     with usable(checkpoint):
         driver = from_bytes(checkpoint.read(DRIVER))
         dealer = driver.get("dealer") or {}
         state = dealer.get("matchmaker")
-        if not (isinstance(state, Mapping) and {"members", "payoffs", "ratings"} <= set(state)):
-            raise ConfigInvalid(
-                [
-                    f"{run_dir} has no league: who plays whom was "
-                    f"{'dealt by a matchmaker of another kind' if dealer else 'fixed'}; start a run with one: "
-                    "marlflow train env=connect_four league=pfsp"
-                ]
-            )
-        return _league(checkpoint, notes, driver["tally"]["policies"], state)
+        totals = driver["tally"]["policies"]
+        agent_steps = {str(policy): int(of_policy["agent_steps_sampled"]) for policy, of_policy in totals.items()}
+        is_league = isinstance(state, Mapping) and {"members", "payoffs", "ratings"} <= set(state)
+        league = _league(checkpoint, notes, agent_steps, state) if is_league else None
+        return SavedRun(run_dir, checkpoint, notes, agent_steps, league, bool(dealer))
 
 
-def _league(checkpoint: Checkpoint, notes: Notes, totals: Mapping[str, Any], state: Mapping[str, Any]) -> SavedLeague:
+def saved_league(run_dir: Path) -> SavedLeague:
+    """Read the league in the newest whole checkpoint of a run.
+
+    Raises CheckpointUnusable if there is none or it is malformed, ConfigInvalid if the run has no league.
+    """
+    return league_of(saved_run(run_dir))
+
+
+def league_of(run: SavedRun) -> SavedLeague:
+    """Return the league of a run; raises ConfigInvalid if it has none."""
+    if run.league is None:
+        raise ConfigInvalid(
+            [
+                f"{run.run_dir} has no league: who plays whom was "
+                f"{'dealt by a matchmaker of another kind' if run.dealt else 'fixed'}; start a run with one: "
+                "marlflow train env=connect_four league=pfsp"
+            ]
+        )
+    return run.league
+
+
+def _league(
+    checkpoint: Checkpoint, notes: Notes, agent_steps: Mapping[str, int], state: Mapping[str, Any]
+) -> SavedLeague:
     members = Members.from_state(state["members"])
     live = list(members.incarnations)
     is_symmetric = bool(notes.identity.get("league", {}).get("symmetric", False))
@@ -112,6 +141,7 @@ def _league(checkpoint: Checkpoint, notes: Notes, totals: Mapping[str, Any], sta
     if state.get("matches") is not None:
         matches.load_state(state["matches"]["payoffs"])
     ratings.load_state(state["ratings"])
+    mode = state.get("mode") or {}
     if problems := [text for payoffs in (train, matches) for text in _problems(members, payoffs)]:
         raise ValueError(problems[0])
     return SavedLeague(
@@ -122,10 +152,11 @@ def _league(checkpoint: Checkpoint, notes: Notes, totals: Mapping[str, Any], sta
         matches,
         ratings,
         {name: str(policy["algorithm"]) for name, policy in notes.identity["policies"].items()},
-        {policy: int(totals[policy]["agent_steps_sampled"]) for policy in live},
+        {policy: agent_steps[policy] for policy in live},
         int(state["games"]),
         int(state["env_steps"]),
         int(state["epoch"]),
+        tuple({str(name): float(weight) for name, weight in mixture.items()} for mixture in mode.get("meta", ())),
     )
 
 
@@ -138,70 +169,3 @@ def _problems(members: Members, payoffs: Payoffs) -> Iterator[str]:
     for role, member, other_role, other in payoffs.pairs:
         if not (0 <= role < roles and 0 <= other_role < roles and {member, other} <= known):
             yield f"a pair is {(role, member, other_role, other)!r:.80}"
-
-
-def member_parameters(league: SavedLeague, member: str, run_dir: Path) -> MemberParameters:
-    """Return a member's parameters as its policy's workers have them, and what describes them.
-
-    Raises ConfigInvalid for a member that the league does not have or that has no parameters, CheckpointUnusable for a
-    malformed checkpoint.
-    """
-    members = league.members
-    if member not in members.names:
-        raise ConfigInvalid(
-            [f"the league of {run_dir} has no member {member!r}{meant(member, members.names, 'its members are')}"]
-        )
-    policy, snapshot = members.policy_of(member), members.snapshots.get(member)
-    with usable(league.checkpoint):
-        if snapshot is not None:
-            version, scheduled, flat = _frozen(league, member)
-        elif members.is_live(member):
-            version, scheduled, flat = _live(league, member)
-        else:
-            raise ConfigInvalid([f"member {member!r} never learned, so it has no parameters to export"])
-        about = league.notes.identity["policies"][policy]
-        return MemberParameters(
-            flat,
-            {
-                "member": member,
-                "policy": policy,
-                "version": version,
-                "incarnation": members.incarnations[member] if snapshot is None else snapshot.incarnation,
-                "env_steps": league.env_steps if snapshot is None else snapshot.env_steps,
-                "agent_steps": league.agent_steps[policy] if snapshot is None else snapshot.agent_steps,
-                "run": league.notes.run,
-                "algorithm": about["algorithm"],
-                "model": about["model"],
-                "observation_space": about["observes"],
-                "action_space": about["acts"],
-                "roles": [role.name for i, role in enumerate(members.sides.roles) if members.plays(member, i)],
-                "scheduled": scheduled,
-            },
-        )
-
-
-def _frozen(league: SavedLeague, member: str) -> tuple[int, dict[str, float], Array]:
-    name = frozen_file(member)
-    if name not in league.checkpoint.names:
-        raise CheckpointUnusable([f"it does not have the parameters of {member}, which the run has forgotten"])
-    tree = from_bytes(league.checkpoint.read(name))
-    return int(tree["version"]), dict(tree["scheduled"]), _as_parameters(tree["flat"])
-
-
-def _live(league: SavedLeague, policy: str) -> tuple[int, dict[str, float], Array]:
-    learners = league.notes.identity["learners"]
-    learner = next(name for name, one in learners.items() if policy in one["policies"])
-    if len(learners[learner]["policies"]) > 1:
-        others = [name for name, one in league.members.snapshots.items() if one.policy == policy]
-        instead = f"; export a snapshot: {others[-1]}" if others else ""
-        raise ConfigInvalid(
-            [f"learner {learner!r} keeps the parameters of several policies together, {policy!r} among them{instead}"]
-        )
-    state = league.learner_state(learner)
-    return int(state["version"]), {}, _as_parameters(state["published"])
-
-
-def _as_parameters(flat: Any) -> Array:
-    if not isinstance(flat, np.ndarray) or flat.ndim != 1 or flat.dtype != np.float32:
-        raise ValueError("parameters are no float32 vector")
-    return flat
