@@ -6,7 +6,7 @@ import fcntl
 import logging
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -274,9 +274,19 @@ def saved_at(run_dir: Path) -> int | None:
 
 def check_identity(checkpoint: Checkpoint, checked: CheckedExperiment) -> None:
     """Raise CheckpointUnusable with every difference between the checkpoint's run and this experiment."""
-    saved, current = notes_of(checkpoint).identity, identity(checked)
-    if problems := list(_differences(saved, current)):
-        raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in problems])
+    if problems := identity_differences(checkpoint, checked):
+        raise CheckpointUnusable(problems)
+
+
+def identity_differences(
+    checkpoint: Checkpoint, checked: CheckedExperiment, parts: Collection[str] | None = None
+) -> list[str]:
+    """Return every difference between the checkpoint's run and this experiment, or those in `parts`."""
+    saved, current = (
+        {part: values for part, values in of.items() if parts is None or part in parts}
+        for of in (notes_of(checkpoint).identity, identity(checked))
+    )
+    return [f"{checkpoint.path}: {difference}" for difference in _differences(saved, current)]
 
 
 def _differences(saved: Any, current: Any, path: str = "") -> Iterator[str]:

@@ -83,6 +83,7 @@ def test_parameters_are_those_of_the_member(tmp_path: Path) -> None:
         "action_space": "Discrete(2)",
         "roles": AGENTS,
         "scheduled": {"epsilon": 0.5},
+        "stages": {},
     }
     live = saved_policy(saved_run(tmp_path), "main")
     np.testing.assert_array_equal(live.flat, FLAT, "as published, not as learned since")
