@@ -15,7 +15,7 @@ from marlflow.config.overrides import Prepared
 from marlflow.config.trust import is_own
 
 if TYPE_CHECKING:
-    from marlflow.driver.evaluate import Evaluation
+    from marlflow.driver.evaluate import EvaluationResult
 
 _USAGE = "marlflow evaluate <run directory> [--members <names>] [--against <names>] [--games <n>]"
 
@@ -57,7 +57,7 @@ def _run_dir(words: list[str]) -> Path:
     return run_dir
 
 
-def _evaluate(ready: Prepared, run_dir: Path, parsed: Words, base: Path) -> Evaluation:
+def _evaluate(ready: Prepared, run_dir: Path, parsed: Words, base: Path) -> EvaluationResult:
     from marlflow.config.schema import from_config
     from marlflow.driver.evaluate import evaluate
 

@@ -6,6 +6,7 @@ A configuration names classes, which are imported. Only classes of marlflow are,
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from marlflow.policy.torso import TorsoConfig
 from marlflow.runtime.checkpoint_notes import as_text
 from marlflow.runtime.saved_league import SavedRun, saved_run
 from marlflow.runtime.saved_policies import read_export, saved_policy
-from marlflow.runtime.saved_runs import folder
+from marlflow.runtime.saved_runs import EXPERIMENT, folder
 
 # Beyond this many parameters, and times those of the actor, a network is not built to compare its size.
 _SMALL, _MOST_TIMES = 1_000_000, 16
@@ -58,7 +59,7 @@ def policy_of(run: SavedRun, member: str) -> SavedPolicy:
     saved = saved_policy(run, member)
     if "config" in saved.description:
         return saved
-    snapshots = recorded(run.run_dir, "config.yaml", "league.snapshots")
+    snapshots = _mapping(_mapping(_experiment(run.run_dir).get("league")).get("snapshots"))
     description = {
         **saved.description,
         "config": _config(run.run_dir, saved.description["policy"]),
@@ -79,15 +80,26 @@ def recorded(run_dir: Path, file: str, key: str = "") -> dict[str, Any]:
 
 
 def _config(run_dir: Path, policy: str) -> Mapping[str, Any] | None:
-    """Return the algorithm and model of a policy as configured; None if the run was started from Python."""
-    found = recorded(run_dir, "config.yaml", "policies").get(policy)
-    if found is None:
-        found = recorded(run_dir, "config.yaml", "default_policy")
+    """Return the algorithm and model of a policy as configured; None if that was not recorded."""
+    experiment = _experiment(run_dir)
+    found = _mapping(experiment.get("policies")).get(policy, experiment.get("default_policy"))
     config = {key: found[key] for key in ("algorithm", "model") if key in found} if isinstance(found, dict) else {}
-    for learner in recorded(run_dir, "config.yaml", "learners").values():
+    for learner in _mapping(experiment.get("learners")).values():
         if isinstance(learner, dict) and policy in (learner.get("policies") or ()):
             config["algorithm"] = learner.get("algorithm")
     return config or None
+
+
+def _experiment(run_dir: Path) -> dict[str, Any]:
+    try:
+        return _mapping(json.loads((run_dir / EXPERIMENT).read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        # A run of an earlier version, from the command line.
+        return recorded(run_dir, "config.yaml")
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def imported_policy(saved: SavedPolicy, trust: Collection[str] | None) -> Policy:
@@ -98,7 +110,7 @@ def imported_policy(saved: SavedPolicy, trust: Collection[str] | None) -> Policy
     config = saved.description["config"]
     if not config:
         raise ConfigInvalid(
-            [f"{saved.source}: its run was started from Python, so the classes of its network are not recorded"]
+            [f"{saved.source}: its run recorded no configuration, so the classes of its network are not known"]
         )
     if trust is not None and (untrusted := sorted(_untrusted(config) - set(trust))):
         raise ConfigInvalid(

@@ -33,12 +33,12 @@ from marlflow.sampling.protocol import Matchup
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault
 
 _MOST_GAMES = 10_000_000
-# Evaluation needs none of the resources that training was given.
+# It needs none of the resources that training was given.
 _PLENTY = Machines([{"CPU": 1e6, "GPU": 1e6}], here=False)
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationResult:
     """All games of an evaluation, in order, and their results by pair of a member and an opponent.
 
     `about` describes each member as plain data, `checkpoint` is the folder that the run's own members are from.
@@ -64,7 +64,7 @@ def evaluate(
     workers: int = 0,
     trust: Collection[str] | None = (),
     base: Path | str = ".",
-) -> Evaluation:
+) -> EvaluationResult:
     """Play `games` games of each of `members` (by default all policies that learn) against each of `against`.
 
     Both are members or policies of the run in `run_dir`, as they are in its newest whole checkpoint; `random`;
@@ -75,7 +75,8 @@ def evaluate(
     training, and the same arguments play the same games. Classes outside marlflow are imported for members from
     elsewhere only if they are in `trust`; None is any.
 
-    Raises InvalidInput with every problem before anything is played, and EnvironmentFailed.
+    Raises InvalidInput with every problem before anything is played, and StageFailed if the environment breaks more
+    often than the run tolerates.
     """
     began_s = time.perf_counter()
     if problems := list(_number_problems(games, seed, workers)):
@@ -91,7 +92,7 @@ def evaluate(
     evaluated = _play(_spec(checked.spec, planned, seed, workers), planned, replace(experiment, runtime=runtime))
     results = {result.episode: result for result in evaluated.episodes}
     played = [_compared(game, results[game.number], seed) for game in planned if game.number in results]
-    return Evaluation(
+    return EvaluationResult(
         sides,
         seed,
         run.checkpoint.path,
@@ -219,7 +220,7 @@ def _planned(pairs: Sequence[Pair], sides: Sides, games: int, seed: int) -> Iter
         for _ in range(-(-games // len(in_turn))):
             for side in in_turn:
                 generator = np.random.default_rng(key(seed, *b"mixture", number))
-                seating = {}
+                seating: dict[str, Entrant] = {}
                 for index, role in enumerate(sides.roles):
                     drawn = (member if role.side == side else opponent).drawn(index, generator)
                     seating |= dict.fromkeys(role.agents, drawn)

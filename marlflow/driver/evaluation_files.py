@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.driver.evaluate import Evaluation
+from marlflow.driver.evaluate import EvaluationResult
 from marlflow.league.comparison import CONFIDENCE, Comparison, Estimate, Results
 
 FORMAT = "marlflow evaluation 1"
@@ -20,7 +20,7 @@ _MATRIX_COLUMNS = ("member", "opponent", "side", "games", "games_lost")
 _ESTIMATES = ("win", "draw", "loss", "return")
 
 
-def write_evaluation(evaluation: Evaluation, run_dir: Path) -> list[Path]:
+def write_evaluation(evaluation: EvaluationResult, run_dir: Path) -> list[Path]:
     """Write both files into a run's folder; return their paths. Raises ConfigInvalid if they cannot be written."""
     text = json.dumps(as_json(evaluation, games=True), indent=1) + "\n"
     try:
@@ -49,7 +49,7 @@ def _write_numbered(folder: Path, text: str) -> Path:
             return path
 
 
-def as_json(evaluation: Evaluation, games: bool = False) -> dict[str, Any]:
+def as_json(evaluation: EvaluationResult, games: bool = False) -> dict[str, Any]:
     """Return the results as JSON data, with every game if `games`; keys that end in `_s` are times."""
     data: dict[str, Any] = {
         "format": FORMAT,
@@ -87,7 +87,7 @@ def _estimates(results: Results) -> Mapping[str, Estimate]:
     return dict(zip(_ESTIMATES, (results.win, results.draw, results.loss, results.score), strict=True))
 
 
-def as_csv(evaluation: Evaluation) -> str:
+def as_csv(evaluation: EvaluationResult) -> str:
     """Return one line for each pair, and for each side of it, with the ends of intervals in columns of their own."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
@@ -102,7 +102,7 @@ def as_csv(evaluation: Evaluation) -> str:
     return written.getvalue()
 
 
-def as_table(evaluation: Evaluation) -> str:
+def as_table(evaluation: EvaluationResult) -> str:
     """Return the results as text, one line for each pair."""
     names = evaluation.sides.names
     several = len({side for one in evaluation.comparisons for side in one.by_side}) > 1
@@ -131,7 +131,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _notes(evaluation: Evaluation) -> Iterator[str]:
+def _notes(evaluation: EvaluationResult) -> Iterator[str]:
     for one in evaluation.comparisons:
         if one.lost:
             yield f"{one.lost:,} games of {one.member} against {one.opponent} broke and are not counted"

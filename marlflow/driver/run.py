@@ -208,9 +208,12 @@ class Run:
         self.reporting.sync()
         entries = {} if self._dealer is None else self._dealer.entries
         frozen = {frozen_file(n): partial(frozen_bytes, policy, self._parts.driver) for n, policy in entries.items()}
-        frozen |= imported_members(self._checked)
         return self._checkpointer.save(
-            self._metrics.env_steps, self._state, frozen, self.reporting.lines, self._checkpoint_metric()
+            self._metrics.env_steps,
+            self._state,
+            {**frozen, **imported_members(self._checked)},
+            self.reporting.lines,
+            self._checkpoint_metric(),
         )
 
     def _checkpoint_metric(self) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import shlex
@@ -19,7 +20,7 @@ from marlflow.config.folders import existing_run_problems, folder_problems, new_
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at, with_saved_members
 from marlflow.driver.graceful_shutdown import GracefulShutdown
-from marlflow.driver.preamble import preamble
+from marlflow.driver.preamble import plain, preamble
 from marlflow.driver.recording import forget_recorded_after, recording
 from marlflow.driver.relay import Relay
 from marlflow.driver.reporting import metric
@@ -32,7 +33,7 @@ from marlflow.observe.sinks import METRICS
 from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.saved_runs import newest, skipped_checkpoints
+from marlflow.runtime.saved_runs import EXPERIMENT, newest, skipped_checkpoints
 
 log = logging.getLogger("marlflow")
 
@@ -132,6 +133,7 @@ def _run(
     checked: CheckedExperiment, runtime: Runtime, run_dir: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]
 ) -> Result:
     experiment = checked.experiment
+    files = {**files, EXPERIMENT: json.dumps(plain(experiment), indent=1) + "\n"}
     run_name = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
     if checkpoint is None:
         _write(files, run_dir)

@@ -101,8 +101,9 @@ def saved_run(run_dir: Path) -> SavedRun:
         state = dealer.get("matchmaker")
         totals = driver["tally"]["policies"]
         agent_steps = {str(policy): int(of_policy["agent_steps_sampled"]) for policy, of_policy in totals.items()}
-        is_league = isinstance(state, Mapping) and {"members", "payoffs", "ratings"} <= set(state)
-        league = _league(checkpoint, notes, agent_steps, state) if is_league else None
+        league = None
+        if isinstance(state, Mapping) and {"members", "payoffs", "ratings"} <= set(state):
+            league = _league(checkpoint, notes, agent_steps, state)
         return SavedRun(run_dir, checkpoint, notes, agent_steps, league, bool(dealer))
 
 

@@ -13,6 +13,9 @@ from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
 DRIVER = "driver"
 """The name of the file with the driver's state."""
 
+EXPERIMENT = "experiment.json"
+"""The file of a run's folder that describes its experiment as plain data, in the form of a configuration."""
+
 
 def folder(run_dir: Path) -> Path:
     """Return a run's checkpoint folder."""
