@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from marlflow.algorithms.imported import SavedPolicy
 from marlflow.base.batch import Array
@@ -122,9 +122,14 @@ def _as_parameters(flat: Any) -> Array:
 
 
 def to_export(saved: SavedPolicy) -> bytes:
-    """Return the contents of an exported file."""
+    """Return the contents of an exported file, a safetensors file; equal policies give equal bytes."""
+    # Written here, because the order of metadata from safetensors' own writer changes.
+    data = np.ascontiguousarray(saved.flat, "<f4").tobytes()
     metadata = {"format": EXPORT_FORMAT, "member": json.dumps(saved.description, default=str)}
-    return save({"flat": np.ascontiguousarray(saved.flat)}, metadata)
+    flat = {"dtype": "F32", "shape": [len(saved.flat)], "data_offsets": [0, len(data)]}
+    header = json.dumps({"__metadata__": metadata, "flat": flat}).encode()
+    header += b" " * (-len(header) % _HEADER_BYTES)
+    return len(header).to_bytes(_HEADER_BYTES, "little") + header + data
 
 
 def read_export(path: Path) -> SavedPolicy:
