@@ -38,6 +38,8 @@ _COMMAND_OF = {
     **dict.fromkeys((MEMBERS, AGAINST, GAMES, WORKERS), "evaluate"),
 }
 """Flags that one command has, by that command."""
+FLAGS = {"league": (EXPORT,), "evaluate": (MEMBERS, AGAINST, GAMES, SEED, WORKERS, JSON, "--trust")}
+"""All flags of the commands that take no settings."""
 
 
 @dataclass

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +27,9 @@ def run_evaluate(words: list[str]) -> int:
     values = [MEMBERS, AGAINST, GAMES, SEED, WORKERS]
     parsed = split(words, "evaluate", own=(JSON, TRUST), own_with_value=values, hydra=False)
     run_dir = _run_dir(parsed.overrides)
-    shown, base = parsed.overrides[0], Path.cwd()
-    with recomposed(run_dir, [], parsed, TRUST in parsed.own_flags or is_own(run_dir)) as ready:
-        evaluation = _evaluate(ready, run_dir, parsed, base)
+    shown, asked = parsed.overrides[0], _asked(parsed)
+    with recomposed(run_dir, [], parsed, asked.trusts_all or is_own(run_dir)) as ready:
+        evaluation = _evaluate(ready, run_dir, asked)
     from marlflow.driver.evaluation_files import as_json, as_table, write_evaluation
 
     print(json.dumps(as_json(evaluation), indent=2) if JSON in parsed.own_flags else as_table(evaluation))
@@ -57,26 +59,41 @@ def _run_dir(words: list[str]) -> Path:
     return run_dir
 
 
-def _evaluate(ready: Prepared, run_dir: Path, parsed: Words, base: Path) -> EvaluationResult:
+def _evaluate(ready: Prepared, run_dir: Path, asked: _Asked) -> EvaluationResult:
     from marlflow.config.schema import from_config
     from marlflow.driver.evaluate import evaluate
 
-    given = parsed.own_values
-    numbers = {flag: _whole_number(flag, given.get(flag, default)) for flag, default in _DEFAULTS.items()}
+    experiment = from_config(ready.config, ready.problems)
+    trust = None if asked.trusts_all else ()
     return evaluate(
-        from_config(ready.config, ready.problems),
-        run_dir,
-        _names(MEMBERS, given[MEMBERS]) if MEMBERS in given else (),
-        _names(AGAINST, given.get(AGAINST, "random")),
-        numbers[GAMES],
-        numbers[SEED],
-        numbers[WORKERS],
-        None if TRUST in parsed.own_flags else (),
-        base,
+        experiment, run_dir, asked.members, asked.against, asked.games, asked.seed, asked.workers, trust, asked.base
     )
 
 
-_DEFAULTS = {GAMES: "400", SEED: "0", WORKERS: "0"}
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The flags of the command, and the folder that it was given in, where relative paths begin."""
+
+    members: Sequence[str]
+    against: Sequence[str]
+    games: int
+    seed: int
+    workers: int
+    trusts_all: bool
+    base: Path
+
+
+def _asked(parsed: Words) -> _Asked:
+    given = parsed.own_values
+    return _Asked(
+        _names(MEMBERS, given[MEMBERS]) if MEMBERS in given else (),
+        _names(AGAINST, given.get(AGAINST, "random")),
+        _whole_number(GAMES, given.get(GAMES, "400")),
+        _whole_number(SEED, given.get(SEED, "0")),
+        _whole_number(WORKERS, given.get(WORKERS, "0")),
+        TRUST in parsed.own_flags,
+        Path.cwd(),
+    )
 
 
 def _names(flag: str, value: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -198,25 +197,21 @@ def test_classes_are_marlflows_or_trusted(
         raise ConfigInvalid(found)
 
 
-def test_a_trusted_class_is_imported_and_any_other_is_not(runs: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "rps", tmp_path / "run")
-    experiment = json.loads((tmp_path / "run" / EXPERIMENT).read_text(encoding="utf-8"))
-    experiment["policies"]["main"]["model"]["_target_"] = "evil.Model"
-    (tmp_path / "run" / EXPERIMENT).write_text(json.dumps(experiment), encoding="utf-8")
-    module = "import sys\nfrom marlflow import MLP\nsys.modules['imported'] = sys\nclass Model(MLP):\n    pass\n"
-    (tmp_path / "evil.py").write_text(module, encoding="utf-8")
-    code = (
-        "import sys; from pathlib import Path; from marlflow.config.imports import imported_policy, load_policy\n"
-        "from marlflow.base.errors import ConfigInvalid\n"
-        "saved = load_policy(Path('run'), 'main@1')\n"
-        "try:\n    imported_policy(saved, ())\nexcept ConfigInvalid as error:\n    print(error)\n"
-        "print('imported' in sys.modules)\n"
-        "print(type(imported_policy(saved, ['evil.Model']).model).__module__)\n"
+def test_a_trusted_class_is_imported_and_any_other_is_not(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "from marlflow import MLP\nclass Model(MLP):\n    pass\n"
+    (tmp_path / "evil_module.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    saved = described(
+        read_export(runs / "second.safetensors"),
+        lambda description: description["config"]["model"].update(_target_="evil_module.Model"),
     )
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    refused, before, after = ran.stdout.splitlines()
-    assert "set league.trust=[evil.Model]" in refused
-    assert (before, after) == ("False", "evil"), ran.stderr
+    with pytest.raises(ConfigInvalid, match=r"set league.trust=\[evil_module.Model\]"):
+        imported_policy(saved, ())
+    assert "evil_module" not in sys.modules
+    assert type(imported_policy(saved, ["evil_module.Model"]).model).__module__ == "evil_module"
+    del sys.modules["evil_module"]
 
 
 def test_a_network_of_another_size_is_refused_without_building_it(runs: Path, tmp_path: Path) -> None:

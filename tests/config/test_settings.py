@@ -113,11 +113,12 @@ ACCEPTED: Mapping[str, set[str]] = {
     | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
+    | {"trust"}
     | {"opponents"},  # refused once it is known which policies there are
     # Sections of which nothing is said are as they are by default; policies and goals may be none.
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
     | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"}
-    | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "roles"}
+    | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "members", "roles"}
     | {"sides"},  # refused once it is known which agents there are
 }
 
