@@ -102,10 +102,12 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def imported_policy(saved: SavedPolicy, trust: Collection[str] | None) -> Policy:
+def imported_policy(
+    saved: SavedPolicy, trust: Collection[str] | None, remedy: str = "set league.trust=[{names}]"
+) -> Policy:
     """Return a policy that acts as `saved`, made of marlflow's classes and those in `trust` (None: any).
 
-    Raises ConfigInvalid if it names others, or its configuration is not valid.
+    Raises ConfigInvalid, with the `remedy`, if it names others, or if its configuration is not valid.
     """
     config = saved.description["config"]
     if not config:
@@ -113,10 +115,11 @@ def imported_policy(saved: SavedPolicy, trust: Collection[str] | None) -> Policy
             [f"{saved.source}: its run recorded no configuration, so the classes of its network are not known"]
         )
     if trust is not None and (untrusted := sorted(_untrusted(config) - set(trust))):
+        names = ", ".join(untrusted)
         raise ConfigInvalid(
             [
-                f"{saved.source} names code outside marlflow, which would be imported: {', '.join(untrusted)}; look at "
-                f"it, and if you trust it set league.trust=[{', '.join(untrusted)}]"
+                f"{saved.source} names code outside marlflow, which would be imported: {names}; look at it, and if you "
+                f"trust it {remedy.format(names=names)}"
             ]
         )
     problems: list[str] = []

@@ -158,7 +158,7 @@ class Entrants:
         seats = [agent for agent, problem in wrong.items() if problem is None]
         if not seats:
             raise ConfigInvalid([f"{next(iter(wrong.values()))}; name a member of a run of this environment"])
-        policy = imported_policy(saved, self._trust)
+        policy = imported_policy(saved, self._trust, "add --trust, or give trust=[...] from Python")
         if problem := size_problem(policy, self._seats[seats[0]]):
             raise ConfigInvalid([problem])
         spec = PolicySpec(label, policy.acts_by, policy.model, self._seats[seats[0]], self._checked.spec.seed)

@@ -16,6 +16,7 @@ import pytest
 from gymnasium import spaces
 
 from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.imported import SavedPolicy
 from marlflow.algorithms.scripted import Random, Scripted
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, StageFailed
 from marlflow.base.random import RowRandom, key
@@ -188,6 +189,22 @@ def test_members_of_other_runs_and_files_play_as_at_home(league_dir: Path, tmp_p
         assert [one.returns for one in found.games] == [one.returns for one in home.games]
     hashes = [found.about[found.games[0].member]["sha256"] for found in (home, other, file)]
     assert len(set(hashes)) == 1
+
+
+def test_classes_of_other_runs_are_imported_only_if_trusted(league_dir: Path, tmp_path: Path) -> None:
+    saved = policy_of(saved_run(league_dir), "main@2")
+    config = {**saved.description["config"], "model": {"_target_": f"{__name__}.OwnModel", "hidden_sizes": [16]}}
+    changed = SavedPolicy(saved.flat, {**saved.description, "config": config}, "")
+    (tmp_path / "own.safetensors").write_bytes(to_export(changed))
+    play = partial(evaluate, PFSP_RUN, league_dir, ["own.safetensors"], games=2, base=tmp_path)
+    with pytest.raises(ConfigInvalid, match=r"OwnModel; look at it, and if you trust it add --trust"):
+        play()
+    for trust in (None, [f"{__name__}.OwnModel"]):
+        assert len(play(trust=trust).games) == 2
+
+
+class OwnModel(MLP):
+    """A model of a user's own."""
 
 
 def test_a_greedy_member_acts_greedily(league_dir: Path, tmp_path: Path) -> None:
