@@ -24,6 +24,7 @@ from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Env, Experiment, Policy
 from marlflow.config.imports import policy_of
+from marlflow.config.validation import ready
 from marlflow.driver.evaluate import EvaluationResult, evaluate
 from marlflow.driver.evaluation_files import as_csv, as_json, as_table, write_evaluation
 from marlflow.driver.train import train
@@ -33,6 +34,7 @@ from marlflow.runtime.saved_league import saved_run
 from marlflow.runtime.saved_policies import to_export
 from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.mapping import Rule
+from tests.driver.joint_learning import team_run
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.league.runs import LEAGUES, MAIN, league_run
 from tests.runtime.small_runs import SMALL, small_run
@@ -177,6 +179,18 @@ def test_policies_of_a_run_without_a_league_keep_their_seats(tmp_path: Path) -> 
     assert one.results.loss.value == 1.0
     with pytest.raises(ConfigInvalid, match=r"'first' cannot be seated against 'first'.* can play player_0"):
         evaluate(experiment, tmp_path, ["first"], ["first"])
+
+
+def test_policies_that_learn_together_have_their_own_parameters(tmp_path: Path) -> None:
+    experiment = team_run(240)
+    train(experiment, tmp_path)
+    found = evaluate(experiment, tmp_path, ["speaker", "listener"], ["random"], games=3)
+    learner = ready(experiment).spec.learners["pair"].learner()
+    learner.load_state(from_bytes(newest(tmp_path).read("learner.pair")))
+    for name in ("speaker", "listener"):
+        flat = learner.parameters.published[name].flat
+        assert found.about[name]["sha256"] == SavedPolicy(flat, {}, "").sha256
+    assert [list(one.by_side) for one in found.comparisons] == [["speaker"], ["listener"]]
 
 
 def test_members_of_other_runs_and_files_play_as_at_home(league_dir: Path, tmp_path: Path) -> None:
