@@ -28,7 +28,6 @@ from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, Log, Policy, Rollouts, Stop
 from marlflow.config.league import league_matchmaker
 from marlflow.config.validation import ready
-from marlflow.driver.frozen_policies import frozen_file
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.driver.train import train
 from marlflow.env import openspiel
@@ -38,6 +37,7 @@ from marlflow.league.matches import play_matches
 from marlflow.league.sides import default_sides
 from marlflow.policy.torso import MLP
 from marlflow.runtime.checkpoints import CheckpointStore
+from marlflow.runtime.frozen_policies import frozen_file
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.relocation import DriverPlace

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         Stop,
     )
     from marlflow.config.validation import CheckedExperiment
+    from marlflow.driver.evaluate import EvaluationResult, evaluate
     from marlflow.driver.train import Result, resume, train
     from marlflow.flow import (
         AgentSteps,
@@ -175,8 +176,8 @@ __all__ = [
     "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed",
     "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat",
     "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EndOfFlow",
-    "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation", "Experiment",
-    "Faults", "Fictitious", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "InferencePlacement",
+    "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation", "EvaluationResult",
+    "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "InferencePlacement",
     "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch", "JointBatches",
     "JointFragment", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "Learner",
     "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction",
@@ -191,8 +192,8 @@ __all__ = [
     "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotRules", "SplitSegments",
     "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget",
     "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform",
-    "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value", "merge",
-    "placement", "plan", "resume", "source", "train",
+    "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "evaluate", "initial_value",
+    "merge", "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 
@@ -234,6 +235,7 @@ _GIVEN = {
         "CheckpointConfig Env Evaluation Experiment Faults LearnerConfig Log OfflineData PlacementOverrides Policy "
         "PolicyStop Record Rollouts RunPlacement RuntimeConfig Stop"
     ),
+    "marlflow.driver.evaluate": "EvaluationResult evaluate",
     "marlflow.driver.train": "Result resume train",
     "marlflow.check_env": "Trial check_environment",
     "marlflow.flow": (

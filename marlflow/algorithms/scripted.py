@@ -22,7 +22,9 @@ from marlflow.replay.buffer import ReplayBuffer
 from marlflow.replay.protocol import Replay
 
 
-class _ActsOnly:
+class ActsOnly:
+    """Base of algorithms that only act."""
+
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "MultiDiscrete", "MultiBinary", "Box"), "none")
     stages: ClassVar[Mapping[str, Where]] = {}
@@ -46,7 +48,7 @@ class _ActsOnly:
 
 
 @dataclass(frozen=True)
-class Random(_ActsOnly):
+class Random(ActsOnly):
     """Acts uniformly at random over the legal actions."""
 
     name: ClassVar[str] = "random"
@@ -56,7 +58,7 @@ class Random(_ActsOnly):
 
 
 @dataclass(frozen=True)
-class Scripted(_ActsOnly):
+class Scripted(ActsOnly):
     """Acts by a user's function: `choose(obs, action_mask, generator)` returns an action per row.
 
     obs: [N, ...]. action_mask: bool [N, A] or None. generator: a RowRandom with one stream per row. Spaces other than a

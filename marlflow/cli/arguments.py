@@ -10,7 +10,7 @@ from typing import Final
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 
-COMMANDS = ("train", "resume", "plan", "check-env", "league")
+COMMANDS = ("train", "resume", "plan", "check-env", "league", "evaluate")
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")
 _CONFIG_DIR = ("-cd", "--config-dir")
@@ -25,13 +25,21 @@ MACHINES: Final = "--machines"
 EPISODES: Final = "--episodes"
 JSON: Final = "--json"
 EXPORT: Final = "--export"
+MEMBERS: Final = "--members"
+AGAINST: Final = "--against"
+GAMES: Final = "--games"
+SEED: Final = "--seed"
+WORKERS: Final = "--workers"
 _COMMAND_OF = {
     **dict.fromkeys((*_ALONE, *_WITH_VALUE), "train"),
     **dict.fromkeys((MERMAID, MACHINES), "plan"),
     **dict.fromkeys((EPISODES, JSON), "check-env"),
     EXPORT: "league",
+    **dict.fromkeys((MEMBERS, AGAINST, GAMES, WORKERS), "evaluate"),
 }
 """Flags that one command has, by that command."""
+FLAGS = {"league": (EXPORT,), "evaluate": (MEMBERS, AGAINST, GAMES, SEED, WORKERS, JSON, "--trust")}
+"""All flags of the commands that take no settings."""
 
 
 @dataclass

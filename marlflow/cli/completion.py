@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.arguments import COMMANDS, EXPORT
+from marlflow.cli.arguments import COMMANDS, FLAGS
 from marlflow.config.comments import names
 
 
@@ -22,11 +22,12 @@ def complete(words: Sequence[str]) -> int:
             print(" ".join(command for command in COMMANDS if command.startswith("".join(typed[1:]))))
             return 0
         rest = typed[2:]
-        if typed[1] == "league":
+        if typed[1] in FLAGS:
             # Directories and files are the shell's.
             typed_flag = "" if line.endswith(" ") else rest[-1]
-            if typed_flag.startswith("-") and EXPORT.startswith(typed_flag) and EXPORT not in rest[:-1]:
-                print(EXPORT)
+            flags = [flag for flag in FLAGS[typed[1]] if flag.startswith(typed_flag) and flag not in rest[:-1]]
+            if typed_flag.startswith("-") and flags:
+                print(" ".join(flags))
             return 0
         if typed[1] == "resume":
             if len(rest) < 2 and not line.endswith(" "):

@@ -18,6 +18,7 @@ commands:
   plan         draw and check what train would run; run nothing
   check-env    try an environment: does it keep PettingZoo's rules, and who can learn in it?
   league       show the standings of a run's league, or export a member of it
+  evaluate     play games of a run's policies against each other, against other runs, or against random
 
   marlflow <command> --help    what can be set, with examples
   marlflow --version           the version
@@ -177,6 +178,44 @@ flags:
                             policy, algorithm, model, spaces, version, and env steps; the file must not exist
 """
 
+_EVALUATE = """\
+marlflow evaluate: play games of a run's policies against each other, against other runs, or against random
+
+usage: marlflow evaluate <run directory> [--members <names>] [--against <names>] [--games <n>]
+
+  Uses the environment of the run, and everybody as in the newest whole checkpoint; the run may still be going on. Each
+  member plays each side (seat, or team) that it can equally often, and the opponent all other sides. They act without
+  exploration: sampled from what was learned, or greedily where that is how they act. Seeds are apart from those of
+  training, and the same command plays the same games.
+
+  It prints, for each member and opponent, the shares of games won, drawn and lost, and the mean return of the member's
+  side, with 95 % intervals over games, and writes into <run directory>:
+    evaluations/<n>.json  results, and the seed, seating and returns of every game
+    matrix.csv            the last results, by member, opponent and side
+
+names, with commas between them:
+  main, main@3            a member of the run's league, or a policy of a run without a league
+  random                  acts uniformly at random
+  mixture                 the meta-strategy of a run with league=psro: a member is drawn for each role and game
+  <run directory>:main    a member of another run, or its mixture
+  main12.safetensors      a file of marlflow league --export
+
+examples:
+  marlflow evaluate runs/connect_four/2026-01-31_12-00-00
+  marlflow evaluate runs/a --members main,main@3 --against random,veteran --games 400
+  marlflow evaluate runs/a --members main --against runs/b:main,runs/b:main@7,main12.safetensors
+
+flags:
+  --members <names>      who is evaluated; by default all policies that learn
+  --against <names>      their opponents; by default random
+  --games <n>            games of each member against each opponent, 400; more if needed to play all sides equally often
+  --seed <n>             of the games, 0
+  --workers <n>          processes of Ray that play; by default 0, this process
+  --json                 the results as JSON
+  --trust                evaluate runs that somebody else started, though they name code outside marlflow, which is
+                         imported
+"""
+
 # How each group is written on the command line, in the order in which a newcomer meets them.
 _CHOICES = {
     "experiment": "experiment",
@@ -199,6 +238,8 @@ def command_help(command: str) -> str:
         return _RESUME
     if command == "league":
         return _LEAGUE
+    if command == "evaluate":
+        return _EVALUATE
     return _HELP.format(
         command=command,
         purpose=_USAGE[command],

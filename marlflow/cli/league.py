@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import EXPORT, split
 from marlflow.cli.resume import suggestion
 
 if TYPE_CHECKING:
-    from marlflow.driver.saved_league import SavedLeague
+    from marlflow.runtime.saved_league import SavedLeague, SavedRun
 
 _USAGE = "marlflow league <run directory> [--export <member> <file>]"
-_EXPORT_FORMAT = "marlflow member 1"
 
 
 def run_league(words: list[str]) -> int:
@@ -27,14 +20,15 @@ def run_league(words: list[str]) -> int:
     words, export = _exported(words)
     parsed = split(words, "league", own=(EXPORT,), hydra=False)
     run_dir = _run_dir(parsed.overrides)
-    from marlflow.driver.checkpointing import skipped_checkpoints, usable
-    from marlflow.driver.saved_league import saved_league
+    from marlflow.runtime.saved_league import league_of, saved_run
+    from marlflow.runtime.saved_runs import skipped_checkpoints, usable
 
-    league = saved_league(run_dir)
+    run = saved_run(run_dir)
+    league = league_of(run)
     for notice in skipped_checkpoints(league.checkpoint):
         print(notice)
     if export is not None:
-        _export(league, run_dir, *export)
+        _export(run, *export)
         return 0
     with usable(league.checkpoint):
         _show(league, run_dir)
@@ -97,36 +91,25 @@ def _show(league: SavedLeague, run_dir: Path) -> None:
 
 def _title(run_dir: Path) -> str:
     """Return the environment and mode as they were chosen on the command line, or else the name of the directory."""
-    choices = _recorded(run_dir, "hydra.yaml", "hydra.runtime.choices")
+    from marlflow.config.imports import recorded
+
+    choices = recorded(run_dir, "hydra.yaml", "hydra.runtime.choices")
     env, mode = choices.get("env"), choices.get("league")
     if not isinstance(env, str) or env == "python":
         env = run_dir.resolve().name
     return f"{env}  {mode}" if isinstance(mode, str) and mode != "none" else env
 
 
-def _recorded(run_dir: Path, file: str, key: str = "") -> dict[str, Any]:
-    """Return a part of what a run from the command line recorded, as plain data, unresolved; empty without it."""
-    try:
-        values = OmegaConf.to_container(OmegaConf.load(run_dir / ".hydra" / file), resolve=False)
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):
-        return {}
-    for name in key.split(".") if key else ():
-        values = values.get(name) if isinstance(values, dict) else None
-    return {str(name): value for name, value in values.items()} if isinstance(values, dict) else {}
-
-
-def _export(league: SavedLeague, run_dir: Path, member: str, file: Path) -> None:
-    from safetensors.numpy import save
-
-    from marlflow.driver.saved_league import member_parameters
+def _export(run: SavedRun, member: str, file: Path) -> None:
+    from marlflow.config.imports import policy_of
+    from marlflow.runtime.saved_policies import to_export
 
     if file.exists() or file.is_symlink():
         raise ConfigInvalid([f"{file} is there already, and {EXPORT} replaces nothing: give another name or remove it"])
     if not file.parent.is_dir():
         raise ConfigInvalid([f"there is no directory {file.parent} to write {file.name} to"])
-    found = member_parameters(league, member, run_dir)
-    description = {**found.description, "config": _policy_config(run_dir, found.description["policy"])}
-    data = save({"flat": found.flat}, {"format": _EXPORT_FORMAT, "member": json.dumps(description, default=str)})
+    found = policy_of(run, member)
+    data = to_export(found)
     try:
         # "x" refuses a file that appeared since.
         with file.open("xb") as target:
@@ -135,12 +118,3 @@ def _export(league: SavedLeague, run_dir: Path, member: str, file: Path) -> None
         raise ConfigInvalid([f"{file} cannot be written: {error}"]) from error
     version = f"version {found.description['version']:,} of {found.description['policy']}"
     print(f"wrote {member} ({version}, {len(found.flat):,} parameters) to {file}")
-
-
-def _policy_config(run_dir: Path, policy: str) -> Mapping[str, Any] | None:
-    """Return the algorithm and model of a policy as configured; None if the run was started from Python."""
-    found = _recorded(run_dir, "config.yaml", "policies").get(policy)
-    if found is None:
-        found = _recorded(run_dir, "config.yaml", "default_policy")
-    config = {key: found[key] for key in ("algorithm", "model") if key in found} if isinstance(found, dict) else {}
-    return config or None

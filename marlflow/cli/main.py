@@ -103,4 +103,8 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from marlflow.cli.league import run_league
 
         return run_league
+    if name == "evaluate":
+        from marlflow.cli.evaluate import run_evaluate
+
+        return run_evaluate
     raise arguments.unknown_command(name)

@@ -13,6 +13,7 @@ from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.config.checks import check, machines_to_plan_for
 from marlflow.config.experiment import Experiment
 from marlflow.config.league import described_league
+from marlflow.config.league_members import described_member
 from marlflow.config.placement import described_machines
 from marlflow.config.placement_table import drawn_placement
 from marlflow.config.plans import drawn_plan
@@ -72,12 +73,15 @@ def _with_machines_hint(problem: Problem | str) -> Problem | str:
 
 def _assignments(checked: CheckedExperiment) -> str:
     lines = []
+    league = checked.experiment.league
+    added = {} if league is None else league.members
     for name, policy in checked.spec.policies.items():
         agents = ", ".join(checked.players[name])
         learner = checked.spec.learner_of(name)
         others = f", and learns from rows of {', '.join(learner.others)}" if learner and learner.others else ""
         lines.append(f"policy {name} ({policy.algorithm.name}) plays {agents}{others}")
-    if (league := checked.experiment.league) is not None:
-        algorithms = {name: policy.algorithm.name for name, policy in checked.spec.policies.items()}
+    if league is not None:
+        algorithms = {name: one.algorithm.name for name, one in checked.spec.policies.items() if name not in added}
         lines.append(described_league(league, checked.agents, algorithms))
+    lines += [described_member(name, checked.spec.policies[name].algorithm) for name in added]
     return "\n".join(lines)

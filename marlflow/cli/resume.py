@@ -14,11 +14,13 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.arguments import split
+from marlflow.cli.arguments import Words, split
 from marlflow.cli.job import prepared
 from marlflow.cli.train import outcome, recorded
-from marlflow.cli.trust import TRUST, check_names, check_overrides, is_own, names_outside
+from marlflow.cli.trust import TRUST, check_names, check_overrides
 from marlflow.config.compose import run_job
+from marlflow.config.overrides import Prepared
+from marlflow.config.trust import is_own, names_outside
 
 _NAMED = ("command-line", "hydra.searchpath in command-line")
 """What Hydra says of folders of configuration groups that --config-dir, or hydra.searchpath=[...], named."""
@@ -29,8 +31,21 @@ def run_resume(words: list[str]) -> int:
     """Continue the run; return 0. Raises InvalidInput before any file is changed, and the run's MarlflowErrors."""
     parsed = split(words, "resume", own=(TRUST,), hydra=False)
     run_dir, new = _run_dir(parsed.overrides)
-    overrides, config_dirs, started_in = _read_hydra_files(run_dir)
     is_trusted = TRUST in parsed.own_flags or is_own(run_dir)
+    with recomposed(run_dir, new, parsed, is_trusted) as ready:
+        if outside := sorted(names_outside(ready.config)):
+            print(f"importing {', '.join(outside)}")
+        _resume(ready.config, ready.problems, run_dir)
+    return 0
+
+
+@contextmanager
+def recomposed(run_dir: Path, new: Sequence[str], parsed: Words, is_trusted: bool) -> Iterator[Prepared]:
+    """Compose a run's configuration again, with `new` overrides, and work in the folder that it was started in.
+
+    Raises ConfigInvalid if it cannot be composed, or names code that is not trusted.
+    """
+    overrides, config_dirs, started_in = _read_hydra_files(run_dir)
     if not is_trusted:
         check_overrides(run_dir, overrides)
     parsed.overrides = _merge_overrides(overrides, new)
@@ -41,10 +56,7 @@ def run_resume(words: list[str]) -> int:
         if not is_trusted:
             check_names(run_dir, ready.config)
         _check_modules(ready.config, started_in)
-        if outside := sorted(names_outside(ready.config)):
-            print(f"importing {', '.join(outside)}")
-        _resume(ready.config, ready.problems, run_dir)
-    return 0
+        yield ready
 
 
 @contextmanager
@@ -111,7 +123,8 @@ def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
         raise ConfigInvalid(
             [
                 f"{run_dir} has no .hydra/overrides.yaml, which `marlflow train` leaves{suggestion(run_dir)}; "
-                "a run that was started from Python goes on with marlflow.resume(experiment, run_dir)"
+                "a run that was started from Python goes on with marlflow.resume(experiment, run_dir), and is "
+                "evaluated with marlflow.evaluate(experiment, run_dir)"
             ]
         )
     overrides = _load(recorded / "overrides.yaml", "")
@@ -154,11 +167,14 @@ def _key(override: str) -> str:
 def _resume(config: DictConfig, problems: Iterable[str], run_dir: Path) -> None:
     from marlflow.config.checks import check, machines_of
     from marlflow.config.schema import read
-    from marlflow.driver.checkpointing import check_identity, newest
+    from marlflow.driver.checkpointing import check_identity, with_saved_members
     from marlflow.driver.train import resume_checked
+    from marlflow.runtime.saved_runs import newest
 
     problems = list(problems)
     experiment = read(config, problems)
+    if experiment is not None:
+        experiment = with_saved_members(experiment, run_dir)
     checked = check(experiment, problems, machines_of(experiment))
     # Before run_job, which writes files.
     check_identity(newest(run_dir), checked)

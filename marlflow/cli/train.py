@@ -23,10 +23,10 @@ from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
 from marlflow.cli.sweep import Sweep
-from marlflow.cli.trust import signed
 from marlflow.config.comments import explained
 from marlflow.config.compose import MODULE, NAME, run_job
 from marlflow.config.overrides import composition_problem
+from marlflow.config.trust import signed
 
 if TYPE_CHECKING:
     from marlflow.config.validation import CheckedExperiment

@@ -1,78 +1,17 @@
-"""Trust in a run's folder: is its configuration this user's own, or may it name foreign code?
-
-A configuration names classes, which are imported, so a run's folder is code. `marlflow train` signs it with a key that
-only this user can read; `marlflow resume` accepts this signature. Without it, names outside marlflow are listed, not
-imported, and --trust is required.
-"""
+"""The flag --trust: without it, names outside marlflow in a run of somebody else are listed, not imported."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import hmac
-import os
 import re
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from importlib.resources import files
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from marlflow.base.errors import ConfigInvalid
-from marlflow.config.compose import MODULE
+from marlflow.config.trust import names_outside
 
 TRUST: Final = "--trust"
-SIGNATURE: Final = ".hydra/signature"
-SIGNED: Final = (".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml")
-_KEY_BYTES = 32
-_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _HYDRA_KEY = re.compile(r"[+~]*hydra\b")
-
-
-def signed(contents: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of a configuration with their signature, if this user can have a key."""
-    key = _key()
-    return dict(contents) if key is None else {**contents, SIGNATURE: _signature(key, contents)}
-
-
-def is_own(run_dir: Path) -> bool:
-    """Return whether the configuration in a run's folder has this user's signature, and so is unchanged."""
-    try:
-        contents = {name: (run_dir / name).read_text(encoding="utf-8") for name in SIGNED}
-        signature = (run_dir / SIGNATURE).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-    key = _key()
-    return key is not None and hmac.compare_digest(_signature(key, contents), signature)
-
-
-def _signature(key: bytes, contents: Mapping[str, str]) -> str:
-    digests = [hashlib.sha256(contents[name].encode()).digest() for name in SIGNED]
-    return hmac.new(key, b"".join(digests), "sha256").hexdigest()
-
-
-def _key() -> bytes | None:
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    path = state / "marlflow" / "key"
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Linked once complete, because another process may be making one too.
-        draft = path.with_name(f"key.{secrets.token_hex(8)}")
-        if not path.exists():
-            with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-            with suppress(FileExistsError):
-                os.link(draft, path)
-            draft.unlink()
-        if len(key := path.read_bytes()) == _KEY_BYTES:
-            return key
-    return None
 
 
 def check_overrides(run_dir: Path, overrides: Sequence[str]) -> None:
@@ -86,55 +25,6 @@ def check_names(run_dir: Path, config: Any) -> None:
     """Raise ConfigInvalid with every name outside marlflow that a configuration would import."""
     if names := sorted(names_outside(config)):
         raise _untrusted(run_dir, names)
-
-
-def names_outside(config: Any) -> set[str]:
-    """Return the names that a configuration may import and that marlflow's own conf does not have; import nothing."""
-    values = OmegaConf.to_container(config, resolve=False)
-    # A `_target_` is a name wherever it is; other text if it looks like an import path of a module that exists.
-    named = {text for key, text in _texts(values) if key == "_target_" or (_is_import_path(text) and _is_there(text))}
-    return {text for text in named - _own_names() if not text.startswith(("marlflow.", "hydra._internal."))}
-
-
-def _is_import_path(text: str) -> bool:
-    return _IMPORT_PATH.fullmatch(text) is not None
-
-
-def _is_there(text: str) -> bool:
-    try:
-        return find_spec(text.partition(".")[0]) is not None
-    except ValueError:  # a module without a spec, as __main__ is
-        return True
-
-
-def _texts(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(values, str):
-        yield key, values
-    elif isinstance(values, Mapping):
-        for name, value in values.items():
-            yield from _texts(value, str(name))
-    elif isinstance(values, list | tuple):
-        for value in values:
-            yield from _texts(value, key)
-
-
-@functools.cache
-def _own_names() -> frozenset[str]:
-    texts = {"hydra.conf"}
-    for package in (MODULE, "hydra.conf"):
-        for path in _yaml_files(files(package)):
-            with suppress(YAMLError, OmegaConfBaseException):
-                values = OmegaConf.to_container(OmegaConf.create(path.read_text(encoding="utf-8")))
-                texts.update(text for _, text in _texts(values))
-    return frozenset(texts)
-
-
-def _yaml_files(folder: Any) -> Iterator[Any]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _yaml_files(entry)
-        elif entry.name.endswith(".yaml"):
-            yield entry
 
 
 def _untrusted(run_dir: Path, names: Sequence[str]) -> ConfigInvalid:

@@ -14,6 +14,7 @@ from marlflow.base.problems import Problems
 from marlflow.config.comments import files
 from marlflow.config.construct import TARGET
 from marlflow.config.experiment import Experiment, Policy
+from marlflow.config.league_members import added_members
 from marlflow.config.opponents import only_opponents
 from marlflow.config.policy_assignment import TRIAL_EPISODES, PolicyAssignment, failure_problem
 from marlflow.env import EnvAdapter
@@ -71,7 +72,7 @@ def league_matchmaker(
     """Return the matchmaker of a league, in its initial state; `fits` has the agents that each policy can play."""
     counted, rated = league.payoffs, league.ratings
     return LeagueMatchmaker(
-        Members(sides, fits, live, league.pool.newest),
+        Members(sides, fits, live, league.pool.newest, [name for name in league.members if name in fits]),
         # Copied, because a mode may have state, and an experiment is data and may be run again.
         copy.deepcopy(league.matchmaker),
         Payoffs(sides, live, counted.decay, counted.prior_games, league.symmetric),
@@ -120,8 +121,11 @@ class _Seating:
             if name not in given and not played.issuperset(of_group):
                 policies[name] = self.experiment.default_policy
                 agents[name] = self._agents_of(name, problems)
+        added = added_members(self.experiment, {*given, *policies}, self.adapter, problems)
+        for name, (policy, fitting) in added.items():
+            policies[name], agents[name] = policy, self._agents_of_added(name, fitting, problems)
         for name in players:
-            if name not in policies:
+            if name not in policies and name not in self.league.members:
                 known = meant(name, policies, "the policies are")
                 problems.append(f"league.players: there is no policy {name!r}{known}")
         return policies, {name: names for name, names in agents.items() if names}
@@ -146,6 +150,20 @@ class _Seating:
             )
             return []
         return list(self.adapter.agents)
+
+    def _agents_of_added(self, member: str, fitting: Sequence[str], problems: Problems) -> list[str]:
+        if len(fitting) == len(self.adapter.agents):
+            return self._agents_of(member, problems)
+        player = self.league.players.get(member)
+        if player is None or player.plays is None:
+            return list(fitting)
+        plays = self._matching(member, player.plays, problems)
+        if others := [agent for agent in plays if agent not in fitting]:
+            problems.append(
+                f"league.players.{member}.plays: the spaces of {', '.join(others)} are others than those of "
+                f"{member!r}; it can play {', '.join(fitting)}"
+            )
+        return plays
 
     def _matching(self, policy: str, patterns: Sequence[str], problems: Problems) -> list[str]:
         agents = self.adapter.agents

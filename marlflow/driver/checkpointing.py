@@ -5,39 +5,38 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
-from marlflow.base.serialization import MALFORMED, Tree, from_bytes, to_bytes
+from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.config.environment import environment_name
-from marlflow.config.experiment import Env
+from marlflow.config.experiment import Env, Experiment
+from marlflow.config.league_members import COPY, FROM, MEMBER, POLICY
 from marlflow.config.validation import CheckedExperiment
-from marlflow.driver.checkpoint_notes import Notes, notes_of
-from marlflow.driver.frozen_policies import frozen_file
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.league.sides import sides_of
 from marlflow.runtime.checkpoint_files import RowsFile, rows_file
+from marlflow.runtime.checkpoint_format import tensors_file
+from marlflow.runtime.checkpoint_notes import Notes, as_text, notes_of
 from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
+from marlflow.runtime.frozen_policies import frozen_file
 from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.saved_policies import import_file, to_export
+from marlflow.runtime.saved_runs import DRIVER, folder, newest, usable
 from marlflow.sampling.protocol import FrozenPolicy
 from marlflow.sampling.saved_state import ResumeReport
 
 log = logging.getLogger("marlflow")
 
-DRIVER = "driver"
 _QUEUED = "waiting"
 _NO_ROWS = 1 << 62
-
-
-def folder(run_dir: Path) -> Path:
-    """Return a run's checkpoint folder."""
-    return run_dir / "checkpoints"
 
 
 def identity(checked: CheckedExperiment) -> dict[str, Any]:
@@ -47,7 +46,7 @@ def identity(checked: CheckedExperiment) -> dict[str, Any]:
         "seed": spec.seed,
         "env": {
             **_arguments(checked.experiment.env),
-            "wrappers": [_describe(wrapper) for wrapper in checked.experiment.env.wrappers],
+            "wrappers": [as_text(wrapper) for wrapper in checked.experiment.env.wrappers],
             "factory": environment_name(checked.experiment.env),
             "num_envs": spec.num_envs,
             "agents": list(checked.agents),
@@ -55,9 +54,9 @@ def identity(checked: CheckedExperiment) -> dict[str, Any]:
         "policies": {
             name: {
                 "algorithm": policy.algorithm.name,
-                "model": _describe(policy.model),
-                "observes": _describe(policy.spaces.observation),
-                "acts": _describe(policy.spaces.action),
+                "model": as_text(policy.model),
+                "observes": as_text(policy.spaces.observation),
+                "acts": as_text(policy.spaces.action),
             }
             for name, policy in spec.policies.items()
         },
@@ -86,19 +85,45 @@ def _league(checked: CheckedExperiment) -> dict[str, Any]:
             "sides": {role.name: [sides.names[role.side], *role.agents] for role in sides.roles},
             "symmetric": league.symmetric,
             "players": {name: list(agents) for name, agents in checked.players.items()},
+            "members": {
+                name: {**{key: given[key] for key in (FROM, MEMBER, POLICY) if key in given}, **_hash(checked, name)}
+                for name, given in league.members.items()
+            },
         }
+    }
+
+
+def _hash(checked: CheckedExperiment, member: str) -> dict[str, str]:
+    algorithm = checked.spec.policies[member].algorithm
+    return {"sha256": algorithm.saved.sha256} if isinstance(algorithm, Imported) else {}
+
+
+def with_saved_members(experiment: Experiment, run_dir: Path) -> Experiment:
+    """Return an experiment whose imported members are those in a run's checkpoint; their sources may be gone.
+
+    Raises CheckpointUnusable if there are such members and no checkpoint.
+    """
+    if (league := experiment.league) is None or not league.members:
+        return experiment
+    checkpoint, members = newest(run_dir), dict(league.members)
+    for name, given in members.items():
+        if (file := import_file(name)) in checkpoint.names and FROM in given:
+            members[name] = {**given, COPY: str(checkpoint.path / tensors_file(file))}
+    return replace(experiment, league=replace(league, members=members))
+
+
+def _imported_members(checked: CheckedExperiment) -> dict[str, SavedPolicy]:
+    """Return the imported members by the name of their file in checkpoints."""
+    algorithms = {name: policy.algorithm for name, policy in checked.spec.policies.items()}
+    return {
+        import_file(name): algorithm.saved for name, algorithm in algorithms.items() if isinstance(algorithm, Imported)
     }
 
 
 def _arguments(env: Env) -> dict[str, Any]:
     plain = (bool, int, float, str, NoneType)
     arguments = ((str(name), value) for name, value in env.arguments.items() if name != "render_mode")
-    return {name: value if isinstance(value, plain) else _describe(value) for name, value in arguments}
-
-
-def _describe(value: object) -> str:
-    # Addresses differ from process to process.
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    return {name: value if isinstance(value, plain) else as_text(value) for name, value in arguments}
 
 
 class Checkpointer:
@@ -146,12 +171,14 @@ class Checkpointer:
         files[DRIVER] = _driver_bytes(driver_state, queued)
         for number, packed in enumerate(self._runtime.pack(queued.payloads)):
             files[f"{_QUEUED}.{number}"] = packed
+        imported = _imported_members(self._checked)
         files |= {name: content for name, content in frozen.items() if name not in self._frozen_files}
+        files |= {name: to_export(saved) for name, saved in imported.items() if name not in self._frozen_files}
         # Share the files of rows that the replay has not evicted completely.
         still_held = {name: rows for name, rows in self._row_files.items() if rows.stop > saved.replays[rows.replay][0]}
         recorded = self._merge_recorded(saved.recorded)
         notes = Notes(self._run_name, identity(self._checked), self._settings.replay, reports, recorded)
-        shared = [name for name in (*still_held, *frozen) if name not in files]
+        shared = [name for name in (*still_held, *frozen, *imported) if name not in files]
         try:
             path = self._store.write(env_steps, files, shared, notes.as_json(), metric)
         except CheckpointFailed:
@@ -164,7 +191,7 @@ class Checkpointer:
             self._rows_saved = {name: stop for name, (_, stop) in saved.replays.items()}
         self.saved_at, self._last = env_steps, path
         self._recorded = recorded
-        self._frozen_files = frozenset(frozen)
+        self._frozen_files = frozenset((*frozen, *imported))
         return path
 
     def _merge_recorded(self, new: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, Mapping[str, int]]]:
@@ -189,7 +216,8 @@ class Checkpointer:
     ) -> tuple[Tree, QueuedItems, ResumeReport]:
         max_env_steps = self._settings.replay_max_env_steps
         report = self._runtime.restore(checkpoint.read, checkpoint.names, max_env_steps, frozen)
-        self._frozen_files = frozenset(map(frozen_file, frozen))
+        self._frozen_files = frozenset(name for name in map(frozen_file, frozen) if name in checkpoint.names)
+        self._frozen_files |= _imported_members(self._checked).keys() & set(checkpoint.names)
         self.saved_at, self._last = checkpoint.env_steps, checkpoint.path
         self._recorded = dict(notes_of(checkpoint).recorded)
         self._store.continue_from(checkpoint)
@@ -220,20 +248,6 @@ def resume_notices(report: ResumeReport) -> Iterator[str]:
 
 
 @contextmanager
-def usable(checkpoint: Checkpoint) -> Iterator[None]:
-    """Raise CheckpointUnusable, with the checkpoint's path, for malformed contents found in this context."""
-    try:
-        yield
-    except CheckpointUnusable as error:
-        raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in error.problems]) from error
-    # Hashes only show that the files are complete: a user who can write to the folder may have put anything there.
-    except MALFORMED as error:
-        reason = f"what is in it is not of the shape that marlflow writes ({type(error).__name__}: {error})"
-        remedy = "remove it, and the one before it is used"
-        raise CheckpointUnusable([f"{checkpoint.path} cannot be used: {reason}; {remedy}"]) from error
-
-
-@contextmanager
 def only_process_in(run_dir: Path, otherwise: str = "wait for its end") -> Iterator[None]:
     """Lock a run's directory in this context; raise ConfigInvalid if another process has it."""
     # The kernel releases the lock with the process, so a killed run leaves none behind.
@@ -258,21 +272,21 @@ def saved_at(run_dir: Path) -> int | None:
         return None
 
 
-def newest(run_dir: Path) -> Checkpoint:
-    """Return a run's newest valid checkpoint; raise CheckpointUnusable if there is none."""
-    return CheckpointStore(folder(run_dir), keep=1).load()
-
-
-def skipped_checkpoints(checkpoint: Checkpoint) -> list[str]:
-    """Return sentences on newer checkpoints that are damaged."""
-    return [f"checkpoint {path} is not whole ({why}); one before it is used" for path, why in checkpoint.passed_over]
-
-
 def check_identity(checkpoint: Checkpoint, checked: CheckedExperiment) -> None:
     """Raise CheckpointUnusable with every difference between the checkpoint's run and this experiment."""
-    saved, current = notes_of(checkpoint).identity, identity(checked)
-    if problems := list(_differences(saved, current)):
-        raise CheckpointUnusable([f"{checkpoint.path}: {problem}" for problem in problems])
+    if problems := identity_differences(checkpoint, checked):
+        raise CheckpointUnusable(problems)
+
+
+def identity_differences(
+    checkpoint: Checkpoint, checked: CheckedExperiment, parts: Collection[str] | None = None
+) -> list[str]:
+    """Return every difference between the checkpoint's run and this experiment, or those in `parts`."""
+    saved, current = (
+        {part: values for part, values in of.items() if parts is None or part in parts}
+        for of in (notes_of(checkpoint).identity, identity(checked))
+    )
+    return [f"{checkpoint.path}: {difference}" for difference in _differences(saved, current)]
 
 
 def _differences(saved: Any, current: Any, path: str = "") -> Iterator[str]:

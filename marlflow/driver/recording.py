@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from marlflow.config.experiment import Experiment
-from marlflow.driver.checkpoint_notes import notes_of
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_writer import DatasetTarget, discard_after
 from marlflow.offline.manifest import NAME, Manifest, environment_described, read_manifest, write_manifest
+from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.receipts import Receipt

@@ -10,7 +10,6 @@ from typing import Any
 
 from marlflow.base.fault_kind import FaultKind
 from marlflow.config.experiment import Experiment
-from marlflow.driver.checkpoint_notes import notes_of
 from marlflow.flow import StageId, StageTimes
 from marlflow.observe.console import RunConsole
 from marlflow.observe.curves import draw_learning_curves
@@ -18,6 +17,7 @@ from marlflow.observe.report import Report
 from marlflow.observe.run_log import NAME
 from marlflow.observe.sinks import METRICS, JsonlSink, Sink, TensorBoardSink
 from marlflow.observe.trace import Trace
+from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.sampling.receipts import Fault
 

@@ -15,12 +15,10 @@ from marlflow.base.serialization import Tree, differences_of_shape
 from marlflow.config.dealers import dealer_of, store_of
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import CheckedExperiment
-from marlflow.driver.checkpoint_notes import notes_of
 from marlflow.driver.checkpoint_timing import CheckpointTiming
-from marlflow.driver.checkpointing import Checkpointer, resume_notices, usable
+from marlflow.driver.checkpointing import Checkpointer, resume_notices
 from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.faults import BudgetedWorkers, FaultBudget
-from marlflow.driver.frozen_policies import frozen_file
 from marlflow.driver.graceful_shutdown import GracefulShutdown
 from marlflow.driver.league_metrics import league_metrics
 from marlflow.driver.matches import MatchingWorkers
@@ -40,8 +38,11 @@ from marlflow.flow import Executor, Together
 from marlflow.league.matches import MatchingMatchmaker
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import Report
+from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runtime.frozen_policies import frozen_file
 from marlflow.runtime.protocol import RunComponents, Runtime
+from marlflow.runtime.saved_runs import usable
 from marlflow.runtime.spec import learner_of_replay
 from marlflow.sampling.dealer import Dealer, DealtWorkers
 from marlflow.sampling.population import Reset

@@ -16,9 +16,9 @@ from typing import Any
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes
-from marlflow.driver.frozen_policies import entries_in, frozen_bytes, frozen_file, frozen_from
 from marlflow.runtime.checkpoint_format import tensors_file
 from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runtime.frozen_policies import entries_in, frozen_bytes, frozen_file, frozen_from
 from marlflow.runtime.relocation import DriverPlace
 from marlflow.sampling.protocol import FrozenPolicy
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import shlex
@@ -17,10 +18,9 @@ from marlflow.config.checks import check, machines_of, runtime_of
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.config.validation import CheckedExperiment
-from marlflow.driver.checkpoint_notes import notes_of
-from marlflow.driver.checkpointing import check_identity, newest, only_process_in, saved_at, skipped_checkpoints
+from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at, with_saved_members
 from marlflow.driver.graceful_shutdown import GracefulShutdown
-from marlflow.driver.preamble import preamble
+from marlflow.driver.preamble import plain, preamble
 from marlflow.driver.recording import forget_recorded_after, recording
 from marlflow.driver.relay import Relay
 from marlflow.driver.reporting import metric
@@ -30,8 +30,10 @@ from marlflow.observe.frames import frame
 from marlflow.observe.report import PolicyInfo, Report, RunInfo
 from marlflow.observe.run_log import logged_in
 from marlflow.observe.sinks import METRICS
+from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.saved_runs import EXPERIMENT, newest, skipped_checkpoints
 
 log = logging.getLogger("marlflow")
 
@@ -98,6 +100,7 @@ def resume(experiment: Experiment, run_dir: Path | str, *, files: Mapping[str, s
     folder = Path(run_dir)
     if not folder.is_dir():
         raise ConfigInvalid([f"there is no directory {folder}; resume needs that of a run"])
+    experiment = with_saved_members(experiment, folder)
     return resume_checked(check(experiment, machines=machines_of(experiment)), folder, files=files)
 
 
@@ -130,6 +133,7 @@ def _run(
     checked: CheckedExperiment, runtime: Runtime, run_dir: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]
 ) -> Result:
     experiment = checked.experiment
+    files = {**files, EXPERIMENT: json.dumps(plain(experiment), indent=1) + "\n"}
     run_name = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
     if checkpoint is None:
         _write(files, run_dir)

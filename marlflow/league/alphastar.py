@@ -54,7 +54,7 @@ class AlphaStar:
         return self.roles.get(policy, "main")
 
     def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
-        past = view.members.past_in(role)
+        past = [*view.members.added_in(role), *view.members.past_in(role)]
         kind, draw = self.role_of(launcher), generator.random()
         if kind == "league_exploiter" or (kind == "main" and draw < self.pfsp):
             # The paper leaves the league exploiter's weighting open; `capped` is the pseudocode's.

@@ -89,6 +89,10 @@ class League:
     member plays; None: each group of agents is a side, or each agent of a single group. `players` has settings by
     policy. `teammates` play the other roles of a launching policy's side. With `symmetric`, sides are interchangeable,
     and games count for every order of them.
+
+    `members` are further rivals that never change, by name: a member of another run, or an exported file,
+    `{"from": <folder or file>, "member": "main@3"}`, or another name for a policy of this run that does not learn,
+    `{"policy": "scripted"}`. The networks of others are made of marlflow's classes and of those in `trust`.
     """
 
     matchmaker: LeagueMode = field(default_factory=PFSP)
@@ -102,6 +106,8 @@ class League:
     ratings: RatingSettings = field(default_factory=RatingSettings)
     matches: MatchRules = field(default_factory=MatchRules)
     store: StoreSettings = field(default_factory=StoreSettings)
+    members: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    trust: Sequence[str] = ()
 
     def share(self, policy: str) -> float:
         """Return a policy's share of the games."""

@@ -34,7 +34,8 @@ class Members:
     """Everybody who can be seated, by role.
 
     `fits` has the agents that each policy can play, `live` the policies that learn; all others never change. Of each
-    policy the `newest` snapshots are dealt; None: all.
+    policy the `newest` snapshots are dealt; None: all. `added` are policies that never change and that modes deal as
+    rivals besides snapshots, such as members of other runs.
 
     >>> from marlflow.league.sides import default_sides
     >>> agents = ["player_0", "player_1"]
@@ -46,7 +47,12 @@ class Members:
     """
 
     def __init__(
-        self, sides: Sides, fits: Mapping[str, Collection[str]], live: Sequence[str], newest: int | None = None
+        self,
+        sides: Sides,
+        fits: Mapping[str, Collection[str]],
+        live: Sequence[str],
+        newest: int | None = None,
+        added: Sequence[str] = (),
     ) -> None:
         self.sides, self._newest = sides, newest
         self.snapshots: dict[str, Snapshot] = {}
@@ -57,6 +63,7 @@ class Members:
         roles = range(len(sides.roles))
         self._live = [[name for name in live if plays[name][role]] for role in roles]
         self._fixed = [[name for name in fits if name not in live and plays[name][role]] for role in roles]
+        self._added = [[name for name in added if plays[name][role]] for role in roles]
         self._past: list[list[str]] = [[] for _ in roles]
 
     def __len__(self) -> int:
@@ -91,6 +98,10 @@ class Members:
     def past_in(self, role: int) -> list[str]:
         """Return the snapshots that are dealt for a role, oldest first."""
         return self._past[role]
+
+    def added_in(self, role: int) -> list[str]:
+        """Return the members from elsewhere that can play a role."""
+        return self._added[role]
 
     def rival_roles(self, policy: str) -> list[int]:
         """Return the roles in which rivals of a policy can play: all roles of other sides."""

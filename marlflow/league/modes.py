@@ -1,7 +1,8 @@
 """Modes of a league: who is dealt against a live policy whose turn it is.
 
 A mode is asked for the member of each rival role. A user's own mode is a class with a method `rival`, named by
-`_target_`.
+`_target_`. Modes that deal snapshots deal the members of `league.members` like these; a window or a fraction of the
+newest snapshots leaves them out of account.
 """
 
 from __future__ import annotations
@@ -159,10 +160,10 @@ class LatestPast:
     window: int = 10
 
     def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
-        past = view.members.past_in(role)
-        if not past or generator.random() < self.live:
+        rivals = [*view.members.added_in(role), *view.members.past_in(role)[-self.window :]]
+        if not rivals or generator.random() < self.live:
             return view.live(launcher, role, generator)
-        return pick(past[-self.window :], generator)
+        return pick(rivals, generator)
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,8 @@ class DeltaUniform:
     def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         past = view.members.past_in(role)
         first = min(max(1, int(np.ceil(self.delta * len(past)))), len(past))
-        return pick(past[first - 1 :], generator) if past else None
+        rivals = [*view.members.added_in(role), *past[max(0, first - 1) :]]
+        return pick(rivals, generator) if rivals else None
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,8 @@ class Fictitious:
     """One of all snapshots, each as likely as any other (fictitious self-play: Heinrich et al., 2015)."""
 
     def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
-        past = view.members.past_in(role)
-        return pick(past, generator) if past else None
+        rivals = [*view.members.added_in(role), *view.members.past_in(role)]
+        return pick(rivals, generator) if rivals else None
 
 
 @dataclass(frozen=True)
@@ -203,10 +205,10 @@ class PFSP:
     power: float = 2.0
 
     def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
-        past = view.members.past_in(role)
-        if not past or generator.random() >= self.past:
+        rivals = [*view.members.added_in(role), *view.members.past_in(role)]
+        if not rivals or generator.random() >= self.past:
             return view.live(launcher, role, generator)
-        return pick(past, generator, pfsp_weights(view.chances(launcher, past), self.weighting, self.power))
+        return pick(rivals, generator, pfsp_weights(view.chances(launcher, rivals), self.weighting, self.power))
 
 
 def pfsp_weights(chances: Array, weighting: Weighting = "hard", power: float = 2.0) -> Array:

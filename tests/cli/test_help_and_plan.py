@@ -152,7 +152,7 @@ def test_the_command_line_of_the_design_composes(marlflow: Marlflow) -> None:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("marlflow ", "train resume plan check-env league"),
+        ("marlflow ", "train resume plan check-env league evaluate"),
         ("marlflow tr", "train"),
         ("marlflow check-env simple_t", "simple_tag"),
         ("marlflow check-env simple_tag env.num_g", "env.num_good="),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.cli.trust import SIGNATURE, is_own, signed
+from marlflow.config.trust import SIGNATURE, is_own, signed
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import SHORT
 

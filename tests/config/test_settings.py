@@ -115,11 +115,11 @@ ACCEPTED: Mapping[str, set[str]] = {
     | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
-    | {"opponents", "learns_from"},  # refused once it is known which policies there are
+    | {"opponents", "learns_from", "trust"},  # refused once it is known which policies there are
     # Sections of which nothing is said are as they are by default; policies and goals may be none.
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
     | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"}
-    | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "roles", "pairs", "store"}
+    | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "members", "roles", "pairs", "store"}
     | {"sides"},  # refused once it is known which agents there are
 }
 

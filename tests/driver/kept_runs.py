@@ -20,6 +20,10 @@ def kept(run_dir: Path) -> dict[str, Any]:
     trees, rows = {}, defaultdict(list)
     for name in checkpoint.names:
         kind, _, numbers = name.rpartition(".")
+        if name.startswith("member."):
+            # An exported file, which is no tree.
+            trees[name] = bytes(checkpoint.read(name))
+            continue
         tree = from_bytes(checkpoint.read(name))
         if name.startswith("rows."):
             rows[kind.replace("rows.", "replay.", 1)].append((int(numbers.partition("-")[0]), tree))

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marlflow.base.items import Weights
-from marlflow.driver.frozen_policies import frozen_file
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.runtime.checkpoint_format import tensors_file
 from marlflow.runtime.checkpoints import CheckpointStore
+from marlflow.runtime.frozen_policies import frozen_file
 from marlflow.runtime.relocation import DriverPlace
 from marlflow.sampling.frozen_store import StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import marlflow as mf
 from marlflow.cli.main import main
+from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
@@ -42,8 +44,12 @@ OWN_MODULE = "my_module"
 PAGES = [README, *sorted({*REPOSITORY.glob("docs/*.md")} - {CONFIGURATION, OWN_ALGORITHM})]
 LINES = list(dict.fromkeys(line for document in PAGES for line in commands(document)))
 RECORDS = "runs/expert/record"
+OTHER_RUN = "league.members.veteran="
 SEVERAL = " -m "
-COMMANDS = [line for line in LINES if not any(own in line for own in (OWN_FILES, OWN_MODULE, RECORDS, SEVERAL))]
+COMMANDS = [
+    line for line in LINES if not any(own in line for own in (OWN_FILES, OWN_MODULE, RECORDS, OTHER_RUN, SEVERAL))
+]
+WITH_OTHER_RUN = [line for line in LINES if OTHER_RUN in line]
 ON_RECORDS = [line for line in LINES if RECORDS in line]
 OF_OWN_MODULE = [line for line in LINES if OWN_MODULE in line]
 OWN_COMMANDS = [line for document in (OWN_ENVIRONMENT, OWN_POLICY) for line in commands(document) if OWN_FILES in line]
@@ -59,6 +65,27 @@ def test_the_documents_have_commands() -> None:
 def test_every_command_is_a_plan_that_can_run(line: str) -> None:
     _, _, *words = shlex.split(line)
     assert main(["plan", *words]) == 0
+
+
+def test_every_command_with_a_member_of_another_run_is_a_plan_that_can_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    league = mf.League(mf.PFSP(), snapshots=mf.SnapshotRules(every_agent_steps=10))
+    experiment = small_run(
+        env=mf.Env("connect_four", num_envs=2),
+        policies={"main": mf.Policy(SMALL_PPO, SMALL)},
+        mapping=None,
+        league=league,
+        rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=20),
+        env_steps=300,
+    )
+    mf.train(experiment, "runs/a")
+    assert main(["league", "runs/a", "--export", "main@12", "main12.safetensors"]) == 0
+    assert len(WITH_OTHER_RUN) >= 2
+    for line in WITH_OTHER_RUN:
+        _, _, *words = shlex.split(line)
+        assert main(["plan", *words]) == 0
 
 
 def test_every_command_on_records_is_a_plan_that_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,13 @@ from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.config.experiment import CheckpointConfig, Env, Policy, Rollouts
 from marlflow.driver.checkpointing import newest
-from marlflow.driver.saved_league import member_parameters, saved_league
 from marlflow.driver.train import train
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.sides import default_sides
 from marlflow.league.snapshots import SnapshotRules
+from marlflow.runtime.saved_league import saved_league, saved_run
+from marlflow.runtime.saved_policies import saved_policy
 from tests.driver.kept_runs import driver
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.league.population import PAIR, add_games, matchmaker_of
@@ -66,8 +67,7 @@ def test_without_matches_standings_are_of_training_games(tmp_path: Path) -> None
 
 def test_parameters_are_those_of_the_member(tmp_path: Path) -> None:
     write_league(tmp_path)
-    league = saved_league(tmp_path)
-    snapshot = member_parameters(league, "main@2", tmp_path)
+    snapshot = saved_policy(saved_run(tmp_path), "main@2")
     np.testing.assert_array_equal(snapshot.flat, FLAT + 2)
     assert snapshot.description == {
         "member": "main@2",
@@ -83,8 +83,9 @@ def test_parameters_are_those_of_the_member(tmp_path: Path) -> None:
         "action_space": "Discrete(2)",
         "roles": AGENTS,
         "scheduled": {"epsilon": 0.5},
+        "stages": {},
     }
-    live = member_parameters(league, "main", tmp_path)
+    live = saved_policy(saved_run(tmp_path), "main")
     np.testing.assert_array_equal(live.flat, FLAT, "as published, not as learned since")
     assert [live.description[name] for name in ("version", "env_steps", "agent_steps")] == [30, 3_000, 2_700]
 
@@ -107,13 +108,13 @@ def test_a_run_with_a_league_can_be_read(tmp_path: Path) -> None:
     assert {f"frozen.{name}" for name in snapshots} <= set(checkpoint.names)
     learner = from_bytes(checkpoint.read("learner.main"))
     assert league.versions() == {"main": learner["version"]}
-    np.testing.assert_array_equal(member_parameters(league, "main", tmp_path).flat, learner["published"])
+    np.testing.assert_array_equal(saved_policy(saved_run(tmp_path), "main").flat, learner["published"])
     for name in snapshots:
-        exported = member_parameters(league, name, tmp_path)
+        exported = saved_policy(saved_run(tmp_path), name)
         assert exported.flat.shape == learner["published"].shape
         assert exported.description["version"] == league.members.snapshots[name].version
         assert exported.description["policy"] == "main"
-    first, last = (member_parameters(league, name, tmp_path).flat for name in (snapshots[0], snapshots[-1]))
+    first, last = (saved_policy(saved_run(tmp_path), name).flat for name in (snapshots[0], snapshots[-1]))
     assert not np.array_equal(first, last)
 
 
@@ -180,7 +181,7 @@ def test_a_malformed_league_names_the_checkpoint(spoil: Any, tmp_path: Path) -> 
 def test_a_member_that_cannot_be_exported(member: str, error: Any, message: str, tmp_path: Path) -> None:
     write_league(tmp_path)
     with pytest.raises(error) as raised:
-        member_parameters(saved_league(tmp_path), member, tmp_path)
+        saved_policy(saved_run(tmp_path), member)
     assert message in str(raised.value)
 
 
@@ -189,7 +190,7 @@ def test_malformed_parameters_name_the_checkpoint(flat: Any, tmp_path: Path) -> 
     tree = {"policy": "main", "version": 10, "scheduled": {}, "flat": flat}
     path = write_checkpoint(tmp_path, {"matchmaker": state_of(played())}, files={"frozen.main@1": to_bytes(tree)})
     with pytest.raises(CheckpointUnusable, match="parameters are no float32 vector") as raised:
-        member_parameters(saved_league(tmp_path), "main@1", tmp_path)
+        saved_policy(saved_run(tmp_path), "main@1")
     assert str(path) in str(raised.value)
 
 
@@ -197,8 +198,8 @@ def test_a_live_policy_of_a_shared_learner_names_a_snapshot_instead(tmp_path: Pa
     write_checkpoint(tmp_path, {"matchmaker": state_of(played())}, learners={"both": ["main", "other"]})
     league = saved_league(tmp_path)
     with pytest.raises(ConfigInvalid, match=r"several policies together, 'main' among them; export a snapshot: main@2"):
-        member_parameters(league, "main", tmp_path)
-    assert len(member_parameters(league, "main@2", tmp_path).flat) == len(FLAT)
+        saved_policy(saved_run(tmp_path), "main")
+    assert len(saved_policy(saved_run(tmp_path), "main@2").flat) == len(FLAT)
     assert league.versions() == {"main": 30}
 
 
@@ -207,4 +208,4 @@ def test_a_snapshot_that_the_run_has_forgotten(tmp_path: Path) -> None:
     matchmaker.members.add("main", version=25, env_steps=2_500, agent_steps=2_400)
     write_checkpoint(tmp_path, {"matchmaker": state_of(matchmaker)})
     with pytest.raises(CheckpointUnusable, match="does not have the parameters of main@3"):
-        member_parameters(saved_league(tmp_path), "main@3", tmp_path)
+        saved_policy(saved_run(tmp_path), "main@3")

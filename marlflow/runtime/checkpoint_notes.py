@@ -81,3 +81,13 @@ def _is_recorded(value: object) -> bool:
 def _abbreviated(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def as_text(value: object) -> str:
+    """Return a value that is no JSON as text for `Notes.identity`, the same in each process.
+
+    >>> as_text([1])
+    '[1]'
+    """
+    # Addresses differ from process to process.
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))

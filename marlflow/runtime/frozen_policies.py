@@ -47,6 +47,11 @@ def frozen_from(entry: str, tree: Mapping[str, object]) -> FrozenPolicy:
     raise CheckpointUnusable([f"{frozen_file(entry)} has no policy, version, scheduled values and parameters"])
 
 
+def frozen_names(checkpoint: Checkpoint) -> list[str]:
+    """Return the ids of a checkpoint's frozen entries."""
+    return [name.removeprefix(_PREFIX) for name in checkpoint.names if name.startswith(_PREFIX)]
+
+
 def entries_in(checkpoint: Checkpoint) -> dict[str, str]:
     """Return a checkpoint's frozen entries, each with the name of its file."""
-    return {name.removeprefix(_PREFIX): name for name in checkpoint.names if name.startswith(_PREFIX)}
+    return {name: frozen_file(name) for name in frozen_names(checkpoint)}

@@ -1,0 +1,184 @@
+"""Policies of other runs, and of exported files: load them, and build their networks from plain configuration.
+
+A configuration names classes, which are imported. Only classes of marlflow are, and those that the user trusts.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.imported import Imported, SavedPolicy
+from marlflow.base.errors import ConfigInvalid, WeightsMismatch
+from marlflow.base.spaces import Spaces
+from marlflow.config.construct import LEFT, TARGET, fit, imported
+from marlflow.config.experiment import Policy
+from marlflow.config.memory import parameters_of
+from marlflow.config.settings import setting_problems
+from marlflow.config.trust import names_outside
+from marlflow.policy.torso import TorsoConfig
+from marlflow.runtime.checkpoint_notes import as_text
+from marlflow.runtime.saved_league import SavedRun, saved_run
+from marlflow.runtime.saved_policies import read_export, saved_policy
+from marlflow.runtime.saved_runs import EXPERIMENT, folder
+
+# Beyond this many parameters, and times those of the actor, a network is not built to compare its size.
+_SMALL, _MOST_TIMES = 1_000_000, 16
+
+
+def load_policy(source: Path, member: str | None = None) -> SavedPolicy:
+    """Load a member from a run's folder, or from an exported file, which has only one.
+
+    Raises ConfigInvalid if there is no such folder, file or member, and CheckpointUnusable.
+    """
+    if source.is_dir():
+        if not folder(source).is_dir():
+            raise ConfigInvalid([f"{source} is the folder of no run: it has no checkpoints"])
+        run = saved_run(source)
+        if member is None:
+            raise ConfigInvalid([f"{source} has several members; name one: {', '.join(run.names)}"])
+        return policy_of(run, member)
+    if not source.is_file():
+        raise ConfigInvalid([f"there is no {source}; give the folder of a run, or a file of marlflow league --export"])
+    saved = read_export(source)
+    if member not in (None, saved.description["member"]):
+        raise ConfigInvalid([f"{source} has the member {saved.description['member']!r} and no other, not {member!r}"])
+    return saved
+
+
+def policy_of(run: SavedRun, member: str) -> SavedPolicy:
+    """Return a member of a run, with the configuration of its network; raises as `saved_policy`."""
+    saved = saved_policy(run, member)
+    if "config" in saved.description:
+        return saved
+    snapshots = _mapping(_mapping(_experiment(run.run_dir).get("league")).get("snapshots"))
+    description = {
+        **saved.description,
+        "config": _config(run.run_dir, saved.description["policy"]),
+        "acts": "greedy" if snapshots.get("acts") == "greedy" else "sampled",
+    }
+    return SavedPolicy(saved.flat, description, saved.source)
+
+
+def recorded(run_dir: Path, file: str, key: str = "") -> dict[str, Any]:
+    """Return a part of what a run from the command line recorded, as plain data, unresolved; empty without it."""
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(run_dir / ".hydra" / file), resolve=False)
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):
+        return {}
+    for name in key.split(".") if key else ():
+        values = values.get(name) if isinstance(values, dict) else None
+    return {str(name): value for name, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _config(run_dir: Path, policy: str) -> Mapping[str, Any] | None:
+    """Return the algorithm and model of a policy as configured; None if that was not recorded."""
+    experiment = _experiment(run_dir)
+    found = _mapping(experiment.get("policies")).get(policy, experiment.get("default_policy"))
+    config = {key: found[key] for key in ("algorithm", "model") if key in found} if isinstance(found, dict) else {}
+    for learner in _mapping(experiment.get("learners")).values():
+        if isinstance(learner, dict) and policy in (learner.get("policies") or ()):
+            config["algorithm"] = learner.get("algorithm")
+    return config or None
+
+
+def _experiment(run_dir: Path) -> dict[str, Any]:
+    try:
+        return _mapping(json.loads((run_dir / EXPERIMENT).read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        # A run of an earlier version, from the command line.
+        return recorded(run_dir, "config.yaml")
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def imported_policy(
+    saved: SavedPolicy, trust: Collection[str] | None, remedy: str = "set league.trust=[{names}]"
+) -> Policy:
+    """Return a policy that acts as `saved`, made of marlflow's classes and those in `trust` (None: any).
+
+    Raises ConfigInvalid, with the `remedy`, if it names others, or if its configuration is not valid.
+    """
+    config = saved.description["config"]
+    if not config:
+        raise ConfigInvalid(
+            [f"{saved.source}: its run recorded no configuration, so the classes of its network are not known"]
+        )
+    if trust is not None and (untrusted := sorted(_untrusted(config) - set(trust))):
+        names = ", ".join(untrusted)
+        raise ConfigInvalid(
+            [
+                f"{saved.source} names code outside marlflow, which would be imported: {names}; look at it, and if you "
+                f"trust it {remedy.format(names=names)}"
+            ]
+        )
+    problems: list[str] = []
+    algorithm: Any = fit(config.get("algorithm"), Algorithm | None, f"{saved.source}: algorithm", problems)
+    model = fit(config.get("model") or {TARGET: "marlflow.MLP"}, TorsoConfig, f"{saved.source}: model", problems)
+    if problems or algorithm is LEFT or model is LEFT:
+        raise ConfigInvalid(problems)
+    own = Policy(algorithm, model)
+    if problems := [f"{saved.source}: {problem}" for problem in setting_problems(own)]:
+        raise ConfigInvalid(problems)
+    if not own.acts_by.capabilities.learns or own.acts_by.capabilities.tasks:
+        raise ConfigInvalid([f"{saved.source}: {own.acts_by.name} does not act by fixed parameters alone"])
+    return Policy(Imported(saved, own.acts_by), model)
+
+
+def _untrusted(config: Mapping[str, Any]) -> set[str]:
+    names = names_outside(OmegaConf.create(dict(config)))
+    # A function would be called, so that only classes are marlflow's to give.
+    for name in _targets(config):
+        if name.startswith("marlflow.") and not isinstance(imported(name, "", []), type):
+            names.add(name)
+    return names
+
+
+def _targets(values: Any) -> Iterator[str]:
+    if isinstance(values, Mapping):
+        if isinstance(name := values.get(TARGET), str):
+            yield name
+        values = list(values.values())
+    if isinstance(values, list | tuple):
+        for value in values:
+            yield from _targets(value)
+
+
+def space_problem(saved: SavedPolicy, spaces: Spaces, agent: str) -> str | None:
+    """Return why a policy cannot play an agent with other spaces than its own; None if they are equal."""
+    theirs = as_text(spaces.observation), as_text(spaces.action)
+    if saved.spaces == theirs:
+        return None
+    return (
+        f"{saved.source} observes {saved.spaces[0]} and acts in {saved.spaces[1]}, and agent {agent!r} observes "
+        f"{theirs[0]} and acts in {theirs[1]}"
+    )
+
+
+def size_problem(policy: Policy, spaces: Spaces) -> str | None:
+    """Return why the parameters of an imported policy are not those of its network; None if they are."""
+    algorithm = policy.acts_by
+    assert isinstance(algorithm, Imported)
+    saved = algorithm.saved
+    # Counted without memory, with critics, because a file may describe a network of any size.
+    count = parameters_of(functools.partial(algorithm.algorithm.actor, spaces, policy.model, 0))
+    try:
+        if count is None or count <= _MOST_TIMES * len(saved.flat) + _SMALL:
+            algorithm.actor(spaces, policy.model, 0)
+            return None
+    except WeightsMismatch:
+        pass
+    return (
+        f"{saved.source} has {len(saved.flat):,} parameters, which are not those of the network that it describes; its "
+        "configuration was changed, or is of another version of marlflow"
+    )

@@ -1,0 +1,194 @@
+"""Who can be evaluated: members of a run, of other runs, exported files, `random`, and the mixture of a PSRO run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from marlflow.algorithms.imported import Imported, SavedPolicy
+from marlflow.algorithms.scripted import Random
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.near import meant
+from marlflow.base.spaces import Spaces
+from marlflow.config.experiment import Policy
+from marlflow.config.imports import imported_policy, load_policy, size_problem, space_problem
+from marlflow.config.opponents import RANDOM
+from marlflow.config.validation import CheckedExperiment
+from marlflow.league.modes import pick
+from marlflow.league.sides import Sides
+from marlflow.policy.actor import EvaluationMode, WeightedActor
+from marlflow.runtime.saved_league import SavedRun, saved_run
+from marlflow.runtime.saved_policies import saved_policy
+from marlflow.runtime.spec import PolicySpec
+
+MIXTURE: Final = "mixture"
+"""The meta-strategy of a PSRO run: a member is drawn for each role and game."""
+_EXPORTED = ".safetensors"
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """Somebody who can be seated, as `label`.
+
+    `policies` has the policy that plays each agent; agents that it cannot play are missing. A mixture has none, but
+    `parts` by label, and the weight of each by role. `about` is plain data for a report.
+    """
+
+    label: str
+    policies: Mapping[str, PolicySpec] = field(default_factory=dict)
+    mode: EvaluationMode = "sampled"
+    about: Mapping[str, Any] = field(default_factory=dict)
+    mixture: Sequence[Mapping[str, float]] = ()
+    parts: Mapping[str, Entrant] = field(default_factory=dict)
+
+    def plays(self, agents: Collection[str]) -> bool:
+        """Return whether it can play all of `agents`."""
+        return bool(self.mixture) or all(agent in self.policies for agent in agents)
+
+    def drawn(self, role: int, generator: np.random.Generator) -> Entrant:
+        """Return who plays a role in one game: itself, or a part of a mixture."""
+        if not self.mixture:
+            return self
+        weights = self.mixture[role]
+        return self.parts[pick(list(weights), generator, np.array(list(weights.values())))]
+
+    @property
+    def everybody(self) -> Sequence[Entrant]:
+        """Everybody who may be drawn."""
+        return tuple(self.parts.values()) if self.mixture else (self,)
+
+
+def _size(policy: PolicySpec) -> int:
+    actor = policy.actor()
+    return len(actor.flat()) if isinstance(actor, WeightedActor) else 0
+
+
+class Entrants:
+    """Finds entrants by label for the environment of a run.
+
+    A label is a member or policy of the run, `random`, `mixture`, `<folder of a run>:<member>`, or an exported file.
+    Paths begin at `base`. Classes of others are marlflow's or in `trust`; None trusts all.
+    """
+
+    def __init__(
+        self, checked: CheckedExperiment, run: SavedRun, sides: Sides, base: Path, trust: Collection[str] | None
+    ) -> None:
+        self._checked, self._run, self._sides = checked, run, sides
+        self._base, self._trust = base, trust
+        policies = checked.spec.policies
+        players = {agent: name for name, agents in checked.players.items() for agent in agents if name in policies}
+        self._seats: dict[str, Spaces] = {agent: policies[players[agent]].spaces for agent in checked.agents}
+        self._runs: dict[Path, SavedRun] = {}
+
+    def find(self, label: str) -> Entrant:
+        """Return an entrant; raises InvalidInput if there is none or it cannot play here."""
+        if label in self._run.names:
+            return self._own(label)
+        if label == RANDOM:
+            return self._random(label)
+        if label == MIXTURE:
+            return self._mixture(label, self._run, self.find)
+        source, colon, member = label.rpartition(":")
+        if colon:
+            return self._of_run(label, source, member)
+        if label.endswith(_EXPORTED) or (self._base / label).is_file():
+            return self._saved(label, load_policy(self._base / label))
+        if (self._base / label).is_dir():
+            raise ConfigInvalid([f"{label} is a folder; name a member of its run, {label}:main, say"])
+        known = [*self._run.names, RANDOM, *([MIXTURE] if self._has_mixture(self._run) else [])]
+        raise ConfigInvalid([f"there is no member {label!r}{meant(label, known, 'there are')}"])
+
+    def _own(self, label: str) -> Entrant:
+        policies = self._checked.spec.policies
+        if label in policies and not policies[label].algorithm.capabilities.learns:
+            fixed = policies[label]
+            about = self._described(fixed.algorithm.saved) if isinstance(fixed.algorithm, Imported) else {}
+            seats = self._checked.players[label]
+            return self._entrant(label, fixed, seats, self._acts, {"algorithm": fixed.algorithm.name, **about})
+        saved = saved_policy(self._run, label, lambda policy: _size(policies[policy]))
+        name = saved.description["policy"]
+        spec = policies[name]
+        algorithm = Imported(saved, spec.algorithm)
+        if problem := size_problem(Policy(algorithm, spec.model), spec.spaces):
+            raise ConfigInvalid([problem])
+        seats = self._checked.players[name]
+        return self._entrant(label, replace(spec, algorithm=algorithm), seats, self._acts, self._described(saved))
+
+    @property
+    def _acts(self) -> EvaluationMode:
+        league = self._checked.experiment.league
+        return "greedy" if league is not None and league.snapshots.acts == "greedy" else "sampled"
+
+    def _random(self, label: str) -> Entrant:
+        seed = self._checked.spec.seed
+        model = Policy().model
+        # Agents of equal spaces share a policy, named after the first of them.
+        first = {agent: next(one for one, of in self._seats.items() if of == own) for agent, own in self._seats.items()}
+        policies = {
+            agent: PolicySpec(f"{label}/{first[agent]}", Random(), model, spaces, seed)
+            for agent, spaces in self._seats.items()
+        }
+        return Entrant(label, policies, about={"algorithm": RANDOM})
+
+    def _of_run(self, label: str, source: str, member: str) -> Entrant:
+        path = self._base / source
+        if not path.is_dir():
+            raise ConfigInvalid([f"{label}: there is no directory {source}; before the colon comes that of a run"])
+        if member == MIXTURE:
+            return self._mixture(label, self._other(path), lambda part: self.find(f"{source}:{part}"))
+        if member == RANDOM or self._is_random(path, member):
+            return self._random(label)
+        return self._saved(label, load_policy(path, member))
+
+    def _is_random(self, path: Path, member: str) -> bool:
+        about = self._other(path).notes.identity["policies"].get(member, {})
+        return bool(about.get("algorithm") == RANDOM)
+
+    def _other(self, path: Path) -> SavedRun:
+        if path not in self._runs:
+            self._runs[path] = saved_run(path)
+        return self._runs[path]
+
+    def _saved(self, label: str, saved: SavedPolicy) -> Entrant:
+        wrong = {agent: space_problem(saved, spaces, agent) for agent, spaces in self._seats.items()}
+        seats = [agent for agent, problem in wrong.items() if problem is None]
+        if not seats:
+            raise ConfigInvalid([f"{next(iter(wrong.values()))}; name a member of a run of this environment"])
+        policy = imported_policy(saved, self._trust, "add --trust, or give trust=[...] from Python")
+        if problem := size_problem(policy, self._seats[seats[0]]):
+            raise ConfigInvalid([problem])
+        spec = PolicySpec(label, policy.acts_by, policy.model, self._seats[seats[0]], self._checked.spec.seed)
+        return self._entrant(label, spec, seats, saved.acts, self._described(saved))
+
+    def _entrant(
+        self, label: str, spec: PolicySpec, seats: Collection[str], mode: EvaluationMode, about: Mapping[str, Any]
+    ) -> Entrant:
+        policies = {agent: replace(spec, name=label) for agent in self._seats if agent in seats}
+        return Entrant(label, policies, mode, {**about, "acts": mode})
+
+    def _described(self, saved: SavedPolicy) -> dict[str, Any]:
+        shown = ("member", "policy", "algorithm", "version", "env_steps", "agent_steps", "run")
+        return {**{name: saved.description.get(name) for name in shown}, "sha256": saved.sha256}
+
+    @staticmethod
+    def _has_mixture(run: SavedRun) -> bool:
+        return run.league is not None and bool(run.league.meta)
+
+    def _mixture(self, label: str, run: SavedRun, find: Callable[[str], Entrant]) -> Entrant:
+        if run.league is None or not run.league.meta:
+            raise ConfigInvalid(
+                [f"{label}: {run.run_dir} has no meta-strategy; a run with league=psro has one after its first matches"]
+            )
+        roles = [role.agents for role in self._sides.roles]
+        theirs = [role.agents for role in run.league.members.sides.roles]
+        if roles != theirs:
+            raise ConfigInvalid(
+                [f"{label}: the roles of {run.run_dir} are {theirs}, and those of this run are {roles}"]
+            )
+        mixture = [{name: weight for name, weight in of_role.items() if weight > 0} for of_role in run.league.meta]
+        names = dict.fromkeys(name for of_role in mixture for name in of_role)
+        return Entrant(label, mixture=mixture, parts={name: find(name) for name in names}, about={"meta": mixture})

@@ -1,0 +1,140 @@
+"""Games between members, counted: shares won with intervals, mean returns, and by the side that was played."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+from scipy.stats import t as student_t
+
+from marlflow.league.game_statistics import TIE_TOLERANCE
+from marlflow.league.sides import Sides
+
+CONFIDENCE = 0.95
+_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+
+Outcome = Literal["win", "draw", "loss"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """An estimate with its 95 % confidence interval; `low` and `high` are None if there are too few games for one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def wilson(successes: int, games: int) -> Estimate:
+    """Return a proportion with its score interval (Wilson, 1927, JASA 22); `games` is at least 1.
+
+    >>> estimate = wilson(8, 10)
+    >>> estimate.value, round(estimate.low, 4), round(estimate.high, 4)
+    (0.8, 0.4902, 0.9433)
+    """
+    share, z2 = successes / games, _Z * _Z
+    middle = (share + z2 / (2 * games)) / (1 + z2 / games)
+    half = _Z / (1 + z2 / games) * math.sqrt(share * (1 - share) / games + z2 / (4 * games * games))
+    # Exact at the ends, where rounding would exclude the share itself.
+    return Estimate(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)))
+
+
+def mean_estimate(values: Sequence[float]) -> Estimate:
+    """Return a mean with its interval by Student's t distribution; `values` has at least one.
+
+    >>> mean_estimate([1.0, 1.0]), mean_estimate([3.0])
+    (Estimate(value=1.0, low=1.0, high=1.0), Estimate(value=3.0, low=None, high=None))
+    """
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count < 2:
+        return Estimate(mean, None, None)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    half = float(student_t.ppf((1 + CONFIDENCE) / 2, count - 1)) * math.sqrt(variance / count)
+    return Estimate(mean, mean - half, mean + half)
+
+
+def side_scores(sides: Sides, returns: Mapping[str, float]) -> list[float]:
+    """Return the score of each side: the mean over its roles of the mean return of a role's agents.
+
+    An agent that never appeared has return 0.
+    """
+    of_roles = [math.fsum(returns.get(agent, 0.0) for agent in role.agents) / len(role.agents) for role in sides.roles]
+    by_side = [sides.of_side(side) for side in range(len(sides.names))]
+    return [math.fsum(of_roles[role] for role in roles) / len(roles) for roles in by_side]
+
+
+def outcome(scores: Sequence[float], side: int) -> Outcome:
+    """Return whether a side has the best score alone (win), or among others (draw).
+
+    >>> outcome([1.0, -1.0], 0), outcome([0.5, 0.5, 0.0], 1), outcome([0.5, 0.5, 0.0], 2)
+    ('win', 'draw', 'loss')
+    """
+    difference = scores[side] - max(score for other, score in enumerate(scores) if other != side)
+    if abs(difference) <= TIE_TOLERANCE:
+        return "draw"
+    return "win" if difference > 0 else "loss"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedGame:
+    """One game of `member`, on `side`, against `opponent` on all other sides.
+
+    `seating` has who played each agent, and `seed` is that of the environment's reset.
+    """
+
+    member: str
+    opponent: str
+    side: int
+    seed: int
+    seating: Mapping[str, str]
+    returns: Mapping[str, float]
+    env_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Outcomes of some games for one member: `score` is its side's mean return."""
+
+    games: int
+    win: Estimate
+    draw: Estimate
+    loss: Estimate
+    score: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All games of a member against an opponent; `by_side` has those in which it played each side, by name.
+
+    `results` is None if no game was finished; `lost` is the number of those that broke.
+    """
+
+    member: str
+    opponent: str
+    results: Results | None
+    by_side: Mapping[str, Results]
+    lost: int = 0
+
+
+def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
+    """Return the results of games, of each for the side that its member played; None without any."""
+    outcomes, scores = [], []
+    for game in games:
+        of_sides = side_scores(sides, game.returns)
+        outcomes.append(outcome(of_sides, game.side))
+        scores.append(of_sides[game.side])
+    if not outcomes:
+        return None
+    win, draw, loss = (wilson(outcomes.count(kind), len(outcomes)) for kind in ("win", "draw", "loss"))
+    return Results(len(outcomes), win, draw, loss, mean_estimate(scores))
+
+
+def comparison(sides: Sides, member: str, opponent: str, games: Sequence[ComparedGame], asked: int) -> Comparison:
+    """Return the results of the games of a pair, of which `asked` were to be played."""
+    by_side = {name: results_of(sides, [g for g in games if g.side == side]) for side, name in enumerate(sides.names)}
+    known = {name: results for name, results in by_side.items() if results is not None}
+    return Comparison(member, opponent, results_of(sides, games), known, asked - len(games))

@@ -1,0 +1,226 @@
+"""`marlflow evaluate`: its output and files, and one clear error for whatever is wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from marlflow.cli.main import main
+from tests.cli.conftest import Marlflow
+from tests.cli.test_league import TRAINED
+from tests.cli.test_resume import content
+
+USAGE = "marlflow evaluate <run directory> [--members <names>] [--against <names>] [--games <n>]"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run with a league, an exported member of it, and a run without a league."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", *TRAINED]) == 0
+        assert main(["league", "trained", "--export", "player@1", "first.safetensors"]) == 0
+        plain = [word for word in TRAINED if not word.startswith(("league", "hydra", "stop"))]
+        assert main(["train", *plain, "hydra.run.dir=plain", "stop.env_steps=50"]) == 0
+    return folder
+
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path) -> Path:
+    """A copy of these in the folder that commands are given in."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("runs")
+def test_it_prints_a_table_and_writes_every_game(marlflow: Marlflow, tmp_path: Path) -> None:
+    words = ["--members", "player,player@2", "--against", "random,trained:player@1,first.safetensors", "--games=12"]
+    said = marlflow("evaluate", "trained", *words)
+    assert (said.code, said.err) == (0, "")
+    titles, *rows, wrote = said.out.splitlines()
+    assert titles.split()[:7] == ["member", "opponent", "games", "win", "draw", "loss", "return"]
+    assert titles.endswith("win as player_0  win as player_1")
+    opponents = ["random", "trained:player@1", "first.safetensors"]
+    assert [row.split()[:3] for row in rows] == [[m, o, "12"] for m in ("player", "player@2") for o in opponents]
+    assert wrote == "wrote evaluations/1.json, matrix.csv into trained"
+    data = json.loads((tmp_path / "trained" / "evaluations" / "1.json").read_text(encoding="utf-8"))
+    assert len(data["games"]) == 72
+    assert data["members"]["trained:player@1"]["sha256"] == data["members"]["first.safetensors"]["sha256"]
+    with (tmp_path / "trained" / "matrix.csv").open(encoding="utf-8") as file:
+        matrix = [row for row in csv.DictReader(file) if not row["side"]]
+    for row, result in zip(matrix, data["results"], strict=True):
+        assert (row["member"], row["opponent"]) == (result["member"], result["opponent"])
+        assert float(row["win"]) + float(row["draw"]) + float(row["loss"]) == pytest.approx(1.0)
+        assert float(row["return_low"]) == result["return"]["low"]
+
+
+@pytest.mark.usefixtures("runs")
+def test_the_same_command_gives_the_same_bytes_and_json_alone_on_standard_output(
+    marlflow: Marlflow, tmp_path: Path
+) -> None:
+    said = [marlflow("evaluate", "trained", "--games", "10", "--seed=4", "--json") for _ in range(2)]
+    assert [one.code for one in said] == [0, 0]
+    printed = [json.loads(one.out) for one in said]
+    assert [(one["member"], one["opponent"], one["games"]) for one in printed[0]["results"]] == [
+        ("player", "random", 10)
+    ]
+    assert "games" not in printed[0]
+    assert said[0].err == "wrote evaluations/1.json, matrix.csv into trained\n"
+    assert {**printed[0], "duration_s": 0} == {**printed[1], "duration_s": 0}
+    files = [tmp_path / "trained" / "evaluations" / f"{number}.json" for number in (1, 2)]
+    timeless = [[line for line in file.read_text("utf-8").splitlines() if '_s":' not in line] for file in files]
+    assert timeless[0] == timeless[1]
+    assert len(timeless[0]) == len(files[0].read_text("utf-8").splitlines()) - 1
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_run_without_a_league_plays_by_its_policies(marlflow: Marlflow) -> None:
+    said = marlflow("evaluate", "plain", "--against", "player,trained:player,random", "--games", "4")
+    assert said.code == 0, said.err
+    opponents = [row.split()[1] for row in said.out.splitlines()[1:-1]]
+    assert opponents == ["player", "trained:player", "random"]
+
+
+@pytest.mark.usefixtures("runs")
+def test_an_import_of_a_league_is_planned_trained_and_evaluated(marlflow: Marlflow, tmp_path: Path) -> None:
+    members = ("+league.members.veteran={from: trained, member: player@2}", "league.members.dice={policy: random}")
+    words = [word for word in TRAINED if not word.startswith(("hydra", "stop"))]
+    said = marlflow("plan", *words, *members)
+    assert said.code == 0, said.err
+    (line,) = (line for line in said.out.splitlines() if line.startswith("member veteran: "))
+    assert line.startswith("member veteran: player@2 of trained (ppo, version 0, 743 parameters, SHA-256 ")
+    assert marlflow("train", *words, *members, "hydra.run.dir=second", "stop.env_steps=50").code == 0
+    shutil.rmtree(tmp_path / "trained")
+    said = marlflow("evaluate", "second", "--members", "player", "--against", "veteran,dice", "--games", "2", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["members"]["veteran"]["sha256"] in line
+    assert marlflow("league", "second", "--export", "veteran", "veteran.safetensors").code == 0
+    with safe_open(tmp_path / "veteran.safetensors", "numpy") as file:
+        assert json.loads(file.metadata()["member"])["member"] == "player@2"
+
+
+# -- bad input ------------------------------------------------------------------------------------------------------
+
+
+def nothing(runs: Path) -> None:
+    """Leaves the runs as they are."""
+
+
+def without_checkpoints(runs: Path) -> None:
+    shutil.rmtree(runs / "trained" / "checkpoints")
+
+
+def without_any_checkpoint(runs: Path) -> None:
+    for path in (runs / "trained" / "checkpoints").iterdir():
+        shutil.rmtree(path)
+
+
+def truncated(runs: Path) -> None:
+    for path in (runs / "trained" / "checkpoints").glob("*/driver.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1])
+
+
+def of_python(runs: Path) -> None:
+    shutil.rmtree(runs / "trained" / ".hydra")
+
+
+def of_somebody_else(runs: Path) -> None:
+    path = runs / "trained" / ".hydra" / "overrides.yaml"
+    path.write_text(path.read_text("utf-8") + "- env._target_=evil.make\n", encoding="utf-8")
+
+
+def with_another_environment(runs: Path) -> None:
+    path = runs / "plain" / ".hydra" / "overrides.yaml"
+    path.write_text(path.read_text("utf-8").replace("connect_four", "rps"), encoding="utf-8")
+
+
+CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
+    "no directory": (nothing, [], [f"evaluate needs the directory of a run: {USAGE}"]),
+    "not there": (nothing, ["nowhere"], ["there is no directory nowhere; evaluate needs that of a run"]),
+    "two runs": (nothing, ["trained", "plain"], ["evaluate takes the directory of one run", "follow --against"]),
+    "what it is in": (nothing, ["."], [". has no checkpoints", " (did you mean "]),
+    "no checkpoints": (without_checkpoints, ["trained"], ["trained has no checkpoints, so there is nothing"]),
+    "no checkpoint": (without_any_checkpoint, ["trained"], ["there is no checkpoint in "]),
+    "truncated": (truncated, ["trained"], ["driver.safetensors has", "checkpoints is whole"]),
+    "started from Python": (of_python, ["trained"], ["marlflow.evaluate(experiment, run_dir)"]),
+    "of somebody else": (of_somebody_else, ["trained"], ["evil.make", "if you trust it add --trust"]),
+    "another environment": (
+        with_another_environment,
+        ["plain"],
+        ["policies.player.acts was 'Discrete(7)' when it was kept, and is 'Discrete(3)'"],
+    ),
+    "games": (nothing, ["trained", "--games", "0"], ["games must be a whole number from 1 to 10,000,000, not 0"]),
+    "many games": (nothing, ["trained", "--games", "many"], ["--games must be a whole number, not 'many'"]),
+    "no value": (nothing, ["trained", "--games"], ["--games needs a value"]),
+    "names": (nothing, ["trained", "--members", "player,,"], ["--members needs names with commas between them"]),
+    "unknown member": (
+        nothing,
+        ["trained", "--members", "plyer"],
+        ["there is no member 'plyer'; did you mean 'player'?"],
+    ),
+    "no mixture": (
+        nothing,
+        ["trained", "--members", "mixture"],
+        ["has no meta-strategy; a run with league=psro has one"],
+    ),
+    "flag": (nothing, ["trained", "--gamse", "3"], ["marlflow evaluate has no flag --gamse; did you mean '--games'?"]),
+    "flag of another": (nothing, ["trained", "--export"], ["no flag --export; it is a flag of marlflow league"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_one_clear_error_and_touches_nothing(
+    case: str, marlflow: Marlflow, runs: Path, tmp_path: Path
+) -> None:
+    spoil, words, messages = CASES[case]
+    spoil(runs)
+    before = content(tmp_path)
+    said = marlflow("evaluate", *words)
+    assert (said.code, said.out) == (2, ""), said.err
+    assert said.err.startswith("error: ")
+    for message in messages:
+        assert message in said.err
+    assert "Traceback" not in said.err
+    assert content(tmp_path) == before
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_folder_that_cannot_be_written_to_is_said_after_the_table(marlflow: Marlflow, tmp_path: Path) -> None:
+    (tmp_path / "trained" / "evaluations").write_text("not a folder", encoding="utf-8")
+    said = marlflow("evaluate", "trained", "--games", "2")
+    assert said.code == 2
+    assert "random" in said.out
+    assert "trained cannot be written to: " in said.err
+
+
+def test_help(marlflow: Marlflow) -> None:
+    shown = marlflow("evaluate", "--help")
+    assert (shown.code, shown.err) == (0, "")
+    for text in ("--members", "--against", "--games", "evaluations/<n>.json", "mixture", ".safetensors"):
+        assert text in shown.out
+    assert "  evaluate " in marlflow("--help").out
+    assert max(map(len, shown.out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("marlflow eva", "evaluate\n"),
+        ("marlflow evaluate ru", ""),
+        ("marlflow evaluate run --ga", "--games\n"),
+        ("marlflow evaluate run --members main --", "--against --games --seed --workers --json --trust\n"),
+    ],
+)
+def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    said = marlflow("--shell-completion", "query=bash")
+    assert (said.code, said.out) == (0, offered)

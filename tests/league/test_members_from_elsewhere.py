@@ -1,0 +1,126 @@
+"""Runs with members of another run: they are dealt, leave no rows, stay as they are, and survive their source."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.config.experiment import Experiment
+from marlflow.config.imports import load_policy
+from marlflow.driver.train import resume, train
+from marlflow.league import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, MatchRules
+from marlflow.league.members import Members
+from marlflow.league.modes import LeagueView
+from marlflow.league.payoffs import Payoffs
+from marlflow.league.sides import default_sides
+from marlflow.league.standings import standings
+from marlflow.runtime.saved_league import saved_league, saved_run
+from marlflow.runtime.saved_policies import from_export, saved_policy
+from marlflow.runtime.saved_runs import newest
+from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.watching import Seen, reports
+from tests.league.population import agree, frequencies
+from tests.league.runs import LEAGUES, league_run
+
+SOURCE = league_run(LEAGUES["pfsp"], 300)
+HALF, WHOLE = 240, 480
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source") / "rps"
+    train(SOURCE, folder)
+    return folder
+
+
+def with_veteran(source: Path, env_steps: int) -> Experiment:
+    members = {"veteran": {"from": str(source), "member": "main@2"}, "dice": {"policy": "random"}}
+    league = replace(LEAGUES["pfsp"], members=members, matches=MatchRules(every_env_steps=200, games=12))
+    return league_run(league, env_steps)
+
+
+def test_a_run_goes_on_as_it_would_have_though_the_source_is_gone(source: Path, tmp_path: Path) -> None:
+    shutil.copytree(source, tmp_path / "source")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(with_veteran(tmp_path / "source", WHOLE), whole)
+    train(with_veteran(tmp_path / "source", HALF), parts)
+    before = newest(parts).files["member.veteran"]
+    shutil.rmtree(tmp_path / "source")
+    result = resume(with_veteran(tmp_path / "source", WHOLE), parts)
+    assert result.metrics["faults"]["episodes_abandoned"] == 0
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert newest(parts).files["member.veteran"] == before, "the same bytes, in each checkpoint"
+    assert {name for name in newest(parts).names if name.startswith("member.")} == {"member.veteran"}
+    assert_equal(kept(whole), kept(parts))
+
+
+def test_it_never_changes_leaves_no_rows_and_is_rated(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Seen(monkeypatch)
+    metrics = train(with_veteran(source, WHOLE), tmp_path).metrics
+    expected = load_policy(source, "main@2")
+    copy = from_export(bytes(newest(tmp_path).read("member.veteran")), "")
+    np.testing.assert_array_equal(copy.flat, expected.flat)
+    assert saved_policy(saved_run(tmp_path), "veteran").sha256 == expected.sha256
+    seated = Counter(name for episode in seen.episodes for name in episode.matchup.values())
+    assert seated["veteran"] > 3
+    assert seated["dice"] > 3
+    assert all("main" in episode.matchup.values() for episode in seen.episodes)
+    rows_of_main = sum(10 * list(episode.matchup.values()).count("main") for episode in seen.episodes)
+    assert metrics["policies"]["main"]["agent_steps_sampled"] >= rows_of_main
+    assert saved_run(tmp_path).notes.identity["learners"].keys() == {"main"}
+    league = saved_league(tmp_path)
+    rows = {row.member: row for row in standings(league.members, league.payoffs, league.ratings).rows}
+    for name in ("veteran", "dice"):
+        assert rows[name].games > 0
+        assert rows[name].rating is not None
+
+
+def test_another_source_than_that_of_the_run_is_refused(source: Path, tmp_path: Path) -> None:
+    train(with_veteran(source, 100), tmp_path)
+    experiment = with_veteran(source, 200)
+    assert experiment.league is not None
+    members = {**experiment.league.members, "veteran": {"from": str(source), "member": "main@1"}}
+    with pytest.raises(CheckpointUnusable, match=r"league.members.veteran.member was 'main@2' .* and is 'main@1' now"):
+        resume(replace(experiment, league=replace(experiment.league, members=members)), tmp_path)
+    with pytest.raises(CheckpointUnusable, match=r"it has league.members.veteran, which this run has not"):
+        resume(league_run(LEAGUES["pfsp"], 200), tmp_path)
+
+
+# -- who is dealt ---------------------------------------------------------------------------------------------------
+
+AGENTS = ["player_0", "player_1"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (LatestPast(live=0.4, window=2), {"main": 0.4, "veteran": 0.2, "main@2": 0.2, "main@3": 0.2}),
+        (DeltaUniform(delta=0.67), {"veteran": 1 / 2, "main@3": 1 / 2}),
+        (Fictitious(), {"veteran": 1 / 4, "main@1": 1 / 4, "main@2": 1 / 4, "main@3": 1 / 4}),
+        (PFSP(past=0.8), {"main": 0.2, "veteran": 0.2, "main@1": 0.2, "main@2": 0.2, "main@3": 0.2}),
+    ],
+)
+def test_modes_deal_it_like_a_snapshot(mode: LeagueMode, expected: dict[str, float]) -> None:
+    sides = default_sides(AGENTS)
+    fits = dict.fromkeys(("main", "veteran", "script"), AGENTS)
+    members = Members(sides, fits, live=["main"], added=["veteran"])
+    for version in (1, 2, 3):
+        members.add("main", version, 0, 0)
+    view = LeagueView(members, Payoffs(sides, ["main"]))
+    assert agree(frequencies(lambda generator: mode.rival(view, "main", 1, generator)), expected)
+
+
+def test_before_any_snapshot_it_is_dealt_alone() -> None:
+    sides = default_sides(AGENTS)
+    members = Members(sides, {"main": AGENTS, "veteran": AGENTS}, live=["main"], added=["veteran"])
+    view = LeagueView(members, Payoffs(sides, ["main"]))
+    for mode in (Fictitious(), DeltaUniform(), PFSP(past=1.0), LatestPast(live=0.0)):
+        assert mode.rival(view, "main", 0, np.random.default_rng(0)) == "veteran"
