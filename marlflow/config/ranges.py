@@ -125,7 +125,7 @@ RANGES: Mapping[str, Range] = {
     **dict.fromkeys(("live", "delta", "past", "win_rate"), _SHARE),
     **dict.fromkeys(("pfsp", "verify", "exploiter_past", "exploiter_weak", "strong", "exploited"), _SHARE),
     **dict.fromkeys(("self_play_weak", "reset_probability"), _SHARE),
-    "decay": _SOME_SHARE,
+    **dict.fromkeys(("decay", "eta"), _SOME_SHARE),
     **dict.fromkeys(("share", "prior_games"), Range(0.0, 1e6)),
     "power": Range(0.0, 100.0),
     "RatingSettings.beta": Range(0.0, 1e3, above=True),

@@ -65,6 +65,7 @@ def identity(checked: CheckedExperiment) -> dict[str, Any]:
             name: {
                 "policies": list(learner.members),
                 "algorithm": learner.algorithm.name,
+                **({"learns_from": list(learner.others)} if learner.others else {}),
                 # A queued item has or has not passed the stages that run at another place than the learner.
                 "stages": dict(learner.placement.stages),
             }

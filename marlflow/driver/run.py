@@ -76,7 +76,8 @@ class Run:
         self.stopped_by = ""
         self.budget = FaultBudget(checked.experiment.faults, console.notice)
         members = {learner: spec.members for learner, spec in checked.spec.learners.items()}
-        self._metrics = RunMetrics(tuple(checked.spec.policies), members, checked.agents)
+        of_others = [learner for learner, spec in checked.spec.learners.items() if spec.others]
+        self._metrics = RunMetrics(tuple(checked.spec.policies), members, checked.agents, of_others)
         self._progress = DatasetProgress(checked.spec.records)
         self._due_log = checked.experiment.log.every_env_steps
         self._clock = RunClock()
@@ -158,9 +159,9 @@ class Run:
             self.report()
         for name, totals in self._metrics.learners.items():
             if totals.updates == 0:
-                self._notify(
-                    why_never_updated(self._checked, name, totals, self._metrics.agent_steps_sampled_for(name))
-                )
+                sampled = self._metrics.agent_steps_sampled
+                count = sum(sampled[policy] for policy in self._spec.learners[name].learns_from)
+                self._notify(why_never_updated(self._checked, name, totals, count))
 
     # -- callbacks of the plan ----------------------------------------------------------------------------------
 

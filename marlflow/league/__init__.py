@@ -11,10 +11,12 @@ from marlflow.league.league import (
     StoreSettings,
 )
 from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
+from marlflow.league.nfsp import NFSP
 from marlflow.league.psro import PSRO
 from marlflow.league.snapshots import SnapshotRules
 
 __all__ = [
+    "NFSP",
     "PFSP",
     "PSRO",
     "AlphaStar",

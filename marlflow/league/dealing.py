@@ -13,7 +13,15 @@ from marlflow.base.serialization import Tree
 from marlflow.league.league import MatchRules, Teammates
 from marlflow.league.matches import MatchBatch, Matches, fewest_first, pairings
 from marlflow.league.members import Members, Snapshot
-from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, ResettingMode, SnapshottingMode, pick
+from marlflow.league.modes import (
+    LeagueMode,
+    LeagueView,
+    MetaGameMode,
+    ResettingMode,
+    SeatingMode,
+    SnapshottingMode,
+    pick,
+)
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
@@ -71,6 +79,8 @@ class LeagueMatchmaker:
         table = Payoffs(members.sides, payoffs.live, payoffs.decay, payoffs.prior_games)
         self.matches = Matches(table, ratings, "greedy" if rules.acts == "greedy" else "sampled")
         self._mode = mode
+        # Such a mode has no turns.
+        self._seating = mode if isinstance(mode, SeatingMode) else None
         # Checked once: to check a mode against a protocol takes longer than to ask it.
         self._snapshotting = mode if isinstance(mode, SnapshottingMode) else None
         self._resetting = mode if isinstance(mode, ResettingMode) else None
@@ -93,8 +103,10 @@ class LeagueMatchmaker:
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
         """Return the member of each agent."""
-        launch = self._next_turn(episode, generator)
         sides = self.members.sides
+        if self._seating is not None:
+            return sides.matchup(self._seating.profile(self._view, generator))
+        launch = self._next_turn(episode, generator)
         own_side = sides.roles[launch.role].side
         profile = []
         for number, role in enumerate(sides.roles):

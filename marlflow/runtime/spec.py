@@ -20,7 +20,7 @@ from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, Offlin
 from marlflow.offline.dataset_writer import DatasetTarget, DatasetWriter
 from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.buffer import StoredReplay
+from marlflow.replay.protocol import SavedReplay
 from marlflow.replay.shards import first_row_of
 from marlflow.runtime.relocation import RelocatedStages
 from marlflow.sampling.population import WORKER_MEMBERS
@@ -109,6 +109,13 @@ class LearnerSpec:
     algorithm: Algorithm
     seed: int
     placement: LearnerPlacement = LearnerPlacement()
+    others: tuple[str, ...] = ()
+    """The policies whose rows it learns from, if these are not its own."""
+
+    @property
+    def learns_from(self) -> tuple[str, ...]:
+        """The policies whose rows it learns from."""
+        return self.others or self.members
 
     @property
     def is_joint(self) -> bool:
@@ -170,7 +177,7 @@ class LearnerSpec:
         """Whether its replays have processes of their own, as shards always do."""
         return self.placement.replay == "own" or self.algorithm.replay_shards > 1
 
-    def replay(self, shard: int = 0) -> StoredReplay[Any]:
+    def replay(self, shard: int = 0) -> SavedReplay:
         """Make a shard's replay, if the algorithm has replays."""
         name = self.replays[shard]
         replay = self.algorithm.replay(name, key(self.seed, *b"replay", *name.encode()) >> 33)

@@ -24,6 +24,7 @@ from marlflow.config.validation import problems_of, ready
 from marlflow.driver.checkpointing import identity
 from marlflow.driver.preamble import plain
 from marlflow.league import (
+    NFSP,
     PFSP,
     PSRO,
     AlphaStar,
@@ -53,6 +54,7 @@ MODES = {
     "pfsp": PFSP,
     "alphastar": AlphaStar,
     "psro": PSRO,
+    "nfsp": NFSP,
 }
 PAIR = Env(RockPaperScissors, num_envs=4)
 SELF = {"player_0": "player", "player_1": "player"}
@@ -103,6 +105,7 @@ def test_each_choice_has_the_defaults_of_the_classes(name: str) -> None:
         "pfsp": SnapshotRules(),
         "alphastar": BY_MODE,
         "psro": BY_MODE,
+        "nfsp": NEVER,
     }.get(name, SnapshotRules(every_agent_steps=20_000))
     assert league == League(MODES[name](), snapshots=rules)
     assert mode_name(MODES[name]()) == name

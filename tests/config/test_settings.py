@@ -37,6 +37,7 @@ from marlflow.config.limits import limit_problems
 from marlflow.config.ranges import RANGES, REMARKS
 from marlflow.config.settings import remarks, setting_problems
 from marlflow.league import (
+    NFSP,
     PFSP,
     PSRO,
     AlphaStar,
@@ -114,11 +115,11 @@ ACCEPTED: Mapping[str, set[str]] = {
     | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
-    | {"opponents"},  # refused once it is known which policies there are
+    | {"opponents", "learns_from"},  # refused once it is known which policies there are
     # Sections of which nothing is said are as they are by default; policies and goals may be none.
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
     | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"}
-    | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "roles", "store"}
+    | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "roles", "pairs", "store"}
     | {"sides"},  # refused once it is known which agents there are
 }
 
@@ -141,7 +142,7 @@ KINDS = (
     *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
     *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
     *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules, MatchRules, PSRO, StoreSettings),
-    *(AlphaStar, DeltaUniform, Fictitious, LatestPast, NaiveSelfPlay, PFSP),
+    *(AlphaStar, DeltaUniform, Fictitious, LatestPast, NaiveSelfPlay, PFSP, NFSP),
 )
 
 

@@ -16,7 +16,7 @@ from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor import EvaluationModes
-from marlflow.replay.buffer import StoredReplay
+from marlflow.replay.protocol import SavedReplay
 from marlflow.runtime.checkpoint_files import (
     WORKERS,
     check_names,
@@ -130,7 +130,7 @@ class InlineRuntime:
 
     def __init__(self) -> None:
         self._learners: dict[str, TorchLearner] = {}
-        self._replays: dict[str, StoredReplay[Any]] = {}
+        self._replays: dict[str, SavedReplay] = {}
         self._workers: InlineWorkers | None = None
         self._threads = torch.get_num_threads()
 
