@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
 
-from marlflow.base.items import Weights
 from marlflow.driver.faults import FaultBudget
+from marlflow.driver.wrapped_workers import WrappedWorkers
 from marlflow.league.matches import MatchingMatchmaker, play_matches
-from marlflow.policy.actor import EvaluationModes
-from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Workers
-from marlflow.sampling.receipts import Evaluated
+from marlflow.sampling.protocol import Request, Round, Workers
 
 
-class MatchingWorkers:
+class MatchingWorkers(WrappedWorkers):
     """Workers that play the matches of `matchmaker` before each round, by the weights of its request.
 
     Rounds wait for them, so a round is dealt by the meta-strategies that follow from its matches. `workers` deal.
+    `spent_s`: seconds that rounds have waited so far.
     """
 
     def __init__(self, workers: Workers, matchmaker: MatchingMatchmaker, budget: FaultBudget) -> None:
-        self._workers, self._matchmaker, self._budget = workers, matchmaker, budget
+        super().__init__(workers)
+        self._matchmaker, self._budget = matchmaker, budget
+        self.spent_s = 0.0
 
     async def collect(self, request: Request) -> Round:
-        self._budget.account(await play_matches(self._matchmaker, self._workers, request.weights))
-        return await self._workers.collect(request)
-
-    async def collect_next(self, request: Request | None) -> Round:
-        return await self._workers.collect_next(request)
-
-    @property
-    def under_way(self) -> int:
-        return self._workers.under_way
-
-    async def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights],
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
-        return await self._workers.evaluate(episodes, weights, matchups, mode, frozen)
+        began_s = time.perf_counter()
+        faults = await play_matches(self._matchmaker, self._workers, request.weights)
+        self.spent_s += time.perf_counter() - began_s
+        self._budget.account(faults)
+        return await super().collect(request)
