@@ -105,8 +105,7 @@ def _league(checkpoint: Checkpoint, notes: Notes, totals: Mapping[str, Any], sta
     live = list(members.incarnations)
     is_symmetric = bool(notes.identity.get("league", {}).get("symmetric", False))
     train = Payoffs(members.sides, live, symmetric=is_symmetric)
-    # LeagueMatchmaker counts matches by seat, also where sides are interchangeable.
-    matches = Payoffs(members.sides, live)
+    matches = Payoffs(members.sides, live, symmetric=is_symmetric)
     ratings = Ratings(live)
     train.load_state(state["payoffs"])
     if state.get("matches") is not None:

@@ -14,6 +14,7 @@ from marlflow.league.league import MatchRules, Teammates
 from marlflow.league.matches import MatchBatch, Matches, fewest_first, pairings
 from marlflow.league.members import Members, Snapshot
 from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, ResettingMode, SnapshottingMode, pick
+from marlflow.league.outcomes import Outcome
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
@@ -50,7 +51,8 @@ class LeagueMatchmaker:
     The policy that has had the smallest part of its share is next, in the role that it has had least often. So policies
     have games in proportion to their shares (default 1), and each its roles equally often, both to within one game.
 
-    `matches` has the evaluation games, played by `match_rules`, or those that a mode with a meta-game wants.
+    `matches` has the evaluation games, played by `match_rules`, or those that a mode with a meta-game wants. `outcome`
+    decides who wins, else the returns do.
     """
 
     def __init__(
@@ -64,12 +66,14 @@ class LeagueMatchmaker:
         teammates: Teammates = "self",
         seed: int = 0,
         match_rules: MatchRules = _MATCH_RULES,
+        outcome: Outcome | None = None,
     ) -> None:
         self.members = members
         self.payoffs = payoffs
         self.ratings = ratings
-        table = Payoffs(members.sides, payoffs.live, payoffs.decay, payoffs.prior_games)
-        self.matches = Matches(table, ratings, "greedy" if rules.acts == "greedy" else "sampled")
+        table = Payoffs(members.sides, payoffs.live, payoffs.decay, payoffs.prior_games, payoffs.symmetric)
+        self.matches = Matches(table, ratings, "greedy" if rules.acts == "greedy" else "sampled", outcome)
+        self._outcome = outcome
         self._mode = mode
         self._rules = rules
         self._teammates = teammates
@@ -138,7 +142,7 @@ class LeagueMatchmaker:
         """Count training games, in order."""
         sides = self.members.sides
         for result in results:
-            self.payoffs.add(game_of(sides, sides.profile(result.matchup), result))
+            self.payoffs.add(game_of(sides, sides.profile(result.matchup), result, self._outcome))
             of_env = self._open.get(result.env, {})
             # In the order of dealing; episodes before this one will have no result.
             while of_env and (first := next(iter(of_env))) <= result.episode:

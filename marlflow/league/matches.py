@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
@@ -15,7 +16,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
+from marlflow.league.game_statistics import ProfileCell
 from marlflow.league.members import Members
+from marlflow.league.outcomes import Outcome
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.policy.actor import EvaluationModes
@@ -77,6 +80,7 @@ def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: i
     """Return how many of at most `games` games each profile plays, so that their numbers of games become equal.
 
     The profiles of a group play equally often. A group whose profiles no longer fit into the rest of `games` waits.
+    Games of interchangeable sides count for all their orders.
 
     >>> from marlflow.league.sides import default_sides
     >>> payoffs = Payoffs(default_sides(["player_0", "player_1"]))
@@ -84,7 +88,7 @@ def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: i
     {('main', 'main@1'): 2, ('main@1', 'main'): 2, ('main', 'main@2'): 1}
     """
     counts = {profile: 0 for group in groups for profile in group}
-    played = [min(_games(payoffs, profile) for profile in group) for group in groups]
+    played = [_fewest_games(payoffs, group) for group in groups]
     heap = [(count, number) for number, count in enumerate(played)]
     heapq.heapify(heap)
     while heap and games > 0:
@@ -98,6 +102,12 @@ def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: i
     return {profile: count for profile, count in counts.items() if count}
 
 
+def _fewest_games(payoffs: Payoffs, group: Sequence[Profile]) -> int:
+    """Return the fewest games of a profile of `group`, each with an equal part of those of a cell that they share."""
+    sharing = Counter(map(payoffs.key, group))
+    return min(_games(payoffs, profile) // sharing[payoffs.key(profile)] for profile in group)
+
+
 def all_profiles(populations: Sequence[Sequence[str]]) -> list[Profile]:
     """Return each profile of one member for each role."""
     return list(product(*populations))
@@ -109,26 +119,35 @@ def until_known(
     """Return how many games each profile should play next, until it has `games`; empty when none should.
 
     With `payoff_se`, a profile needs no more once the standard error of each role's mean return is below it. The first
-    games estimate it, so ask again after these. Games that were lost count as played.
+    games estimate it, so ask again after these. Games that were lost count as played. Profiles that are orders of
+    interchangeable sides have these games together, and play equally often.
     """
-    counts = {}
+    orders: dict[Profile, list[Profile]] = {}
     for profile in profiles:
-        played, lost = _games(matches.payoffs, profile), matches.lost.get(profile, 0)
-        wanted = games
-        if payoff_se is not None:
-            wanted = min(games, _GAMES_BEFORE_SE)
-            if played >= 2 and played + lost >= wanted:
-                error = max(role.standard_error for role in matches.payoffs.cells[profile].roles)
-                # The standard error falls with the square root of the number of games.
-                needed = played + lost + 1 if error > payoff_se else 0
-                wanted = min(games, max(needed, math.ceil(played * (error / payoff_se) ** 2)))
-        if wanted > played + lost:
-            counts[profile] = wanted - played - lost
-    return counts
+        orders.setdefault(matches.payoffs.key(profile), []).append(profile)
+    counts = {}
+    for same in orders.values():
+        lost = sum(matches.lost.get(profile, 0) for profile in same)
+        wanted = _games_wanted(matches.payoffs.cell(same[0]), lost, games, payoff_se)
+        counts |= dict.fromkeys(same, math.ceil(wanted / len(same)))
+    return {profile: count for profile, count in counts.items() if count}
+
+
+def _games_wanted(cell: ProfileCell | None, lost: int, games: int, payoff_se: float | None) -> int:
+    played = 0 if cell is None else cell.games
+    wanted = games
+    if payoff_se is not None:
+        wanted = min(games, _GAMES_BEFORE_SE)
+        if cell is not None and played >= 2 and played + lost >= wanted:
+            error = max(role.standard_error for role in cell.roles)
+            # The standard error falls with the square root of the number of games.
+            needed = played + lost + 1 if error > payoff_se else 0
+            wanted = min(games, max(needed, math.ceil(played * (error / payoff_se) ** 2)))
+    return max(0, wanted - played - lost)
 
 
 def _games(payoffs: Payoffs, profile: Profile) -> int:
-    cell = payoffs.cells.get(profile)
+    cell = payoffs.cell(profile)
     return 0 if cell is None else cell.games
 
 
@@ -149,12 +168,14 @@ class Matches:
             matches.observe(await workers.evaluate(batch.episodes, weights, batch.matchups, batch.modes))
 
     `payoffs` and `ratings` are updated. Missing games are asked for again, at most twice; `lost` has the games of each
-    profile that were given up. `modes` is how members act: `sampled` is as their algorithm means it, from the learned
+    profile that were given up. `outcome` decides who wins, else the returns do. `modes` is how members act: `sampled` is as their algorithm means it, from the learned
     distribution, or greedily where there is none, as in value-based algorithms.
     """
 
-    def __init__(self, payoffs: Payoffs, ratings: Ratings, modes: EvaluationModes = "sampled") -> None:
-        self.payoffs, self.ratings, self.modes = payoffs, ratings, modes
+    def __init__(
+        self, payoffs: Payoffs, ratings: Ratings, modes: EvaluationModes = "sampled", outcome: Outcome | None = None
+    ) -> None:
+        self.payoffs, self.ratings, self.modes, self._outcome = payoffs, ratings, modes, outcome
         self.lost: dict[Profile, int] = {}
         self._next = 0
         # The games that are asked for, by number, and how often they were.
@@ -203,11 +224,10 @@ class Matches:
 
     def _count(self, profile: Profile, result: EpisodeResult) -> None:
         sides = self.payoffs.sides
-        game = game_of(sides, profile, result)
+        game = game_of(sides, profile, result, self._outcome)
         self.payoffs.add(game)
         roles_of = [sides.of_side(side) for side in range(len(sides.names))]
-        scores = [math.fsum(game.returns[role] for role in roles) / len(roles) for roles in roles_of]
-        self.ratings.add([[profile[role] for role in roles] for roles in roles_of], scores)
+        self.ratings.add([[profile[role] for role in roles] for roles in roles_of], game.side_scores(sides))
 
     def reset(self, member: str, incarnation: int) -> None:
         """Let a live member begin without games and with a new rating."""
