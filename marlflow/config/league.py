@@ -20,7 +20,8 @@ from marlflow.env import EnvAdapter
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.league import League
 from marlflow.league.members import Members
-from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, SnapshottingMode
+from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, MetaGameMode, SnapshottingMode
+from marlflow.league.outcomes import scores_by, trial_result
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.psro import PSRO
 from marlflow.league.ratings import Ratings
@@ -58,6 +59,8 @@ def assign_league(experiment: Experiment, league: League, adapter: EnvAdapter, p
     live = [name for name, policy in policies.items() if policy.acts_by.capabilities.learns]
     found += _share_problems(league, live)
     found += _snapshot_problems(league)
+    if not side_problems:
+        found += _outcome_problems(league, sides)
     if not found and not problems and live:
         found += _trial_problems(league, sides, agents, live, experiment.seed)
     problems += found
@@ -70,7 +73,7 @@ def league_matchmaker(
     """Return the matchmaker of a league, in its initial state; `fits` has the agents that each policy can play."""
     counted, rated = league.payoffs, league.ratings
     return LeagueMatchmaker(
-        Members(sides, fits, live, league.pool.newest),
+        Members(sides, fits, live, league.pool.newest, league.pool.best),
         # Copied, because a mode may have state, and an experiment is data and may be run again.
         copy.deepcopy(league.matchmaker),
         Payoffs(sides, live, counted.decay, counted.prior_games, league.symmetric),
@@ -80,6 +83,7 @@ def league_matchmaker(
         league.teammates,
         seed,
         league.matches,
+        league.outcome,
     )
 
 
@@ -210,6 +214,24 @@ def _snapshot_problems(league: League) -> Iterator[str]:
             f"league.snapshots: no rule ever takes a snapshot, and {mode_name(mode)} plays against snapshots; set "
             "at_start=true or every_agent_steps, or choose league=self_play"
         )
+
+
+def _outcome_problems(league: League, sides: Sides) -> Iterator[str]:
+    if league.pool.best is not None and league.matches.every_env_steps is None and not is_meta_game(league):
+        yield (
+            "league.pool.best: the best are those with the highest ratings, which come from matches, and there are "
+            "none; set league.matches.every_env_steps, or league.pool.best=null"
+        )
+    if league.outcome is not None:
+        try:
+            scores_by(league.outcome, sides, trial_result(sides))
+        except MatchmakerFailed as error:
+            yield failure_problem("league.outcome", error)
+
+
+def is_meta_game(league: League) -> bool:
+    """Return whether the mode of a league says itself which matches are played."""
+    return isinstance(league.matchmaker, MetaGameMode)
 
 
 def _trial_problems(

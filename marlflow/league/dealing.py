@@ -166,8 +166,13 @@ class LeagueMatchmaker:
                 # The initial parameters are no reason to begin again from them.
                 if not (is_first and self._rules.at_start):
                     self._decide_reset(snapshot)
+        if frozen:
+            self._choose_dealt()
         self.epoch += bool(frozen)
         return PopulationChange(freeze=frozen)
+
+    def _choose_dealt(self) -> None:
+        self.members.choose_dealt(lambda name: self.ratings[name].mu)
 
     def _decide_reset(self, snapshot: Snapshot) -> None:
         if isinstance(self._mode, ResettingMode):
@@ -224,6 +229,9 @@ class LeagueMatchmaker:
     def observe_matches(self, evaluated: Evaluated) -> None:
         """Count the results of the games that `matches_due` returned."""
         self.matches.observe(evaluated)
+        # A meta-game is between the members that are dealt, so they stay until its solution.
+        if not isinstance(self._mode, MetaGameMode):
+            self._choose_dealt()
 
     def state(self) -> Tree:
         """Return all that later games depend on."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from marlflow.league.modes import PFSP, LeagueMode
+from marlflow.league.outcomes import Outcome
 from marlflow.league.snapshots import SnapshotRules
 
 Teammates = Literal["self", "past", "population"]
@@ -25,9 +26,14 @@ class LeaguePlayer:
 
 @dataclass(frozen=True)
 class Pool:
-    """Which snapshots are dealt: the `newest` of each policy; None: all. The others are kept in checkpoints."""
+    """Which snapshots of each policy are dealt: the `newest`, and the `best` by rating; all if both are None.
+
+    The others are kept in checkpoints, and play matches. Of equal ratings the newer ones are better. Chosen again with
+    each snapshot and, unless the mode has a meta-game, after each set of matches.
+    """
 
     newest: int | None = None
+    best: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,10 @@ class League:
     `matchmaker` chooses rivals. `sides` maps a side to its roles, each a list of agents (names or globs) that one
     member plays; None: each group of agents is a side, or each agent of a single group. `players` has settings by
     policy. `teammates` play the other roles of a launching policy's side. With `symmetric`, sides are interchangeable,
-    and games count for every order of them.
+    and games count for every order of them. `outcome` decides who wins a game; None: the side with the highest mean
+    return, a draw if several have it. With `nash_conv_every_env_steps`, for small games of OpenSpiel, the NashConv of
+    the league's solution is computed at this interval: of the mixture that the mode ends with, else of the live
+    policies. None: never.
     """
 
     matchmaker: LeagueMode = field(default_factory=PFSP)
@@ -86,7 +95,9 @@ class League:
     pool: Pool = field(default_factory=Pool)
     payoffs: PayoffSettings = field(default_factory=PayoffSettings)
     ratings: RatingSettings = field(default_factory=RatingSettings)
+    outcome: Outcome | None = None
     matches: MatchRules = field(default_factory=MatchRules)
+    nash_conv_every_env_steps: int | None = None
 
     def share(self, policy: str) -> float:
         """Return a policy's share of the games."""

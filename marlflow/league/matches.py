@@ -168,8 +168,9 @@ class Matches:
             matches.observe(await workers.evaluate(batch.episodes, weights, batch.matchups, batch.modes))
 
     `payoffs` and `ratings` are updated. Missing games are asked for again, at most twice; `lost` has the games of each
-    profile that were given up. `outcome` decides who wins, else the returns do. `modes` is how members act: `sampled` is as their algorithm means it, from the learned
-    distribution, or greedily where there is none, as in value-based algorithms.
+    profile that were given up. `outcome` decides who wins, else the returns do. `modes` is how members act: `sampled`
+    is as their algorithm means it, from the learned distribution, or greedily where there is none, as in value-based
+    algorithms.
     """
 
     def __init__(

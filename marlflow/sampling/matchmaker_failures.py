@@ -17,6 +17,9 @@ def matchmaker_name(matchmaker: object) -> str:
     return str(getattr(named, "__qualname__", type(named).__name__))
 
 
+_OWN = ("marlflow.sampling.", "marlflow.league.outcomes")
+
+
 @contextmanager
 def called(matchmaker: object, what: str, kind: str = "matchmaker") -> Iterator[str]:
     """Give the words for a call of a matchmaker; an exception becomes MatchmakerFailed with them."""
@@ -33,6 +36,6 @@ def called(matchmaker: object, what: str, kind: str = "matchmaker") -> Iterator[
 def _user_traceback(error: Exception) -> str:
     frame: TracebackType | None = error.__traceback__
     # The first frames are of this module and of the caller.
-    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(("marlflow.sampling.", "marlflow.league.outcomes")):
+    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_OWN):
         frame = frame.tb_next
     return "".join(traceback.format_exception(type(error), error, frame, chain=False))
