@@ -11,10 +11,11 @@ import numpy as np
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
 from marlflow.league.league import MatchRules, Teammates
-from marlflow.league.matches import MatchBatch, Matches, fewest_first, pairings
+from marlflow.league.matches import MatchBatch, Matches
 from marlflow.league.members import Members, Snapshot
 from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, ResettingMode, SnapshottingMode, pick
 from marlflow.league.outcomes import Outcome
+from marlflow.league.pairing import next_matches
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
@@ -223,8 +224,7 @@ class LeagueMatchmaker:
         if rules.every_env_steps is None or self._env_steps < self._next_matches_at:
             return {}
         self._next_matches_at = self._env_steps + rules.every_env_steps
-        groups = pairings(self.members, rules.pairs, rules.mirrored)
-        return fewest_first(groups, self.matches.payoffs, rules.games)
+        return next_matches(self.members, self.matches.payoffs, rules)
 
     def observe_matches(self, evaluated: Evaluated) -> None:
         """Count the results of the games that `matches_due` returned."""

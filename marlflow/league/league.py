@@ -62,14 +62,14 @@ class RatingSettings:
 class MatchRules:
     """The matches of a league without a meta-game: at most `games` games for every `every_env_steps` env steps.
 
-    `pairs`: `live` is pairs with at least one live member, `all` includes pairs of snapshots. Pairs with the fewest
-    games are next. `mirrored`: each pair plays all seatings that fit, equally often; else one. None for
-    `every_env_steps` is no matches.
+    `pairs`: `live` is pairs with at least one live member. `all` are also pairs without one, for half of the games, as
+    the weights of members in standings need them. Pairs with the fewest games are next. `mirrored`: each pair plays all
+    seatings that fit, equally often; else one. None for `every_env_steps` is no matches.
     """
 
     every_env_steps: int | None = 100_000
     games: int = 40
-    pairs: Literal["live", "all"] = "live"
+    pairs: Literal["live", "all"] = "all"
     mirrored: bool = True
 
 

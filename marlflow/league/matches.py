@@ -6,18 +6,15 @@ are due are one call of `Workers.evaluate`.
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
-from typing import Any, Literal, Protocol, runtime_checkable
+from itertools import product
+from typing import Any, Protocol, runtime_checkable
 
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.league.game_statistics import ProfileCell
-from marlflow.league.members import Members
 from marlflow.league.outcomes import Outcome
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
@@ -33,79 +30,6 @@ MOST_ATTEMPTS = 3
 
 _GAMES_BEFORE_SE = 20
 """Games of a profile before its standard error is used."""
-
-
-def pairings(members: Members, pairs: Literal["live", "all"] = "live", mirrored: bool = True) -> list[list[Profile]]:
-    """Return the seatings of each pair of members: one of them plays one side, the other one all other sides.
-
-    A role that a member cannot play is played by the first live policy that can, else by one that never changes. A
-    pair that cannot be seated against each other is left out; with `mirrored` false each has its first seating only.
-    """
-    fixed = (name for role in range(len(members.sides.roles)) for name in members.fixed_in(role))
-    everybody = list(dict.fromkeys([*members.incarnations, *members.snapshots, *fixed]))
-    found = []
-    for one, other in combinations(everybody, 2):
-        if pairs == "live" and not (members.is_live(one) or members.is_live(other)):
-            continue
-        seatings = list(dict.fromkeys(_seatings(members, one, other)))
-        if seatings:
-            found.append(seatings if mirrored else seatings[:1])
-    return found
-
-
-def _seatings(members: Members, one: str, other: str) -> Iterable[Profile]:
-    sides = members.sides
-    for side in range(len(sides.names)):
-        for alone, against in ((one, other), (other, one)):
-            names = [alone if role.side == side else against for role in sides.roles]
-            if not all(_has_a_role(members, names, name) for name in (alone, against)):
-                continue
-            fitting = [_fitting(members, name, number) for number, name in enumerate(names)]
-            profile = tuple(name for name in fitting if name is not None)
-            if len(profile) == len(names):
-                yield profile
-
-
-def _has_a_role(members: Members, names: Sequence[str], member: str) -> bool:
-    return any(name == member and members.plays(name, number) for number, name in enumerate(names))
-
-
-def _fitting(members: Members, name: str, role: int) -> str | None:
-    if members.plays(name, role):
-        return name
-    return next(iter([*members.live_in(role), *members.fixed_in(role)]), None)
-
-
-def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: int) -> dict[Profile, int]:
-    """Return how many of at most `games` games each profile plays, so that their numbers of games become equal.
-
-    The profiles of a group play equally often. A group whose profiles no longer fit into the rest of `games` waits.
-    Games of interchangeable sides count for all their orders.
-
-    >>> from marlflow.league.sides import default_sides
-    >>> payoffs = Payoffs(default_sides(["player_0", "player_1"]))
-    >>> fewest_first([[("main", "main@1"), ("main@1", "main")], [("main", "main@2")]], payoffs, games=5)
-    {('main', 'main@1'): 2, ('main@1', 'main'): 2, ('main', 'main@2'): 1}
-    """
-    counts = {profile: 0 for group in groups for profile in group}
-    played = [_fewest_games(payoffs, group) for group in groups]
-    heap = [(count, number) for number, count in enumerate(played)]
-    heapq.heapify(heap)
-    while heap and games > 0:
-        count, number = heapq.heappop(heap)
-        if len(groups[number]) > games:
-            continue
-        for profile in groups[number]:
-            counts[profile] += 1
-        games -= len(groups[number])
-        heapq.heappush(heap, (count + 1, number))
-    return {profile: count for profile, count in counts.items() if count}
-
-
-def _fewest_games(payoffs: Payoffs, group: Sequence[Profile]) -> int:
-    """Return the fewest games of a profile of `group`, each with an equal part of those of a cell that they share."""
-    sharing = Counter(map(payoffs.key, group))
-    return min(_games(payoffs, profile) // sharing[payoffs.key(profile)] for profile in group)
 
 
 def all_profiles(populations: Sequence[Sequence[str]]) -> list[Profile]:
@@ -144,11 +68,6 @@ def _games_wanted(cell: ProfileCell | None, lost: int, games: int, payoff_se: fl
             needed = played + lost + 1 if error > payoff_se else 0
             wanted = min(games, max(needed, math.ceil(played * (error / payoff_se) ** 2)))
     return max(0, wanted - played - lost)
-
-
-def _games(payoffs: Payoffs, profile: Profile) -> int:
-    cell = payoffs.cell(profile)
-    return 0 if cell is None else cell.games
 
 
 @dataclass(frozen=True, slots=True)
