@@ -163,7 +163,9 @@ class Members:
             past.clear()
         for values in tree["snapshots"]:
             self._include(Snapshot(**values))
-        for past, dealt in zip(self._past, tree["dealt"], strict=True):
-            past[:] = dealt
+        if self._best is not None:
+            # By the ratings when they were chosen.
+            for past, dealt in zip(self._past, tree["dealt"], strict=True):
+                past[:] = dealt
         self.incarnations.update(tree["incarnations"])
         self._numbers.update(tree["numbers"])

@@ -23,6 +23,7 @@ from marlflow.league.matches import (
     play_matches,
     until_known,
 )
+from marlflow.league.members import Members
 from marlflow.league.modes import Fictitious
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.ratings import Ratings
@@ -286,6 +287,36 @@ def test_a_league_plays_matches_every_so_many_env_steps() -> None:
     assert matchmaker.ratings["random"].mu != 25.0
     training = matchmaker.payoffs.cells
     assert list(training) == [("main", "main@1")], "matches are not training games"
+
+
+def test_the_best_snapshots_are_chosen_again_after_matches() -> None:
+    agents, rules = ["player_0", "player_1"], SnapshotRules(every_agent_steps=100)
+    members = Members(PAIR, {"main": agents, "random": agents}, ["main"], best=1)
+    matchmaker = LeagueMatchmaker(
+        members, Fictitious(), Payoffs(PAIR, ["main"]), Ratings(["main"]), rules, match_rules=MatchRules(100, 12)
+    )
+
+    class OfTheFirst(Playing):
+        """The first snapshot wins all of its games, or loses them; others are draws."""
+
+        wins = False
+
+        async def evaluate(
+            self, episodes: Sequence[int], weights: Any, matchups: Any = None, mode: Any = "greedy", frozen: Any = None
+        ) -> Evaluated:
+            won = [WON if (matchup["player_0"] == "main@1") == self.wins else LOST for matchup in matchups]
+            drawn = [returns if "main@1" in m.values() else {} for returns, m in zip(won, matchups, strict=True)]
+            return Evaluated(tuple(result(n, returns) for n, returns in zip(episodes, drawn, strict=True)))
+
+    workers, dealt = OfTheFirst(), []
+    for steps in range(1, 8):
+        workers.wins = steps > 2
+        matchmaker.change_population({"main": steps}, {"main": 100 * steps})
+        train(matchmaker, 100)
+        asyncio.run(play_matches(matchmaker, workers, {}))
+        dealt += members.past_in(0)
+    # While it loses a later one is better, and once it wins it is the best again.
+    assert (dealt[0], dealt[1], dealt[-1]) == ("main@1", "main@2", "main@1"), dealt
 
 
 def test_matches_can_be_turned_off() -> None:
