@@ -13,7 +13,15 @@ from marlflow.base.serialization import Tree
 from marlflow.league.league import MatchRules, Teammates
 from marlflow.league.matches import MatchBatch, Matches
 from marlflow.league.members import Members, Snapshot
-from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, ResettingMode, SnapshottingMode, pick
+from marlflow.league.modes import (
+    LeagueMode,
+    LeagueView,
+    MetaGameMode,
+    ResettingMode,
+    SnapshottingMode,
+    SolvingMode,
+    pick,
+)
 from marlflow.league.outcomes import Outcome
 from marlflow.league.pairing import next_matches
 from marlflow.league.payoffs import Payoffs, Profile, game_of
@@ -202,6 +210,25 @@ class LeagueMatchmaker:
         """Return the snapshots that `policy` can meet."""
         roles = self.members.rival_roles(policy)
         return list(dict.fromkeys(name for role in roles for name in self.members.past_in(role)))
+
+    def solution(self) -> Sequence[Mapping[str, float]]:
+        """Return the league's result: the probability of each member in the mixture of each role.
+
+        It is what the mode says, else the live policies of a role, or without any its other members, each as likely as
+        any other.
+        """
+        members, mode = self.members, self._mode
+        if isinstance(mode, SolvingMode) and (solution := mode.solution(members)) is not None:
+            return solution
+        roles = range(len(members.sides.roles))
+        chosen = [members.live_in(role) or [*members.past_in(role), *members.fixed_in(role)] for role in roles]
+        return [{name: 1 / len(names) for name in names} for names in chosen]
+
+    @property
+    def meta_strategies(self) -> Mapping[str, Mapping[str, float]]:
+        """The solution of the mode by role, if it has one."""
+        solution = self._mode.solution(self.members) if isinstance(self._mode, SolvingMode) else None
+        return {role.name: mixture for role, mixture in zip(self.members.sides.roles, solution or (), strict=False)}
 
     def matches_due(self) -> MatchBatch | None:
         """Return the matches to play now, between two rounds; None if there are none.

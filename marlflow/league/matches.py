@@ -20,7 +20,7 @@ from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.protocol import Matchup, Workers
-from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault
+from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, MembersSent
 
 FIRST_MATCH = 1 << 41
 """The number of the first match: a run's other evaluation episodes count from 0, so no match has the seeds of one."""
@@ -49,7 +49,7 @@ def until_known(
     orders: dict[Profile, list[Profile]] = {}
     for profile in profiles:
         orders.setdefault(matches.payoffs.key(profile), []).append(profile)
-    counts = {}
+    counts: dict[Profile, int] = {}
     for same in orders.values():
         lost = sum(matches.lost.get(profile, 0) for profile in same)
         wanted = _games_wanted(matches.payoffs.cell(same[0]), lost, games, payoff_se)
@@ -97,6 +97,7 @@ class Matches:
     ) -> None:
         self.payoffs, self.ratings, self.modes, self._outcome = payoffs, ratings, modes, outcome
         self.lost: dict[Profile, int] = {}
+        self.sent = MembersSent()
         self._next = 0
         # The games that are asked for, by number, and how often they were.
         self._pending: dict[int, Profile] = {}
@@ -126,10 +127,11 @@ class Matches:
         return MatchBatch(tuple(self._pending), [matchups[profile] for profile in self._pending.values()], self.modes)
 
     def observe(self, evaluated: Evaluated) -> None:
-        """Count the games of a batch, each at most once.
+        """Count the games of a batch, each at most once, and what was `sent` for it.
 
         If the run's deadline ended the batch, none is counted, because short games would be counted more often.
         """
+        self.sent += evaluated.sent
         if evaluated.was_cut:
             self._pending.clear()
             return
@@ -158,12 +160,14 @@ class Matches:
     def state(self) -> Tree:
         """Return all counts except the ratings; there are no pending games between rounds."""
         lost = [[list(profile), count] for profile, count in self.lost.items()]
-        return {"payoffs": self.payoffs.state(), "next": self._next, "lost": lost}
+        sent = [self.sent.members, self.sent.size_bytes, self.sent.hits]
+        return {"payoffs": self.payoffs.state(), "next": self._next, "lost": lost, "sent": sent}
 
     def load_state(self, tree: Any) -> None:
         """Restore what `state` returned."""
         self.payoffs.load_state(tree["payoffs"])
         self._next = tree["next"]
+        self.sent = MembersSent(*tree["sent"])
         self.lost = {tuple(profile): count for profile, count in tree["lost"]}
         self._pending = {}
 

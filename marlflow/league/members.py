@@ -123,7 +123,7 @@ class Members:
         """Choose the snapshots that are dealt again, by their present ratings."""
         if self._best is None:
             return
-        dealt = set()
+        dealt: set[str] = set()
         for policy in self.incarnations:
             names = [name for name, snapshot in self.snapshots.items() if snapshot.policy == policy]
             newest = names[max(0, len(names) - (self._newest or 0)) :]

@@ -178,6 +178,12 @@ class Payoffs:
                 self._by_pair.setdefault((member, other), []).append(pair)
         return pair
 
+    @property
+    def games_counted(self) -> int:
+        """The number of games, including those of before a reset."""
+        tables = (self.cells, *self.past.values())
+        return sum(cell.games for cells in tables for cell in cells.values())
+
     def games(self, member: str, other: str) -> int:
         """Return the games of two members against each other, in all roles; a member against itself has none."""
         return sum(pair.outcomes.games for pair in self._by_pair.get((member, other), ()))

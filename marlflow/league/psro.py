@@ -175,6 +175,11 @@ class PSRO:
             for number, oracle in enumerate(members.live_in(role))
         }
 
+    def solution(self, members: Members) -> Sequence[Mapping[str, float]] | None:
+        """Return the meta-strategies; None before the first solution."""
+        del members
+        return self.meta or None
+
     def state(self) -> Tree:
         """Return all that later games depend on."""
         return {
