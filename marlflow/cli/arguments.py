@@ -25,11 +25,12 @@ MACHINES: Final = "--machines"
 EPISODES: Final = "--episodes"
 JSON: Final = "--json"
 EXPORT: Final = "--export"
+NASH_CONV: Final = "--nash-conv"
 _COMMAND_OF = {
     **dict.fromkeys((*_ALONE, *_WITH_VALUE), "train"),
     **dict.fromkeys((MERMAID, MACHINES), "plan"),
     **dict.fromkeys((EPISODES, JSON), "check-env"),
-    EXPORT: "league",
+    **dict.fromkeys((EXPORT, NASH_CONV), "league"),
 }
 """Flags that one command has, by that command."""
 

@@ -12,21 +12,22 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.arguments import EXPORT, split
+from marlflow.cli.arguments import EXPORT, NASH_CONV, split
 from marlflow.cli.resume import suggestion
+from marlflow.cli.trust import TRUST
 
 if TYPE_CHECKING:
     from marlflow.driver.saved_league import SavedLeague
 
-_USAGE = "marlflow league <run directory> [--export <member> <file>]"
+_USAGE = "marlflow league <run directory> [--nash-conv] [--export <member> <file>]"
 _EXPORT_FORMAT = "marlflow member 1"
 
 
 def run_league(words: list[str]) -> int:
     """Print the standings and write figures, or export a member; return 0. Raises InvalidInput."""
     words, export = _exported(words)
-    parsed = split(words, "league", own=(EXPORT,), hydra=False)
-    run_dir = _run_dir(parsed.overrides)
+    parsed = split(words, "league", own=(EXPORT, NASH_CONV, TRUST), hydra=False)
+    run_dir, parsed.overrides = _run_dir(parsed.overrides), []
     from marlflow.driver.checkpointing import skipped_checkpoints, usable
     from marlflow.driver.saved_league import saved_league
 
@@ -38,6 +39,10 @@ def run_league(words: list[str]) -> int:
         return 0
     with usable(league.checkpoint):
         _show(league, run_dir)
+        if NASH_CONV in parsed.own_flags:
+            from marlflow.cli.nash_conv import show_nash_conv
+
+            print(f"wrote {show_nash_conv(league, run_dir, parsed, _title(run_dir))}")
     return 0
 
 

@@ -14,11 +14,12 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.arguments import split
+from marlflow.cli.arguments import Words, split
 from marlflow.cli.job import prepared
 from marlflow.cli.train import outcome, recorded
 from marlflow.cli.trust import TRUST, check_names, check_overrides, is_own, names_outside
 from marlflow.config.compose import run_job
+from marlflow.config.overrides import Prepared
 
 _NAMED = ("command-line", "hydra.searchpath in command-line")
 """What Hydra says of folders of configuration groups that --config-dir, or hydra.searchpath=[...], named."""
@@ -28,12 +29,23 @@ _USAGE = "marlflow resume <run directory> [key=value ...] [--trust]"
 def run_resume(words: list[str]) -> int:
     """Continue the run; return 0. Raises InvalidInput before any file is changed, and the run's MarlflowErrors."""
     parsed = split(words, "resume", own=(TRUST,), hydra=False)
-    run_dir, new = _run_dir(parsed.overrides)
+    run_dir, parsed.overrides = _run_dir(parsed.overrides)
+    with recorded_configuration(run_dir, parsed) as ready:
+        _resume(ready.config, ready.problems, run_dir)
+    return 0
+
+
+@contextmanager
+def recorded_configuration(run_dir: Path, parsed: Words) -> Iterator[Prepared]:
+    """Compose a run's configuration again, with the overrides of `parsed`, in the folder where it was started.
+
+    Raises ConfigInvalid if the run's folder names foreign code and `parsed` has no flag to trust it.
+    """
     overrides, config_dirs, started_in = _read_hydra_files(run_dir)
     is_trusted = TRUST in parsed.own_flags or is_own(run_dir)
     if not is_trusted:
         check_overrides(run_dir, overrides)
-    parsed.overrides = _merge_overrides(overrides, new)
+    parsed.overrides = _merge_overrides(overrides, parsed.overrides)
     parsed.config_dirs = [*config_dirs, *(str(Path(folder).resolve()) for folder in parsed.config_dirs)]
     # Modules of an untrusted folder could shadow installed ones.
     with _in_folder(started_in) if is_trusted else nullcontext():
@@ -43,8 +55,7 @@ def run_resume(words: list[str]) -> int:
         _check_modules(ready.config, started_in)
         if outside := sorted(names_outside(ready.config)):
             print(f"importing {', '.join(outside)}")
-        _resume(ready.config, ready.problems, run_dir)
-    return 0
+        yield ready
 
 
 @contextmanager

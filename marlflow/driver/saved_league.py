@@ -100,6 +100,12 @@ def saved_league(run_dir: Path) -> SavedLeague:
         return _league(checkpoint, notes, driver["tally"]["policies"], state)
 
 
+def matchmaker_state(checkpoint: Checkpoint) -> Tree:
+    """Return the state of the league's matchmaker in a checkpoint of `saved_league`."""
+    state: Tree = from_bytes(checkpoint.read(DRIVER))["dealer"]["matchmaker"]
+    return state
+
+
 def _league(checkpoint: Checkpoint, notes: Notes, totals: Mapping[str, Any], state: Mapping[str, Any]) -> SavedLeague:
     members = Members.from_state(state["members"])
     live = list(members.incarnations)
