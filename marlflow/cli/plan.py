@@ -11,8 +11,8 @@ from marlflow.base.problems import Problem, ProblemKind
 from marlflow.cli.arguments import MACHINES, MERMAID, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.config.checks import check, machines_to_plan_for
+from marlflow.config.drawn_league import with_league
 from marlflow.config.experiment import Experiment
-from marlflow.config.league import described_league
 from marlflow.config.placement import described_machines
 from marlflow.config.placement_table import drawn_placement
 from marlflow.config.plans import drawn_plan
@@ -36,7 +36,7 @@ def run_plan(words: list[str]) -> int:
         if described is not None:
             raise
         raise ConfigInvalid([_with_machines_hint(problem) for problem in error.found]) from error
-    plan = drawn_plan(checked.experiment, checked.spec)
+    plan = with_league(drawn_plan(checked.experiment, checked.spec), checked)
     for remark in checked.remarks:
         print(f"note: {remark}", file=sys.stderr)
     if MERMAID in parsed.own_flags:
@@ -75,7 +75,4 @@ def _assignments(checked: CheckedExperiment) -> str:
     for name, policy in checked.spec.policies.items():
         agents = ", ".join(checked.players[name])
         lines.append(f"policy {name} ({policy.algorithm.name}) plays {agents}")
-    if (league := checked.experiment.league) is not None:
-        algorithms = {name: policy.algorithm.name for name, policy in checked.spec.policies.items()}
-        lines.append(described_league(league, checked.agents, algorithms))
     return "\n".join(lines)

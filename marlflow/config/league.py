@@ -97,13 +97,6 @@ def mode_name(mode: LeagueMode) -> str:
     return kind.__name__
 
 
-def described_league(league: League, agents: Sequence[str], algorithms: Mapping[str, str]) -> str:
-    """Return one line on a league, such as `league: pfsp over main (ppo); sides player_0 | player_1`."""
-    sides, _ = sides_of(league.sides, agents)
-    members = ", ".join(f"{name} ({algorithm})" for name, algorithm in algorithms.items())
-    return f"league: {mode_name(league.matchmaker)} over {members}; sides {' | '.join(sides.names)}"
-
-
 @dataclass(frozen=True, slots=True)
 class _Seating:
     """Find the agents of each policy."""

@@ -15,6 +15,7 @@ from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import Tree, differences_of_shape
 from marlflow.config.dealers import dealer_of
+from marlflow.config.drawn_league import with_league
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_notes import notes_of
@@ -127,7 +128,7 @@ class Run:
 
     def _plan(self) -> Together:
         hooks = RoundHooks(self._hooks.next_request, lambda round: begun(self._round_made(round)))
-        return build_plan(self._experiment, self._spec, self._parts, hooks)
+        return with_league(build_plan(self._experiment, self._spec, self._parts, hooks), self._checked)
 
     @property
     def failure(self) -> MarlflowError | None:

@@ -165,8 +165,8 @@ def draw_nash_conv(out_png: Path, points: Sequence[tuple[int, float]], title: st
     look: dict[str, Any] = {"clip_on": False, "marker": "o", "markersize": 5 if len(points) <= _MOST_BARS else 0}
     axes.plot(steps, values, color=COLORS[0], linewidth=1.4, **look)
     axes.plot(steps, best, color="#888888", linewidth=1.2, linestyle=(0, (4, 2)), drawstyle="steps-post")
-    note: dict[str, Any] = {"xytext": (0, 8), "textcoords": "offset points", "fontsize": 8, "color": INK, "ha": "center"}
-    axes.annotate(f"{values[-1]:.3g}", (steps[-1], values[-1]), **note)
+    above: dict[str, Any] = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
+    axes.annotate(f"{values[-1]:.3g}", (steps[-1], values[-1]), fontsize=8, color=INK, **above)
     axes.set_xlabel("env steps", color=INK)
     axes.set_ylabel("NashConv", color=INK)
     axes.set_title("of the league's solution; 0 is a Nash equilibrium; dashed: the lowest so far", **NOTE)

@@ -18,8 +18,9 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.construct import fit
 from marlflow.config.dealers import dealer_of
+from marlflow.config.drawn_league import league_work
 from marlflow.config.experiment import Env, Evaluation, Experiment, Policy, Rollouts
-from marlflow.config.league import described_league, mode_name
+from marlflow.config.league import mode_name
 from marlflow.config.validation import problems_of, ready
 from marlflow.driver.checkpointing import identity
 from marlflow.driver.preamble import plain
@@ -286,8 +287,8 @@ def test_one_line_says_what_the_league_is() -> None:
     made = ready_of("env=connect_four", "league=pfsp", "policy@policies.main=ppo", "policy@policies.exploiter=dqn")
     assert made.experiment.league is not None
     assert (
-        described_league(made.experiment.league, made.agents, algorithms(made))
-        == "league: pfsp over main (ppo), exploiter (dqn); sides player_0 | player_1"
+        league_work(made.experiment.league, made).title
+        == "pfsp over main (ppo), exploiter (dqn); sides player_0 | player_1"
     )
 
 
