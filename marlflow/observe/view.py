@@ -25,8 +25,8 @@ _SHARE_STYLES = ("green", "bright_black", "yellow")
 _SHARE_GLYPHS, _SHARE_GLYPHS_ASCII = "█░▒", "#.="
 _BAR_COLUMNS = 24
 _EVALUATION_COLUMNS = len("at 100.0k")
-# Header, faults, rollout workers, footer, two table heads, blanks, "more" lines, and space above for messages.
-_ROWS_BESIDE_TABLES = 16
+# Header, faults, rollout workers, league, footer, two table heads, blanks, "more" lines, and space above for messages.
+_ROWS_BESIDE_TABLES = 17
 _FEWEST_ROWS = 3
 # For a policy that the run's info does not list.
 _UNLISTED = PolicyInfo(algorithm=wording.UNKNOWN, agents=())
@@ -72,6 +72,8 @@ class View:
             yield _line(Text(f"faults: {faults}", style="yellow"))
         if shares := rollout_shares(self.before, now):
             yield _line(Text(f"rollout workers: {wording.shares_phrase(shares)}", style="bright_black"))
+        if league := now.get("league"):
+            yield _line(Text(wording.league_phrase(league), style="bright_black"))
         yield Text()
         yield _policies(self.info, self.before, now, options.max_width, policy_rows)
         yield from _more(len(now["policies"]) - policy_rows, "policies")

@@ -18,6 +18,7 @@ from marlflow.flow import WorkBetweenRounds
 from marlflow.league import PSRO, Fictitious, League, MatchRules, SnapshotRules
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.matches import Matches
+from marlflow.sampling.mapping import Rule
 from marlflow.sampling.matchmaking import DealtWorkers
 from marlflow.sampling.population import Population
 from tests.league.runs import league_run
@@ -91,7 +92,7 @@ def test_the_pace_of_matches_is_the_drawn_one(tmp_path: Path) -> None:
 def test_a_league_without_matches_draws_none_and_a_run_without_a_league_nothing() -> None:
     without = replace(RULED, matches=MatchRules(every_env_steps=None))
     assert [name for name, _, _ in work_of(without).rows] == ["results"]
-    checked = ready(replace(league_run(RULED, 600), league=None))
+    checked = ready(replace(league_run(RULED, 600), league=None, mapping=[Rule("*", "main")]))
     plan = drawn_plan(checked.experiment, checked.spec)
     assert with_league(plan, checked) is plan
 
