@@ -112,8 +112,8 @@ class NashConvEvaluator:
             self.compute(env_steps)
 
     def compute(self, env_steps: int) -> None:
-        """Compute it now, unless it was at these env steps, or is not configured."""
-        if self._every_env_steps is None or self.metrics.env_steps == env_steps:
+        """Compute it now, if it is configured."""
+        if self._every_env_steps is None:
             return
         began_s = time.perf_counter()
         self.metrics.value = self._computation.of(self._league.members, self._league.solution(), self._weights_of)

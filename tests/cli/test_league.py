@@ -20,6 +20,8 @@ from safetensors import safe_open
 from marlflow.league.payoffs import Payoffs
 from tests.cli.conftest import Marlflow
 from tests.cli.test_resume import content
+from tests.cli.test_train import SHORT
+from tests.driver.watching import reports
 from tests.league.population import PAIR, add_games
 from tests.league.saved import FLAT, played, state_of, write_checkpoint, write_league
 
@@ -329,3 +331,22 @@ def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch
     monkeypatch.setenv("COMP_POINT", str(len(line)))
     said = marlflow("--shell-completion", "query=bash")
     assert (said.code, said.out) == (0, offered)
+
+
+def test_nash_conv_is_that_of_the_run_by_its_checkpoint_and_drawn(marlflow: Marlflow, tmp_path: Path) -> None:
+    words = "env=openspiel league=self_play env.num_envs=4 rollouts.fragment_env_steps=50 hydra.run.dir=run"
+    assert marlflow("train", *SHORT, *words.split(), "league.nash_conv_every_env_steps=100").code == 0
+    last = reports(tmp_path / "run")[-1]
+    said = marlflow("league", "run", "--nash-conv")
+    assert (said.code, said.err) == (0, "")
+    (found,) = re.findall(r"NashConv (\S+) of the league's solution at (\S+) env steps", said.out)
+    assert float(found[0]) == pytest.approx(last["league"]["nash_conv"], rel=1e-3)
+    assert found[1] == f"{last['env_steps']:,}"
+    with Image.open(tmp_path / "run" / "league" / "nash_conv.png") as image:
+        image.verify()
+    # A folder that was changed since is not trusted to name code.
+    recorded = tmp_path / "run" / ".hydra" / "overrides.yaml"
+    recorded.write_text(recorded.read_text() + "- 'league.outcome={_target_: os.system}'\n")
+    said = marlflow("league", "run", "--nash-conv")
+    assert said.code == 2
+    assert "os.system; look at it, and if you trust it add --trust" in said.err
