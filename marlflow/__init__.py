@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from marlflow.league.alphastar import AlphaStar
     from marlflow.league.league import League, LeaguePlayer, MatchRules, PayoffSettings, Pool, RatingSettings
     from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
+    from marlflow.league.outcomes import GameOutcome
     from marlflow.league.psro import PSRO
     from marlflow.league.snapshots import SnapshotRules
     from marlflow.learner.distributed.shards import ShardedBatch
@@ -164,7 +165,7 @@ __all__ = [
     "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable", "Collect",
     "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CutSequences",
     "DeltaUniform", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
-    "EstimatedBatch", "Evaluation", "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
+    "EstimatedBatch", "Evaluation", "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely", "GameOutcome",
     "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join",
     "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "LatestPast", "League", "LeagueMode",
     "LeaguePlayer", "LeagueView", "Learn", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
@@ -229,6 +230,7 @@ _GIVEN = {
     "marlflow.league.alphastar": "AlphaStar",
     "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings",
     "marlflow.league.modes": "DeltaUniform Fictitious LatestPast LeagueMode LeagueView NaiveSelfPlay PFSP",
+    "marlflow.league.outcomes": "GameOutcome",
     "marlflow.league.psro": "PSRO",
     "marlflow.league.snapshots": "SnapshotRules",
     "marlflow.learner.learner": "TorchLearner",

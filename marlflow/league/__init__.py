@@ -3,6 +3,7 @@
 from marlflow.league.alphastar import AlphaStar
 from marlflow.league.league import League, LeaguePlayer, MatchRules, PayoffSettings, Pool, RatingSettings
 from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
+from marlflow.league.outcomes import GameOutcome
 from marlflow.league.psro import PSRO
 from marlflow.league.snapshots import SnapshotRules
 
@@ -12,6 +13,7 @@ __all__ = [
     "AlphaStar",
     "DeltaUniform",
     "Fictitious",
+    "GameOutcome",
     "LatestPast",
     "League",
     "LeagueMode",

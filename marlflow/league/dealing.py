@@ -22,7 +22,7 @@ from marlflow.league.modes import (
     SolvingMode,
     pick,
 )
-from marlflow.league.outcomes import Outcome
+from marlflow.league.outcomes import GameOutcome
 from marlflow.league.pairing import next_matches
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
@@ -75,7 +75,7 @@ class LeagueMatchmaker:
         teammates: Teammates = "self",
         seed: int = 0,
         match_rules: MatchRules = _MATCH_RULES,
-        outcome: Outcome | None = None,
+        outcome: GameOutcome | None = None,
     ) -> None:
         self.members = members
         self.payoffs = payoffs

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from marlflow.league.modes import PFSP, LeagueMode
-from marlflow.league.outcomes import Outcome
+from marlflow.league.outcomes import GameOutcome
 from marlflow.league.snapshots import SnapshotRules
 
 Teammates = Literal["self", "past", "population"]
@@ -95,7 +95,7 @@ class League:
     pool: Pool = field(default_factory=Pool)
     payoffs: PayoffSettings = field(default_factory=PayoffSettings)
     ratings: RatingSettings = field(default_factory=RatingSettings)
-    outcome: Outcome | None = None
+    outcome: GameOutcome | None = None
     matches: MatchRules = field(default_factory=MatchRules)
     nash_conv_every_env_steps: int | None = None
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.league.game_statistics import ProfileCell
-from marlflow.league.outcomes import Outcome
+from marlflow.league.outcomes import GameOutcome
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.policy.actor import EvaluationModes
@@ -93,7 +93,7 @@ class Matches:
     """
 
     def __init__(
-        self, payoffs: Payoffs, ratings: Ratings, modes: EvaluationModes = "sampled", outcome: Outcome | None = None
+        self, payoffs: Payoffs, ratings: Ratings, modes: EvaluationModes = "sampled", outcome: GameOutcome | None = None
     ) -> None:
         self.payoffs, self.ratings, self.modes, self._outcome = payoffs, ratings, modes, outcome
         self.lost: dict[Profile, int] = {}

@@ -12,7 +12,7 @@ from marlflow.sampling.matchmaker_failures import called
 from marlflow.sampling.receipts import EpisodeResult
 
 
-class Outcome(Protocol):
+class GameOutcome(Protocol):
     """Decides how a game ended, in place of the mean returns of its sides.
 
     It must depend on its arguments alone, so that a resumed run counts the same.
@@ -23,7 +23,7 @@ class Outcome(Protocol):
         ...
 
 
-def scores_by(outcome: Outcome, sides: Sides, result: EpisodeResult) -> tuple[float, ...]:
+def scores_by(outcome: GameOutcome, sides: Sides, result: EpisodeResult) -> tuple[float, ...]:
     """Return the score of each side by `outcome`; raises MatchmakerFailed if it raises or does not give them."""
     agents = {
         name: [agent for role in sides.of_side(side) for agent in sides.roles[role].agents]

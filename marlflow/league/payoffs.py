@@ -13,7 +13,7 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.serialization import Tree
 from marlflow.league.game_statistics import Outcomes, PairCell, ProfileCell, Returns
-from marlflow.league.outcomes import Outcome, scores_by
+from marlflow.league.outcomes import GameOutcome, scores_by
 from marlflow.league.sides import Sides
 from marlflow.sampling.receipts import EpisodeResult
 
@@ -42,7 +42,7 @@ class Game:
         return tuple(math.fsum(self.returns[role] for role in roles) / len(roles) for roles in roles_of)
 
 
-def game_of(sides: Sides, profile: Profile, result: EpisodeResult, outcome: Outcome | None = None) -> Game:
+def game_of(sides: Sides, profile: Profile, result: EpisodeResult, outcome: GameOutcome | None = None) -> Game:
     """Return an episode as a game of `profile`, with scores by `outcome`; an agent that never appeared has return 0.
 
     Raises MatchmakerFailed if `outcome` fails.
