@@ -25,8 +25,8 @@ _SHARE_STYLES = ("green", "bright_black", "yellow")
 _SHARE_GLYPHS, _SHARE_GLYPHS_ASCII = "█░▒", "#.="
 _BAR_COLUMNS = 24
 _EVALUATION_COLUMNS = len("at 100.0k")
-# Header, faults, rollout workers, league, footer, two table heads, blanks, "more" lines, and space above for messages.
-_ROWS_BESIDE_TABLES = 17
+# Header, faults, rollout workers, footer, two table heads, blanks, "more" lines, and space above for messages.
+_ROWS_BESIDE_TABLES = 16
 _FEWEST_ROWS = 3
 # For a policy that the run's info does not list.
 _UNLISTED = PolicyInfo(algorithm=wording.UNKNOWN, agents=())
@@ -65,7 +65,7 @@ class View:
         rows = self.rows
         if rows is not None:
             # The heading of evaluations may take several lines of the terminal.
-            rows -= max(0, _evaluation_heading(now, options.max_width).count("\n") - 1)
+            rows -= max(0, _evaluation_heading(now, options.max_width).count("\n") - 1) + ("league" in now)
         policy_rows, stage_rows = _room(rows, len(now["policies"]), len(now["stages"]))
         yield _header(now, self.info.stop, self.clock_s)
         if faults := wording.faults_phrase(now["faults"]):
