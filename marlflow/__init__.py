@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     )
     from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
     from marlflow.league.nfsp import NFSP
+    from marlflow.league.outcomes import GameOutcome
     from marlflow.league.psro import PSRO
     from marlflow.league.snapshots import SnapshotRules
     from marlflow.learner.distributed.shards import ShardedBatch
@@ -177,10 +178,10 @@ __all__ = [
     "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat",
     "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EndOfFlow",
     "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation", "EvaluationResult",
-    "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "InferencePlacement",
-    "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch", "JointBatches",
-    "JointFragment", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "Learner",
-    "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction",
+    "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn",
+    "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch",
+    "JointBatches", "JointFragment", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn",
+    "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction",
     "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member",
     "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
     "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant",
@@ -245,6 +246,7 @@ _GIVEN = {
     "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings StoreSettings",
     "marlflow.league.modes": "DeltaUniform Fictitious LatestPast LeagueMode LeagueView NaiveSelfPlay PFSP",
     "marlflow.league.nfsp": "NFSP",
+    "marlflow.league.outcomes": "GameOutcome",
     "marlflow.league.psro": "PSRO",
     "marlflow.league.snapshots": "SnapshotRules",
     "marlflow.learner.learner": "TorchLearner",

@@ -30,15 +30,19 @@ AGAINST: Final = "--against"
 GAMES: Final = "--games"
 SEED: Final = "--seed"
 WORKERS: Final = "--workers"
+NASH_CONV: Final = "--nash-conv"
 _COMMAND_OF = {
     **dict.fromkeys((*_ALONE, *_WITH_VALUE), "train"),
     **dict.fromkeys((MERMAID, MACHINES), "plan"),
     **dict.fromkeys((EPISODES, JSON), "check-env"),
-    EXPORT: "league",
+    **dict.fromkeys((EXPORT, NASH_CONV), "league"),
     **dict.fromkeys((MEMBERS, AGAINST, GAMES, WORKERS), "evaluate"),
 }
 """Flags that one command has, by that command."""
-FLAGS = {"league": (EXPORT,), "evaluate": (MEMBERS, AGAINST, GAMES, SEED, WORKERS, JSON, "--trust")}
+FLAGS = {
+    "league": (EXPORT, NASH_CONV, "--trust"),
+    "evaluate": (MEMBERS, AGAINST, GAMES, SEED, WORKERS, JSON, "--trust"),
+}
 """All flags of the commands that take no settings."""
 
 

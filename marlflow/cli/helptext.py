@@ -153,13 +153,14 @@ exit codes: 0, ready; 1, something is wrong; 2, it cannot be made
 _LEAGUE = """\
 marlflow league: show the standings of a league, or export a member of it
 
-usage: marlflow league <run directory> [--export <member> <file>]
+usage: marlflow league <run directory> [--nash-conv] [--export <member> <file>]
 
   Reads the newest whole checkpoint of a run that was started with a league (league=pfsp, say); the run may still be
   going on. It prints who is how strong, and writes into <run directory>/league/:
     payoffs.parquet  one row for each combination of members that has played: games, returns, wins, draws, losses
     payoff.png       which share of its games each member wins against each other
     ratings.png      ratings over env steps, once members have played matches
+    nash_conv.png    with --nash-conv: NashConv over env steps
 
   A column of the standings:
     rating           of matches, above that of random, and its standard deviation
@@ -174,6 +175,10 @@ examples:
   marlflow league runs/connect_four/2026-01-31_12-00-00 --export main@12 main12.safetensors
 
 flags:
+  --nash-conv               compute how far the league's solution is from a Nash equilibrium: the meta-strategies of
+                            psro, the mains of alphastar, else the live policies; in small games of OpenSpiel, which
+                            the run's own configuration makes again
+  --trust                   with --nash-conv: import what the run's configuration names, though you did not write it
   --export <member> <file>  write the parameters of a member, as a safetensors file whose metadata say what they are:
                             policy, algorithm, model, spaces, version, and env steps; the file must not exist
 """

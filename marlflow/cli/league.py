@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.arguments import EXPORT, split
+from marlflow.cli.arguments import EXPORT, NASH_CONV, split
 from marlflow.cli.resume import suggestion
+from marlflow.cli.trust import TRUST
 
 if TYPE_CHECKING:
     from marlflow.runtime.saved_league import SavedLeague, SavedRun
 
-_USAGE = "marlflow league <run directory> [--export <member> <file>]"
+_USAGE = "marlflow league <run directory> [--nash-conv] [--export <member> <file>]"
 
 
 def run_league(words: list[str]) -> int:
     """Print the standings and write figures, or export a member; return 0. Raises InvalidInput."""
     words, export = _exported(words)
-    parsed = split(words, "league", own=(EXPORT,), hydra=False)
+    parsed = split(words, "league", own=(EXPORT, NASH_CONV, TRUST), hydra=False)
     run_dir = _run_dir(parsed.overrides)
     from marlflow.runtime.saved_league import league_of, saved_run
     from marlflow.runtime.saved_runs import skipped_checkpoints, usable
@@ -32,6 +33,10 @@ def run_league(words: list[str]) -> int:
         return 0
     with usable(league.checkpoint):
         _show(league, run_dir)
+        if NASH_CONV in parsed.own_flags:
+            from marlflow.cli.nash_conv import show_nash_conv
+
+            print(f"wrote {show_nash_conv(run, league, parsed, _title(run_dir))}")
     return 0
 
 

@@ -11,8 +11,8 @@ from marlflow.base.problems import Problem, ProblemKind
 from marlflow.cli.arguments import MACHINES, MERMAID, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.config.checks import check, machines_to_plan_for
+from marlflow.config.drawn_league import with_league
 from marlflow.config.experiment import Experiment
-from marlflow.config.league import described_league
 from marlflow.config.league_members import described_member
 from marlflow.config.placement import described_machines
 from marlflow.config.placement_table import drawn_placement
@@ -37,7 +37,7 @@ def run_plan(words: list[str]) -> int:
         if described is not None:
             raise
         raise ConfigInvalid([_with_machines_hint(problem) for problem in error.found]) from error
-    plan = drawn_plan(checked.experiment, checked.spec)
+    plan = with_league(drawn_plan(checked.experiment, checked.spec), checked)
     for remark in checked.remarks:
         print(f"note: {remark}", file=sys.stderr)
     if MERMAID in parsed.own_flags:
@@ -80,8 +80,5 @@ def _assignments(checked: CheckedExperiment) -> str:
         learner = checked.spec.learner_of(name)
         others = f", and learns from rows of {', '.join(learner.others)}" if learner and learner.others else ""
         lines.append(f"policy {name} ({policy.algorithm.name}) plays {agents}{others}")
-    if league is not None:
-        algorithms = {name: one.algorithm.name for name, one in checked.spec.policies.items() if name not in added}
-        lines.append(described_league(league, checked.agents, algorithms))
     lines += [described_member(name, checked.spec.policies[name].algorithm) for name in added]
     return "\n".join(lines)

@@ -21,8 +21,18 @@ from marlflow.env import EnvAdapter
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.league import League
 from marlflow.league.members import Members
-from marlflow.league.modes import PFSP, CheckedMode, DeltaUniform, Fictitious, LatestPast, LeagueMode, SnapshottingMode
+from marlflow.league.modes import (
+    PFSP,
+    CheckedMode,
+    DeltaUniform,
+    Fictitious,
+    LatestPast,
+    LeagueMode,
+    MetaGameMode,
+    SnapshottingMode,
+)
 from marlflow.league.nfsp import NFSP
+from marlflow.league.outcomes import scores_by, trial_result
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import Sides, sides_of
@@ -60,6 +70,8 @@ def assign_league(experiment: Experiment, league: League, adapter: EnvAdapter, p
     found += _share_problems(league, live)
     found += _snapshot_problems(league)
     found += _store_problems(league, sides)
+    if not side_problems:
+        found += _outcome_problems(league, sides)
     if not found and not problems and live:
         found += _trial_problems(league, sides, agents, live, experiment.seed) or _imitation_problems(league, policies)
     problems += found
@@ -72,7 +84,9 @@ def league_matchmaker(
     """Return the matchmaker of a league, in its initial state; `fits` has the agents that each policy can play."""
     counted, rated = league.payoffs, league.ratings
     return LeagueMatchmaker(
-        Members(sides, fits, live, league.pool.newest, [name for name in league.members if name in fits]),
+        Members(
+            sides, fits, live, league.pool.newest, league.pool.best, [name for name in league.members if name in fits]
+        ),
         # Copied, because a mode may have state, and an experiment is data and may be run again.
         copy.deepcopy(league.matchmaker),
         Payoffs(sides, live, counted.decay, counted.prior_games, league.symmetric),
@@ -82,6 +96,7 @@ def league_matchmaker(
         league.teammates,
         seed,
         league.matches,
+        league.outcome,
     )
 
 
@@ -93,13 +108,6 @@ def mode_name(mode: LeagueMode) -> str:
         if targets == [f"marlflow.league.{kind.__name__}"] and kind.__module__.startswith("marlflow.league."):
             return name
     return kind.__name__
-
-
-def described_league(league: League, agents: Sequence[str], algorithms: Mapping[str, str]) -> str:
-    """Return one line on a league, such as `league: pfsp over main (ppo); sides player_0 | player_1`."""
-    sides, _ = sides_of(league.sides, agents)
-    members = ", ".join(f"{name} ({algorithm})" for name, algorithm in algorithms.items())
-    return f"league: {mode_name(league.matchmaker)} over {members}; sides {' | '.join(sides.names)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +265,24 @@ def _store_problems(league: League, sides: Sides) -> Iterator[str]:
             f"league.store.distinct_members: a game has {roles} roles, each of which another snapshot may play, and a "
             f"worker is dealt {distinct} at most; set it to {roles} or more, or to null"
         )
+
+
+def _outcome_problems(league: League, sides: Sides) -> Iterator[str]:
+    if league.pool.best is not None and league.matches.every_env_steps is None and not is_meta_game(league):
+        yield (
+            "league.pool.best: the best are those with the highest ratings, which come from matches, and there are "
+            "none; set league.matches.every_env_steps, or league.pool.best=null"
+        )
+    if league.outcome is not None:
+        try:
+            scores_by(league.outcome, sides, trial_result(sides))
+        except MatchmakerFailed as error:
+            yield failure_problem("league.outcome", error)
+
+
+def is_meta_game(league: League) -> bool:
+    """Return whether the mode of a league says itself which matches are played."""
+    return isinstance(league.matchmaker, MetaGameMode)
 
 
 def _trial_problems(

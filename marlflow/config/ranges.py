@@ -118,7 +118,8 @@ RANGES: Mapping[str, Range] = {
     **dict.fromkeys(("value_min", "value_max", "target_entropy"), _FINITE),
     # Leagues.
     **dict.fromkeys(("every_agent_steps", "timeout_agent_steps", "phase_agent_steps"), _STEPS),
-    **dict.fromkeys(("min_games", "newest", "window", "games", "patience"), _COUNT),
+    "nash_conv_every_env_steps": _STEPS,
+    **dict.fromkeys(("min_games", "newest", "best", "window", "games", "patience"), _COUNT),
     **dict.fromkeys(("worker_members", "distinct_members"), _COUNT),
     "memory_bytes": Range(0, 2**60),
     "payoff_se": Range(0.0, 1e6, above=True),

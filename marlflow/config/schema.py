@@ -65,6 +65,8 @@ def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | 
                 del sections[section]
     if sections.get("mapping") is not None:
         sections["mapping"] = _mapping(sections["mapping"], problems)
+    if isinstance(league := sections.get("league"), Mapping) and isinstance(league.get("outcome"), Mapping):
+        sections["league"] = {**league, "outcome": _outcome(league["outcome"], problems)}
     # Algorithms are built first: if one fails, a placeholder keeps the rest of its policy checked.
     for section in ("policies", "learners"):
         sections[section] = _with_algorithms(sections.get(section, {}), section, problems)
@@ -122,7 +124,8 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
 
 def _mapping(value: Any, problems: list[str]) -> Any:
     if isinstance(value, Mapping) and TARGET in value:
-        matchmaker = _matchmaker(value, problems)
+        needs = "is no matchmaker: it cannot be called with an episode's id, the agents and a generator"
+        matchmaker = _user_callable(value, "mapping", 3, needs, problems)
         return PlaceholderMatchmaker() if matchmaker is LEFT else matchmaker
     if not isinstance(value, list | tuple):
         problems.append(
@@ -136,22 +139,29 @@ def _mapping(value: Any, problems: list[str]) -> Any:
     return PlaceholderMatchmaker() if rule_problems else rules
 
 
-def _matchmaker(values: Mapping[str, Any], problems: list[str]) -> Any:
-    target = imported(values[TARGET], f"mapping.{TARGET}", problems)
+def _outcome(values: Mapping[str, Any], problems: list[str]) -> Any:
+    if TARGET not in values:
+        problems.append(f"league.outcome must be null or {{{TARGET}: package.module.function, ...}}, not {values!r}")
+        return None
+    needs = "is no outcome: it cannot be called with an episode's result and the sides"
+    outcome = _user_callable(values, "league.outcome", 2, needs, problems)
+    return None if outcome is LEFT else outcome
+
+
+def _user_callable(values: Mapping[str, Any], path: str, given: int, needs: str, problems: list[str]) -> Any:
+    """Return a function with its last arguments, or an object that can be called with `given` arguments, or LEFT."""
+    target = imported(values[TARGET], f"{path}.{TARGET}", problems)
     if target is LEFT:
         return LEFT
     rest = {key: value for key, value in values.items() if key != TARGET}
     if not isinstance(target, type):
-        arguments = arguments_for(target, rest, "mapping", problems, given=3)
+        arguments = arguments_for(target, rest, path, problems, given=given)
         return LEFT if arguments is None else functools.partial(target, **arguments)
-    matchmaker = construct(target, rest, "mapping", problems)
-    if matchmaker is not LEFT and not callable(matchmaker):
-        problems.append(
-            f"mapping: {target.__name__} is no matchmaker: it cannot be called with an episode's id, the agents and a "
-            "generator"
-        )
+    made = construct(target, rest, path, problems)
+    if made is not LEFT and not callable(made):
+        problems.append(f"{path}: {target.__name__} {needs}")
         return LEFT
-    return matchmaker
+    return made
 
 
 def _parameters_of(factory: str) -> list[str] | None:

@@ -20,6 +20,7 @@ from marlflow.config.learners import learner_problems, learners_of, subject_of, 
 from marlflow.config.limits import limit_problems
 from marlflow.config.memory import memory_problems
 from marlflow.config.metric_names import goal_problems
+from marlflow.config.nash_conv import nash_conv_problems
 from marlflow.config.opponents import Pairings, pairings_of
 from marlflow.config.placement import device_problems, placement_problems, placements
 from marlflow.config.policy_assignment import PolicyAssignment, assign_policies
@@ -130,9 +131,17 @@ def _checked(
     # Creates actors, for which there may be no memory if that check failed.
     if not problems:
         problems += adaptation_problems(spec, env.has_tasks)
+        problems += _nash_conv_problems(experiment, env, spec)
     if problems:
         return None, problems
     return CheckedExperiment(experiment, spec, env.agents, env.fitting, env.state_space, pairings), []
+
+
+def _nash_conv_problems(experiment: Experiment, env: _InspectedEnv, spec: RunSpec) -> Iterator[str]:
+    if experiment.league is not None and experiment.league.nash_conv_every_env_steps is not None:
+        sides, _ = sides_of(experiment.league.sides, env.agents)
+        for problem in nash_conv_problems(experiment.env, sides, spec.policies):
+            yield f"league.nash_conv_every_env_steps: {problem}; or set it to null"
 
 
 def _matchmaker(experiment: Experiment, env: _InspectedEnv, spec: RunSpec) -> object:

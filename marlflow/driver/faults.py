@@ -7,18 +7,16 @@ restarted by the runtime: see `runtime.ray.remote_worker` and `runtime.ray.handl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from marlflow.base.errors import BudgetExceeded, EnvironmentFailed, EnvironmentHung, MarlflowError
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Weights
 from marlflow.config.experiment import Faults
-from marlflow.policy.actor import EvaluationModes
+from marlflow.driver.wrapped_workers import T, WrappedWorkers
 from marlflow.sampling.faults import fault_of
-from marlflow.sampling.protocol import Assign, FrozenPolicy, Matchup, Request, Round, Workers
-from marlflow.sampling.receipts import Evaluated, Fault
+from marlflow.sampling.protocol import Workers
+from marlflow.sampling.receipts import Fault
 
 log = logging.getLogger("marlflow")
 
@@ -94,42 +92,19 @@ class FaultBudget:
         return self.failure or failure
 
 
-class BudgetedWorkers:
+class BudgetedWorkers(WrappedWorkers):
     """Workers whose environment errors are raised as the first fault beyond the budget.
 
     Faults within the budget come in receipts.
     """
 
     def __init__(self, workers: Workers, budget: FaultBudget) -> None:
-        self._workers, self._budget = workers, budget
+        super().__init__(workers)
+        self._budget = budget
 
-    async def collect(self, request: Request, assign: Assign | None = None) -> Round:
-        with self._beyond_budget_raised():
-            return await self._workers.collect(request, assign)
-
-    async def collect_next(self, request: Request | None, assign: Assign | None = None) -> Round:
-        with self._beyond_budget_raised():
-            return await self._workers.collect_next(request, assign)
-
-    @property
-    def under_way(self) -> int:
-        return self._workers.under_way
-
-    async def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights],
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
-        with self._beyond_budget_raised():
-            return await self._workers.evaluate(episodes, weights, matchups, mode, frozen)
-
-    @contextmanager
-    def _beyond_budget_raised(self) -> Iterator[None]:
+    async def _call(self, call: Awaitable[T]) -> T:
         try:
-            yield
+            return await call
         except EnvironmentFailed as failure:
             raise self._budget.first_beyond_budget(failure) from failure.__cause__
 

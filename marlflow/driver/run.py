@@ -13,6 +13,7 @@ from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import Tree, differences_of_shape
 from marlflow.config.dealers import dealer_of, store_of
+from marlflow.config.drawn_league import with_league
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_timing import CheckpointTiming
@@ -21,7 +22,8 @@ from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.faults import BudgetedWorkers, FaultBudget
 from marlflow.driver.graceful_shutdown import GracefulShutdown
 from marlflow.driver.league_metrics import league_metrics
-from marlflow.driver.matches import MatchingWorkers
+from marlflow.driver.matches import MatchingWorkers, MatchTimes
+from marlflow.driver.nash_conv import MemberWeights, NashConvEvaluator
 from marlflow.driver.never_updated import why_never_updated
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.driver.recording import DatasetProgress
@@ -84,10 +86,12 @@ class Run:
         self._clock = RunClock()
         self._checkpointer = Checkpointer(checked, run_dir, runtime, name)
         self._dealer: Dealer | None = None
+        self._match_times = MatchTimes()
         self._parts = self._start(relay, run_dir)
         self._evaluator = Evaluator(
             checked, self._parts.workers, self._metrics, self.budget, self._published, self.report, self._notify
         )
+        self._nash_conv = NashConvEvaluator(checked, self._dealer, self._weights_of)
         self._time_limit = TimeLimit(checked.experiment.stop, self._clock, self._evaluator, runtime)
         self._scheduler = Scheduler(checked.spec, self._parts)
         self._resets = LearnerResets(checked.spec, runtime, self._scheduler, self._notify)
@@ -109,7 +113,7 @@ class Run:
         if self._dealer is not None:
             workers = DealtWorkers(workers, self._dealer, self._spec.ticks)
             if isinstance(self._dealer.matchmaker, MatchingMatchmaker):
-                workers = MatchingWorkers(workers, self._dealer.matchmaker, self.budget)
+                workers = MatchingWorkers(workers, self._dealer.matchmaker, self.budget, self._match_times)
         return replace(parts, workers=BudgetedWorkers(workers, self.budget))
 
     def _create_hooks(self) -> None:
@@ -127,7 +131,7 @@ class Run:
 
     def _plan(self) -> Together:
         hooks = RoundHooks(self._hooks.next_request, lambda round: begun(self._round_made(round)))
-        return build_plan(self._experiment, self._spec, self._parts, hooks)
+        return with_league(build_plan(self._experiment, self._spec, self._parts, hooks), self._checked)
 
     @property
     def failure(self) -> MarlflowError | None:
@@ -150,6 +154,7 @@ class Run:
         self._time_limit.limit_last_evaluation()
         if not self._shutdown.requested and self.budget.failure is None:
             self._evaluator.at_the_end()
+            self._nash_conv.compute(self._metrics.env_steps)
         # A signal may also have come while the run was ending.
         self.stopped_by = self._shutdown.requested or self.stopped_by
         self.report()
@@ -169,14 +174,23 @@ class Run:
     def _published(self) -> dict[str, Weights]:
         return self._parts.published()
 
+    def _weights_of(self, member: str) -> MemberWeights:
+        """Return the present parameters of a member of the league, on the driver."""
+        frozen = self._members.get(member)
+        weights = self._published().get(member) if frozen is None else frozen.weights
+        flat = None if weights is None else self._parts.driver.fetch(weights.flat)
+        return MemberWeights(flat, {} if frozen is None else frozen.scheduled)
+
     async def _round_made(self, round: Round) -> Round:
-        # Evaluations are excluded, so that env_steps_per_s is the speed of training.
-        self._clock.training_s = self._clock.elapsed_s - self._evaluator.spent_s
+        # Evaluations and matches are excluded, so that env_steps_per_s is the speed of training.
+        evaluated_s = self._evaluator.spent_s + self._match_times.total_s + self._nash_conv.metrics.spent_s
+        self._clock.training_s = self._clock.elapsed_s - evaluated_s
         self._metrics.collected(round.receipts)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._stops.end_learners(self._executor, self._console.notice)
         self._progress.count(round.receipts)
         await self._evaluator.after_round(round.receipts)
+        self._nash_conv.after_round(self._metrics.env_steps)
         self._report_if_due()
         return round
 
@@ -229,6 +243,8 @@ class Run:
             "handed_out": self._progress.state(),
             "ended": self._stops.state(),
             "times_s": [self._clock.elapsed_s, self._clock.training_s, self._evaluator.spent_s],
+            "match_times_s": [self._match_times.match_s, self._match_times.solve_s, self._nash_conv.metrics.spent_s],
+            "nash_conv": self._nash_conv.metrics.state(),
             **matchups,
         }
 
@@ -254,6 +270,8 @@ class Run:
         self._progress.load_state(state["handed_out"])
         self._due_log, self._evaluator.due_env_steps = state["due"]
         elapsed_s, training_s, self._evaluator.spent_s = state["times_s"]
+        self._match_times.match_s, self._match_times.solve_s, self._nash_conv.metrics.spent_s = state["match_times_s"]
+        self._nash_conv.metrics.load_state(state["nash_conv"])
         self._clock.resume(elapsed_s, training_s)
         self._checkpoints.resume()
         if self._dealer is not None:
@@ -284,7 +302,8 @@ class Run:
         report = self._metrics.report(
             self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
         )
-        if (league := league_metrics(self._dealer)) is not None:
+        times, nash_conv = self._match_times, self._nash_conv.metrics
+        if (league := league_metrics(self._dealer, self._metrics.sent, times, nash_conv)) is not None:
             report["league"] = league
         return report
 

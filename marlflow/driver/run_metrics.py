@@ -24,7 +24,7 @@ from marlflow.driver.episode_metrics import (
 )
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.observe.report import PolicyMetrics, Report, RolloutMetrics, StageMetrics
-from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, Receipt
+from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, MembersSent, Receipt
 
 FAULTS = (
     "agents_vanished",
@@ -96,6 +96,8 @@ class RunMetrics:
         self.env_steps = self.agent_steps = self.episodes = 0
         self.faults = dict.fromkeys(FAULTS, 0)
         self.rollouts = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0)
+        self.sent = MembersSent()
+        """Frozen policies sent to workers in training."""
         self._reported = (0, 0.0)
         self._env_steps_per_s = 0.0
 
@@ -106,6 +108,7 @@ class RunMetrics:
             self.agent_steps += receipt.agent_steps
             self.faults["agents_vanished"] += receipt.agents_vanished
             self.faulted(receipt.faults)
+            self.sent += receipt.sent
             self.rollouts["env_s"] += receipt.env_s
             self.rollouts["policy_s"] += receipt.policy_s
             self.rollouts["bookkeeping_s"] += receipt.bookkeeping_s
@@ -132,6 +135,7 @@ class RunMetrics:
             "episodes": self.episodes,
             "faults": dict(self.faults),
             "rollouts": dict(self.rollouts),
+            "sent": [self.sent.members, self.sent.size_bytes, self.sent.hits],
             "reported": list(self._reported),
             "env_steps_per_s": self._env_steps_per_s,
         }
@@ -150,6 +154,7 @@ class RunMetrics:
         self.episodes = state["episodes"]
         self.faults |= state["faults"]
         self.rollouts = cast("RolloutMetrics", dict(state["rollouts"]))
+        self.sent = MembersSent(*state["sent"])
         steps, since_s = state["reported"]
         self._reported, self._env_steps_per_s = (steps, since_s), state["env_steps_per_s"]
 
@@ -204,8 +209,8 @@ class RunMetrics:
     ) -> Report:
         """Return the current report, with the last evaluations.
 
-        `training_s` is the time up to the last round, without evaluations. `env_steps_per_s` is the rate since the last
-        report with fewer env steps.
+        `training_s` is the time up to the last round, without evaluations and matches. `env_steps_per_s` is the rate
+        since the last report with fewer env steps.
         """
         return {
             "time_s": time_s,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from marlflow.flow.flow import Flow, Kind
-from marlflow.flow.plan import AnyPlan, Plan, Together, all_stages, owners, plans_of
+from marlflow.flow.plan import AnyPlan, Plan, Together, WorkBetweenRounds, all_stages, owners, plans_of
 
 _SHAPES = {
     Kind.SOURCE: ("([", "])"),
@@ -47,9 +47,18 @@ def tree(plan: AnyPlan) -> str:
 
 def _together(plan: Together) -> Iterator[str]:
     yield f"{plan.name}: {_round_text(plan)}"
-    yield from _indented(list(_rows(plan.source, frozenset(), set())), last=not plan.plans)
-    for number, member in enumerate(plan.plans, 1):
-        yield from _indented(list(_plan(member, plan.shared)), last=number == len(plan.plans))
+    branches = [list(_rows(plan.source, frozenset(), set()))]
+    branches += [list(_plan(member, plan.shared)) for member in plan.plans]
+    branches += [list(_work(work)) for work in plan.between_rounds]
+    for number, branch in enumerate(branches, 1):
+        yield from _indented(branch, last=number == len(branches))
+
+
+def _work(work: WorkBetweenRounds) -> Iterator[str]:
+    yield f"{work.name}: {work.title}"
+    width = max(len(name) for name, _, _ in work.rows) + 1
+    for number, (name, steps, when) in enumerate(work.rows, 1):
+        yield from _indented([f"{name + ':':{width}} {' → '.join(steps)}   {when}"], last=number == len(work.rows))
 
 
 def _round_text(plan: Together) -> str:
@@ -153,7 +162,25 @@ def mermaid(plan: AnyPlan) -> str:
                 lines.append(f'    {ids[id(stage)]}{left}"{_escaped(_label_and_place(stage))}"{right}')
         lines.append("  end")
     lines += [f"  {arrow}" for stage in drawn for arrow in _arrows(stage, ids)]
+    if isinstance(plan, Together):
+        source = next(ids[id(stage)] for stage in drawn if stage.kind is Kind.SOURCE)
+        for number, work in enumerate(plan.between_rounds):
+            lines += _work_boxes(work, f"b{number}", source)
     return "\n".join(lines) + "\n"
+
+
+def _work_boxes(work: WorkBetweenRounds, prefix: str, source: str) -> Iterator[str]:
+    """Yield a box with a line of steps for each row; dotted arrows lead from the source of rounds and back to it."""
+    yield f'  subgraph {prefix}["{_escaped(f"{work.name}: {work.title}")}"]'
+    for row, (_, steps, _) in enumerate(work.rows):
+        for number, step in enumerate(steps):
+            yield f'    {prefix}r{row}s{number}["{_escaped(step)}"]'
+    yield "  end"
+    for row, (name, steps, when) in enumerate(work.rows):
+        ids = [f"{prefix}r{row}s{number}" for number, _ in enumerate(steps)]
+        yield f'  {source} -.->|"{_escaped(f"{name}, {when}")}"| {ids[0]}'
+        yield from (f"  {one} --> {other}" for one, other in pairwise(ids))
+        yield f"  {ids[-1]} -.-> {source}"
 
 
 def _arrows(stage: Flow[Any], ids: Mapping[int, str]) -> Iterator[str]:

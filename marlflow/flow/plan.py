@@ -77,6 +77,18 @@ class Rounds:
         return self.pace
 
 
+@dataclass(frozen=True, slots=True)
+class WorkBetweenRounds:
+    """What the driver does between rounds, which is drawn with the plans of a Together; the executor does not run it.
+
+    Each of `rows` has a name, the names of its steps in order, and when it is done.
+    """
+
+    name: str
+    title: str
+    rows: tuple[tuple[str, tuple[str, ...], str], ...]
+
+
 @dataclass(frozen=True)
 class Together:
     """Several plans over one shared stream, usable as a plan."""
@@ -86,6 +98,7 @@ class Together:
     rounds: Rounds
     shared: frozenset[int]
     """Identities of the stages that no single plan owns: the source and the split of its stream."""
+    between_rounds: tuple[WorkBetweenRounds, ...] = ()
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from marlflow.league.league import (
 )
 from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
 from marlflow.league.nfsp import NFSP
+from marlflow.league.outcomes import GameOutcome
 from marlflow.league.psro import PSRO
 from marlflow.league.snapshots import SnapshotRules
 
@@ -22,6 +23,7 @@ __all__ = [
     "AlphaStar",
     "DeltaUniform",
     "Fictitious",
+    "GameOutcome",
     "LatestPast",
     "League",
     "LeagueMode",

@@ -1,7 +1,8 @@
 """Alpha-rank: the share of time that evolving populations spend in each profile (Omidshafiei et al., 2019).
 
 arXiv:1903.01373. The chain over profiles is sparse: one role's member mutates at a time. It has a unique stationary
-distribution if a small chance of moving at random is added, so reducible chains need no special case.
+distribution if a small chance of moving at random is added, so reducible chains need no special case. In a symmetric
+game all roles may be of one population; then the chain is over its members.
 """
 
 from __future__ import annotations
@@ -46,6 +47,23 @@ def alpharank(payoffs: Array, alpha: float | None = None, population: int = 50) 
     flat = np.concatenate(chances)
     moves = sparse.csr_matrix((flat, (np.concatenate(rows), np.concatenate(columns))), shape=(count, count))
     return _stationary(moves, count).reshape(sizes)
+
+
+def alpharank_of_one_population(payoffs: Array, alpha: float | None = None, population: int = 50) -> Array:
+    """Return the stationary distribution [K] over the members of one population, in a symmetric game of two roles.
+
+    `payoffs` [K, K] is the mean return of the row's member against the column's, and the individuals of the population
+    meet each other. A mutant gains what it has against the present member less what that one has against it (local
+    selection, OpenSpiel's default). The other arguments and errors are those of `alpharank`.
+    """
+    count = len(payoffs)
+    if count > MOST_PROFILES:
+        raise ValueError(f"alpha-rank of {count:,} members is too much; the most are {MOST_PROFILES:,}")
+    if count == 1:
+        return np.ones(1)
+    chances = fixation(payoffs.T - payoffs, alpha, population) / (count - 1)
+    np.fill_diagonal(chances, 0.0)
+    return _stationary(sparse.csr_matrix(chances), count)
 
 
 def fixation(gain: Array, alpha: float | None, population: int) -> Array:

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from marlflow.base.batch import Array
+from marlflow.league.members import Members
 from marlflow.league.modes import LeagueView, Weighting, pfsp_weights, pick
 from marlflow.sampling.population import Reset
 
@@ -52,6 +53,14 @@ class AlphaStar:
     def role_of(self, policy: str) -> AlphaStarRole:
         """Return the role of a live policy."""
         return self.roles.get(policy, "main")
+
+    def solution(self, members: Members) -> Sequence[Mapping[str, float]] | None:
+        """Return the mains of each role, each as likely as any other; None if a role has none."""
+        mains = [
+            [policy for policy in members.live_in(role) if self.role_of(policy) == "main"]
+            for role in range(len(members.sides.roles))
+        ]
+        return [{name: 1 / len(names) for name in names} for names in mains] if all(mains) else None
 
     def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         past = [*view.members.added_in(role), *view.members.past_in(role)]

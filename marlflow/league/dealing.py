@@ -11,7 +11,7 @@ import numpy as np
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
 from marlflow.league.league import MatchRules, Teammates
-from marlflow.league.matches import MatchBatch, Matches, fewest_first, pairings
+from marlflow.league.matches import MatchBatch, Matches
 from marlflow.league.members import Members, Snapshot
 from marlflow.league.modes import (
     LeagueMode,
@@ -20,8 +20,11 @@ from marlflow.league.modes import (
     ResettingMode,
     SeatingMode,
     SnapshottingMode,
+    SolvingMode,
     pick,
 )
+from marlflow.league.outcomes import GameOutcome
+from marlflow.league.pairing import next_matches
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
@@ -58,7 +61,8 @@ class LeagueMatchmaker:
     The policy that has had the smallest part of its share is next, in the role that it has had least often. So policies
     have games in proportion to their shares (default 1), and each its roles equally often, both to within one game.
 
-    `matches` has the evaluation games, played by `match_rules`, or those that a mode with a meta-game wants.
+    `matches` has the evaluation games, played by `match_rules`, or those that a mode with a meta-game wants. `outcome`
+    decides who wins, else the returns do.
     """
 
     def __init__(
@@ -72,12 +76,14 @@ class LeagueMatchmaker:
         teammates: Teammates = "self",
         seed: int = 0,
         match_rules: MatchRules = _MATCH_RULES,
+        outcome: GameOutcome | None = None,
     ) -> None:
         self.members = members
         self.payoffs = payoffs
         self.ratings = ratings
-        table = Payoffs(members.sides, payoffs.live, payoffs.decay, payoffs.prior_games)
-        self.matches = Matches(table, ratings, "greedy" if rules.acts == "greedy" else "sampled")
+        table = Payoffs(members.sides, payoffs.live, payoffs.decay, payoffs.prior_games, payoffs.symmetric)
+        self.matches = Matches(table, ratings, "greedy" if rules.acts == "greedy" else "sampled", outcome)
+        self._outcome = outcome
         self._mode = mode
         # Such a mode has no turns.
         self._seating = mode if isinstance(mode, SeatingMode) else None
@@ -153,7 +159,7 @@ class LeagueMatchmaker:
         """Count training games, in order."""
         sides = self.members.sides
         for result in results:
-            self.payoffs.add(game_of(sides, sides.profile(result.matchup), result))
+            self.payoffs.add(game_of(sides, sides.profile(result.matchup), result, self._outcome))
             of_env = self._open.get(result.env, {})
             # In the order of dealing; episodes before this one will have no result.
             while of_env and (first := next(iter(of_env))) <= result.episode:
@@ -179,8 +185,13 @@ class LeagueMatchmaker:
                 # The initial parameters are no reason to begin again from them.
                 if not (is_first and self._rules.at_start):
                     self._decide_reset(snapshot)
+        if frozen:
+            self._choose_dealt()
         self.epoch += bool(frozen)
         return PopulationChange(freeze=frozen)
+
+    def _choose_dealt(self) -> None:
+        self.members.choose_dealt(lambda name: self.ratings[name].mu)
 
     def _decide_reset(self, snapshot: Snapshot) -> None:
         if (mode := self._resetting) is not None:
@@ -210,6 +221,25 @@ class LeagueMatchmaker:
         roles = self.members.rival_roles(policy)
         return list(dict.fromkeys(name for role in roles for name in self.members.past_in(role)))
 
+    def solution(self) -> Sequence[Mapping[str, float]]:
+        """Return the league's result: the probability of each member in the mixture of each role.
+
+        It is what the mode says, else the live policies of a role, or without any its other members, each as likely as
+        any other.
+        """
+        members, mode = self.members, self._mode
+        if isinstance(mode, SolvingMode) and (solution := mode.solution(members)) is not None:
+            return solution
+        roles = range(len(members.sides.roles))
+        chosen = [members.live_in(role) or [*members.past_in(role), *members.fixed_in(role)] for role in roles]
+        return [{name: 1 / len(names) for name in names} for names in chosen]
+
+    @property
+    def meta_strategies(self) -> Mapping[str, Mapping[str, float]]:
+        """The solution of the mode by role, if it has one."""
+        solution = self._mode.solution(self.members) if isinstance(self._mode, SolvingMode) else None
+        return {role.name: mixture for role, mixture in zip(self.members.sides.roles, solution or (), strict=False)}
+
     def matches_due(self) -> MatchBatch | None:
         """Return the matches to play now, between two rounds; None if there are none.
 
@@ -231,12 +261,14 @@ class LeagueMatchmaker:
         if rules.every_env_steps is None or self._env_steps < self._next_matches_at:
             return {}
         self._next_matches_at = self._env_steps + rules.every_env_steps
-        groups = pairings(self.members, rules.pairs, rules.mirrored)
-        return fewest_first(groups, self.matches.payoffs, rules.games)
+        return next_matches(self.members, self.matches.payoffs, rules)
 
     def observe_matches(self, evaluated: Evaluated) -> None:
         """Count the results of the games that `matches_due` returned."""
         self.matches.observe(evaluated)
+        # A meta-game is between the members that are dealt, so they stay until its solution.
+        if not isinstance(self._mode, MetaGameMode):
+            self._choose_dealt()
 
     def state(self) -> Tree:
         """Return all that later games depend on."""

@@ -156,6 +156,26 @@ def draw_ratings(out_png: Path, shown: Standings, members: Members, env_steps: i
     save_figure(figure, out_png)
 
 
+def draw_nash_conv(out_png: Path, points: Sequence[tuple[int, float]], title: str) -> None:
+    """Draw the NashConv of a league over env steps, from (env steps, value) in order. Raises OSError."""
+    figure = new_figure(9.0, 4.5, title)
+    axes = figure.subplots()
+    steps, values = np.array(points, float).reshape(-1, 2).T
+    best = np.minimum.accumulate(values)
+    look: dict[str, Any] = {"clip_on": False, "marker": "o", "markersize": 5 if len(points) <= _MOST_BARS else 0}
+    axes.plot(steps, values, color=COLORS[0], linewidth=1.4, **look)
+    axes.plot(steps, best, color="#888888", linewidth=1.2, linestyle=(0, (4, 2)), drawstyle="steps-post")
+    above: dict[str, Any] = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
+    axes.annotate(f"{values[-1]:.3g}", (steps[-1], values[-1]), fontsize=8, color=INK, **above)
+    axes.set_xlabel("env steps", color=INK)
+    axes.set_ylabel("NashConv", color=INK)
+    axes.set_title("of the league's solution; 0 is a Nash equilibrium; dashed: the lowest so far", **NOTE)
+    finish_axes(axes)
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlim(left=0, right=1.05 * max(1.0, steps[-1]))
+    save_figure(figure, out_png)
+
+
 def _draw_lineage(
     axes: Axes, policy: str, members: Members, rated: dict[str, Standing], env_steps: int, color: str
 ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from marlflow.league.modes import PFSP, LeagueMode
+from marlflow.league.outcomes import GameOutcome
 from marlflow.league.snapshots import SnapshotRules
 
 Teammates = Literal["self", "past", "population"]
@@ -25,9 +26,14 @@ class LeaguePlayer:
 
 @dataclass(frozen=True)
 class Pool:
-    """Which snapshots are dealt: the `newest` of each policy; None: all. The others are kept in checkpoints."""
+    """Which snapshots of each policy are dealt: the `newest`, and the `best` by rating; all if both are None.
+
+    The others are kept in checkpoints, and play matches. Of equal ratings the newer ones are better. Chosen again with
+    each snapshot and, unless the mode has a meta-game, after each set of matches.
+    """
 
     newest: int | None = None
+    best: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,14 +62,14 @@ class RatingSettings:
 class MatchRules:
     """The matches of a league without a meta-game: at most `games` games for every `every_env_steps` env steps.
 
-    `pairs`: `live` is pairs with at least one live member, `all` includes pairs of snapshots. Pairs with the fewest
-    games are next. `mirrored`: each pair plays all seatings that fit, equally often; else one. None for
-    `every_env_steps` is no matches.
+    `pairs`: `live` is pairs with at least one live member. `all` are also pairs without one, for half of the games, as
+    the weights of members in standings need them. Pairs with the fewest games are next. `mirrored`: each pair plays all
+    seatings that fit, equally often; else one. None for `every_env_steps` is no matches.
     """
 
     every_env_steps: int | None = 100_000
     games: int = 40
-    pairs: Literal["live", "all"] = "live"
+    pairs: Literal["live", "all"] = "all"
     mirrored: bool = True
 
 
@@ -88,7 +94,10 @@ class League:
     `matchmaker` chooses rivals. `sides` maps a side to its roles, each a list of agents (names or globs) that one
     member plays; None: each group of agents is a side, or each agent of a single group. `players` has settings by
     policy. `teammates` play the other roles of a launching policy's side. With `symmetric`, sides are interchangeable,
-    and games count for every order of them.
+    and games count for every order of them. `outcome` decides who wins a game; None: the side with the highest mean
+    return, a draw if several have it. With `nash_conv_every_env_steps`, for small games of OpenSpiel, the NashConv of
+    the league's solution is computed at this interval: of the mixture that the mode ends with, else of the live
+    policies. None: never.
 
     `members` are further rivals that never change, by name: a member of another run, or an exported file,
     `{"from": <folder or file>, "member": "main@3"}`, or another name for a policy of this run that does not learn,
@@ -104,10 +113,12 @@ class League:
     pool: Pool = field(default_factory=Pool)
     payoffs: PayoffSettings = field(default_factory=PayoffSettings)
     ratings: RatingSettings = field(default_factory=RatingSettings)
+    outcome: GameOutcome | None = None
     matches: MatchRules = field(default_factory=MatchRules)
     store: StoreSettings = field(default_factory=StoreSettings)
     members: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     trust: Sequence[str] = ()
+    nash_conv_every_env_steps: int | None = None
 
     def share(self, policy: str) -> float:
         """Return a policy's share of the games."""

@@ -6,21 +6,21 @@ are due are one call of `Workers.evaluate`.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
-from typing import Any, Literal, Protocol, runtime_checkable
+from itertools import product
+from typing import Any, Protocol, runtime_checkable
 
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
-from marlflow.league.members import Members
+from marlflow.league.game_statistics import ProfileCell
+from marlflow.league.outcomes import GameOutcome
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.protocol import Matchup, Workers
-from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault
+from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, MembersSent
 
 FIRST_MATCH = 1 << 41
 """The number of the first match: a run's other evaluation episodes count from 0, so no match has the seeds of one."""
@@ -30,72 +30,6 @@ MOST_ATTEMPTS = 3
 
 _GAMES_BEFORE_SE = 20
 """Games of a profile before its standard error is used."""
-
-
-def pairings(members: Members, pairs: Literal["live", "all"] = "live", mirrored: bool = True) -> list[list[Profile]]:
-    """Return the seatings of each pair of members: one of them plays one side, the other one all other sides.
-
-    A role that a member cannot play is played by the first live policy that can, else by one that never changes. A
-    pair that cannot be seated against each other is left out; with `mirrored` false each has its first seating only.
-    """
-    fixed = (name for role in range(len(members.sides.roles)) for name in members.fixed_in(role))
-    everybody = list(dict.fromkeys([*members.incarnations, *members.snapshots, *fixed]))
-    found = []
-    for one, other in combinations(everybody, 2):
-        if pairs == "live" and not (members.is_live(one) or members.is_live(other)):
-            continue
-        seatings = list(dict.fromkeys(_seatings(members, one, other)))
-        if seatings:
-            found.append(seatings if mirrored else seatings[:1])
-    return found
-
-
-def _seatings(members: Members, one: str, other: str) -> Iterable[Profile]:
-    sides = members.sides
-    for side in range(len(sides.names)):
-        for alone, against in ((one, other), (other, one)):
-            names = [alone if role.side == side else against for role in sides.roles]
-            if not all(_has_a_role(members, names, name) for name in (alone, against)):
-                continue
-            fitting = [_fitting(members, name, number) for number, name in enumerate(names)]
-            profile = tuple(name for name in fitting if name is not None)
-            if len(profile) == len(names):
-                yield profile
-
-
-def _has_a_role(members: Members, names: Sequence[str], member: str) -> bool:
-    return any(name == member and members.plays(name, number) for number, name in enumerate(names))
-
-
-def _fitting(members: Members, name: str, role: int) -> str | None:
-    if members.plays(name, role):
-        return name
-    return next(iter([*members.live_in(role), *members.fixed_in(role)]), None)
-
-
-def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: int) -> dict[Profile, int]:
-    """Return how many of at most `games` games each profile plays, so that their numbers of games become equal.
-
-    The profiles of a group play equally often. A group whose profiles no longer fit into the rest of `games` waits.
-
-    >>> from marlflow.league.sides import default_sides
-    >>> payoffs = Payoffs(default_sides(["player_0", "player_1"]))
-    >>> fewest_first([[("main", "main@1"), ("main@1", "main")], [("main", "main@2")]], payoffs, games=5)
-    {('main', 'main@1'): 2, ('main@1', 'main'): 2, ('main', 'main@2'): 1}
-    """
-    counts = {profile: 0 for group in groups for profile in group}
-    played = [min(_games(payoffs, profile) for profile in group) for group in groups]
-    heap = [(count, number) for number, count in enumerate(played)]
-    heapq.heapify(heap)
-    while heap and games > 0:
-        count, number = heapq.heappop(heap)
-        if len(groups[number]) > games:
-            continue
-        for profile in groups[number]:
-            counts[profile] += 1
-        games -= len(groups[number])
-        heapq.heappush(heap, (count + 1, number))
-    return {profile: count for profile, count in counts.items() if count}
 
 
 def all_profiles(populations: Sequence[Sequence[str]]) -> list[Profile]:
@@ -109,27 +43,31 @@ def until_known(
     """Return how many games each profile should play next, until it has `games`; empty when none should.
 
     With `payoff_se`, a profile needs no more once the standard error of each role's mean return is below it. The first
-    games estimate it, so ask again after these. Games that were lost count as played.
+    games estimate it, so ask again after these. Games that were lost count as played. Profiles that are orders of
+    interchangeable sides have these games together, and play equally often.
     """
-    counts = {}
+    orders: dict[Profile, list[Profile]] = {}
     for profile in profiles:
-        played, lost = _games(matches.payoffs, profile), matches.lost.get(profile, 0)
-        wanted = games
-        if payoff_se is not None:
-            wanted = min(games, _GAMES_BEFORE_SE)
-            if played >= 2 and played + lost >= wanted:
-                error = max(role.standard_error for role in matches.payoffs.cells[profile].roles)
-                # The standard error falls with the square root of the number of games.
-                needed = played + lost + 1 if error > payoff_se else 0
-                wanted = min(games, max(needed, math.ceil(played * (error / payoff_se) ** 2)))
-        if wanted > played + lost:
-            counts[profile] = wanted - played - lost
-    return counts
+        orders.setdefault(matches.payoffs.key(profile), []).append(profile)
+    counts: dict[Profile, int] = {}
+    for same in orders.values():
+        lost = sum(matches.lost.get(profile, 0) for profile in same)
+        wanted = _games_wanted(matches.payoffs.cell(same[0]), lost, games, payoff_se)
+        counts |= dict.fromkeys(same, math.ceil(wanted / len(same)))
+    return {profile: count for profile, count in counts.items() if count}
 
 
-def _games(payoffs: Payoffs, profile: Profile) -> int:
-    cell = payoffs.cells.get(profile)
-    return 0 if cell is None else cell.games
+def _games_wanted(cell: ProfileCell | None, lost: int, games: int, payoff_se: float | None) -> int:
+    played = 0 if cell is None else cell.games
+    wanted = games
+    if payoff_se is not None:
+        wanted = min(games, _GAMES_BEFORE_SE)
+        if cell is not None and played >= 2 and played + lost >= wanted:
+            error = max(role.standard_error for role in cell.roles)
+            # The standard error falls with the square root of the number of games.
+            needed = played + lost + 1 if error > payoff_se else 0
+            wanted = min(games, max(needed, math.ceil(played * (error / payoff_se) ** 2)))
+    return max(0, wanted - played - lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +87,17 @@ class Matches:
             matches.observe(await workers.evaluate(batch.episodes, weights, batch.matchups, batch.modes))
 
     `payoffs` and `ratings` are updated. Missing games are asked for again, at most twice; `lost` has the games of each
-    profile that were given up. `modes` is how members act: `sampled` is as their algorithm means it, from the learned
-    distribution, or greedily where there is none, as in value-based algorithms.
+    profile that were given up. `outcome` decides who wins, else the returns do. `modes` is how members act: `sampled`
+    is as their algorithm means it, from the learned distribution, or greedily where there is none, as in value-based
+    algorithms.
     """
 
-    def __init__(self, payoffs: Payoffs, ratings: Ratings, modes: EvaluationModes = "sampled") -> None:
-        self.payoffs, self.ratings, self.modes = payoffs, ratings, modes
+    def __init__(
+        self, payoffs: Payoffs, ratings: Ratings, modes: EvaluationModes = "sampled", outcome: GameOutcome | None = None
+    ) -> None:
+        self.payoffs, self.ratings, self.modes, self._outcome = payoffs, ratings, modes, outcome
         self.lost: dict[Profile, int] = {}
+        self.sent = MembersSent()
         self._next = 0
         # The games that are asked for, by number, and how often they were.
         self._pending: dict[int, Profile] = {}
@@ -185,10 +127,11 @@ class Matches:
         return MatchBatch(tuple(self._pending), [matchups[profile] for profile in self._pending.values()], self.modes)
 
     def observe(self, evaluated: Evaluated) -> None:
-        """Count the games of a batch, each at most once.
+        """Count the games of a batch, each at most once, and what was `sent` for it.
 
         If the run's deadline ended the batch, none is counted, because short games would be counted more often.
         """
+        self.sent += evaluated.sent
         if evaluated.was_cut:
             self._pending.clear()
             return
@@ -203,11 +146,10 @@ class Matches:
 
     def _count(self, profile: Profile, result: EpisodeResult) -> None:
         sides = self.payoffs.sides
-        game = game_of(sides, profile, result)
+        game = game_of(sides, profile, result, self._outcome)
         self.payoffs.add(game)
         roles_of = [sides.of_side(side) for side in range(len(sides.names))]
-        scores = [math.fsum(game.returns[role] for role in roles) / len(roles) for roles in roles_of]
-        self.ratings.add([[profile[role] for role in roles] for roles in roles_of], scores)
+        self.ratings.add([[profile[role] for role in roles] for roles in roles_of], game.side_scores(sides))
 
     def reset(self, member: str, incarnation: int) -> None:
         """Let a live member begin without games and with a new rating."""
@@ -218,12 +160,14 @@ class Matches:
     def state(self) -> Tree:
         """Return all counts except the ratings; there are no pending games between rounds."""
         lost = [[list(profile), count] for profile, count in self.lost.items()]
-        return {"payoffs": self.payoffs.state(), "next": self._next, "lost": lost}
+        sent = [self.sent.members, self.sent.size_bytes, self.sent.hits]
+        return {"payoffs": self.payoffs.state(), "next": self._next, "lost": lost, "sent": sent}
 
     def load_state(self, tree: Any) -> None:
         """Restore what `state` returned."""
         self.payoffs.load_state(tree["payoffs"])
         self._next = tree["next"]
+        self.sent = MembersSent(*tree["sent"])
         self.lost = {tuple(profile): count for profile, count in tree["lost"]}
         self._pending = {}
 

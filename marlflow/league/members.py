@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,8 +34,9 @@ class Members:
     """Everybody who can be seated, by role.
 
     `fits` has the agents that each policy can play, `live` the policies that learn; all others never change. Of each
-    policy the `newest` snapshots are dealt; None: all. `added` are policies that never change and that modes deal as
-    rivals besides snapshots, such as members of other runs.
+    policy the `newest` snapshots are dealt, and the `best` since `choose_dealt` was last called; all if both are None.
+    `added` are policies that never change and that modes deal as rivals besides snapshots, such as members of other
+    runs.
 
     >>> from marlflow.league.sides import default_sides
     >>> agents = ["player_0", "player_1"]
@@ -52,9 +53,10 @@ class Members:
         fits: Mapping[str, Collection[str]],
         live: Sequence[str],
         newest: int | None = None,
+        best: int | None = None,
         added: Sequence[str] = (),
     ) -> None:
-        self.sides, self._newest = sides, newest
+        self.sides, self._newest, self._best = sides, newest, best
         self.snapshots: dict[str, Snapshot] = {}
         self.incarnations = dict.fromkeys(live, 0)
         self._numbers = dict.fromkeys(live, 0)
@@ -121,10 +123,22 @@ class Members:
         for role, past in enumerate(self._past):
             if self._plays[snapshot.policy][role]:
                 past.append(snapshot.name)
-                if self._newest is not None:
-                    of_policy = [name for name in past if self.snapshots[name].policy == snapshot.policy]
-                    if len(of_policy) > self._newest:
-                        past.remove(of_policy[0])
+                of_policy = [name for name in past if self.snapshots[name].policy == snapshot.policy]
+                if self._best is None and self._newest is not None and len(of_policy) > self._newest:
+                    past.remove(of_policy[0])
+
+    def choose_dealt(self, rating: Callable[[str], float]) -> None:
+        """Choose the snapshots that are dealt again, by their present ratings."""
+        if self._best is None:
+            return
+        dealt: set[str] = set()
+        for policy in self.incarnations:
+            names = [name for name, snapshot in self.snapshots.items() if snapshot.policy == policy]
+            newest = names[max(0, len(names) - (self._newest or 0)) :]
+            best_first = sorted(names, key=lambda name: (rating(name), self.snapshots[name].number), reverse=True)
+            dealt.update(newest, best_first[: self._best])
+        for role, past in enumerate(self._past):
+            past[:] = [name for name in self.snapshots if name in dealt and self.plays(name, role)]
 
     def state(self) -> Tree:
         """Return the roles, who plays them, all snapshots in order, and the counts of live policies."""
@@ -135,6 +149,7 @@ class Members:
             "snapshots": [asdict(snapshot) for snapshot in self.snapshots.values()],
             "incarnations": dict(self.incarnations),
             "numbers": dict(self._numbers),
+            "dealt": [list(past) for past in self._past],
         }
 
     @classmethod
@@ -156,5 +171,9 @@ class Members:
             past.clear()
         for values in tree["snapshots"]:
             self._include(Snapshot(**values))
+        if self._best is not None:
+            # By the ratings when they were chosen.
+            for past, dealt in zip(self._past, tree["dealt"], strict=True):
+                past[:] = dealt
         self.incarnations.update(tree["incarnations"])
         self._numbers.update(tree["numbers"])

@@ -21,6 +21,8 @@ _STANDARD_ERRORS = 3.0
 _MOST_NAMED = 4
 _MOST_MEMBERS = 500
 """The most members whose linear program is solved: it takes some seconds."""
+_ENOUGH_MEMBERS = 8
+"""Matches make the payoffs among evenly spaced snapshots known first, so this many stand for the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ def meta_weights(members: Members, payoffs: Payoffs) -> MetaWeights:
     symmetric zero-sum game of return differences, and its Nash equilibrium is one distribution over all members.
     Otherwise each role has a distribution, by a Nash equilibrium if two roles' returns have a constant sum (within
     three standard errors) and else by alpha-rank; a member that plays several roles has the mean of its weights there.
-    Members that have not played all others are left out, which `note` says; if that is more than half of them, there
-    are no weights, because those among a few say little about the league.
+    Members that have not played all others are left out, which `note` says; if fewer are left than eight, and than
+    half of all, there are no weights, because those among a few say little about the league.
     """
     roles = range(len(members.sides.roles))
     by_role = [[name for name in members.names if members.plays(name, role)] for role in roles]
@@ -92,7 +94,7 @@ def _without_gaps(names: Sequence[str], missing: Array, payoffs: Payoffs) -> lis
 
 
 def _are_enough(kept: int, members: int) -> bool:
-    return kept >= max(min(2, members), members / 2) > 0
+    return kept >= min(_ENOUGH_MEMBERS, max(min(2, members), members / 2)) > 0
 
 
 def _of_roles(by_role: Sequence[Sequence[str]], payoffs: Payoffs) -> MetaWeights:

@@ -93,6 +93,15 @@ class MetaGameMode(LeagueMode, Protocol):
 
 
 @runtime_checkable
+class SolvingMode(LeagueMode, Protocol):
+    """A mode whose result is not the live policies: it names the members of each role that are."""
+
+    def solution(self, members: Members) -> Sequence[Mapping[str, float]] | None:
+        """Return the probability of each member in the mixture of each role; None as long as it has no result."""
+        ...
+
+
+@runtime_checkable
 class ResettingMode(SnapshottingMode, Protocol):
     """A mode that lets live policies begin again after a snapshot."""
 

@@ -89,6 +89,11 @@ class NFSP:
             for number, role in enumerate(members.sides.roles)
         ]
 
+    def solution(self, members: Members) -> Sequence[Mapping[str, float]] | None:
+        """Return the average policies: their mixture in each role is what approaches an equilibrium."""
+        responses = [self._responses_in(members, role) for role in range(len(members.sides.roles))]
+        return [{self.average_of[response]: 1 / len(names) for response in names} for names in responses]
+
     def _member(self, members: Members, role: int, responds: bool, generator: np.random.Generator) -> str:
         responses = self._responses_in(members, role)
         response = responses[0] if len(responses) == 1 else pick(responses, generator)

@@ -13,6 +13,7 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.serialization import Tree
 from marlflow.league.game_statistics import Outcomes, PairCell, ProfileCell, Returns
+from marlflow.league.outcomes import GameOutcome, scores_by
 from marlflow.league.sides import Sides
 from marlflow.sampling.receipts import EpisodeResult
 
@@ -22,27 +23,43 @@ Profile = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """One finished game: a profile, the mean return of each role's agents, its length, and whether it was truncated."""
+    """One finished game: a profile, the mean return of each role's agents, its length, and whether it was truncated.
+
+    `scores` decide which side won; None: the mean return of each side's roles.
+    """
 
     profile: Profile
     returns: tuple[float, ...]
     env_steps: int
     truncated: bool = False
+    scores: tuple[float, ...] | None = None
+
+    def side_scores(self, sides: Sides) -> tuple[float, ...]:
+        """Return the score of each side."""
+        if self.scores is not None:
+            return self.scores
+        roles_of = (sides.of_side(side) for side in range(len(sides.names)))
+        return tuple(math.fsum(self.returns[role] for role in roles) / len(roles) for roles in roles_of)
 
 
-def game_of(sides: Sides, profile: Profile, result: EpisodeResult) -> Game:
-    """Return an episode as a game of `profile`; an agent that never appeared has return 0."""
+def game_of(sides: Sides, profile: Profile, result: EpisodeResult, outcome: GameOutcome | None = None) -> Game:
+    """Return an episode as a game of `profile`, with scores by `outcome`; an agent that never appeared has return 0.
+
+    Raises MatchmakerFailed if `outcome` fails.
+    """
     returns = [
         math.fsum(result.returns.get(agent, 0.0) for agent in role.agents) / len(role.agents) for role in sides.roles
     ]
-    return Game(profile, tuple(returns), result.env_steps)
+    scores = None if outcome is None else scores_by(outcome, sides, result)
+    return Game(profile, tuple(returns), result.env_steps, scores=scores)
 
 
 class Payoffs:
     """Games by profile (`cells`) and by pair of members in two roles (`pairs`), both updated with each game.
 
     `decay` applies to games with a live member, whose strength changes; games of frozen members only do not decay.
-    With `symmetric`, a game counts for every order of its sides, which have equal roles; each has one cell.
+    With `symmetric`, a game counts for every order of its sides, which have equal roles: all orders share one cell, and
+    sides that the same members play have the mean of their returns.
 
     >>> from marlflow.league.sides import default_sides
     >>> sides = default_sides(["player_0", "player_1"])
@@ -76,9 +93,9 @@ class Payoffs:
     def add(self, game: Game) -> None:
         """Count a game. A member against itself has returns and no outcomes."""
         self.changes += 1
-        roles = self._roles_in_cell(game.profile)
-        profile = tuple(game.profile[role] for role in roles)
-        game = replace(game, profile=profile, returns=tuple(game.returns[role] for role in roles))
+        if self.symmetric:
+            game = self._in_order(game)
+        profile = game.profile
         decay = self.decay if any(member in self.live for member in profile) else 1.0
         cell = self.cells.get(profile)
         if cell is None:
@@ -90,19 +107,52 @@ class Payoffs:
         cell.env_steps += game.env_steps
         for returns, value in zip(cell.roles, game.returns, strict=True):
             returns.add(value, decay)
-        scores = [math.fsum(game.returns[role] for role in roles) / len(roles) for roles in self._roles_of]
+        scores = game.side_scores(self.sides)
         for (i, j), outcomes in cell.pairs.items():
             if self._differ(profile, i, j):
                 outcomes.add(scores[i] - scores[j], decay)
         self._add_pairs(game, scores, decay)
 
+    def _in_order(self, game: Game) -> Game:
+        """Return a game of interchangeable sides as its cell counts it."""
+        order = self._sides_in_cell(game.profile)
+        roles = self._roles_in_cell(game.profile)
+        profile, scores = tuple(game.profile[role] for role in roles), game.side_scores(self.sides)
+        means = list(game.returns)
+        for same in self._played_alike(game.profile):
+            for place in zip(*(self._roles_of[side] for side in same), strict=True):
+                mean = math.fsum(game.returns[role] for role in place) / len(place)
+                for role in place:
+                    means[role] = mean
+        returns = tuple(means[role] for role in roles)
+        return replace(game, profile=profile, returns=returns, scores=tuple(scores[side] for side in order))
+
+    def _played_alike(self, profile: Profile) -> list[list[int]]:
+        """Return the sides that the same members play."""
+        sides: dict[Profile, list[int]] = {}
+        for side, roles in enumerate(self._roles_of):
+            sides.setdefault(tuple(profile[role] for role in roles), []).append(side)
+        return [same for same in sides.values() if len(same) > 1]
+
+    def _sides_in_cell(self, profile: Profile) -> list[int]:
+        """Return the sides of `profile` in the order in which its cell has them."""
+        sides = range(len(self._roles_of))
+        if not self.symmetric:
+            return list(sides)
+        return sorted(sides, key=lambda side: [profile[role] for role in self._roles_of[side]])
+
     def _roles_in_cell(self, profile: Profile) -> list[int]:
         """Return the roles of `profile` in the order in which its cell has them."""
-        if not self.symmetric:
-            return list(range(len(profile)))
-        in_order = sorted(self._roles_of, key=lambda of_side: [profile[role] for role in of_side])
-        by_place = sorted(zip(chain(*self._roles_of), chain(*in_order), strict=True))
-        return [role for _, role in by_place]
+        in_order = chain(*(self._roles_of[side] for side in self._sides_in_cell(profile)))
+        return [role for _, role in sorted(zip(chain(*self._roles_of), in_order, strict=True))]
+
+    def key(self, profile: Profile) -> Profile:
+        """Return the profile whose cell counts the games of `profile`: another order of its sides, if symmetric."""
+        return tuple(profile[role] for role in self._roles_in_cell(profile)) if self.symmetric else profile
+
+    def cell(self, profile: Profile) -> ProfileCell | None:
+        """Return the cell that counts the games of a profile; None if it was not played."""
+        return self.cells.get(self.key(profile))
 
     def _differ(self, profile: Profile, i: int, j: int) -> bool:
         members = [tuple(profile[role] for role in self._roles_of[side]) for side in (i, j)]
@@ -127,6 +177,12 @@ class Payoffs:
             if self.sides.roles[role].side != self.sides.roles[other_role].side:
                 self._by_pair.setdefault((member, other), []).append(pair)
         return pair
+
+    @property
+    def games_counted(self) -> int:
+        """The number of games, including those of before a reset."""
+        tables = (self.cells, *self.past.values())
+        return sum(cell.games for cells in tables for cell in cells.values())
 
     def games(self, member: str, other: str) -> int:
         """Return the games of two members against each other, in all roles; a member against itself has none."""
@@ -159,8 +215,7 @@ class Payoffs:
         """Return mean returns [roles] of a profile and their standard errors; nan and inf where it was not played."""
         means, errors = np.full(len(profile), np.nan), np.full(len(profile), np.inf)
         roles = self._roles_in_cell(profile)
-        cell = self.cells.get(tuple(profile[role] for role in roles))
-        if cell is not None:
+        if (cell := self.cell(profile)) is not None:
             means[roles] = [returns.decayed_mean for returns in cell.roles]
             errors[roles] = [returns.standard_error for returns in cell.roles]
         return means, errors

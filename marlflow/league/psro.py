@@ -16,7 +16,7 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.serialization import Tree
-from marlflow.league.alpharank import MOST_PROFILES, alpharank, marginals
+from marlflow.league.alpharank import MOST_PROFILES, alpharank, alpharank_of_one_population, marginals
 from marlflow.league.matches import Matches, all_profiles, until_known
 from marlflow.league.members import Members
 from marlflow.league.modes import LeagueView, pick
@@ -43,6 +43,8 @@ class PSRO:
     for `patience` windows of a tenth of that. Each new profile plays `games` games, or fewer if the standard errors of
     its returns are below `payoff_se`. `solver` computes the meta-strategies. An oracle then begins again from its
     `initial` parameters, from `fresh` ones, or goes on from the `latest`.
+
+    `alpharank` of two interchangeable sides (`league.symmetric`) is of one population, whose members meet each other.
 
     The members of a role are all policies that can play it and never change, such as `random`, and all snapshots.
 
@@ -150,6 +152,9 @@ class PSRO:
 
     def _strategies(self, returns: Array, populations: Sequence[Sequence[str]], payoffs: Payoffs) -> Strategies:
         if self.solver == "alpharank":
+            if _are_one_population(populations, payoffs):
+                distribution = alpharank_of_one_population(returns[0])
+                return [distribution, distribution.copy()]
             if returns[0].size > MOST_PROFILES:
                 raise MarlflowError(
                     f"alpha-rank of {returns[0].size:,} profiles is too much; the most are {MOST_PROFILES:,}; use prd"
@@ -170,6 +175,11 @@ class PSRO:
             for number, oracle in enumerate(members.live_in(role))
         }
 
+    def solution(self, members: Members) -> Sequence[Mapping[str, float]] | None:
+        """Return the meta-strategies; None before the first solution."""
+        del members
+        return self.meta or None
+
     def state(self) -> Tree:
         """Return all that later games depend on."""
         return {
@@ -185,6 +195,10 @@ class PSRO:
         self.meta = [dict(mixture) for mixture in tree["meta"]]
         self._rectified = [{oracle: dict(one) for oracle, one in by_oracle.items()} for by_oracle in tree["rectified"]]
         self._windows = {policy: _Windows(**windows) for policy, windows in tree["windows"].items()}
+
+
+def _are_one_population(populations: Sequence[Sequence[str]], payoffs: Payoffs) -> bool:
+    return payoffs.symmetric and _is_of_two_roles(payoffs.sides) and populations[0] == populations[1]
 
 
 def _is_of_two_roles(sides: Sides) -> bool:

@@ -68,22 +68,17 @@ def standings(
     [('main', 1, 1.0), ('random', 1, 0.0)]
     """
     weights = meta_weights(members, payoffs)
-    results = _results(payoffs)
-    games = _games(payoffs)
-    reference = ratings[REFERENCE] if REFERENCE in members.names else Rating()
-    is_relative = reference != Rating()
-    zero = reference.mu if is_relative else 0.0
+    zero = ratings[REFERENCE].mu if REFERENCE in members.names and ratings[REFERENCE] != Rating() else None
+    results, games = _results(payoffs), _games(payoffs)
     rows = []
     for name in members.names:
-        rating = ratings[name]
         by_role = [results.get((name, role), _NONE) for role in range(len(members.sides.roles))]
         win, draw, loss = _shares([sum(counts) for counts in zip(*by_role, strict=True)])
         rows.append(
             Standing(
                 name,
                 members.policy_of(name),
-                # After a game no rating is exactly the prior.
-                None if rating == Rating() else Rating(rating.mu - zero, rating.sigma),
+                _shown_rating(ratings[name], zero or 0.0),
                 games.get(name, 0),
                 win,
                 draw,
@@ -95,7 +90,12 @@ def standings(
         )
     notes = () if weights.note is None else (weights.note,)
     titles = () if payoffs.symmetric else _role_titles(members)
-    return Standings(tuple(sorted(rows, key=_rank)), titles, weights.method, is_relative, notes)
+    return Standings(tuple(sorted(rows, key=_rank)), titles, weights.method, zero is not None, notes)
+
+
+def _shown_rating(rating: Rating, zero: float) -> Rating | None:
+    # After a game no rating is exactly the prior.
+    return None if rating == Rating() else Rating(rating.mu - zero, rating.sigma)
 
 
 _NONE = (0.0, 0.0, 0.0)

@@ -30,6 +30,8 @@ class PlainConsole:
         # first round, at env step 0, has nothing but faults to report.
         if record["env_steps"] not in (0, None if self._last is None else self._last["env_steps"]):
             self._write_policies(record)
+            if league := record.get("league"):
+                self._write(f"{_clock(record)}  {wording.league_phrase(league)}")
         if record["faults"] != (self._last["faults"] if self._last else {}):
             faults = wording.faults_phrase(record["faults"])
             if faults:

@@ -89,11 +89,14 @@ class LeaguePlayerMetrics(TypedDict):
     """A learning policy in a league."""
 
     snapshots: int
-    incarnation: int  # how often it began again
+    resets: int  # how often it began again
+    incarnation: int  # the number of its present incarnation, from 0
     games: int  # training games that it played in any role
     win_rate_mean: float | None  # probability to win, mean over its opponents; draws are half a win
     win_rate_min: float | None  # against the opponent that it beats least
     opponents_distinct: int
+    rating_mu: float  # from matches; 25 before any
+    rating_sigma: float
 
 
 class LeagueReport(TypedDict):
@@ -104,9 +107,19 @@ class LeagueReport(TypedDict):
     games: int  # training games counted
     games_stale: int  # results that came twice or too late
     games_lost: int  # games that began and had no result
+    matches: int  # evaluation games between members counted
+    members_sent: int  # snapshots that a worker's process was sent; 0 if the run is one process
+    bytes_sent: int  # of their parameters; workers on one machine read the same copy
+    cache_hits: int  # snapshots in a call's matchups that the worker's process had
     deal_s: float  # dealing games
     score_s: float  # counting results
+    match_s: float  # playing matches, for which rounds wait
+    solve_s: float  # choosing matches, and computing meta-strategies
+    nash_conv_s: float  # computing NashConv
+    nash_conv: float | None  # the last one of the league's solution
+    nash_conv_env_steps: int | None  # env steps of the run at which it was computed
     players: Mapping[str, LeaguePlayerMetrics]
+    meta: Mapping[str, Mapping[str, float]]  # the mode's solution: by role, the probability of each member
 
 
 class Report(TypedDict):

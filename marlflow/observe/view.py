@@ -65,13 +65,15 @@ class View:
         rows = self.rows
         if rows is not None:
             # The heading of evaluations may take several lines of the terminal.
-            rows -= max(0, _evaluation_heading(now, options.max_width).count("\n") - 1)
+            rows -= max(0, _evaluation_heading(now, options.max_width).count("\n") - 1) + ("league" in now)
         policy_rows, stage_rows = _room(rows, len(now["policies"]), len(now["stages"]))
         yield _header(now, self.info.stop, self.clock_s)
         if faults := wording.faults_phrase(now["faults"]):
             yield _line(Text(f"faults: {faults}", style="yellow"))
         if shares := rollout_shares(self.before, now):
             yield _line(Text(f"rollout workers: {wording.shares_phrase(shares)}", style="bright_black"))
+        if league := now.get("league"):
+            yield _line(Text(wording.league_phrase(league), style="bright_black"))
         yield Text()
         yield _policies(self.info, self.before, now, options.max_width, policy_rows)
         yield from _more(len(now["policies"]) - policy_rows, "policies")

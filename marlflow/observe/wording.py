@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from marlflow.observe.rates import return_targets
+from marlflow.observe.report import LeagueReport
 
 UNKNOWN = "-"
 _NUMBER_SUFFIX = re.compile(r"_\d+$")
@@ -186,6 +187,15 @@ def faults_phrase(faults: Mapping[str, int]) -> str:
     'workers lost 2'
     """
     return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in faults.items() if count)
+
+
+def league_phrase(league: LeagueReport) -> str:
+    """Format the size of a league, and its last NashConv if there is one."""
+    games = f"league {full_count(league['members'])} members, {full_count(league['games'])} games"
+    matches = [f"{full_count(league['matches'])} matches"] if league["matches"] else []
+    if (nash_conv := league["nash_conv"]) is not None:
+        matches.append(f"NashConv {small_number(nash_conv)} at {short_count(league['nash_conv_env_steps'] or 0)}")
+    return ", ".join([games, *matches])
 
 
 def shares_phrase(shares: Mapping[str, float]) -> str:

@@ -128,6 +128,12 @@ def league_of(run: SavedRun) -> SavedLeague:
     return run.league
 
 
+def matchmaker_state(checkpoint: Checkpoint) -> Tree:
+    """Return the state of the league's matchmaker in a checkpoint of `saved_league`."""
+    state: Tree = from_bytes(checkpoint.read(DRIVER))["dealer"]["matchmaker"]
+    return state
+
+
 def _league(
     checkpoint: Checkpoint, notes: Notes, agent_steps: Mapping[str, int], state: Mapping[str, Any]
 ) -> SavedLeague:
@@ -135,8 +141,7 @@ def _league(
     live = list(members.incarnations)
     is_symmetric = bool(notes.identity.get("league", {}).get("symmetric", False))
     train = Payoffs(members.sides, live, symmetric=is_symmetric)
-    # LeagueMatchmaker counts matches by seat, also where sides are interchangeable.
-    matches = Payoffs(members.sides, live)
+    matches = Payoffs(members.sides, live, symmetric=is_symmetric)
     ratings = Ratings(live)
     train.load_state(state["payoffs"])
     if state.get("matches") is not None:

@@ -17,12 +17,18 @@ def matchmaker_name(matchmaker: object) -> str:
     return str(getattr(named, "__qualname__", type(named).__name__))
 
 
+_OWN = ("marlflow.sampling.", "marlflow.league.outcomes")
+
+
 @contextmanager
-def called(matchmaker: object, what: str) -> Iterator[str]:
+def called(matchmaker: object, what: str, kind: str = "matchmaker") -> Iterator[str]:
     """Give the words for a call of a matchmaker; an exception becomes MatchmakerFailed with them."""
-    where = f"matchmaker {matchmaker_name(matchmaker)}, {what}"
+    where = f"{kind} {matchmaker_name(matchmaker)}, {what}"
     try:
         yield where
+    except MatchmakerFailed:
+        # Of a part of the matchmaker, such as a league's outcome: it has its own words.
+        raise
     except Exception as error:
         raise MatchmakerFailed(where, f"it raised {type(error).__name__}: {error}", _user_traceback(error)) from error
 
@@ -30,6 +36,6 @@ def called(matchmaker: object, what: str) -> Iterator[str]:
 def _user_traceback(error: Exception) -> str:
     frame: TracebackType | None = error.__traceback__
     # The first frames are of this module and of the caller.
-    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith("marlflow.sampling."):
+    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_OWN):
         frame = frame.tb_next
     return "".join(traceback.format_exception(type(error), error, frame, chain=False))

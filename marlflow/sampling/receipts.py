@@ -42,6 +42,23 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersSent:
+    """Frozen policies that a worker's process was sent with a call; all 0 for a worker in the driver's process."""
+
+    members: int = 0
+    size_bytes: int = 0
+    """Of their parameters; workers on one machine read the same copy."""
+    hits: int = 0
+    """Frozen policies in the call's matchups that were not sent, as the process had them."""
+
+    def __add__(self, other: MembersSent) -> MembersSent:
+        return MembersSent(self.members + other.members, self.size_bytes + other.size_bytes, self.hits + other.hits)
+
+
+_NOTHING_SENT = MembersSent()
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     """Results of evaluation episodes in order, and faults."""
 
@@ -49,6 +66,7 @@ class Evaluated:
     faults: tuple[Fault, ...] = ()
     was_cut: bool = False
     """Whether a deadline passed first; long episodes are then more likely to be missing."""
+    sent: MembersSent = _NOTHING_SENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +107,4 @@ class Receipt:
     faults: tuple[Fault, ...] = ()
     next_fragments: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Number of recorded fragments read, by offline policy and environment."""
+    sent: MembersSent = _NOTHING_SENT

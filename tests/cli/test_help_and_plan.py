@@ -62,9 +62,10 @@ def test_a_plan_of_a_league_says_who_is_in_it(marlflow: Marlflow) -> None:
     assert said.out.splitlines()[:4] == [
         "policy main (ppo) plays player_0, player_1",
         "policy exploiter (dqn) plays player_0, player_1",
-        "league: pfsp over main (ppo), exploiter (dqn); sides player_0 | player_1",
         "",
+        "rollouts: in rounds, in lockstep with main",
     ]
+    assert "└── league: pfsp over main (ppo), exploiter (dqn); sides player_0 | player_1" in said.out.splitlines()
 
 
 ELSEWHERE = "; to plan for other machines, describe them: --machines '[{CPU: 16, GPU: 2, count: 4}]'"

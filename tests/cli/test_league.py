@@ -20,6 +20,8 @@ from safetensors import safe_open
 from marlflow.league.payoffs import Payoffs
 from tests.cli.conftest import Marlflow
 from tests.cli.test_resume import content
+from tests.cli.test_train import SHORT
+from tests.driver.watching import reports
 from tests.league.population import PAIR, add_games
 from tests.league.saved import FLAT, played, state_of, write_checkpoint, write_league
 
@@ -329,3 +331,27 @@ def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch
     monkeypatch.setenv("COMP_POINT", str(len(line)))
     said = marlflow("--shell-completion", "query=bash")
     assert (said.code, said.out) == (0, offered)
+
+
+def test_nash_conv_is_that_of_the_run_by_its_checkpoint_and_drawn(tmp_path: Path) -> None:
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        # In a process of its own: under pytest's capture, the first import of OpenSpiel closes the captured files.
+        code = f"import sys; from marlflow.cli.main import main; sys.exit(main({list(words)!r}))"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    words = "env=openspiel league=self_play env.num_envs=4 rollouts.fragment_env_steps=50 hydra.run.dir=run"
+    assert command("train", *SHORT, *words.split(), "league.nash_conv_every_env_steps=100").returncode == 0
+    last = reports(tmp_path / "run")[-1]
+    said = command("league", "run", "--nash-conv")
+    assert (said.returncode, said.stderr) == (0, "")
+    (found,) = re.findall(r"NashConv (\S+) of the league's solution at (\S+) env steps", said.stdout)
+    assert float(found[0]) == pytest.approx(last["league"]["nash_conv"], rel=1e-3)
+    assert found[1] == f"{last['env_steps']:,}"
+    with Image.open(tmp_path / "run" / "league" / "nash_conv.png") as image:
+        image.verify()
+    # A folder that was changed since is not trusted to name code.
+    recorded = tmp_path / "run" / ".hydra" / "overrides.yaml"
+    recorded.write_text(recorded.read_text() + "- 'league.outcome={_target_: os.system}'\n")
+    said = command("league", "run", "--nash-conv")
+    assert said.returncode == 2
+    assert "os.system; look at it, and if you trust it add --trust" in said.stderr

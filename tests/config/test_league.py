@@ -18,8 +18,9 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.construct import fit
 from marlflow.config.dealers import dealer_of
+from marlflow.config.drawn_league import league_work
 from marlflow.config.experiment import Env, Evaluation, Experiment, Policy
-from marlflow.config.league import described_league, mode_name
+from marlflow.config.league import mode_name
 from marlflow.config.validation import problems_of, ready
 from marlflow.driver.checkpointing import identity
 from marlflow.driver.preamble import plain
@@ -34,6 +35,7 @@ from marlflow.league import (
     League,
     LeaguePlayer,
     LeagueView,
+    MatchRules,
     NaiveSelfPlay,
     Pool,
     SnapshotRules,
@@ -254,14 +256,43 @@ def test_the_matchmaker_of_a_run_has_what_was_configured() -> None:
     assert matchmaker.payoffs.symmetric
     assert matchmaker._shares == {"main": 3.0, "other": 1.0}
     assert matchmaker._teammates == "past"
+    assert matchmaker.matches.payoffs.symmetric
+
+
+def shorter_is_better(result: EpisodeResult, sides: Mapping[str, Sequence[str]], limit: int = 10) -> dict[str, float]:
+    """Who has a positive return within `limit` env steps wins; else it is a draw."""
+    return {side: float(result.env_steps <= limit and result.returns[agents[0]] > 0) for side, agents in sides.items()}
+
+
+class Nobody:
+    """No outcome."""
+
+
+def test_an_outcome_is_a_function_with_settings_or_an_object_that_can_be_called() -> None:
+    path = f"{shorter_is_better.__module__}.{{}}"
+    words = ["env=connect_four", "league=pfsp"]
+    league = experiment_of(*words, f"league.outcome={{_target_: {path.format('shorter_is_better')}, limit: 3}}").league
+    assert league is not None
+    assert league.outcome is not None
+    result = EpisodeResult(0, 0, 3, {"a": 1.0, "b": -1.0})
+    assert league.outcome(result, {"one": ["a"], "other": ["b"]}) == {"one": 1.0, "other": 0.0}
+    assert league.outcome(dataclasses.replace(result, env_steps=4), {"one": ["a"]}) == {"one": 0.0}
+    for word, problem in (
+        (f"{{_target_: {path.format('Nobody')}}}", "league.outcome: Nobody is no outcome: it cannot be called with"),
+        (f"{{_target_: {path.format('shorter_is_better')}, limits: 3}}", "did you mean 'league.outcome.limit'?"),
+        ("{limit: 3}", "league.outcome must be null or {_target_: package.module.function, ...}"),
+    ):
+        with pytest.raises(ConfigInvalid) as refused:
+            experiment_of(*words, f"league.outcome={word}")
+        assert problem in str(refused.value)
 
 
 def test_one_line_says_what_the_league_is() -> None:
     made = ready_of("env=connect_four", "league=pfsp", "policy@policies.main=ppo", "policy@policies.exploiter=dqn")
     assert made.experiment.league is not None
     assert (
-        described_league(made.experiment.league, made.agents, algorithms(made))
-        == "league: pfsp over main (ppo), exploiter (dqn); sides player_0 | player_1"
+        league_work(made.experiment.league, made).title
+        == "pfsp over main (ppo), exploiter (dqn); sides player_0 | player_1"
     )
 
 
@@ -343,6 +374,22 @@ class Raising:
         (
             run(league=League(NaiveSelfPlay(), snapshots=dataclasses.replace(NEVER, win_rate=0.7))),
             "win_rate needs a snapshot to win against, and there will never be a first one",
+        ),
+        (
+            run(league=League(pool=Pool(best=3), matches=MatchRules(every_env_steps=None))),
+            "league.pool.best: the best are those with the highest ratings, which come from matches",
+        ),
+        (
+            run(league=League(outcome=lambda result, sides: [0.0, 1.0])),
+            "it gave [0.0, 1.0], not a score for each side, such as {'player_0': 1.0, 'player_1': 0.0}",
+        ),
+        (
+            run(league=League(outcome=lambda result, sides: dict.fromkeys(sides, float("nan")))),
+            "it gave side 'player_0' the score nan, which is no finite number",
+        ),
+        (
+            run(league=League(outcome=lambda result, sides: result.infos)),  # type: ignore[attr-defined]
+            "it raised AttributeError: 'EpisodeResult' object has no attribute 'infos'",
         ),
         (run(league=League(Wrong())), "it seated 'mian' as agent 'player_"),
         (run(league=League(Raising())), "it raised KeyError: 'player'"),

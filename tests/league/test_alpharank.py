@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from open_spiel.python.egt import alpharank as openspiel
 
-from marlflow.league.alpharank import alpharank, fixation, marginals
+from marlflow.league.alpharank import alpharank, alpharank_of_one_population, fixation, marginals
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 # Payoffs as different as those of Kuhn poker, whose returns are between -2 and 2.
@@ -30,6 +30,44 @@ def test_infinite_intensity_is_the_limit_of_openspiels_noise(seed: int) -> None:
     payoffs = np.stack([game, -game])
     *_, expected, _, _ = openspiel.compute(list(payoffs), use_inf_alpha=True, inf_alpha_eps=1e-6)
     np.testing.assert_allclose(alpharank(payoffs).ravel(), expected, atol=1e-5)
+
+
+SYMMETRIC = st.integers(2, 6).flatmap(
+    lambda size: hnp.arrays(np.float64, (size, size), elements=st.integers(-20, 20).map(lambda number: number / 10))
+)
+
+
+@settings(max_examples=15)
+@given(SYMMETRIC, st.sampled_from([0.01, 0.1]))
+def test_one_population_has_openspiels_distribution(payoffs: np.ndarray, alpha: float) -> None:
+    # One table of payoffs is a symmetric game of one population there.
+    *_, expected, _, _ = openspiel.compute([payoffs], m=50, alpha=alpha)
+    np.testing.assert_allclose(alpharank_of_one_population(payoffs, alpha, population=50), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_population_at_infinite_intensity_is_the_limit_of_openspiels_noise(seed: int) -> None:
+    values = np.random.default_rng(seed).normal(size=(5, 5))
+    payoffs = values - values.T
+    *_, expected, _, _ = openspiel.compute([payoffs], use_inf_alpha=True, inf_alpha_eps=1e-6)
+    np.testing.assert_allclose(alpharank_of_one_population(payoffs), expected, atol=1e-4)
+
+
+def test_one_population_is_not_two() -> None:
+    # A cycle of three, which a fourth loses to but for one: two populations are also where one of each leads.
+    payoffs = np.zeros((4, 4))
+    payoffs[:3, :3] = ROCK_PAPER_SCISSORS
+    payoffs[3, :3], payoffs[:3, 3] = [-1, -1, 2], [1, 1, -2]
+    one = alpharank_of_one_population(payoffs)
+    assert one.sum() == pytest.approx(1.0)
+    assert one.tolist() == pytest.approx(
+        openspiel.compute([payoffs], use_inf_alpha=True, inf_alpha_eps=1e-6)[2], abs=1e-4
+    )
+    two = marginals(alpharank(np.stack([payoffs, payoffs.T])))[0]
+    assert np.abs(one - two).max() > 0.01
+    assert alpharank_of_one_population(np.zeros((1, 1))).tolist() == [1.0]
+    with pytest.raises(ValueError, match="30,000 members is too much; the most are 20,000"):
+        alpharank_of_one_population(np.broadcast_to(np.zeros(()), (30_000, 30_000)))
 
 
 def two_coordinations() -> np.ndarray:

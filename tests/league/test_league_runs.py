@@ -16,7 +16,18 @@ from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import Env, Evaluation, Experiment, Policy
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import resume, train
-from marlflow.league import PFSP, Fictitious, League, LeagueView, NaiveSelfPlay, Pool, SnapshotRules, StoreSettings
+from marlflow.league import (
+    PFSP,
+    Fictitious,
+    League,
+    LeagueView,
+    MatchRules,
+    NaiveSelfPlay,
+    Pool,
+    SnapshotRules,
+    StoreSettings,
+)
+from marlflow.observe.report import LeaguePlayerMetrics, LeagueReport
 from marlflow.sampling.mapping import Rule
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import Seen, reports
@@ -55,8 +66,13 @@ def test_over_ray_it_goes_on_as_in_one_process(name: str, tmp_path: Path) -> Non
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(league_run(LEAGUES[name], WHOLE), whole)
     train(league_run(LEAGUES[name], HALF, "ray"), parts)
-    resume(league_run(LEAGUES[name], WHOLE, "ray"), parts)
+    league = resume(league_run(LEAGUES[name], WHOLE, "ray"), parts).metrics["league"]
     assert_equal(without_times(league_of(whole)), without_times(league_of(parts)))
+    # Each snapshot that was dealt to two workers was sent to both at most once a process, and there were two.
+    (size,) = {from_bytes(newest(whole).read(f"frozen.{entry}"))["flat"].nbytes for entry in frozen_files(whole)}
+    assert 0 < league["members_sent"] <= 4 * len(frozen_files(whole))
+    assert league["bytes_sent"] == size * league["members_sent"]
+    assert league["cache_hits"] > league["members_sent"]
     for entry in frozen_files(whole):
         one, other = (from_bytes(newest(run_dir).read(f"frozen.{entry}")) for run_dir in (whole, parts))
         np.testing.assert_allclose(one["flat"], other["flat"], rtol=1e-5, atol=1e-6)
@@ -83,21 +99,30 @@ def test_results_are_counted_as_they_were_played(tmp_path: Path, monkeypatch: py
 def test_each_report_has_the_league(tmp_path: Path) -> None:
     train(league_run(LEAGUES["pfsp"], WHOLE), tmp_path)
     first, *_, last = (report["league"] for report in reports(tmp_path))
-    assert set(last) == {"members", "epoch", "games", "games_stale", "games_lost", "deal_s", "score_s", "players"}
+    assert set(last) == LeagueReport.__annotations__.keys()
     main = last["players"]["main"]
-    assert set(main) == {
-        "snapshots",
-        "incarnation",
-        "games",
-        "win_rate_mean",
-        "win_rate_min",
-        "opponents_distinct",
-    }
+    assert set(main) == LeaguePlayerMetrics.__annotations__.keys()
     assert last["members"] == 1 + main["snapshots"]
     assert last["epoch"] == main["snapshots"] > first["epoch"]
     assert last["games"] == main["games"] > first["games"]
     assert 0 < main["opponents_distinct"] <= main["snapshots"]
     assert 0.0 <= main["win_rate_min"] <= main["win_rate_mean"] <= 1.0
+
+
+def test_matches_are_counted_rate_players_and_take_no_time_of_training(tmp_path: Path) -> None:
+    league = replace(LEAGUES["pfsp"], matches=MatchRules(every_env_steps=100, games=20))
+    metrics = train(league_run(league, 400), tmp_path).metrics
+    counted = metrics["league"]
+    cells = league_of(tmp_path)["matches"]["payoffs"]["cells"]["counts"]
+    assert counted["matches"] == cells[:, 0].sum() == 20 * ((400 - 1) // 100)
+    main = counted["players"]["main"]
+    assert (main["rating_mu"], main["rating_sigma"]) == tuple(league_of(tmp_path)["ratings"]["main"])
+    assert main["rating_sigma"] < 25 / 3
+    assert (counted["members_sent"], counted["bytes_sent"], counted["cache_hits"]) == (0, 0, 0), "it is one process"
+    assert 0.0 < counted["match_s"] < metrics["time_s"]
+    whole, trained, evaluated = from_bytes(newest(tmp_path).read("driver"))["times_s"]
+    # What rounds waited for is no time of training, and so not of env_steps_per_s.
+    assert trained <= whole - evaluated - counted["match_s"] - counted["solve_s"]
 
 
 def test_a_run_without_a_league_reports_none(tmp_path: Path) -> None:

@@ -20,8 +20,6 @@ from marlflow.league.matches import (
     Matches,
     MatchingMatchmaker,
     all_profiles,
-    fewest_first,
-    pairings,
     play_matches,
     until_known,
 )
@@ -53,69 +51,6 @@ def play_all(matches: Matches, returns: Callable[[int], dict[str, float]] = lamb
         matches.observe(Evaluated(tuple(result(number, returns(number)) for number in batch.episodes)))
 
 
-def test_live_policies_meet_everybody_and_snapshots_no_snapshots() -> None:
-    members = members_of({"main": 2})
-    met = [set(group[0]) for group in pairings(members)]
-    assert met == [{"main", "main@1"}, {"main", "main@2"}, {"main", "random"}]
-    assert len(pairings(members, "all")) == 6
-
-
-def test_a_pair_has_all_seatings_that_fit_or_one() -> None:
-    assert pairings(members_of({"main": 1}))[0] == [("main", "main@1"), ("main@1", "main")]
-    assert pairings(members_of({"main": 1}), mirrored=False)[0] == [("main", "main@1")]
-    # Who plays one side alone, and who all others.
-    assert pairings(members_of({"main": 1}, THREE))[0] == [
-        ("main", "main@1", "main@1"),
-        ("main@1", "main", "main"),
-        ("main@1", "main", "main@1"),
-        ("main", "main@1", "main"),
-        ("main@1", "main@1", "main"),
-        ("main", "main", "main@1"),
-    ]
-
-
-def test_members_play_only_roles_that_they_fit() -> None:
-    groups = pairings(members_of({"hunter": 1, "prey": 1}, TAG, TAG_FITS), "all")
-    assert [group for group in groups if "random" not in group[0]] == [
-        [("hunter", "prey")],
-        [("hunter", "prey@1")],
-        [("hunter@1", "prey")],
-        [("hunter@1", "prey@1")],
-    ]
-    assert [("random", "prey@1")] in groups
-    assert all(len(group) == 1 for group in groups)
-
-
-def test_a_role_that_neither_of_a_pair_can_play_is_filled() -> None:
-    sides = default_sides(["red_0", "green_0", "blue_0"])
-    members = Members(sides, {"a": ["red_0"], "b": ["green_0"], "c": ["blue_0"]}, live=["a", "b", "c"])
-    assert pairings(members) == [[("a", "b", "c")]] * 3
-
-
-@given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.lists(st.integers(0, 9), min_size=6), st.integers(0, 60))
-@settings(max_examples=60)
-def test_games_go_to_pairs_that_have_the_fewest(sizes: list[int], before: list[int], games: int) -> None:
-    groups = [[(f"a{number}", f"b{seating}") for seating in range(size)] for number, size in enumerate(sizes)]
-    payoffs = Payoffs(PAIR)
-    for group, count in zip(groups, before, strict=False):
-        for profile in group:
-            for _ in range(count):
-                payoffs.add(Game(profile, (1.0, -1.0), 1))
-    counts = fewest_first(groups, payoffs, games)
-    assert games - max(sizes) < sum(counts.values()) <= games
-    after = []
-    for group, count in zip(groups, before, strict=False):
-        (added,) = {counts.get(profile, 0) for profile in group}
-        after.append((count + added, added))
-    # Somebody who was given a game had no more before it than anybody else who still fits into what is left.
-    left = games - sum(counts.values())
-    waiting = [total for (total, _), size in zip(after, sizes, strict=True) if size <= left]
-    assert not waiting
-    sizes_given = [size for (_, added), size in zip(after, sizes, strict=True) if added]
-    fewest = [total for (total, _), size in zip(after, sizes, strict=True) if size <= min(sizes_given, default=0)]
-    assert all(total - 1 <= min(fewest) for total, added in after if added and fewest)
-
-
 def test_profiles_play_until_they_have_their_games() -> None:
     matches = matches_of()
     profiles = all_profiles([["main", "main@1"], ["random"]])
@@ -142,6 +77,33 @@ def test_profiles_play_until_their_standard_error_is_small_enough() -> None:
     for _ in range(20):
         matches.payoffs.add(Game(same, (1.0, -1.0), 1))
     assert until_known([same], matches, 500, payoff_se=0.1) == {}
+
+
+def test_orders_of_interchangeable_sides_have_their_games_together() -> None:
+    matches = Matches(Payoffs(PAIR, symmetric=True), Ratings())
+    profiles = all_profiles([["a", "b"]] * 2)
+    assert until_known(profiles, matches, games=5) == {("a", "a"): 5, ("a", "b"): 3, ("b", "a"): 3, ("b", "b"): 5}
+    matches.request({("a", "b"): 1, ("b", "a"): 2})
+    play_all(matches)
+    assert list(matches.payoffs.cells) == [("a", "b")]
+    # The first player won each game: b twice, a once.
+    assert matches.payoffs.returns(("a", "b"))[0] == pytest.approx([-1 / 3, 1 / 3])
+    assert until_known(profiles[1:3], matches, games=5) == {("a", "b"): 1, ("b", "a"): 1}
+    matches.lost[("b", "a")] = 2
+    assert until_known(profiles[1:3], matches, games=5) == {}
+
+
+def test_an_outcome_decides_wins_and_ratings_and_not_returns() -> None:
+    def first_loses(result: EpisodeResult, sides: Any) -> dict[str, float]:
+        assert sides == {"player_0": ["player_0"], "player_1": ["player_1"]}
+        return {"player_1": 5.0, "player_0": 4.0}
+
+    matches = Matches(Payoffs(PAIR, symmetric=True), Ratings(), outcome=first_loses)
+    matches.request({("z", "a"): 3})
+    play_all(matches)
+    assert matches.payoffs.returns(("z", "a"))[0].tolist() == [1.0, -1.0]
+    assert matches.payoffs.win_probability("a", "z") > 0.5
+    assert matches.ratings["a"].mu > 25.0 > matches.ratings["z"].mu
 
 
 def test_all_games_are_one_batch_and_share_a_matchup_by_profile() -> None:
@@ -311,7 +273,7 @@ def train(matchmaker: LeagueMatchmaker, env_steps: int) -> None:
 
 
 def test_a_league_plays_matches_every_so_many_env_steps() -> None:
-    matchmaker, workers = matchmaker_of(MatchRules(every_env_steps=100, games=12)), Playing()
+    matchmaker, workers = matchmaker_of(MatchRules(every_env_steps=100, games=12, pairs="live")), Playing()
     assert isinstance(matchmaker, MatchingMatchmaker)
     rounds = []
     for _ in range(7):
@@ -325,6 +287,36 @@ def test_a_league_plays_matches_every_so_many_env_steps() -> None:
     assert matchmaker.ratings["random"].mu != 25.0
     training = matchmaker.payoffs.cells
     assert list(training) == [("main", "main@1")], "matches are not training games"
+
+
+def test_the_best_snapshots_are_chosen_again_after_matches() -> None:
+    agents, rules = ["player_0", "player_1"], SnapshotRules(every_agent_steps=100)
+    members = Members(PAIR, {"main": agents, "random": agents}, ["main"], best=1)
+    matchmaker = LeagueMatchmaker(
+        members, Fictitious(), Payoffs(PAIR, ["main"]), Ratings(["main"]), rules, match_rules=MatchRules(100, 12)
+    )
+
+    class OfTheFirst(Playing):
+        """The first snapshot wins all of its games, or loses them; others are draws."""
+
+        wins = False
+
+        async def evaluate(
+            self, episodes: Sequence[int], weights: Any, matchups: Any = None, mode: Any = "greedy", frozen: Any = None
+        ) -> Evaluated:
+            won = [WON if (matchup["player_0"] == "main@1") == self.wins else LOST for matchup in matchups]
+            drawn = [returns if "main@1" in m.values() else {} for returns, m in zip(won, matchups, strict=True)]
+            return Evaluated(tuple(result(n, returns) for n, returns in zip(episodes, drawn, strict=True)))
+
+    workers, dealt = OfTheFirst(), []
+    for steps in range(1, 8):
+        workers.wins = steps > 2
+        matchmaker.change_population({"main": steps}, {"main": 100 * steps})
+        train(matchmaker, 100)
+        asyncio.run(play_matches(matchmaker, workers, {}))
+        dealt += members.past_in(0)
+    # While it loses a later one is better, and once it wins it is the best again.
+    assert (dealt[0], dealt[1], dealt[-1]) == ("main@1", "main@2", "main@1"), dealt
 
 
 def test_matches_can_be_turned_off() -> None:

@@ -345,15 +345,26 @@ def test_with_symmetric_sides_a_game_counts_as_it_would_with_the_seats_changed(g
         game = Game((first, second), (float(value), -float(value)), 4)
         one.add(game)
         mirrored = Game((second, first), (-float(value), float(value)), 4)
-        other.add(mirrored if number % 2 and first != second else game)
+        other.add(mirrored if number % 2 else game)
     assert to_bytes(one.state()) == to_bytes(other.state())
     for first, second in product(NAMES, repeat=2):
         means, errors = one.returns((first, second))
         changed = one.returns((second, first))
-        if first != second:
-            np.testing.assert_array_equal(means, changed[0][::-1])
-            np.testing.assert_array_equal(errors, changed[1][::-1])
+        np.testing.assert_array_equal(means, changed[0][::-1])
+        np.testing.assert_array_equal(errors, changed[1][::-1])
     assert sum(cell.games for cell in one.cells.values()) == len(games)
+
+
+def test_sides_that_the_same_member_plays_have_the_mean_of_their_returns() -> None:
+    # The first of three players always gains 3: that is no merit of the member who plays it.
+    payoffs = Payoffs(default_sides(["player_0", "player_1", "player_2"]), symmetric=True)
+    payoffs.add(Game(("a", "a", "b"), (3.0, -1.0, -2.0), 1))
+    payoffs.add(Game(("b", "a", "a"), (3.0, -1.0, -2.0), 1))
+    payoffs.add(Game(("b", "b", "b"), (3.0, -1.0, -2.0), 1))
+    assert payoffs.returns(("a", "b", "a"))[0].tolist() == [-0.25, 0.5, -0.25]
+    assert payoffs.returns(("b", "b", "b"))[0].tolist() == [0.0, 0.0, 0.0]
+    assert payoffs.win_probability("b", "a") == (1 * 2 + 2.0) / (4 + 4), "won twice, against two; lost twice"
+    assert payoffs.cell(("a", "b", "a")) is payoffs.cell(("b", "a", "a")) is payoffs.cells["a", "a", "b"]
 
 
 def test_symmetric_teams_change_seats_as_a_whole() -> None:

@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from open_spiel.python.egt import alpharank as openspiel
 
 from marlflow.base.errors import MarlflowError
 from marlflow.base.serialization import from_bytes, to_bytes
@@ -265,6 +266,26 @@ def test_rectified_rivals_are_drawn_for_one_member_of_the_support_by_each_oracle
     for oracle, mixture in expected.items():
         drawn = Counter(mode.rival(view, oracle, 1, np.random.default_rng(seed)) for seed in range(2000))
         assert agree(drawn, mixture)
+
+
+def test_alpharank_of_interchangeable_sides_is_of_one_population() -> None:
+    members = members_of({"main": 3})
+    names = ["random", "main@1", "main@2", "main@3"]
+    returns = np.zeros((4, 4))
+    # A cycle of snapshots; `random` loses to two of them and beats one.
+    for winner, loser, value in [(1, 2, 1), (2, 3, 1), (3, 1, 1), (1, 0, 1), (2, 0, 1), (0, 3, 2)]:
+        returns[winner, loser], returns[loser, winner] = value, -value
+    expected = openspiel.compute([returns], use_inf_alpha=True, inf_alpha_eps=1e-6)[2]
+    for symmetric in (True, False):
+        payoffs = Payoffs(PAIR, symmetric=symmetric)
+        for (i, one), (j, other) in product(enumerate(names), repeat=2):
+            # Whoever sits first gains 3, which is nobody's merit.
+            payoffs.add(Game((one, other), (returns[i, j] + 3.0, -returns[i, j] - 3.0), 1))
+        mode = PSRO(solver="alpharank")
+        mode.solve(members, payoffs)
+        found = [[mixture[name] for name in names] for mixture in mode.meta]
+        assert (found[0] == pytest.approx(expected, abs=1e-4)) == symmetric, found
+        assert (found[0] == found[1]) == symmetric
 
 
 @pytest.mark.parametrize("solver", ["uniform", "replicator", "prd", "alpharank"])

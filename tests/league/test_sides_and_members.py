@@ -1,6 +1,8 @@
 """Sides, roles, and who can be seated in each."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.league.members import Members
@@ -95,3 +97,41 @@ def test_state_through_bytes_restores_everything() -> None:
     assert [restored.past_in(role) for role in (0, 1)] == [["hunter@1", "hunter@2"], []]
     assert restored.add("hunter", 10, 30, 90) == members.add("hunter", 10, 30, 90)
     assert restored.snapshots["hunter@3"].incarnation == 1
+
+
+def pool_of(newest: int | None, best: int | None, count: int = 6) -> Members:
+    members = Members(default_sides(TAG), {"hunter": TAG[:3], "prey": ["agent_0"]}, ["hunter", "prey"], newest, best)
+    for number in range(count):
+        members.add("hunter", number, number, number)
+        members.add("prey", number, number, number)
+    return members
+
+
+@given(
+    st.one_of(st.none(), st.integers(1, 7)),
+    st.one_of(st.none(), st.integers(1, 7)),
+    st.lists(st.integers(0, 3), min_size=12, max_size=12),
+)
+def test_the_newest_and_the_best_of_each_policy_are_dealt(
+    newest: int | None, best: int | None, ratings: list[int]
+) -> None:
+    members = pool_of(newest, best)
+    rating = dict(zip(members.snapshots, map(float, ratings), strict=True))
+    members.choose_dealt(rating.__getitem__)
+    for role, policy in enumerate(["hunter", "prey"]):
+        names = [f"{policy}@{number}" for number in range(1, 7)]
+        beaten_by = {
+            name: sum((rating[other], place) > (rating[name], names.index(name)) for place, other in enumerate(names))
+            for name in names
+        }
+        expected = [
+            name
+            for place, name in enumerate(names)
+            if (newest is None and best is None)
+            or (newest is not None and place >= 6 - newest)
+            or (best is not None and beaten_by[name] < best)
+        ]
+        assert members.past_in(role) == expected
+    restored = pool_of(newest, best, count=1)
+    restored.load_state(from_bytes(to_bytes(members.state())))
+    assert [restored.past_in(role) for role in (0, 1)] == [members.past_in(role) for role in (0, 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.hang_monitor import HangMonitor
 from marlflow.sampling.output import OutputCapture
 from marlflow.sampling.protocol import FrozenPolicy, Matchup
+from marlflow.sampling.receipts import MembersSent
 from marlflow.sampling.watchdog import Watchdog
 
 _KILL_AFTER_TIMEOUTS = 2
@@ -123,6 +124,8 @@ class RolloutActor(Host):
         try:
             collect, ticks = self._worker.collect, self._spec.ticks
             receipt, batches = collect(ticks, weights, schedules, matchups, frozen, forget, reset)
+            seated = [matchup for of_env in (matchups or {}).values() for matchup in of_env]
+            receipt = replace(receipt, sent=self._sent(frozen, seated))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             receipt, batches = self._failed(error), dict.fromkeys(learning)
         # Without learning policies there is one return value, which Ray does not accept in a tuple.
@@ -166,9 +169,16 @@ class RolloutActor(Host):
         """Return the results of evaluation episodes."""
         weights, frozen = headers.joined(flats)
         try:
-            return self._worker.evaluate(episodes, weights, matchups, mode, frozen)
+            evaluated = self._worker.evaluate(episodes, weights, matchups, mode, frozen)
+            return replace(evaluated, sent=self._sent(frozen, matchups or ()))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return self._failed(error)
+
+    def _sent(self, frozen: Mapping[str, FrozenPolicy], matchups: Iterable[Matchup]) -> MembersSent:
+        seated = {name for matchup in matchups for name in matchup.values()}
+        # With an inference actor the parameters are references.
+        size_bytes = sum(getattr(entry.weights.flat, "nbytes", 0) for entry in frozen.values())
+        return MembersSent(len(frozen), size_bytes, len(seated.difference(self._spec.actors, frozen)))
 
     def end_by(self, deadline: Deadline) -> None:
         """End later calls with the env step in which the deadline passes."""

@@ -26,7 +26,7 @@ from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.env_closing import CLOSE_TIMEOUT_S
 from marlflow.sampling.protocol import Assign, FrozenPolicy, Matchup, Request, Round
-from marlflow.sampling.receipts import Evaluated, Fault, Receipt
+from marlflow.sampling.receipts import Evaluated, Fault, MembersSent, Receipt
 
 _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
 """Errors instead of an answer: the worker's process is lost, or weights for it are, with their machine."""
@@ -155,7 +155,8 @@ class RayWorkers:
                 weights = {**weights, **await self._current_weights()}
         results = sorted((result for part in parts for result in part.episodes), key=lambda result: result.episode)
         faults = tuple(fault for part in parts for fault in part.faults)
-        return Evaluated(tuple(results), faults, any(part.was_cut for part in parts))
+        sent = sum((part.sent for part in parts), MembersSent())
+        return Evaluated(tuple(results), faults, any(part.was_cut for part in parts), sent)
 
     def request_states(self) -> list[tuple[RemoteWorker, Any]]:
         """Request each worker's state, of a worker being restarted from another one.

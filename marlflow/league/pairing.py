@@ -1,0 +1,137 @@
+"""Which members of a league play matches next, within a number of games."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain, combinations, product
+from typing import Literal
+
+from marlflow.league.league import MatchRules
+from marlflow.league.members import Members
+from marlflow.league.payoffs import Payoffs, Profile
+
+_MOST_PAIRED = 64
+"""Of more snapshots and policies that never change, evenly spaced ones play each other; it bounds the pairs."""
+
+
+def next_matches(members: Members, payoffs: Payoffs, rules: MatchRules) -> dict[Profile, int]:
+    """Return how many games each profile plays in the next set of matches.
+
+    Pairs with the fewest games are next. With `all`, half of the games are of pairs with a live member, whose strength
+    changes, and half of pairs without one, so that the payoffs among some members become known completely: of pairs
+    with equally many games, those of widely spaced snapshots come first.
+    """
+    live = _widely_spaced_first(members, pairings(members, "live", rules.mirrored))
+    if rules.pairs == "live":
+        return fewest_first(live, payoffs, rules.games)
+    frozen = _widely_spaced_first(members, pairings(members, "frozen", rules.mirrored))
+    counts = fewest_first(live, payoffs, math.ceil(rules.games / 2) if frozen else rules.games)
+    return {**counts, **fewest_first(frozen, payoffs, rules.games - sum(counts.values()))}
+
+
+def _widely_spaced_first(members: Members, groups: Sequence[list[Profile]]) -> list[list[Profile]]:
+    return sorted(groups, key=lambda group: -min(_spacing(members, name) for name in group[0]))
+
+
+def _spacing(members: Members, name: str) -> float:
+    """Return the largest power of two that divides the number of snapshots before this one; infinite before any."""
+    snapshot = members.snapshots.get(name)
+    before = 0 if snapshot is None else snapshot.number - 1
+    return before & -before if before else math.inf
+
+
+def _spaced(members: Members, names: Sequence[str]) -> list[str]:
+    """Return those of `names` with the widest spacing that leaves no more than _MOST_PAIRED; the first ones remain."""
+    spacing = 1
+    while len(kept := [name for name in names if _spacing(members, name) >= spacing]) > _MOST_PAIRED:
+        if all(math.isinf(_spacing(members, name)) for name in kept):
+            break
+        spacing *= 2
+    return kept
+
+
+def pairings(members: Members, pairs: Literal["live", "frozen"] = "live", mirrored: bool = True) -> list[list[Profile]]:
+    """Return the seatings of each pair of members: one of them plays one side, the other one all other sides.
+
+    `live` pairs have a live member, and `frozen` ones none; of many frozen members, evenly spaced ones are paired.
+
+    A role that a member cannot play is played by the first live policy that can, else by one that never changes. A
+    pair that cannot be seated against each other is left out; with `mirrored` false each has its first seating only.
+    """
+    fixed = (name for role in range(len(members.sides.roles)) for name in members.fixed_in(role))
+    everybody = list(dict.fromkeys([*members.incarnations, *members.snapshots, *fixed]))
+    live = [name for name in everybody if members.is_live(name)]
+    frozen = [name for name in everybody if not members.is_live(name)]
+    if pairs == "live":
+        chosen = chain(combinations(live, 2), product(live, frozen))
+    else:
+        chosen = chain(combinations(_spaced(members, frozen), 2))
+    found = []
+    for one, other in chosen:
+        seatings = list(dict.fromkeys(_seatings(members, one, other)))
+        if seatings:
+            found.append(seatings if mirrored else seatings[:1])
+    return found
+
+
+def _seatings(members: Members, one: str, other: str) -> Iterable[Profile]:
+    sides = members.sides
+    for side in range(len(sides.names)):
+        for alone, against in ((one, other), (other, one)):
+            names = [alone if role.side == side else against for role in sides.roles]
+            if not all(_has_a_role(members, names, name) for name in (alone, against)):
+                continue
+            fitting = [_fitting(members, name, number) for number, name in enumerate(names)]
+            profile = tuple(name for name in fitting if name is not None)
+            if len(profile) == len(names):
+                yield profile
+
+
+def _has_a_role(members: Members, names: Sequence[str], member: str) -> bool:
+    return any(name == member and members.plays(name, number) for number, name in enumerate(names))
+
+
+def _fitting(members: Members, name: str, role: int) -> str | None:
+    if members.plays(name, role):
+        return name
+    return next(iter([*members.live_in(role), *members.fixed_in(role)]), None)
+
+
+def fewest_first(groups: Sequence[Sequence[Profile]], payoffs: Payoffs, games: int) -> dict[Profile, int]:
+    """Return how many of at most `games` games each profile plays, so that their numbers of games become equal.
+
+    The profiles of a group play equally often. A group whose profiles no longer fit into the rest of `games` waits.
+    Games of interchangeable sides count for all their orders.
+
+    >>> from marlflow.league.sides import default_sides
+    >>> payoffs = Payoffs(default_sides(["player_0", "player_1"]))
+    >>> fewest_first([[("main", "main@1"), ("main@1", "main")], [("main", "main@2")]], payoffs, games=5)
+    {('main', 'main@1'): 2, ('main@1', 'main'): 2, ('main', 'main@2'): 1}
+    """
+    counts = {profile: 0 for group in groups for profile in group}
+    played = [_fewest_games(payoffs, group) for group in groups]
+    heap = [(count, number) for number, count in enumerate(played)]
+    heapq.heapify(heap)
+    while heap and games > 0:
+        count, number = heapq.heappop(heap)
+        if len(groups[number]) > games:
+            continue
+        for profile in groups[number]:
+            counts[profile] += 1
+        games -= len(groups[number])
+        heapq.heappush(heap, (count + 1, number))
+    return {profile: count for profile, count in counts.items() if count}
+
+
+def _fewest_games(payoffs: Payoffs, group: Sequence[Profile]) -> int:
+    """Return the fewest games of a profile of `group`, each with an equal part of those of a cell that they share."""
+    sharing = Counter(map(payoffs.key, group))
+    return min(_games(payoffs, profile) // sharing[payoffs.key(profile)] for profile in group)
+
+
+def _games(payoffs: Payoffs, profile: Profile) -> int:
+    cell = payoffs.cell(profile)
+    return 0 if cell is None else cell.games
