@@ -6,7 +6,7 @@ All games of a call are played by one rollout worker, 64 at a time. Each pair pl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
@@ -17,7 +17,7 @@ import numpy as np
 from marlflow.base.items import Weights
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.saved_league import SavedLeague, member_parameters, saved_league
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import Actor, EvaluationMode
 from marlflow.policy.connect_four import one_ply
 from marlflow.policy.scripted import CallableActor, RandomActor
 from marlflow.sampling import RolloutWorker, SamplerConfig
@@ -107,7 +107,7 @@ class Table:
         spec = self.experiment.spec
         (policy,) = {name for name, one in spec.policies.items() if one.algorithm.capabilities.learns}
         spaces = spec.policies[policy].spaces
-        factories = {
+        factories: dict[str, Callable[[], Actor]] = {
             policy: spec.policies[policy].actor,
             "random": partial(RandomActor, spaces.action),
             "one_ply": partial(CallableActor, one_ply),

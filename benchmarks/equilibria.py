@@ -34,35 +34,38 @@ def checked(words: Sequence[str]) -> CheckedExperiment:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The snapshots of one policy, oldest first, and what each does in every information state, [S, A]."""
+    """The members of a league with one learning policy: those that never change, then its snapshots, oldest first.
+
+    `policies` has what each does in every information state, [S, A], and also what the live policy does.
+    """
 
     league: SavedLeague
     states: InformationStates
-    names: tuple[str, ...]
+    fixed: tuple[str, ...]
+    snapshots: tuple[str, ...]
     policies: Mapping[str, Array]
 
 
 def members_of(experiment: CheckedExperiment, run_dir: Path) -> Members:
-    """Read the snapshots and the live policy of a run's newest checkpoint."""
+    """Read the members from a run's newest checkpoint."""
     league = saved_league(run_dir)
     arguments = experiment.experiment.env.arguments
     states = InformationStates(**{name: arguments[name] for name in ("game", "parameters", "observation")})
-    (policy,) = league.members.incarnations
-    spec = experiment.spec.policies[policy]
-    names = (*league.members.snapshots, policy)
+    fixed, snapshots = tuple(league.members.fixed_in(0)), tuple(league.members.snapshots)
     policies = {}
-    for name in names:
-        actor = spec.actor()
-        size = len(actor.flat())  # type: ignore[attr-defined]
-        # Published parameters may go on with those of the critic.
-        actor.load_flat(member_parameters(league, name, run_dir).flat[:size])  # type: ignore[attr-defined]
+    for name in (*fixed, *snapshots, *league.members.incarnations):
+        actor = experiment.spec.policies[league.members.policy_of(name)].actor()
+        if name not in fixed:
+            size = len(actor.flat())  # type: ignore[attr-defined]
+            # Published parameters may go on with those of the critic.
+            actor.load_flat(member_parameters(league, name, run_dir).flat[:size])  # type: ignore[attr-defined]
         policies[name] = states.policy_of(actor, "sampled")  # type: ignore[arg-type]
-    return Members(league, states, tuple(league.members.snapshots), policies)
+    return Members(league, states, fixed, snapshots, policies)
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The meta-strategies over the first `members` snapshots, the policy that plays like them, and its NashConv."""
+    """The meta-strategies over the first `members` members, the policy that plays like them, and its NashConv."""
 
     members: int
     strategies: list[Array]
@@ -72,8 +75,9 @@ class Solution:
 
 def solutions(members: Members, solver: Solver = nash) -> Iterator[Solution]:
     """Yield the solution of each iteration of PSRO whose matches were played."""
-    for number in range(1, len(members.names) + 1):
-        names = members.names[:number]
+    everybody = members.fixed + members.snapshots
+    for number in range(max(1, len(members.fixed)), len(everybody) + 1):
+        names = everybody[:number]
         returns = members.league.matches.matrices([names, names])
         if np.isnan(returns).any():
             return
@@ -85,7 +89,7 @@ def solutions(members: Members, solver: Solver = nash) -> Iterator[Solution]:
 
 def best_pair(members: Members) -> float:
     """Return the lowest NashConv of a pair of snapshots, one in each seat."""
-    states, policies = members.states, [members.policies[name] for name in members.names]
+    states, policies = members.states, [members.policies[name] for name in members.snapshots]
     return min(states.nash_conv(joined(states, list(pair))) for pair in product(policies, repeat=2))
 
 
@@ -97,7 +101,7 @@ def uniform_policy(states: InformationStates) -> Array:
 
 def joined(states: InformationStates, by_player: Sequence[Array]) -> Array:
     """Return the policy in which each player plays its own of `by_player`, each [S, A]."""
-    return np.stack([by_player[player][row] for row, player in enumerate(states.players)])
+    return np.stack([by_player[player][row] for row, player in enumerate(states.players.tolist())])
 
 
 def best_responses(states: InformationStates, policy: Array) -> list[Array]:

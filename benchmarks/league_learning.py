@@ -89,7 +89,7 @@ def _psro(case: Case, seed: int) -> Iterator[str]:
         f"value of the first player {value:.4f}; controls: the uniform policy {untrained:.4f}, a uniform mixture of "
         f"the same members {even[-1]:.4f}, at best {min(even):.4f}"
     )
-    if len(members.names) <= 20 and len(members.states.players) < 100:
+    if len(members.snapshots) <= 20 and len(members.states.players) < 100:
         yield f"control: the best pair of members alone {best_pair(members) / case.scale:.4f}"
     if case.name == "biased_rps":
         for player, policy in enumerate(found[-1].policy):
@@ -115,10 +115,10 @@ def _self_play(case: Case, seed: int) -> Iterator[str]:
     """NashConv of a policy that plays itself, as it acts: at each snapshot, and at the end."""
     members = case.members(seed)
     states = members.states
-    curve = [states.nash_conv(policy) for policy in members.policies.values()]
+    own = list(members.policies.values())
+    curve = [states.nash_conv(policy) for policy in own]
     yield f"NashConv of snapshots and of the final policy: {' '.join(f'{value:.3f}' for value in curve)}"
     yield f"best so far {min(curve):.4f}; last {curve[-1]:.4f}"
-    own = list(members.policies.values())
     weights = np.full(len(own), 1 / len(own))
     mixed = states.nash_conv(states.mixture([own, own], [weights, weights]))
     yield f"a uniform mixture of all of them {mixed:.4f}"
