@@ -87,10 +87,11 @@ def solutions(members: Members, solver: Solver = nash) -> Iterator[Solution]:
         yield Solution(number, strategies, mixed, members.states.nash_conv(mixed))
 
 
-def best_pair(members: Members) -> float:
-    """Return the lowest NashConv of a pair of snapshots, one in each seat."""
-    states, policies = members.states, [members.policies[name] for name in members.snapshots]
-    return min(states.nash_conv(joined(states, list(pair))) for pair in product(policies, repeat=2))
+def best_greedy_pair(members: Members) -> float:
+    """Return the lowest NashConv of a pair of snapshots that play their likeliest actions, one in each seat."""
+    states = members.states
+    greedy = [np.eye(states.legal.shape[1])[members.policies[name].argmax(1)] for name in members.snapshots]
+    return min(states.nash_conv(joined(states, list(pair))) for pair in product(greedy, repeat=2))
 
 
 def uniform_policy(states: InformationStates) -> Array:
