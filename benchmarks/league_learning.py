@@ -215,7 +215,7 @@ _ALL = (
         "leduc_self_play",
         "PPO with entropy against itself, on the env steps of leduc",
         _self_play,
-        _against_itself("leduc_poker", 3_000_000),
+        _against_itself("leduc_poker", 3_600_000),
     ),
     Case("connect_four_self_play", "against scripted players", _connect_four, ("experiment=connect_four_self_play",)),
     Case("connect_four_pfsp", "against scripted players", _connect_four, ("experiment=connect_four_pfsp",)),
