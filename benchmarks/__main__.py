@@ -9,6 +9,7 @@ from benchmarks import (
     devices,
     imitation,
     league,
+    league_learning,
     learner_step,
     learning,
     meta,
@@ -50,6 +51,8 @@ def main() -> None:
     imitation.report()
     print("-- one inner step on held-out tasks, three seeds", flush=True)
     meta.report()
+    print("-- leagues on games whose solutions are known, three seeds", flush=True)
+    league_learning.main(list(league_learning.CASES))
     print("-- processes killed for a minute", flush=True)
     chaos.report()
 

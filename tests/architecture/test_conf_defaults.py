@@ -92,7 +92,9 @@ def test_a_placement_says_only_what_differs_so_that_several_go_together(path: Pa
     assert not [key for key in learners if learners[key] == usual["learners"][key]]
 
 
-LEARNING = sorted(path.stem for path in CONF.glob("policy/*.yaml") if path.stem not in ("random", "scripted"))
+LEARNING = sorted(
+    path.stem for path in CONF.glob("policy/*.yaml") if path.stem not in ("random", "scripted", "one_ply")
+)
 
 
 @pytest.mark.parametrize("name", LEARNING)

@@ -38,6 +38,7 @@ CONFIGURATION = REPOSITORY / "docs" / "configuration.md"
 MAPPING = REPOSITORY / "docs" / "mapping.md"
 OWN_ENVIRONMENT = REPOSITORY / "docs" / "your_own_environment.md"
 OWN_POLICY = REPOSITORY / "docs" / "your_own_policy.md"
+LEAGUES = REPOSITORY / "docs" / "leagues.md"
 OWN_FILES = "--config-dir"
 OWN_MODULE = "my_module"
 # The two pages that are left out have files of their own, and tests below.
@@ -144,7 +145,8 @@ def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(
         "from marlflow.env.cartpole_team import CartPoleTeam\n\ndef make_env(size=4):\n    return CartPoleTeam(size)\n"
     )
     bot = "def bot(obs, action_mask, random):\n    return action_mask.argmax(axis=1)\n"
-    (here / "my_module.py").write_text(f"{team}\n{matchmaker}\n{bot}")
+    (mode,) = blocks(LEAGUES, "python")
+    (here / "my_module.py").write_text(f"{team}\n{matchmaker}\n{bot}\n{mode}")
     _, _, *words = shlex.split(line)
     assert main(["plan", *words]) == 0
     assert "ppo" in capsys.readouterr().out

@@ -81,6 +81,17 @@ def test_three_algorithms_learn_at_once_and_a_clone_from_what_one_of_them_did(tm
     assert returns["clone"] > 0.8 * returns["ppo"]
 
 
+def test_a_league_with_a_matchmaker_of_ones_own_ranks_its_members(tmp_path: Path) -> None:
+    said = said_by("05_a_league.py", folder=tmp_path)
+    places = re.findall(rf"^(\d+) +(main(?:@\d)?|random) +(?:ppo|random) +{NUMBER}±", said, re.M)
+    members = [name for _, name, _ in places]
+    assert [int(place) for place, _, _ in places] == list(range(1, len(places) + 1))
+    assert {"main", "main@1", "main@2", "main@5", "random"} <= set(members)
+    assert {"main@4", "main@5"} & set(members[:3]), "the last snapshots are among the best"
+    assert min(members.index(name) for name in ("random", "main@1")) > len(members) // 2
+    assert numbers(rf"main: a return of {NUMBER} against random", said)[0] > 0.3
+
+
 def test_every_example_is_run_here() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
     forgotten = [path.name for path in EXAMPLES.glob("[0-9]*.py") if f'"{path.name}"' not in tests]
