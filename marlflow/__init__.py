@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.dqn import DQN
     from marlflow.algorithms.impala import IMPALA
     from marlflow.algorithms.maml import MAML
+    from marlflow.algorithms.mappo import MAPPO
     from marlflow.algorithms.marwil import MARWIL
     from marlflow.algorithms.off_policy import OffPolicyActorCritic, OffPolicyAlgorithm
     from marlflow.algorithms.ppo import PPO
@@ -158,29 +159,29 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MARWIL", "MLP",
-    "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps",
-    "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded", "ByPolicy",
-    "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable", "Collect",
-    "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CutSequences",
-    "DeltaUniform", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
-    "EstimatedBatch", "Evaluation", "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
+    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MAPPO", "MARWIL",
+    "MLP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages",
+    "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded",
+    "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable",
+    "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay",
+    "CutSequences", "DeltaUniform", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung",
+    "EpisodeId", "EstimatedBatch", "Evaluation", "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
     "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join",
     "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "LatestPast", "League", "LeagueMode",
     "LeaguePlayer", "LeagueView", "Learn", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
-    "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules",
-    "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig",
-    "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
-    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",
-    "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish",
-    "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO",
-    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reset",
-    "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule",
-    "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards",
-    "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoredReplay",
-    "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial",
-    "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value",
-    "merge", "placement", "plan", "resume", "source", "train",
+    "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
+    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
+    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings",
+    "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
+    "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random",
+    "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
+    "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reset", "ResettingMatchmaker",
+    "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
+    "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotRules",
+    "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoredReplay", "SyncTarget",
+    "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform",
+    "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value", "merge", "placement",
+    "plan", "resume", "source", "train",
 ]
 # fmt: on
 
@@ -197,6 +198,7 @@ _GIVEN = {
     "marlflow.algorithms.dqn": "DQN",
     "marlflow.algorithms.impala": "IMPALA",
     "marlflow.algorithms.maml": "MAML",
+    "marlflow.algorithms.mappo": "MAPPO",
     "marlflow.algorithms.marwil": "MARWIL",
     "marlflow.algorithms.off_policy": "OffPolicyActorCritic OffPolicyAlgorithm",
     "marlflow.algorithms.ppo": "PPO",

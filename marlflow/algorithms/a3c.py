@@ -38,8 +38,9 @@ class A3C(ActorCriticAlgorithm):
         return False
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+        estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         reports = (
-            experience.then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
+            experience.then(estimate, at=learner)
             .then(ComputeGradients(), at=learner)
             .then(ApplyGradients(), at=learner)
             .then(Publish(), at=learner)

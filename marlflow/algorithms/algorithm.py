@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 from gymnasium import spaces as gym
 
+from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.schedules import Schedule, ScheduledFloat, initial_value, scheduled
@@ -148,7 +149,8 @@ class TorchAlgorithm:
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         problems += self._minibatch_problems()
-        return [*problems, *memory_problems(self.name, self.capabilities, model), *self._normalizing_problems(model)]
+        problems += [*critic_problems(self, spaces), *memory_problems(self.name, self.capabilities, model)]
+        return [*problems, *self._normalizing_problems(model)]
 
     def _network_and_losses(
         self, members: Mapping[str, Member], seed: int
@@ -289,6 +291,26 @@ def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -
     if not is_recurrent and capabilities.memory == "needed":
         remedy = "or use ppo or dqn, which need none"
         yield Problem(f"needs a model with memory, gru or lstm, not {kind}", name, remedy=remedy)
+
+
+def critic_sees(algorithm: Algorithm | TorchAlgorithm) -> tuple[CriticSees, ...]:
+    """Return what the algorithm's critic sees; its own observation unless `critic_sees` says otherwise."""
+    return tuple(getattr(algorithm, "critic_sees", OWN_OBSERVATION))
+
+
+def needs_state(algorithm: Algorithm) -> bool:
+    """Return whether the algorithm needs the column `state`, the environment's global state."""
+    return algorithm.capabilities.state or "state" in critic_sees(algorithm)
+
+
+def critic_problems(algorithm: Algorithm | TorchAlgorithm, spaces: Spaces) -> Iterator[Problem]:
+    """Yield why the critic cannot see what `critic_sees` names."""
+    sees = critic_sees(algorithm)
+    for problem, remedy in critic_input_problems(spaces, sees):
+        yield Problem(f"has a critic that {problem}", algorithm.name, remedy=remedy)
+    if sees != OWN_OBSERVATION and getattr(algorithm, "shared_torso", False):
+        message = f"cannot share layers of an actor, which sees obs, with a critic that sees {', '.join(sees)}"
+        yield Problem(message, algorithm.name, remedy="set shared_torso=false")
 
 
 def describe_space(space: Any) -> str:

@@ -50,7 +50,7 @@ class APPO(ActorCriticAlgorithm):
             # Drops the oldest fragments if the learner is too slow, so that workers never wait.
             experience.queue(self.queue_fragments, full="drop_oldest", name="newest")
             .gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(VTrace(*trace), at=learner)
+            .then(VTrace(*trace, bootstrap_at_death=self.bootstrap_at_death), at=learner)
             .then(Normalize(), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)

@@ -40,7 +40,7 @@ class IMPALA(ActorCriticAlgorithm):
             # Drops the oldest fragments if the learner is too slow, so that workers never wait.
             experience.queue(self.queue_fragments, full="drop_oldest", name="newest")
             .gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(VTrace(*trace), at=learner)
+            .then(VTrace(*trace, bootstrap_at_death=self.bootstrap_at_death), at=learner)
             .then(Learn(), at=learner)
             .then(Publish(), at=learner)
         )

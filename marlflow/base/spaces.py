@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,17 @@ from marlflow.base.observations import ObservationLayout, layout, observation_pr
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """A policy's observation space, without action mask, and action space; `masked`: agents have masks."""
+    """A policy's observation space, without action mask, and action space; `masked`: agents have masks.
+
+    For central critics, and no part of equality: the global `state`'s space (None: the environment has none, or no
+    policy needs it), and `num_agents`, the number of declared agents of the environment (0: none are declared).
+    """
 
     observation: spaces.Space[Any]
     action: spaces.Space[Any]
     masked: bool = False
+    state: spaces.Box | None = field(default=None, compare=False)
+    num_agents: int = field(default=0, compare=False)
 
     def problems(self) -> list[str]:
         """Return why no algorithm supports these spaces, or an empty list."""
