@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import NoneType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -227,7 +227,10 @@ class LearningAlgorithm(TorchAlgorithm):
         raise NotImplementedError(f"{type(self).__name__} has no losses(spaces)")
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        actor: Actor = self.network(spaces, model, seed).actor
+        # Nothing here uses the critic, so it need not see a state, which the spaces of opponents do not have.
+        has_central_critic = critic_sees(self) != OWN_OBSERVATION
+        acting = replace(self, critic_sees=OWN_OBSERVATION) if has_central_critic else self  # type: ignore[type-var]
+        actor: Actor = acting.network(spaces, model, seed).actor
         return actor
 
     def _network_and_losses(
