@@ -39,12 +39,15 @@ class JointObservations:
         """Make all agents absent: zeros."""
         self._rows = {agent: np.zeros(part.size + 1, np.float32) for agent, part in self._parts.items()}
 
-    def set(self, present: Mapping[str, Any], unchanged: Iterable[str] = ()) -> None:
-        """Set the observations of agents that are present; others are absent, but for those to leave `unchanged`."""
+    def set(self, present: Iterable[tuple[str, Any]], unchanged: Iterable[str] = ()) -> None:
+        """Set the observations of agents that are present; others are absent, but for those to leave `unchanged`.
+
+        Each observation is read before the next one is made, because environments may reuse arrays.
+        """
         kept = {agent: self._rows[agent] for agent in unchanged}
         self.clear()
         self._rows |= kept
-        for agent, observation in present.items():
+        for agent, observation in present:
             self._rows[agent][:-1] = self._parts[agent].numbers(observation)
             self._rows[agent][-1] = 1.0
 
@@ -93,7 +96,7 @@ class JointStateParallel(BaseParallelWrapper):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         observations, infos = self.env.reset(seed=seed, options=options)
         self._live, self._ended = list(self.env.agents), set()
-        self._joint.set({agent: observations[agent] for agent in self._live})
+        self._joint.set((agent, observations[agent]) for agent in self._live)
         return observations, infos
 
     def step(self, actions: Mapping[str, Any]) -> Any:
@@ -101,14 +104,13 @@ class JointStateParallel(BaseParallelWrapper):
         agents = self.env.agents
         ends = {agent for agent in {*self._live, *agents} if terminations.get(agent) or truncations.get(agent)}
         ends |= {agent for agent in self._live if agent not in agents}
-        # An agent that the environment keeps in `agents` after its end is absent until it has been out of them.
-        self._ended &= set(agents)
         living = [agent for agent in agents if agent not in ends and agent not in self._ended]
         cut_short = [agent for agent in self._live if agent in ends and not terminations.get(agent)]
         present = {agent: observations[agent] for agent in (*living, *cut_short) if agent in observations}
-        self._joint.set(present, unchanged=[agent for agent in cut_short if agent not in present])
+        self._joint.set(present.items(), unchanged=[agent for agent in cut_short if agent not in present])
         self._live = living
-        self._ended |= ends
+        # An agent that the environment keeps in `agents` after its end is absent until it has been out of them.
+        self._ended = (self._ended | ends).intersection(agents)
         return observations, rewards, terminations, truncations, infos
 
     @property
@@ -149,7 +151,7 @@ class JointStateAEC(BaseWrapper):
         living = [agent for agent in agents if not (terminations.get(agent) or truncations.get(agent))]
         cut_short = [agent for agent in self._live if truncations.get(agent) and not terminations.get(agent)]
         observed = [agent for agent in (*living, *cut_short) if agent in agents]
-        self._joint.set({agent: self.env.observe(agent) for agent in observed}, unchanged=vanished)
+        self._joint.set(((agent, self.env.observe(agent)) for agent in observed), unchanged=vanished)
         self._live = living
 
     @property

@@ -31,13 +31,13 @@ class Sacrifice(ParallelEnv[str, Any, Any]):
         self._action_space = spaces.Discrete(2)
         self._is_open = False
 
-    def observation_space(self, agent: str) -> Any:  # noqa: ARG002
+    def observation_space(self, agent: str) -> Any:
         return self._observation_space
 
-    def action_space(self, agent: str) -> Any:  # noqa: ARG002
+    def action_space(self, agent: str) -> Any:
         return self._action_space
 
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ARG002
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         self.agents, self._is_open = list(self.possible_agents), False
         return self._observations(self.agents), {agent: {} for agent in self.agents}
 
