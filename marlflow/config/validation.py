@@ -29,7 +29,7 @@ from marlflow.config.opponents import Pairings, pairings_of
 from marlflow.config.placement import device_problems, placement_problems, placements
 from marlflow.config.policy_assignment import PolicyAssignment, assign_policies
 from marlflow.config.policy_checks import policy_problems
-from marlflow.config.records import inspected_environment, maker, offline_records, record_problems, records_of
+from marlflow.config.records import inspected_environment, maker, offline_records, record_problems, records_of, sources
 from marlflow.config.resets import reset_problems
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
 from marlflow.env import EnvAdapter
@@ -117,7 +117,7 @@ def _checked(
     problems += device_problems(experiment, learners)
     problems += record_problems(experiment, policies)
     records = records_of(experiment, policies, env.spaces, problems)
-    problems += recorded_critic_problems(policies, records)
+    problems += recorded_critic_problems(policies, sources(experiment, policies))
     for name, of_policy in env.spaces.items():
         if name in policies:
             problems += policy_problems(name, policies[name], of_policy, env.players.agents[name])

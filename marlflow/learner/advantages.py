@@ -65,14 +65,11 @@ def values_around(
     bootstrap = np.zeros(len(ends), np.float32)
     memory = None if bootstrap_memory is None else bootstrap_memory[follows]
     bootstrap[follows] = learner.values(batch.segments[f"bootstrap_{seen}"][follows], memory)
-    at_death: dict[str, Array] = {}
-    if bootstrap_at_death:
-        died = bootstrap_by_survivors(batch, value, bootstrap)
-        at_death["bootstrapped_at_death"] = np.zeros(batch.rows, bool)
-        at_death["bootstrapped_at_death"][ends[died]] = True
     next_value = np.roll(value, -1)
     next_value[ends] = bootstrap
-    return value, next_value, at_death
+    if not bootstrap_at_death:
+        return value, next_value, {}
+    return value, next_value, {"bootstrapped_at_death": bootstrap_by_survivors(batch, next_value)}
 
 
 def normalized(batch: EstimatedBatch) -> EstimatedBatch:

@@ -11,37 +11,22 @@ import numpy as np
 from marlflow.base.batch import Array, Batch
 
 
-def bootstrap_by_survivors(batch: Batch, value: Array, bootstrap: Array) -> Array:
-    """Set in `bootstrap` [S] the values of terminated segments that others outlive; return their indices.
+def bootstrap_by_survivors(batch: Batch, next_value: Array) -> Array:
+    """Set in `next_value` [N] the values after the last rows of agents that others outlive; return which, bool [N].
 
-    A segment gets the mean value, one env step after its last row, of the agents of this policy in the same env and
-    episode that have not terminated: of their rows, `value` [N], or of their bootstraps. All agents must decide at
-    every env step, as in Parallel environments. The value is not that of the critic for the dead agent itself, which
-    has no rows and so never trained the critic there.
+    Such a row gets the mean next value of the agents of this policy that decided at the same env step of its episode
+    and have not terminated. So all agents must decide at every env step, as in Parallel environments. It is not the
+    critic's value for the dead agent itself, which has no rows and so never trained the critic there.
     """
-    segments, terminated = batch.segments, batch.segments["terminated"]
-    if not terminated.any():
-        return np.empty(0, np.int64)
-    t_env = batch.columns["t_env"]
-    after_end = t_env[batch.ends()] + 1
-    # Candidates: all rows, and the bootstraps of segments that did not terminate.
-    columns = [
-        (np.repeat(segments[name], segments["length"]), segments[name][~terminated])
-        for name in ("env", "episode", "lane")
-    ]
-    columns.append((t_env, after_end[~terminated]))
-    env, episode, lane, t = (np.concatenate(pair) for pair in columns)
-    values = np.concatenate([value, bootstrap[~terminated]]).astype(np.float64)
-    # Rows come first, so an agent whose next segment is in the batch too counts once, by that segment's first row.
-    _, first = np.unique(np.stack([episode, lane, t]), axis=1, return_index=True)
-    moments = np.stack([env[first], episode[first], t[first]])
-    of_dead = np.stack([segments["env"], segments["episode"], after_end])[:, terminated]
-    _, group = np.unique(np.concatenate([moments, of_dead], axis=1), axis=1, return_inverse=True)
+    died = np.zeros(batch.rows, bool)
+    died[batch.ends()[batch.segments["terminated"]]] = True
+    if not died.any():
+        return died
+    moments = np.stack([batch["env"], batch["episode"], batch["t_env"]])
+    _, group = np.unique(moments, axis=1, return_inverse=True)
     group = group.reshape(-1)
-    counts = np.bincount(group[: len(first)], minlength=group.max() + 1)
-    sums = np.bincount(group[: len(first)], values[first], minlength=group.max() + 1)
-    group_of_dead = group[len(first) :]
-    survived: Array = np.flatnonzero(terminated)[counts[group_of_dead] > 0]
-    group_of_dead = group_of_dead[counts[group_of_dead] > 0]
-    bootstrap[survived] = sums[group_of_dead] / counts[group_of_dead]
-    return survived
+    counts = np.bincount(group, ~died)
+    sums = np.bincount(group, np.where(died, 0.0, next_value))
+    died &= counts[group] > 0
+    next_value[died] = (sums / np.maximum(counts, 1.0))[group[died]]
+    return died

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Array, Batch
-from marlflow.learner.advantages import advantages
+from marlflow.learner.advantages import advantages, values_around
 from marlflow.learner.deaths import bootstrap_by_survivors
 
 DISCOUNT, TRACE = 0.9, 0.7
@@ -78,41 +78,53 @@ class Critic:
         return obs.astype(np.float32)
 
 
-def expected_bootstraps(batch: Batch) -> dict[int, float]:
-    """By terminated segment that others outlive: the mean value of the agents that are there one step later."""
-    segments, ends = batch.segments, batch.ends()
+def expected_values(batch: Batch) -> dict[int, float]:
+    """By last row of a terminated segment that others outlive: the mean of what they are worth one step later."""
+    segments, obs, t_env = batch.segments, batch.columns["obs"], batch.columns["t_env"]
+    ends = batch.ends().tolist()
     found = {}
-    for dead in range(len(ends)):
-        if not segments["terminated"][dead]:
-            continue
-        moment = batch.columns["t_env"][ends[dead]] + 1
-        by_agent: dict[int, float] = {}
-        for other in range(len(ends)):
+    for dead in np.flatnonzero(segments["terminated"]).tolist():
+        worth = []
+        for other, end in enumerate(ends):
             if any(segments[name][other] != segments[name][dead] for name in ("env", "episode")):
                 continue
-            first = ends[other] + 1 - segments["length"][other]
-            for row in range(first, ends[other] + 1):
-                if batch.columns["t_env"][row] == moment:
-                    by_agent[segments["agent"][other]] = batch.columns["obs"][row]
-            if not segments["terminated"][other] and batch.columns["t_env"][ends[other]] + 1 == moment:
-                by_agent[segments["agent"][other]] = segments["bootstrap_obs"][other]
-        if by_agent:
-            found[dead] = float(np.mean([float(value) for value in by_agent.values()]))
+            for row in range(end + 1 - segments["length"][other], end + 1):
+                if t_env[row] != t_env[ends[dead]]:
+                    continue
+                if row < end:
+                    worth.append(float(obs[row + 1]))
+                elif not segments["terminated"][other]:
+                    worth.append(float(segments["bootstrap_obs"][other]))
+        if worth:
+            found[ends[dead]] = float(np.mean(worth))
     return found
 
 
 @given(lives(), st.integers(0, 99))
-def test_the_bootstrap_of_a_death_is_the_survivors_mean(lives: list[Life], seed: int) -> None:
+def test_the_value_after_a_death_is_the_survivors_mean(lives: list[Life], seed: int) -> None:
     batch = batch_of(lives, np.random.default_rng(seed))
-    follows = ~batch.segments["terminated"]
-    bootstrap = np.where(follows, batch.segments["bootstrap_obs"], 0.0).astype(np.float32)
-    before = bootstrap.copy()
-    died = bootstrap_by_survivors(batch, batch.columns["obs"], bootstrap)
-    expected = expected_bootstraps(batch)
-    assert sorted(died.tolist()) == sorted(expected)
-    others = np.setdiff1d(np.arange(len(bootstrap)), died)
-    np.testing.assert_array_equal(bootstrap[others], before[others])
-    np.testing.assert_allclose(bootstrap[died], [expected[segment] for segment in died.tolist()], rtol=1e-5, atol=1e-6)
+    _, before, _ = values_around(batch, Critic())
+    next_value = before.copy()
+    died = np.flatnonzero(bootstrap_by_survivors(batch, next_value))
+    expected = expected_values(batch)
+    assert died.tolist() == sorted(expected)
+    others = np.setdiff1d(np.arange(batch.rows), died)
+    np.testing.assert_array_equal(next_value[others], before[others])
+    np.testing.assert_allclose(next_value[died], [expected[row] for row in died.tolist()], rtol=1e-5, atol=1e-6)
+
+
+@given(lives(), st.integers(0, 99))
+def test_fragments_apart_give_the_same(lives: list[Life], seed: int) -> None:
+    """So the stage may run on the workers, fragment by fragment: all first parts of lives, then all others."""
+    lives = [replace(life, cut=min(life.length, max(0, 2 - life.born))) for life in lives]
+    batch = batch_of(lives, np.random.default_rng(seed))
+    whole = advantages(batch, Critic(), DISCOUNT, TRACE, bootstrap_at_death=True)
+    for early in (True, False):
+        fragment = (batch.columns["t_env"][batch.ends()] < 2) == early
+        alone = advantages(batch.only(fragment), Critic(), DISCOUNT, TRACE, bootstrap_at_death=True)
+        rows = np.repeat(fragment, batch.segments["length"])
+        for name, column in alone.columns.items():
+            np.testing.assert_allclose(column, whole.columns[name][rows], atol=1e-6)
 
 
 @given(lives(), st.integers(0, 99))
@@ -121,11 +133,11 @@ def test_advantages_use_it_only_if_asked_and_count_the_rows(lives: list[Life], s
     plain = advantages(batch, Critic(), DISCOUNT, TRACE)
     assert plain.rows_bootstrapped_at_death() == 0
     found = advantages(batch, Critic(), DISCOUNT, TRACE, bootstrap_at_death=True)
-    expected = expected_bootstraps(batch)
+    expected = expected_values(batch)
     assert found.rows_bootstrapped_at_death() == len(expected)
     ends = batch.ends()
     for segment, end in enumerate(ends.tolist()):
-        first, raised = end + 1 - batch.segments["length"][segment], DISCOUNT * expected.get(segment, 0.0)
+        first, raised = end + 1 - batch.segments["length"][segment], DISCOUNT * expected.get(end, 0.0)
         for row in range(end, first - 1, -1):
             difference = found.columns["advantage"][row] - plain.columns["advantage"][row]
             np.testing.assert_allclose(difference, raised, atol=1e-5)
@@ -135,4 +147,4 @@ def test_advantages_use_it_only_if_asked_and_count_the_rows(lives: list[Life], s
 
 def test_everybody_dies_in_one_step() -> None:
     batch = batch_of([Life(0, 0, agent, 0, 2, True, False, 0) for agent in range(3)], np.random.default_rng(0))
-    assert len(bootstrap_by_survivors(batch, batch.columns["obs"], np.zeros(3, np.float32))) == 0
+    assert not bootstrap_by_survivors(batch, np.zeros(6, np.float32)).any()
