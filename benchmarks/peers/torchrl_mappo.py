@@ -1,7 +1,7 @@
 """Record what torchrl's MAPPOLoss and MultiAgentGAE compute, for tests/algorithms/test_mappo_against_torchrl.py.
 
-Run it with a Python that has torchrl 0.14 and torch 2.13: `python benchmarks/peers/torchrl_mappo.py`. It does not import
-marlflow: networks, inputs and episodes are made here, and recorded with the results.
+Run it with a Python that has torchrl 0.14 and torch 2.13: `python benchmarks/peers/torchrl_mappo.py`. It does not
+import marlflow: networks, inputs and episodes are made here, and recorded with the results.
 """
 
 from __future__ import annotations
