@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
@@ -58,7 +58,7 @@ class A2C(ActorCriticAlgorithm):
     """A2C's settings. Sizes are in agent steps of the policy."""
 
     name: ClassVar[str] = "a2c"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
 
     batch_agent_steps: int = 400
     microbatches: int = 1

@@ -38,6 +38,9 @@ class Member:
     model: TorsoConfig
 
 
+STOCHASTIC_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
+"""The action spaces of policy gradients with a softmax or Gaussian policy."""
+
 Experience: TypeAlias = Literal["on-policy", "off-policy", "offline", "none"]
 
 

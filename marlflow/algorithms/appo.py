@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from marlflow.algorithms.a2c import ActorCriticAlgorithm
-from marlflow.algorithms.algorithm import Capabilities
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
@@ -33,7 +33,7 @@ class APPO(ActorCriticAlgorithm):
     """APPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "appo"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "off-policy", EstimatedBatch)
 
     batch_agent_steps: int = 2_000
     queue_fragments: int = 4

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
@@ -30,7 +30,7 @@ class PPO(LearningAlgorithm):
     """PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "ppo"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
 
     batch_agent_steps: int = 4_000
     epochs: int = 10

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
@@ -36,7 +36,7 @@ class RecurrentPPO(LearningAlgorithm):
     """Recurrent PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "recurrent_ppo"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", Sequences, memory="needed")
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", Sequences, memory="needed")
 
     batch_agent_steps: int = 4_000
     sequence_agent_steps: int = 16

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from marlflow.base.batch import Array
 from marlflow.base.encoder import Encoder
 from marlflow.base.observations import ObservationLayout, layout, observation_problems
+
+DISCRETE_KINDS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+"""Action spaces of whole numbers, which may have masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +34,9 @@ class Spaces:
     def problems(self) -> list[str]:
         """Return why no algorithm supports these spaces, or an empty list."""
         problems = observation_problems(self.observation)
-        if self.masked and not isinstance(self.action, spaces.Discrete):
-            problems.append(f"an action_mask comes with {self.action} actions; masks are for Discrete ones, so drop it")
+        if self.masked and not isinstance(self.action, DISCRETE_KINDS):
+            kinds = "Discrete, MultiDiscrete and MultiBinary ones"
+            problems.append(f"an action_mask comes with {self.action} actions; masks are for {kinds}, so drop it")
         return problems
 
     def layout(self) -> ObservationLayout:
@@ -63,7 +69,36 @@ class Spaces:
 
     @property
     def num_actions(self) -> int:
-        """Number of Discrete actions, the width of `action_mask`."""
+        """Number of Discrete actions."""
         if not isinstance(self.action, spaces.Discrete):
             raise TypeError(f"num_actions is for Discrete actions, not {self.action}")
         return int(self.action.n)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of values of each component of an action: one Discrete, or several in a MultiDiscrete or MultiBinary.
+
+        `action_mask` has a place for each value, those of all components side by side.
+        """
+        return choices_of(self.action)
+
+    @property
+    def mask_width(self) -> int:
+        """Width of `action_mask`."""
+        return sum(self.choices)
+
+
+def choices_of(action: spaces.Space[Any]) -> tuple[int, ...]:
+    """Return the number of values of each component; raises TypeError for a Box."""
+    if isinstance(action, spaces.Discrete):
+        return (int(action.n),)
+    if isinstance(action, spaces.MultiDiscrete):
+        return tuple(np.asarray(action.nvec).ravel().tolist())
+    if isinstance(action, spaces.MultiBinary):
+        return (2,) * int(np.prod(action.shape))
+    raise TypeError(f"components with values are for whole-number actions, not {action}")
+
+
+def components(mask: Array, choices: Sequence[int]) -> list[Array]:
+    """Return the part of `mask` [N, sum(choices)] for each component of actions, [N, choices] each."""
+    return np.split(mask, np.cumsum(choices)[:-1], axis=1)

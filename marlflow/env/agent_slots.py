@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.batch import Array
+from marlflow.base.spaces import DISCRETE_KINDS
 from marlflow.env.episode_location import EpisodeLocation
 
 _OBSERVATION, MASK = "observation", "action_mask"
@@ -54,7 +55,7 @@ class AgentSlots:
         self.agents.append(agent)
         self.observation_spaces.append(observation)
         self.action_spaces.append(self._env.action_space(agent))
-        self.masked.append(wrapped or (self._info_masks and isinstance(self.action_spaces[-1], spaces.Discrete)))
+        self.masked.append(wrapped or (self._info_masks and isinstance(self.action_spaces[-1], DISCRETE_KINDS)))
         self._wrapped.append(wrapped)
         self._inner.append(inner)
         return self.slots[agent]
@@ -77,10 +78,10 @@ class AgentSlots:
             self._add(agent)
 
     def find_info_masks(self, infos: Mapping[str, Any]) -> None:
-        """Expect masks for all Discrete agents if any agent has one in the first `infos`."""
+        """Expect masks for all agents with whole-number actions if any agent has one in the first `infos`."""
         self._info_masks = any(MASK in (infos.get(agent) or ()) for agent in self.slots)
         for slot, space in enumerate(self.action_spaces):
-            self.masked[slot] = self._wrapped[slot] or (self._info_masks and isinstance(space, spaces.Discrete))
+            self.masked[slot] = self._wrapped[slot] or (self._info_masks and isinstance(space, DISCRETE_KINDS))
 
     def split(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:
         """Return the observation without its mask, and the mask."""

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticInput, CriticSees, critic_input
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.spaces import Spaces
+from marlflow.base.spaces import DISCRETE_KINDS, Spaces
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.gaussian import GaussianActor
+from marlflow.policy.multi_categorical import MultiCategoricalActor
 from marlflow.policy.normalized import NormalizedRows, ReturnScale, in_units_of
 from marlflow.policy.torso import TorsoConfig, build_for, build_torso
 
-StochasticActor: TypeAlias = CategoricalActor | GaussianActor
+StochasticActor: TypeAlias = CategoricalActor | MultiCategoricalActor | GaussianActor
 
 
 class ActorCritic(nn.Module):
@@ -94,7 +95,9 @@ def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: t
         return CategoricalActor(body, features, spaces.num_actions, generator)
     if isinstance(spaces.action, gym.Box):
         return GaussianActor(body, features, spaces.action, generator)
-    raise ConfigInvalid([f"a policy gradient needs Discrete or Box actions, not {spaces.action}"])
+    if isinstance(spaces.action, DISCRETE_KINDS):
+        return MultiCategoricalActor(body, features, spaces.choices, spaces.action_shape, generator)
+    raise ConfigInvalid([f"a policy gradient needs whole-number or Box actions, not {spaces.action}"])
 
 
 class DensePass:
