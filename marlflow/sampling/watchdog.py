@@ -7,6 +7,7 @@ code that never returns cannot, and the process is ended.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import signal
 import threading
 import traceback
@@ -66,6 +67,8 @@ class Watchdog:
         # The number of the call at the last check, and when it was first seen.
         self._seen = -1
         self._since_s = 0.0
+        # Whether Python collects garbage: exceptions in callbacks of the collector are printed and dropped.
+        self._collecting = False
 
     @property
     def is_late(self) -> bool:
@@ -102,11 +105,15 @@ class Watchdog:
         before = signal.signal(signal.SIGALRM, self._check)
         self._rearm_process_timeout()
         signal.setitimer(signal.ITIMER_REAL, min(intervals_s), min(intervals_s))
+        gc.callbacks.insert(0, self._begin_collecting)
+        gc.callbacks.append(self._end_collecting)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, before)
+            gc.callbacks.remove(self._begin_collecting)
+            gc.callbacks.remove(self._end_collecting)
             if self._end_process_after_s is not None:
                 faulthandler.cancel_dump_traceback_later()
 
@@ -124,9 +131,21 @@ class Watchdog:
             # A C thread: it runs even if the main thread never releases the GIL.
             faulthandler.dump_traceback_later(self._end_process_after_s, exit=True, file=_STANDARD_ERROR)
 
+    # The first and the last callback of a collection, so that `_collecting` holds during all others.
+    def _begin_collecting(self, phase: str, info: dict[str, int]) -> None:
+        del info
+        self._collecting |= phase == "start"
+
+    def _end_collecting(self, phase: str, info: dict[str, int]) -> None:
+        del info
+        self._collecting &= phase == "start"
+
     def _check(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self._rearm_process_timeout()
+        if self._collecting:
+            # The next check comes in time.
+            return
         now_s = perf_counter()
         # A new call since the last check, or none: its time starts now, at most one check late.
         if not self.inside or self.begun != self._seen:

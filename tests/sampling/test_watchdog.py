@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import subprocess
 import sys
@@ -97,6 +98,39 @@ def test_afterwards_the_alarm_is_as_it_was():
     worker(CartPoleTeam, watchdog=Watchdog(TIMEOUT_S)).collect(3)
     assert signal.getsignal(signal.SIGALRM) is handler
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def spin(seconds):
+    end_s = time.perf_counter() + seconds
+    while time.perf_counter() < end_s:
+        pass
+
+
+class Collecting(CartPoleTeam):
+    """Never comes back from its second env step, and collects garbage most of the time."""
+
+    def step(self, actions):
+        while self._cycles == 1:
+            spin(0.001)
+            gc.collect(0)
+        return super().step(actions)
+
+
+def test_no_exception_is_lost_in_a_callback_of_the_garbage_collector(monkeypatch):
+    def slow_callback(phase, info):
+        spin(0.002)
+
+    lost = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    gc.callbacks.append(slow_callback)
+    try:
+        hanging = worker(Collecting, watchdog=Watchdog(TIMEOUT_S))
+        for _ in range(3):
+            with pytest.raises(EnvironmentHung):
+                hanging.collect(64)
+    finally:
+        gc.callbacks.remove(slow_callback)
+    assert not lost
 
 
 def test_a_timeout_that_cannot_be_kept_is_refused():
