@@ -10,7 +10,7 @@ from marlflow.algorithms.mappo import MAPPO
 from marlflow.algorithms.ppo import PPO
 from marlflow.config.experiment import Env, Evaluation, Policy, Rollouts
 from marlflow.driver.train import train
-from marlflow.env.team_games import sacrifice
+from marlflow.env import sacrifice
 from marlflow.policy.torso import MLP
 from marlflow.sampling.mapping import Rule
 from tests.driver.watching import reports
@@ -30,7 +30,7 @@ def test_only_credit_beyond_death_makes_the_sacrifice_worth_it(
 ) -> None:
     algorithm = kind(**SMALL, bootstrap_at_death=bootstrap_at_death)  # type: ignore[arg-type]
     experiment = small_run(
-        env=Env(sacrifice, num_envs=8),
+        env=Env(sacrifice.parallel_env, num_envs=8),
         policies={"team": Policy(algorithm, MLP((16,)))},
         mapping=[Rule("*", "team")],
         rollouts=Rollouts(num_workers=1, fragment_env_steps=128),

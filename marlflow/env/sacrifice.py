@@ -1,4 +1,4 @@
-"""Small cooperative games with known optima, for tests of team algorithms."""
+"""A cooperative game in which one agent's death is worth more than its life, for tests of team algorithms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.conversions import parallel_to_aec
 
 from marlflow.base.batch import Array
 
@@ -63,6 +64,11 @@ class Sacrifice(ParallelEnv[str, Any, Any]):
         return {agent: np.array([self._is_open, agent == _OPENER], np.float32) for agent in agents}
 
 
-def sacrifice() -> Sacrifice:
-    """Make a game of Sacrifice."""
+def parallel_env() -> Sacrifice:
+    """Make the game as a ParallelEnv."""
     return Sacrifice()
+
+
+def env() -> AECEnv[str, Array, int | None]:
+    """Make the game as an AECEnv."""
+    return parallel_to_aec(Sacrifice())

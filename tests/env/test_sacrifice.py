@@ -1,4 +1,4 @@
-"""The optima of the team games, by enumeration of what their agents can do."""
+"""The optimum of the game, by enumeration of what its agents can do."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from itertools import product
 
 from pettingzoo.test import parallel_api_test
 
-from marlflow.env.team_games import sacrifice
+from marlflow.env.sacrifice import parallel_env
 
 
 def test_a_sacrifice_is_worth_ten_and_nothing_else_more_than_two() -> None:
     returns = {}
     for choices in product(range(2), repeat=3):
-        env = sacrifice()
+        env = parallel_env()
         env.reset(seed=0)
         total, (opener, first, second) = 0.0, choices
         _, rewards, *_ = env.step({"opener": opener, "runner": first})
@@ -27,4 +27,4 @@ def test_a_sacrifice_is_worth_ten_and_nothing_else_more_than_two() -> None:
 
 
 def test_it_is_a_parallel_environment() -> None:
-    parallel_api_test(sacrifice(), num_cycles=20)
+    parallel_api_test(parallel_env(), num_cycles=20)
