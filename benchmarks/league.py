@@ -1,6 +1,9 @@
 """Measure what many snapshots cost a rollout worker: env steps per second against 50 dealt snapshots and against 2.
 
-    python -m benchmarks.league [--env connect_four rps] [--num-envs 32 128] [--repeats 15] [--profile]
+    python -m benchmarks.league [--env connect_four rps] [--num-envs 32 128] [--repeats 15] [--profile] [--of 500]
+
+With `--of 500`, against 500 snapshots, of which the worker is dealt at most 50 at once (`store.distinct_members` of a
+league), and against 50. Other bars of a league: `python -m benchmarks.league_bars`.
 
 One process on one core: a live policy on one seat, recorded, and a snapshot on the other, drawn uniformly for each
 episode (MLP 64 x 64, weights of its own each). Both workers take turns of a fraction of a second, so that other load on
@@ -16,7 +19,7 @@ import os
 import pstats
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter, process_time
 from typing import NamedTuple
 
@@ -34,9 +37,14 @@ from marlflow.policy.actor import Actor
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.torso import MLP
 from marlflow.sampling import RolloutWorker, SamplerConfig
-from marlflow.sampling.protocol import FrozenPolicy, Matchup
+from marlflow.sampling.dealer import Dealer
+from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId
+from marlflow.sampling.population import PopulationChange
+from marlflow.sampling.protocol import Matchup, Request
 
 TARGET = 1 / 1.3
+TARGET_OF_MORE = 1 / 1.1
+DISTINCT = 50
 TICKS = 64
 TURN_S = 0.3
 ENVS = {
@@ -52,10 +60,27 @@ class Rate(NamedTuple):
     cpu: float
 
 
-class Sampler:
-    """A worker whose live policy plays against `snapshots` snapshots."""
+class Uniform:
+    """Seats `main` against a snapshot; all are as likely as each other."""
 
-    def __init__(self, factory: str, num_envs: int, snapshots: int) -> None:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
+        """Freeze one more."""
+        self.names.append(f"main@{len(self.names)}")
+        return PopulationChange({self.names[-1]: "main"})
+
+    def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Matchup:
+        """Return who plays."""
+        seats = ["main", self.names[generator.integers(len(self.names))]]
+        return dict(zip(agents, generator.permutation(seats).tolist(), strict=True))
+
+
+class Sampler:
+    """A worker whose live policy plays against `snapshots` snapshots, of which it is dealt `distinct` at once."""
+
+    def __init__(self, factory: str, num_envs: int, snapshots: int, distinct: int | None = None) -> None:
         self._factory = factory
         adapter = open_adapter(self._make_env())
         agents = adapter.agents
@@ -65,14 +90,12 @@ class Sampler:
         adapter.close()
         config = SamplerConfig(self._make_env, range(num_envs), None, seed=0, spaces={"main": self._spaces})
         self._worker = RolloutWorker(config, {"main": self._actor})
-        self._agents, self._random = tuple(agents), np.random.default_rng(0)
-        size, names = self._actor().flat().shape, [f"main@{number}" for number in range(snapshots)]  # type: ignore[attr-defined]
-        self._frozen = {
-            name: FrozenPolicy("main", Weights(version, 0.1 * self._random.standard_normal(size).astype(np.float32)))
-            for version, name in enumerate(names)
-        }
-        self._names = names
-        self._sends = dict(self._frozen)
+        random, size = np.random.default_rng(0), self._actor().flat().shape  # type: ignore[attr-defined]
+        seats = AllowedSeats(tuple(agents), {"main": tuple(agents)})
+        self._dealer = Dealer(Uniform(), seats, num_envs, 0, distinct_members=distinct)
+        for version in range(snapshots):
+            weights = Weights(version, 0.1 * random.standard_normal(size).astype(np.float32))
+            self._dealer.renew({"main": weights}, {}, {})
 
     def _make_env(self) -> object:
         return make_environment(self._factory, {}, ())
@@ -80,19 +103,15 @@ class Sampler:
     def _actor(self) -> Actor:
         return stochastic_actor(self._spaces, MLP((64, 64)), torch.Generator().manual_seed(0))
 
-    def _deal(self) -> Matchup:
-        seats = ["main", self._names[self._random.integers(len(self._names))]]
-        return dict(zip(self._agents, self._random.permutation(seats).tolist(), strict=True))
-
     def collect(self) -> tuple[int, float, float]:
         """Collect once; return env steps, and seconds of wall and CPU time."""
         # Dealt in advance: a driver deals while the workers step.
-        envs = range(len(self._worker._config.env_indices))
-        matchups = {index: [self._deal() for _ in range(TICKS // 5)] for index in envs}
+        request = self._dealer.with_matchups(Request(0, {}, {}), TICKS)
         began, began_cpu = perf_counter(), process_time()
-        receipt, _ = self._worker.collect(TICKS, None, None, matchups, self._sends)
-        self._sends = {}
-        return receipt.env_steps, perf_counter() - began, process_time() - began_cpu
+        receipt, _ = self._worker.collect(TICKS, None, None, request.matchups, request.frozen, request.forget)
+        wall, cpu = perf_counter() - began, process_time() - began_cpu
+        self._dealer.record_receipts([receipt])
+        return receipt.env_steps, wall, cpu
 
     def turn(self) -> Rate:
         """Collect for at least TURN_S seconds."""
@@ -103,17 +122,20 @@ class Sampler:
         return Rate(steps / wall, steps / cpu)
 
 
-def report(env: str, num_envs: int, repeats: int) -> None:
+def report(env: str, num_envs: int, repeats: int, of: int | None) -> None:
     """Measure and print."""
-    two, fifty = (Sampler(ENVS[env][0], num_envs, snapshots) for snapshots in (2, 50))
-    turns = [(two.turn(), fifty.turn()) for _ in range(repeats + 1)][1:]
+    factory = ENVS[env][0]
+    one = Sampler(factory, num_envs, 2 if of is None else DISTINCT)
+    other = Sampler(factory, num_envs, DISTINCT) if of is None else Sampler(factory, num_envs, of, DISTINCT)
+    target, fewer = (TARGET, "2") if of is None else (TARGET_OF_MORE, str(DISTINCT))
+    turns = [(one.turn(), other.turn()) for _ in range(repeats + 1)][1:]
     ratio = statistics.median(many.wall / few.wall for few, many in turns)
     of_cpu = statistics.median(many.cpu / few.cpu for few, many in turns)
     rates = [statistics.median(rate.wall for rate in column) for column in zip(*turns, strict=True)]
-    verdict = "reached" if ratio >= TARGET else "MISSED"
+    verdict = "reached" if ratio >= target else "MISSED"
     print(
-        f"{env}, {num_envs} environments: {rates[0]:,.0f} env steps/s with 2 snapshots, {rates[1]:,.0f} with 50: "
-        f"ratio {ratio:.3f} (by CPU time {of_cpu:.3f}), target {TARGET:.2f}: {verdict}",
+        f"{env}, {num_envs} environments: {rates[0]:,.0f} env steps/s with {fewer} snapshots, {rates[1]:,.0f} with "
+        f"{of or DISTINCT}: ratio {ratio:.3f} (by CPU time {of_cpu:.3f}), target {target:.2f}: {verdict}",
         flush=True,
     )
 
@@ -132,6 +154,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--env", choices=list(ENVS), nargs="+", default=list(ENVS))
     parser.add_argument("--num-envs", type=int, nargs="+")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--of", type=int, help=f"so many snapshots, {DISTINCT} at once, against {DISTINCT}")
     parser.add_argument("--profile", action="store_true", help="where a worker's time goes instead")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -140,7 +163,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             if options.profile:
                 profile(env, num_envs)
             else:
-                report(env, num_envs, options.repeats)
+                report(env, num_envs, options.repeats, options.of)
 
 
 if __name__ == "__main__":

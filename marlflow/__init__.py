@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.apex import ApeX
     from marlflow.algorithms.appo import APPO
     from marlflow.algorithms.bc import BC
+    from marlflow.algorithms.clone import Clone
     from marlflow.algorithms.ddpg import DDPG
     from marlflow.algorithms.ddppo import DDPPO
     from marlflow.algorithms.dqn import DQN
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.sac import SAC
     from marlflow.algorithms.scripted import Random, Scripted
     from marlflow.algorithms.td3 import TD3
-    from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+    from marlflow.base.batch import Batch, Decisions, EstimatedBatch, Transitions
     from marlflow.base.errors import (
         ActorLost,
         BudgetExceeded,
@@ -101,8 +102,17 @@ if TYPE_CHECKING:
         source,
     )
     from marlflow.league.alphastar import AlphaStar
-    from marlflow.league.league import League, LeaguePlayer, MatchRules, PayoffSettings, Pool, RatingSettings
+    from marlflow.league.league import (
+        League,
+        LeaguePlayer,
+        MatchRules,
+        PayoffSettings,
+        Pool,
+        RatingSettings,
+        StoreSettings,
+    )
     from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
+    from marlflow.league.nfsp import NFSP
     from marlflow.league.psro import PSRO
     from marlflow.league.snapshots import SnapshotRules
     from marlflow.learner.distributed.shards import ShardedBatch
@@ -118,6 +128,7 @@ if TYPE_CHECKING:
     from marlflow.policy.torso import CNN, MLP, NestedTorsoConfig, TorsoConfig
     from marlflow.replay.buffer import ReplayBuffer, StoredReplay
     from marlflow.replay.protocol import Replay
+    from marlflow.replay.reservoir import Reservoir
     from marlflow.replay.sampling import Prioritized, Uniform
     from marlflow.runtime.resources import Machines
     from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
@@ -160,28 +171,29 @@ __version__ = "0.1.0"
 # fmt: off
 __all__ = [
     "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MAPPO", "MARWIL",
-    "MLP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages",
-    "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded",
-    "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable",
-    "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay",
-    "CutSequences", "DeltaUniform", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung",
-    "EpisodeId", "EstimatedBatch", "Evaluation", "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
-    "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join",
-    "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "LatestPast", "League", "LeagueMode",
-    "LeaguePlayer", "LeagueView", "Learn", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
-    "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
-    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
-    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings",
-    "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
-    "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random",
-    "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso",
-    "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reset", "ResettingMatchmaker",
-    "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
-    "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotRules",
-    "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoredReplay", "SyncTarget",
+    "MLP", "NFSP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages",
+    "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch",
+    "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed",
+    "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat",
+    "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EndOfFlow",
+    "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation", "Experiment",
+    "Faults", "Fictitious", "Flow", "Fragment", "Freely", "Gradients", "InTurn", "InferencePlacement",
+    "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch", "JointBatches",
+    "JointFragment", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "Learner",
+    "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction",
+    "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member",
+    "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
+    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant",
+    "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange",
+    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
+    "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
+    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker", "Resources",
+    "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeConfig",
+    "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotRules", "SplitSegments",
+    "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget",
     "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform",
-    "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value", "merge", "placement",
-    "plan", "resume", "source", "train",
+    "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "initial_value", "merge",
+    "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 
@@ -193,6 +205,7 @@ _GIVEN = {
     "marlflow.algorithms.apex": "ApeX",
     "marlflow.algorithms.appo": "APPO",
     "marlflow.algorithms.bc": "BC",
+    "marlflow.algorithms.clone": "Clone",
     "marlflow.algorithms.ddpg": "DDPG",
     "marlflow.algorithms.ddppo": "DDPPO",
     "marlflow.algorithms.dqn": "DQN",
@@ -207,7 +220,7 @@ _GIVEN = {
     "marlflow.algorithms.sac": "SAC",
     "marlflow.algorithms.scripted": "Random Scripted",
     "marlflow.algorithms.td3": "TD3",
-    "marlflow.base.batch": "Batch EstimatedBatch Transitions",
+    "marlflow.base.batch": "Batch Decisions EstimatedBatch Transitions",
     "marlflow.base.errors": (
         "ActorLost BudgetExceeded CheckpointFailed CheckpointUnusable ColumnMissing ConfigInvalid "
         "EnvironmentFailed EnvironmentHung InvalidInput MarlflowError MatchmakerFailed PlanInvalid RecordsDamaged "
@@ -229,8 +242,9 @@ _GIVEN = {
         "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
     ),
     "marlflow.league.alphastar": "AlphaStar",
-    "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings",
+    "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings StoreSettings",
     "marlflow.league.modes": "DeltaUniform Fictitious LatestPast LeagueMode LeagueView NaiveSelfPlay PFSP",
+    "marlflow.league.nfsp": "NFSP",
     "marlflow.league.psro": "PSRO",
     "marlflow.league.snapshots": "SnapshotRules",
     "marlflow.learner.learner": "TorchLearner",
@@ -246,6 +260,7 @@ _GIVEN = {
     "marlflow.policy.torso": "CNN MLP NestedTorsoConfig TorsoConfig",
     "marlflow.replay.buffer": "ReplayBuffer StoredReplay",
     "marlflow.replay.protocol": "Replay",
+    "marlflow.replay.reservoir": "Reservoir",
     "marlflow.replay.sampling": "Prioritized Uniform",
     "marlflow.sampling.mapping": "Rule",
     "marlflow.sampling.matchmaking": "EpisodeId Matchmaker RandomSeats StatefulMatchmaker",

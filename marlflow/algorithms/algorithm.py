@@ -26,8 +26,7 @@ from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor
 from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.buffer import StoredReplay
-from marlflow.replay.protocol import Replay
+from marlflow.replay.protocol import Replay, SavedReplay
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +65,8 @@ class Capabilities:
     """In a learner process, or in a replica on every rollout worker."""
     joint: bool = False
     """Whether one learner trains several policies, on joint rows of all."""
+    imitates: bool = False
+    """Whether it learns to act as the policies whose rows it sees: a mixed strategy, which evaluation samples."""
 
     @property
     def learns(self) -> bool:
@@ -109,7 +110,7 @@ class Algorithm(Protocol):
         """Make the learner of the policies `members`, one unless `capabilities.joint`; called in its process."""
         ...
 
-    def replay(self, name: str, seed: int) -> StoredReplay[Any]:
+    def replay(self, name: str, seed: int) -> SavedReplay:
         """Make the replay buffer or one shard; called in its process."""
         ...
 
@@ -177,7 +178,7 @@ class TorchAlgorithm:
             learns_on=self.capabilities.learns_on,
         )
 
-    def replay(self, name: str, seed: int) -> StoredReplay[Any]:
+    def replay(self, name: str, seed: int) -> SavedReplay:
         raise TypeError(f"{self.name} has no replay")
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:

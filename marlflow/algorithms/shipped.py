@@ -8,6 +8,7 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.apex import ApeX
 from marlflow.algorithms.appo import APPO
 from marlflow.algorithms.bc import BC
+from marlflow.algorithms.clone import Clone
 from marlflow.algorithms.ddpg import DDPG
 from marlflow.algorithms.ddppo import DDPPO
 from marlflow.algorithms.dqn import DQN
@@ -38,6 +39,7 @@ SHIPPED: tuple[Algorithm, ...] = (
     DDPG(),
     BC(),
     MARWIL(),
+    Clone(),
     MAML(),
 )
 """The algorithms that learn."""

@@ -130,3 +130,25 @@ class Transitions(TrainBatch):
     @property
     def rows(self) -> int:
         return len(self.reward)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions(TrainBatch):
+    """Single decisions drawn from a reservoir, without what followed them, [B, ...] each."""
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "Fragment": "a reservoir (Insert(), and source(Draw(..., gives=Decisions), at=replay))",
+        "Batch": "a reservoir (Insert(), and source(Draw(..., gives=Decisions), at=replay))",
+    }
+
+    obs: Array
+    action: Array
+    row_id: Array
+    """Ids in the reservoir."""
+    action_mask: Array | None = None
+    version: Array | None = None
+    """Versions of the acting weights."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_id)

@@ -74,7 +74,9 @@ def _assignments(checked: CheckedExperiment) -> str:
     lines = []
     for name, policy in checked.spec.policies.items():
         agents = ", ".join(checked.players[name])
-        lines.append(f"policy {name} ({policy.algorithm.name}) plays {agents}")
+        learner = checked.spec.learner_of(name)
+        others = f", and learns from rows of {', '.join(learner.others)}" if learner and learner.others else ""
+        lines.append(f"policy {name} ({policy.algorithm.name}) plays {agents}{others}")
     if (league := checked.experiment.league) is not None:
         algorithms = {name: policy.algorithm.name for name, policy in checked.spec.policies.items()}
         lines.append(described_league(league, checked.agents, algorithms))

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import copy
 
+from marlflow.config.experiment import Experiment
 from marlflow.config.league import league_matchmaker
 from marlflow.config.validation import CheckedExperiment
+from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
-from marlflow.sampling.matchmaking import Dealer, Matchmaker
+from marlflow.sampling.dealer import Dealer
+from marlflow.sampling.frozen_store import FrozenStore
+from marlflow.sampling.matchmaking import Matchmaker
 
 
-def dealer_of(checked: CheckedExperiment) -> Dealer | None:
-    """Return the dealer of a run with a matchmaker or a league, in its initial state; None if its mapping is fixed."""
+def store_of(experiment: Experiment) -> StoreSettings:
+    """Return where parameters of frozen entries are held."""
+    return StoreSettings() if experiment.league is None else experiment.league.store
+
+
+def dealer_of(checked: CheckedExperiment, store: FrozenStore | None = None) -> Dealer | None:
+    """Return the dealer of a run with a matchmaker or a league, in its initial state; None if its mapping is fixed.
+
+    Frozen entries are held in `store`; None: in memory.
+    """
     experiment = checked.experiment
     matchmaker: Matchmaker | None = None
     if experiment.league is not None:
@@ -22,4 +34,10 @@ def dealer_of(checked: CheckedExperiment) -> Dealer | None:
     elif callable(experiment.mapping):
         # Copied, because an experiment is data and may be run again.
         matchmaker = copy.deepcopy(experiment.mapping)
-    return None if matchmaker is None else Dealer(matchmaker, checked.seats, checked.spec.num_envs, checked.spec.seed)
+    if matchmaker is None:
+        return None
+    spec, held = checked.spec, store_of(experiment)
+    workers = [spec.env_indices_of(worker) for worker in range(spec.num_workers)]
+    return Dealer(
+        matchmaker, checked.seats, spec.num_envs, spec.seed, workers, store, held.worker_members, held.distinct_members
+    )

@@ -64,8 +64,7 @@ class Env:
 class PolicyStop:
     """Set when one learner's plan ends while others continue; None is never.
 
-    Its policies then act with their last weights. `agent_steps` is their total; each has to reach the mean return
-    `return_mean`.
+    Its policies then act with their last weights. `agent_steps` is their total; each has to reach `return_mean`.
     """
 
     agent_steps: int | None = None
@@ -130,8 +129,8 @@ class Policy:
     """Set a policy's algorithm, networks and learner.
 
     It has a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or that LearnerConfig's.
-    `queue_fragments` may wait for its plan; None: two rounds. With `experience` it learns from recorded rows instead of
-    its own episodes; its plan ends with them.
+    `queue_fragments` may wait for its plan; None: two rounds. With `experience` it learns from recorded rows, until
+    they end. `learns_from`: policies whose rows it learns from; None: itself, or as the league's mode says.
     """
 
     algorithm: Algorithm | None = None
@@ -140,6 +139,7 @@ class Policy:
     stop: PolicyStop = field(default_factory=PolicyStop)
     queue_fragments: int | None = None
     experience: OfflineData | None = None
+    learns_from: Sequence[str] | None = None
 
     @property
     def acts_by(self) -> Algorithm:

@@ -20,9 +20,9 @@ from marlflow.env import EnvAdapter
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.league import League
 from marlflow.league.members import Members
-from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, SnapshottingMode
+from marlflow.league.modes import PFSP, CheckedMode, DeltaUniform, Fictitious, LatestPast, LeagueMode, SnapshottingMode
+from marlflow.league.nfsp import NFSP
 from marlflow.league.payoffs import Payoffs
-from marlflow.league.psro import PSRO
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import Sides, sides_of
 from marlflow.sampling.mapping import group
@@ -58,8 +58,9 @@ def assign_league(experiment: Experiment, league: League, adapter: EnvAdapter, p
     live = [name for name, policy in policies.items() if policy.acts_by.capabilities.learns]
     found += _share_problems(league, live)
     found += _snapshot_problems(league)
+    found += _store_problems(league, sides)
     if not found and not problems and live:
-        found += _trial_problems(league, sides, agents, live, experiment.seed)
+        found += _trial_problems(league, sides, agents, live, experiment.seed) or _imitation_problems(league, policies)
     problems += found
     return PolicyAssignment(policies, agents, None)
 
@@ -212,14 +213,41 @@ def _snapshot_problems(league: League) -> Iterator[str]:
         )
 
 
+def _imitation_problems(league: League, policies: Mapping[str, Policy]) -> list[str]:
+    """Return why policies of NFSP's pairs cannot have their parts."""
+    if not isinstance(league.matchmaker, NFSP):
+        return []
+    problems = []
+    for response, average in league.matchmaker.average_of.items():
+        if not (algorithm := policies[average].acts_by).capabilities.imitates:
+            problems.append(
+                f"league.matchmaker: policy {average!r} ({algorithm.name}) has to imitate {response!r}, the best "
+                f"response; use policy@policies.{average}=clone"
+            )
+        if (algorithm := policies[response].acts_by).capabilities.imitates:
+            problems.append(
+                f"league.matchmaker: policy {response!r} ({algorithm.name}) has to learn a best response; use "
+                f"policy@policies.{response}=dqn"
+            )
+    return problems
+
+
+def _store_problems(league: League, sides: Sides) -> Iterator[str]:
+    distinct, roles = league.store.distinct_members, len(sides.roles)
+    if distinct is not None and distinct < roles:
+        yield (
+            f"league.store.distinct_members: a game has {roles} roles, each of which another snapshot may play, and a "
+            f"worker is dealt {distinct} at most; set it to {roles} or more, or to null"
+        )
+
+
 def _trial_problems(
     league: League, sides: Sides, agents: Mapping[str, Sequence[str]], live: Sequence[str], seed: int
-) -> Iterator[str]:
+) -> list[str]:
     """Deal some games as at the start of the run, in case the mode is a user's own."""
     matchmaker, population = league_matchmaker(league, sides, agents, live, seed), Population(agents)
-    if isinstance(league.matchmaker, PSRO) and (found := league.matchmaker.problems(matchmaker.members)):
-        yield from (f"league.matchmaker: {problem}" for problem in found)
-        return
+    if isinstance(league.matchmaker, CheckedMode) and (found := league.matchmaker.problems(matchmaker.members)):
+        return [f"league.matchmaker: {problem}" for problem in found]
     try:
         change = change_of(matchmaker, population, dict.fromkeys(live, 0), dict.fromkeys(live, 0))
         population.apply(change, {name: Weights(0, None) for name in live}, {})
@@ -227,4 +255,5 @@ def _trial_problems(
         for episode in range(TRIAL_EPISODES):
             deal_one(matchmaker, seats, EpisodeId(TRIAL, episode), seed)
     except MatchmakerFailed as error:
-        yield failure_problem("league", error)
+        return [failure_problem("league", error)]
+    return []

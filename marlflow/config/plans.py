@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -62,7 +62,8 @@ def build_plan(experiment: Experiment, spec: RunSpec, parts: RunComponents, hook
 def divided_among(learners: Collection[LearnerSpec]) -> ByPolicy:
     """Return the operator that divides rounds among the plans of `learners`."""
     joint = {spec.name: spec.members for spec in learners if spec.is_joint}
-    return ByPolicy(joint, {spec.members[0]: spec.name for spec in learners if not spec.is_joint})
+    union = {spec.name: spec.others for spec in learners if spec.others}
+    return ByPolicy(joint, {spec.members[0]: spec.name for spec in learners if not spec.is_joint}, union)
 
 
 def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunComponents) -> Plan:
@@ -76,6 +77,8 @@ def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunCompon
     except Exception as error:
         text = f"{subject_of(spec)}: its plan cannot be made: {raised(error)}"
         raise ConfigInvalid([text]) from error
+    if spec.others:
+        plan = replace(plan, title=f"{plan.title or plan.name}, on rows of {', '.join(spec.others)}")
     return spec.relocated_stages.applied(plan, experience, learner, parts.driver) if spec.stages else plan
 
 

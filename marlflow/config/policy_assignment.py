@@ -173,7 +173,7 @@ def _on_trial(
     # All seats are allowed: which spaces fit is known only after the trial.
     seats = AllowedSeats(agents, population.fits)
     dealt = [deal_one(trial_matchmaker, seats, EpisodeId(TRIAL, episode), seed) for episode in range(TRIAL_EPISODES)]
-    frozen = {entry: frozen_policy.policy for entry, frozen_policy in population.entries.items()}
+    frozen = population.entries
     return [{agent: frozen.get(entry, entry) for agent, entry in matchup.items()} for matchup in dealt]
 
 

@@ -32,7 +32,9 @@ from marlflow.config.policy_checks import policy_problems
 from marlflow.config.records import inspected_environment, maker, offline_records, record_problems, records_of, sources
 from marlflow.config.resets import reset_problems
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
+from marlflow.config.shared_rows import others_of, shared_row_problems, with_sources_of_mode
 from marlflow.env import EnvAdapter
+from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
 from marlflow.offline.dataset import Dataset
 from marlflow.runtime.resources import Machines, ResourceRequest, requests_of, requests_of_learner, total
@@ -84,7 +86,7 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
     if any_wrong_type(limits):
         return None, limits
     limits += learner_problems(experiment)
-    experiment = experiment.resolved()
+    experiment = with_sources_of_mode(experiment.resolved())
     checked, problems = _checked(experiment, list(limits), machines is None or machines.here)
     if machines is not None and not any(_process_problems(experiment)):
         requests, available = requests_of(checked.spec) if checked else _known_requests(experiment), machines.amounts
@@ -109,8 +111,6 @@ def _checked(
         known = experiment.policies if experiment.mapping else None
         return None, [*error.problems, *problems, *goal_problems(experiment, known)]
     policies = env.players.policies
-    if experiment.rollouts.pace == "asynchronous" and (callable(experiment.mapping) or experiment.league):
-        problems.append("rollouts.pace asynchronous: matchups are dealt in rounds of all workers; choose lockstep")
     problems += goal_problems(experiment, policies)
     learners = learners_of(experiment, policies)
     problems += _goal_conflicts(experiment, policies, learners)
@@ -121,6 +121,8 @@ def _checked(
     for name, of_policy in env.spaces.items():
         if name in policies:
             problems += policy_problems(name, policies[name], of_policy, env.players.agents[name])
+    if not problems:
+        problems += shared_row_problems(experiment, policies, learners, env.spaces)
     # A policy has no spaces if the mapping could not be built.
     if problems or any(name not in env.spaces for name in policies):
         return None, problems
@@ -216,7 +218,7 @@ def _spec(
     }
     return RunSpec(
         policies=policies,
-        learners=_learner_specs(experiment, learners, policies),
+        learners=_learner_specs(experiment, learners, policies, players.policies),
         mapping=players.mapping,
         make_env=maker(experiment.env),
         num_envs=experiment.env.num_envs,
@@ -233,11 +235,15 @@ def _spec(
         inference=experiment.placement.inference,
         records=records,
         offline=offline_records(experiment.env) is not None,
+        worker_members=(experiment.league.store if experiment.league else StoreSettings()).worker_members,
     )
 
 
 def _learner_specs(
-    experiment: Experiment, learners: Mapping[str, LearnerConfig], policies: Mapping[str, PolicySpec]
+    experiment: Experiment,
+    learners: Mapping[str, LearnerConfig],
+    policies: Mapping[str, PolicySpec],
+    settings: Mapping[str, Policy],
 ) -> dict[str, LearnerSpec]:
     placed = placements(experiment.placement, learners)
     return {
@@ -247,6 +253,7 @@ def _learner_specs(
             learner.algorithm,
             experiment.seed,
             placed[name],
+            others_of(settings, learner),
         )
         for name, learner in learners.items()
     }

@@ -65,6 +65,7 @@ def identity(checked: CheckedExperiment) -> dict[str, Any]:
             name: {
                 "policies": list(learner.members),
                 "algorithm": learner.algorithm.name,
+                **({"learns_from": list(learner.others)} if learner.others else {}),
                 # A queued item has or has not passed the stages that run at another place than the learner.
                 "stages": dict(learner.placement.stages),
             }
@@ -129,23 +130,23 @@ class Checkpointer:
         self,
         env_steps: int,
         driver_state: Callable[[QueuedItems], Tree],
-        frozen: Mapping[str, Callable[[], bytes]],
+        frozen: Mapping[str, bytes | Path],
         reports: int,
         metric: float | None,
     ) -> Path:
         """Write a checkpoint while nothing is in flight; return its folder.
 
-        `driver_state` adds the items that wait in plans to QueuedItems. `frozen` gives the contents of each frozen
-        entry's file. `reports` counts the lines of metrics.jsonl. The best checkpoint, of the highest `metric`, stays
-        besides the newest. Raises ActorLost or CheckpointFailed.
+        `driver_state` adds the items that wait in plans to QueuedItems. `frozen` gives the content of each frozen
+        entry's file, or its path. `reports` counts the lines of metrics.jsonl. The best checkpoint, of the highest
+        `metric`, stays besides the newest. Raises ActorLost or CheckpointFailed.
         """
         saved = self._runtime.save(self._rows_saved)
-        files = dict(saved.files)
+        files: dict[str, bytes | Path] = dict(saved.files)
         queued = QueuedItems()
         files[DRIVER] = _driver_bytes(driver_state, queued)
         for number, packed in enumerate(self._runtime.pack(queued.payloads)):
             files[f"{_QUEUED}.{number}"] = packed
-        files |= {name: data() for name, data in frozen.items() if name not in self._frozen_files}
+        files |= {name: content for name, content in frozen.items() if name not in self._frozen_files}
         # Share the files of rows that the replay has not evicted completely.
         still_held = {name: rows for name, rows in self._row_files.items() if rows.stop > saved.replays[rows.replay][0]}
         recorded = self._merge_recorded(saved.recorded)

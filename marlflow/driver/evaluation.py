@@ -14,6 +14,7 @@ from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.same_games import SelfPlay, same_games
 from marlflow.flow import Executor, Plan, source
+from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.protocol import Workers
 from marlflow.sampling.receipts import Evaluated, Receipt
 
@@ -36,6 +37,7 @@ class Evaluator:
         notify: Callable[[str], None],
     ) -> None:
         self._settings, self._pairings = checked.experiment.evaluation, checked.pairings
+        self._modes = modes_of(checked)
         self._workers = workers
         self._metrics = metrics
         self._budget = budget
@@ -81,7 +83,7 @@ class Evaluator:
         matchups = [pairing.matchup for pairing in pairings] or None
         count = len(pairings) or episodes
         # Where opponents are named, each policy plays `episodes` episodes of its own.
-        results = await self._workers.evaluate(range(count), weights, matchups, context.mode)
+        results = await self._workers.evaluate(range(count), weights, matchups, self._modes)
         self._evaluated(results, context, began_s)
         return results
 
@@ -101,3 +103,11 @@ class Evaluator:
             self._reported_same_games = True
             self._notify(text)
         self._budget.account(results.faults)
+
+
+def modes_of(checked: CheckedExperiment) -> EvaluationModes:
+    """Return how policies act in evaluation: by `evaluation.mode`, but policies that imitate are sampled."""
+    mode, policies = checked.experiment.evaluation.mode, {**checked.spec.policies, **checked.spec.opponents}
+    imitating = {name for name, policy in policies.items() if policy.algorithm.capabilities.imitates}
+    # The most likely action of a mixed strategy is another strategy.
+    return {name: "sampled" if name in imitating else mode for name in policies} if imitating else mode

@@ -17,7 +17,7 @@ from marlflow.base.items import Weights
 from marlflow.config.experiment import Faults
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.faults import fault_of
-from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Workers
+from marlflow.sampling.protocol import Assign, FrozenPolicy, Matchup, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated, Fault
 
 log = logging.getLogger("marlflow")
@@ -103,13 +103,13 @@ class BudgetedWorkers:
     def __init__(self, workers: Workers, budget: FaultBudget) -> None:
         self._workers, self._budget = workers, budget
 
-    async def collect(self, request: Request) -> Round:
+    async def collect(self, request: Request, assign: Assign | None = None) -> Round:
         with self._beyond_budget_raised():
-            return await self._workers.collect(request)
+            return await self._workers.collect(request, assign)
 
-    async def collect_next(self, request: Request | None) -> Round:
+    async def collect_next(self, request: Request | None, assign: Assign | None = None) -> Round:
         with self._beyond_budget_raised():
-            return await self._workers.collect_next(request)
+            return await self._workers.collect_next(request, assign)
 
     @property
     def under_way(self) -> int:

@@ -1,16 +1,16 @@
-"""Frozen policies in checkpoints: one file each, written once and shared by later checkpoints."""
+"""Frozen policies in files: one each, written once and shared by checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
-from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.base.serialization import to_bytes
 from marlflow.runtime.checkpoints import Checkpoint
-from marlflow.runtime.relocation import DriverPlace
 from marlflow.sampling.protocol import FrozenPolicy
 
 _PREFIX = "frozen."
@@ -22,25 +22,20 @@ def frozen_file(entry: str) -> str:
     return f"{_PREFIX}{entry}"
 
 
-def frozen_bytes(frozen: FrozenPolicy, driver: DriverPlace) -> bytes:
+def frozen_bytes(frozen: FrozenPolicy, fetch: Callable[[Any], Any]) -> bytes:
     """Serialize an entry; raise ActorLost if its weights were lost."""
     return to_bytes(
         {
             "policy": frozen.policy,
             "version": frozen.weights.version,
             "scheduled": dict(frozen.scheduled),
-            "flat": driver.fetch(frozen.weights.flat),
+            "flat": fetch(frozen.weights.flat),
         }
     )
 
 
-def frozen_entries(checkpoint: Checkpoint, driver: DriverPlace) -> dict[str, FrozenPolicy]:
-    """Return a checkpoint's frozen entries; raise CheckpointUnusable if one is malformed."""
-    names = [name for name in checkpoint.names if name.startswith(_PREFIX)]
-    return {name.removeprefix(_PREFIX): _read(name, from_bytes(checkpoint.read(name)), driver) for name in names}
-
-
-def _read(name: str, tree: Mapping[str, object], driver: DriverPlace) -> FrozenPolicy:
+def frozen_from(entry: str, tree: Mapping[str, object]) -> FrozenPolicy:
+    """Return the entry that `frozen_bytes` serialized; raise CheckpointUnusable if it is malformed."""
     match tree:
         case {
             "policy": str(policy),
@@ -48,5 +43,10 @@ def _read(name: str, tree: Mapping[str, object], driver: DriverPlace) -> FrozenP
             "scheduled": dict(scheduled),
             "flat": np.ndarray() as flat,
         }:
-            return FrozenPolicy(policy, Weights(version, driver.put(flat)), scheduled)
-    raise CheckpointUnusable([f"{name} has no policy, version, scheduled values and parameters"])
+            return FrozenPolicy(policy, Weights(version, flat), scheduled)
+    raise CheckpointUnusable([f"{frozen_file(entry)} has no policy, version, scheduled values and parameters"])
+
+
+def entries_in(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return a checkpoint's frozen entries, each with the name of its file."""
+    return {name.removeprefix(_PREFIX): name for name in checkpoint.names if name.startswith(_PREFIX)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from marlflow.driver.episode_metrics import mean
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.observe.report import LeaguePlayerMetrics, LeagueReport
-from marlflow.sampling.matchmaking import Dealer
+from marlflow.sampling.dealer import Dealer
 
 
 def league_metrics(dealer: Dealer | None) -> LeagueReport | None:

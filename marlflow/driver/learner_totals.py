@@ -32,6 +32,8 @@ class LearnerTotals:
     loss: Mapping[str, float] = field(default_factory=dict)
     staleness: float | None = None
     since_report: list[Update] = field(default_factory=list)
+    has_staleness: bool = True
+    """Whether the rows' versions are its own; those of other policies say nothing about staleness."""
 
     def state(self) -> Tree:
         """Return the complete state."""
@@ -68,7 +70,8 @@ class LearnerTotals:
         # A loss term that some updates lack, such as that of a delayed policy update, is averaged over the others.
         terms = dict.fromkeys(name for update in self.since_report for name in update.loss)
         loss = {name: _mean([(u.loss[name], u.updates) for u in self.since_report if name in u.loss]) for name in terms}
-        return loss, sum(u.staleness_mean * share for u, share in shares)
+        staleness = sum(u.staleness_mean * share for u, share in shares)
+        return loss, staleness if self.has_staleness else None
 
     def metrics(self, version: int, schedules: Mapping[str, float]) -> LearnerMetrics:
         """Return the learner's report."""

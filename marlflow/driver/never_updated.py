@@ -13,10 +13,14 @@ from marlflow.flow.needs import agent_steps_of_first_update
 
 
 def why_never_updated(checked: CheckedExperiment, name: str, totals: LearnerTotals, agent_steps_sampled: int) -> str:
-    """Return one sentence on a learner whose `totals` have no update."""
+    """Return one sentence on a learner whose `totals` have no update.
+
+    `agent_steps_sampled` are those of all policies that it learns from.
+    """
     learner = checked.spec.learners[name]
     learner_text = f"policy {name}" if learner.members == (name,) else f"learner {name}"
-    sampled = f"{learner_text} was never updated: it sampled {agent_steps_sampled:,} agent steps"
+    who = " and ".join(learner.others) or "it"
+    sampled = f"{learner_text} was never updated: {who} sampled {agent_steps_sampled:,} agent steps"
     needed = _needed(checked, name, learner.algorithm)
     if agent_steps_sampled >= needed:
         counts = {"updates_skipped": totals.updates_skipped, "stale_rows_dropped": totals.stale_rows_dropped}

@@ -11,7 +11,7 @@ from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.time_limit import TimeLimit
-from marlflow.sampling.matchmaking import Dealer
+from marlflow.sampling.dealer import Dealer
 from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import Drain, Request
 

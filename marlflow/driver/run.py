@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from marlflow.base.errors import CheckpointUnusable, MarlflowError
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import Tree, differences_of_shape
-from marlflow.config.dealers import dealer_of
+from marlflow.config.dealers import dealer_of, store_of
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_notes import notes_of
@@ -22,7 +20,7 @@ from marlflow.driver.checkpoint_timing import CheckpointTiming
 from marlflow.driver.checkpointing import Checkpointer, resume_notices, usable
 from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.faults import BudgetedWorkers, FaultBudget
-from marlflow.driver.frozen_policies import frozen_bytes, frozen_entries, frozen_file
+from marlflow.driver.frozen_policies import frozen_file
 from marlflow.driver.graceful_shutdown import GracefulShutdown
 from marlflow.driver.league_metrics import league_metrics
 from marlflow.driver.matches import MatchingWorkers
@@ -36,6 +34,7 @@ from marlflow.driver.round_hooks import BetweenRounds, Requests
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.stop_conditions import StopConditions
+from marlflow.driver.stored_members import MEMBERS, StoredMembers
 from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor, Together
 from marlflow.league.matches import MatchingMatchmaker
@@ -44,9 +43,9 @@ from marlflow.observe.report import Report
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import RunComponents, Runtime
 from marlflow.runtime.spec import learner_of_replay
-from marlflow.sampling.matchmaking import DealtWorkers
+from marlflow.sampling.dealer import Dealer, DealtWorkers
 from marlflow.sampling.population import Reset
-from marlflow.sampling.protocol import FrozenPolicy, Round
+from marlflow.sampling.protocol import Round
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.saved_state import ResumeReport
 
@@ -77,13 +76,14 @@ class Run:
         self.stopped_by = ""
         self.budget = FaultBudget(checked.experiment.faults, console.notice)
         members = {learner: spec.members for learner, spec in checked.spec.learners.items()}
-        self._metrics = RunMetrics(tuple(checked.spec.policies), members, checked.agents)
+        of_others = [learner for learner, spec in checked.spec.learners.items() if spec.others]
+        self._metrics = RunMetrics(tuple(checked.spec.policies), members, checked.agents, of_others)
         self._progress = DatasetProgress(checked.spec.records)
         self._due_log = checked.experiment.log.every_env_steps
         self._clock = RunClock()
         self._checkpointer = Checkpointer(checked, run_dir, runtime, name)
-        self._dealer = dealer_of(checked)
-        self._parts = self._start(relay)
+        self._dealer: Dealer | None = None
+        self._parts = self._start(relay, run_dir)
         self._evaluator = Evaluator(
             checked, self._parts.workers, self._metrics, self.budget, self._published, self.report, self._notify
         )
@@ -100,8 +100,10 @@ class Run:
         self.reporting.begin(checkpoint, plan.mermaid())
         self.last: Report = self._current_report()
 
-    def _start(self, relay: Relay) -> RunComponents:
+    def _start(self, relay: Relay, run_dir: Path) -> RunComponents:
         parts = self._runtime.start(self._spec, self._lost, self._shutdown.fail, relay)
+        self._members = StoredMembers(run_dir / MEMBERS, parts.driver, store_of(self._experiment).memory_bytes)
+        self._dealer = dealer_of(self._checked, self._members)
         workers = parts.workers
         if self._dealer is not None:
             workers = DealtWorkers(workers, self._dealer, self._spec.ticks)
@@ -157,9 +159,9 @@ class Run:
             self.report()
         for name, totals in self._metrics.learners.items():
             if totals.updates == 0:
-                self._notify(
-                    why_never_updated(self._checked, name, totals, self._metrics.agent_steps_sampled_for(name))
-                )
+                sampled = self._metrics.agent_steps_sampled
+                count = sum(sampled[policy] for policy in self._spec.learners[name].learns_from)
+                self._notify(why_never_updated(self._checked, name, totals, count))
 
     # -- callbacks of the plan ----------------------------------------------------------------------------------
 
@@ -178,8 +180,7 @@ class Run:
         return round
 
     def _reset_learner(self, reset: Reset) -> None:
-        entries = {} if self._dealer is None else self._dealer.entries
-        self._resets.reset_learner(reset, entries, self._metrics.agent_steps_sampled, self._executor)
+        self._resets.reset_learner(reset, self._members, self._metrics.agent_steps_sampled, self._executor)
 
     def _reported(self, plan: str, item: Any) -> None:
         if not isinstance(item, Update):
@@ -205,8 +206,7 @@ class Run:
     def _save(self) -> Path:
         # The checkpoint's notes count the lines of metrics.jsonl, which must be on disk by then.
         self.reporting.sync()
-        entries = {} if self._dealer is None else self._dealer.entries
-        frozen = {frozen_file(n): partial(frozen_bytes, policy, self._parts.driver) for n, policy in entries.items()}
+        frozen = {frozen_file(entry): content for entry, content in self._members.contents().items()}
         return self._checkpointer.save(
             self._metrics.env_steps, self._state, frozen, self.reporting.lines, self._checkpoint_metric()
         )
@@ -232,17 +232,18 @@ class Run:
         }
 
     def _resume_from(self, checkpoint: Checkpoint) -> None:
-        with usable(checkpoint):
-            frozen = {} if self._dealer is None else frozen_entries(checkpoint, self._parts.driver)
-        state, queued, report = self._checkpointer.restore(checkpoint, frozen)
+        if self._dealer is not None:
+            with usable(checkpoint):
+                self._members.restore(checkpoint)
+        state, queued, report = self._checkpointer.restore(checkpoint, self._members)
         with usable(checkpoint):
             # Validated before anything is loaded: a checkpoint is untrusted input.
             if differences := list(differences_of_shape(self._state(QueuedItems()), state)):
                 raise CheckpointUnusable([f"what the driver knew is not of the shape that it has: {differences[0]}"])
-            self._load(state, queued, frozen)
+            self._load(state, queued)
         self._report_resume(checkpoint, report)
 
-    def _load(self, state: Tree, queued: QueuedItems, frozen: Mapping[str, FrozenPolicy]) -> None:
+    def _load(self, state: Tree, queued: QueuedItems) -> None:
         self._metrics.load_state(state["tally"])
         self._executor.load_state(state["flow"], queued.from_tree)
         self.budget.load_state(state["faults"])
@@ -255,7 +256,7 @@ class Run:
         self._clock.resume(elapsed_s, training_s)
         self._checkpoints.resume()
         if self._dealer is not None:
-            self._dealer.load_state(state["dealer"], frozen)
+            self._dealer.load_state(state["dealer"])
         self._stops.load_state(state["ended"], self._executor)
 
     def _report_resume(self, checkpoint: Checkpoint, report: ResumeReport) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -78,11 +78,17 @@ class PolicyTotals:
 
 
 class RunMetrics:
-    """Totals of a run; `learners` has the policies of each learner."""
+    """Totals of a run; `learners` has the policies of each learner, `learners_of_others` those of others' rows."""
 
-    def __init__(self, policies: Sequence[str], learners: Mapping[str, Sequence[str]], agents: Sequence[str]) -> None:
+    def __init__(
+        self,
+        policies: Sequence[str],
+        learners: Mapping[str, Sequence[str]],
+        agents: Sequence[str],
+        learners_of_others: Collection[str] = (),
+    ) -> None:
         self.policies = {name: PolicyTotals() for name in policies}
-        self.learners = {name: LearnerTotals() for name in learners}
+        self.learners = {name: LearnerTotals(has_staleness=name not in learners_of_others) for name in learners}
         self._members = learners
         self.agents = {agent: deque[float](maxlen=WINDOW_EPISODES) for agent in agents}
         self.played = EpisodeWindow()

@@ -1,12 +1,22 @@
 """Leagues: populations of policies and their frozen versions that play, are rated, and learn from each other."""
 
 from marlflow.league.alphastar import AlphaStar
-from marlflow.league.league import League, LeaguePlayer, MatchRules, PayoffSettings, Pool, RatingSettings
+from marlflow.league.league import (
+    League,
+    LeaguePlayer,
+    MatchRules,
+    PayoffSettings,
+    Pool,
+    RatingSettings,
+    StoreSettings,
+)
 from marlflow.league.modes import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, LeagueView, NaiveSelfPlay
+from marlflow.league.nfsp import NFSP
 from marlflow.league.psro import PSRO
 from marlflow.league.snapshots import SnapshotRules
 
 __all__ = [
+    "NFSP",
     "PFSP",
     "PSRO",
     "AlphaStar",
@@ -23,4 +33,5 @@ __all__ = [
     "Pool",
     "RatingSettings",
     "SnapshotRules",
+    "StoreSettings",
 ]

@@ -13,7 +13,15 @@ from marlflow.base.serialization import Tree
 from marlflow.league.league import MatchRules, Teammates
 from marlflow.league.matches import MatchBatch, Matches, fewest_first, pairings
 from marlflow.league.members import Members, Snapshot
-from marlflow.league.modes import LeagueMode, LeagueView, MetaGameMode, ResettingMode, SnapshottingMode, pick
+from marlflow.league.modes import (
+    LeagueMode,
+    LeagueView,
+    MetaGameMode,
+    ResettingMode,
+    SeatingMode,
+    SnapshottingMode,
+    pick,
+)
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
@@ -71,6 +79,11 @@ class LeagueMatchmaker:
         table = Payoffs(members.sides, payoffs.live, payoffs.decay, payoffs.prior_games)
         self.matches = Matches(table, ratings, "greedy" if rules.acts == "greedy" else "sampled")
         self._mode = mode
+        # Such a mode has no turns.
+        self._seating = mode if isinstance(mode, SeatingMode) else None
+        # Checked once: to check a mode against a protocol takes longer than to ask it.
+        self._snapshotting = mode if isinstance(mode, SnapshottingMode) else None
+        self._resetting = mode if isinstance(mode, ResettingMode) else None
         self._rules = rules
         self._teammates = teammates
         self._match_rules = match_rules
@@ -90,8 +103,10 @@ class LeagueMatchmaker:
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
         """Return the member of each agent."""
-        launch = self._next_turn(episode, generator)
         sides = self.members.sides
+        if self._seating is not None:
+            return sides.matchup(self._seating.profile(self._view, generator))
+        launch = self._next_turn(episode, generator)
         own_side = sides.roles[launch.role].side
         profile = []
         for number, role in enumerate(sides.roles):
@@ -150,10 +165,12 @@ class LeagueMatchmaker:
         """Take the snapshots that are due; frozen entries are never forgotten, so that old rivals stay available."""
         frozen = {}
         since = {policy: agent_steps[policy] - self._snapshot_at[policy] for policy in self.members.incarnations}
-        due = self._mode.snapshots_due(self._view, since) if isinstance(self._mode, SnapshottingMode) else ()
+        due = () if self._snapshotting is None else self._snapshotting.snapshots_due(self._view, since)
         for policy in self.members.incarnations:
             is_first = not any(one.policy == policy for one in self.members.snapshots.values())
-            is_due = self._rules.holds(policy, since[policy], is_first, self._rivals(policy), self.payoffs)
+            # Only that rule needs them, and there may be thousands.
+            rivals = self._rivals(policy) if self._rules.win_rate is not None else ()
+            is_due = self._rules.holds(policy, since[policy], is_first, rivals, self.payoffs)
             if is_due or policy in due:
                 snapshot = self.members.add(policy, published[policy], self._env_steps, agent_steps[policy])
                 self._snapshot_at[policy] = agent_steps[policy]
@@ -166,16 +183,16 @@ class LeagueMatchmaker:
         return PopulationChange(freeze=frozen)
 
     def _decide_reset(self, snapshot: Snapshot) -> None:
-        if isinstance(self._mode, ResettingMode):
+        if (mode := self._resetting) is not None:
             # Counted randomness: the decision depends on the snapshot alone.
             generator = np.random.default_rng(key(self._seed, *snapshot.name.encode()))
-            if (reset := self._mode.reset_after_snapshot(snapshot.policy, generator)) is not None:
+            if (reset := mode.reset_after_snapshot(snapshot.policy, generator)) is not None:
                 self._resets.append(reset)
 
     def reset_policies(self) -> list[str]:
         """Return the live policies that the mode may reset."""
-        mode = self._mode
-        return [p for p in self.members.incarnations if isinstance(mode, ResettingMode) and mode.may_reset(p)]
+        mode = self._resetting
+        return [policy for policy in self.members.incarnations if mode is not None and mode.may_reset(policy)]
 
     def resets(self) -> Sequence[Reset]:
         """Return the live policies that begin again; their outcomes so far and their ratings are set aside."""

@@ -68,6 +68,20 @@ class MatchRules:
 
 
 @dataclass(frozen=True)
+class StoreSettings:
+    """Where parameters of snapshots are held.
+
+    The driver has at most `memory_bytes` of them in memory, those that were dealt last, and all in files. A worker has
+    those that its running episodes seat, and `worker_members` in all if these are fewer. `distinct_members` is how many
+    different snapshots a worker is dealt at most in a round; None: any number.
+    """
+
+    memory_bytes: int = 256 * 2**20
+    worker_members: int = 64
+    distinct_members: int | None = None
+
+
+@dataclass(frozen=True)
 class League:
     """A population of learning policies and their frozen versions that play each other.
 
@@ -87,6 +101,7 @@ class League:
     payoffs: PayoffSettings = field(default_factory=PayoffSettings)
     ratings: RatingSettings = field(default_factory=RatingSettings)
     matches: MatchRules = field(default_factory=MatchRules)
+    store: StoreSettings = field(default_factory=StoreSettings)
 
     def share(self, policy: str) -> float:
         """Return a policy's share of the games."""

@@ -110,9 +110,10 @@ class Members:
         for role, past in enumerate(self._past):
             if self._plays[snapshot.policy][role]:
                 past.append(snapshot.name)
-                of_policy = [name for name in past if self.snapshots[name].policy == snapshot.policy]
-                if self._newest is not None and len(of_policy) > self._newest:
-                    past.remove(of_policy[0])
+                if self._newest is not None:
+                    of_policy = [name for name in past if self.snapshots[name].policy == snapshot.policy]
+                    if len(of_policy) > self._newest:
+                        past.remove(of_policy[0])
 
     def state(self) -> Tree:
         """Return the roles, who plays them, all snapshots in order, and the counts of live policies."""

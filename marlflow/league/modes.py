@@ -104,6 +104,33 @@ class ResettingMode(SnapshottingMode, Protocol):
         ...
 
 
+@runtime_checkable
+class SharingMode(LeagueMode, Protocol):
+    """A mode in which policies learn from each other's games."""
+
+    def learns_from(self) -> Mapping[str, Sequence[str]]:
+        """Return the policies whose rows each policy learns from, where the configuration does not say."""
+        ...
+
+
+@runtime_checkable
+class SeatingMode(LeagueMode, Protocol):
+    """A mode that seats all roles of a game, rather than the rivals of a policy whose turn it is."""
+
+    def profile(self, view: LeagueView, generator: np.random.Generator) -> Sequence[str]:
+        """Return the member for each role of a game."""
+        ...
+
+
+@runtime_checkable
+class CheckedMode(LeagueMode, Protocol):
+    """A mode that not every league can be played in."""
+
+    def problems(self, members: Members) -> Sequence[str]:
+        """Return why this mode cannot run with these members and sides."""
+        ...
+
+
 def pick(names: Sequence[str], generator: np.random.Generator, weights: Array | None = None) -> str:
     """Return one of `names` at random, by `weights` [N] that sum to 1, or each as likely as any other."""
     if weights is None:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import WeightsMismatch
@@ -21,7 +19,9 @@ from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Actor, Mode, WeightedActor
 from marlflow.policy.dense import ALIGNED, Layers, as_rows
 from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.row_groups import RowGroups
 from marlflow.policy.tensors import as_array, as_tensor, in_flat_order
+from marlflow.policy.vmapped import Vmapped
 from marlflow.policy.warmup import WarmupActor
 
 LARGEST_STACKED = 250_000
@@ -33,52 +33,10 @@ _MOST_PADDING = 4
 """Dense layers are batched from this many groups on, unless padding multiplies the rows by more."""
 _FEWEST_VMAPPED = 16
 """Groups from which one vmapped call is faster than a loop."""
-_TOLERANCE = 1e-4
-"""How far the first vmapped answer may be from the loop's; a network that keeps parameters elsewhere is farther."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowGroups:
-    """The members of N rows: `slots` [G] distinct, with `counts` [G] consecutive rows each."""
-
-    slots: Array
-    counts: Array
-    group_of_row: Array
-    """The group of each row, [N]."""
-    place: Array
-    """Each row's place in its group, [N]."""
-    spans: Sequence[tuple[int, int, int]]
-    """Slot, first row and end of each group."""
-
-    @staticmethod
-    def of(slot_of_row: Array) -> RowGroups:
-        """Group rows by their slots, int64 [N], which are adjacent where equal."""
-        firsts = np.flatnonzero(np.diff(slot_of_row, prepend=-1))
-        stops = np.append(firsts, len(slot_of_row))[1:]
-        counts, slots = stops - firsts, slot_of_row[firsts]
-        group_of_row = np.repeat(np.arange(len(firsts)), counts)
-        place = np.arange(len(slot_of_row)) - firsts[group_of_row]
-        spans = list(zip(slots.tolist(), firsts.tolist(), stops.tolist(), strict=True))
-        return RowGroups(slots, counts, group_of_row, place, spans)
-
-    @property
-    def padding(self) -> float:
-        """How many times as many rows there are if each group has room for the largest."""
-        return len(self.slots) * int(self.counts.max()) / len(self.place)
-
-    def padded(self, rows: Tensor) -> Tensor:
-        """Return rows [N, ...] as [G, largest group, ...], with zeros in empty places."""
-        padded = np.zeros((len(self.slots), int(self.counts.max()), *rows.shape[1:]), rows.numpy().dtype)
-        padded[self.group_of_row, self.place] = rows.numpy()
-        return torch.from_numpy(padded)
-
-    def flat(self, padded: Tensor) -> Tensor:
-        """Return the rows [N, ...] of `padded`."""
-        return torch.from_numpy(padded.numpy()[self.group_of_row, self.place])
 
 
 class ActingMembers(Protocol):
-    """ActingMembers of one network in numbered slots, with room for any number."""
+    """Members of one network in numbered slots, with room for any number."""
 
     def load(self, slot: int, flat: Any, scheduled: Mapping[str, float]) -> None:
         """Put a member with these weights and scheduled values into a slot; raises WeightsMismatch."""
@@ -91,11 +49,22 @@ class ActingMembers(Protocol):
         ...
 
 
+@runtime_checkable
+class CohortActor(Protocol):
+    """An actor that brings room for its network's members itself."""
+
+    def members(self) -> ActingMembers:
+        """Return room for members."""
+        ...
+
+
 def members_of(make: Callable[[], Actor], like: Actor) -> ActingMembers:
     """Return room for members whose actors `make` makes; `like` is one.
 
     All members of one such room have scheduled values of the same names.
     """
+    if isinstance(like, CohortActor):
+        return like.members()
     network = like.inner if isinstance(like, WarmupActor) else like
     # A subclass that overrides `act` may compute something else than outputs and choice.
     if isinstance(network, NetworkActor) and type(network).act is NetworkActor.act:
@@ -150,7 +119,7 @@ class StackedMembers:
         self._views: list[list[Tensor]] = []
         layers: Layers | None = getattr(network, "layers", None)
         self._layers = None if layers is None else _LayerOrder.of(layers, self._parameters)
-        self._vmapped = _Vmapped(network, self._parameters) if self._is_batched and layers is None else None
+        self._vmapped = Vmapped(network, self._parameters) if self._is_batched and layers is None else None
         # By name, float64 [capacity]; `_differing` has the names whose values differ between slots.
         self._scheduled: dict[str, Array] = {}
         self._differing: list[str] = []
@@ -248,69 +217,6 @@ class _LayerOrder(NamedTuple):
     def of(layers: Layers, parameters: Sequence[nn.Parameter]) -> _LayerOrder:
         number_of = {id(parameter): number for number, parameter in enumerate(parameters)}
         return _LayerOrder(layers, [number_of[id(parameter)] for parameter in layers.parameters])
-
-
-class _Vmapped:
-    """A network's outputs for several members in one call, by torch.func.
-
-    A network may do what cannot be vectorized, or read parameters elsewhere than in its own modules; `check` finds out.
-    """
-
-    def __init__(self, network: NetworkActor, parameters: Sequence[nn.Parameter]) -> None:
-        self._module = _Outputs(network)
-        name_of = {id(parameter): name for name, parameter in self._module.named_parameters()}
-        self._names = [name_of[id(parameter)] for parameter in parameters]
-        self.is_checked = self.is_wrong = False
-
-    def __call__(
-        self, stacks: Sequence[Tensor], groups: RowGroups, obs: Tensor, memory: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        index = torch.from_numpy(groups.slots)
-        parameters = {name: stack.index_select(0, index) for name, stack in zip(self._names, stacks, strict=True)}
-        inputs = [groups.padded(rows) for rows in (obs, memory) if rows is not None]
-        # With gradients off, Dense computes in numpy, which cannot be vectorized.
-        with torch.enable_grad():
-            found = vmap(self._one)(parameters, *inputs)
-        outputs = [groups.flat(one.detach()) for one in found]
-        return outputs[0], outputs[1] if memory is not None else None
-
-    def _one(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = functional_call(self._module, dict(parameters), inputs)
-        return found
-
-    def check(
-        self,
-        stacks: Sequence[Tensor],
-        groups: RowGroups,
-        obs: Tensor,
-        memory: Tensor | None,
-        expected: tuple[Tensor, Tensor | None],
-    ) -> None:
-        """Compare with what a loop found; one that is wrong is not to be called."""
-        self.is_checked = True
-        try:
-            found = self(stacks, groups, obs, memory)
-        except (RuntimeError, NotImplementedError, TypeError):
-            self.is_wrong = True
-            return
-        pairs = [(one, other) for one, other in zip(found, expected, strict=True) if one is not None]
-        self.is_wrong = not all(
-            other is not None and torch.allclose(one, other, _TOLERANCE, _TOLERANCE, equal_nan=True)
-            for one, other in pairs
-        )
-
-
-class _Outputs(nn.Module):
-    """A network actor's outputs and memory as the result of `forward`, without None."""
-
-    def __init__(self, actor: NetworkActor) -> None:
-        super().__init__()
-        self.actor = actor
-
-    def forward(self, obs: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return outputs, and the next memory if there is one."""
-        outputs, after = self.actor.outputs(obs, memory)
-        return (outputs,) if after is None else (outputs, after)
 
 
 def _aligned_stack(capacity: int, parameter: Tensor) -> Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from marlflow.base.batch import Array, Batch, Transitions
+from marlflow.base.batch import Array, Batch, Decisions, Transitions
 from marlflow.base.items import Inserted
 from marlflow.base.sequence_transitions import SequenceTransitions
+from marlflow.base.serialization import Tree
 from marlflow.flow import Place
 
 
@@ -33,8 +34,8 @@ class Replay(Protocol):
         """Store the segments of `batch`; the oldest make room."""
         ...
 
-    def draw(self, agent_steps: int) -> Transitions | SequenceTransitions:
-        """Sample rows with replacement, as n-step transitions or sequences."""
+    def draw(self, agent_steps: int) -> Transitions | SequenceTransitions | Decisions:
+        """Sample rows with replacement, as n-step transitions, sequences or single decisions."""
         ...
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
@@ -43,4 +44,52 @@ class Replay(Protocol):
 
     def reprioritize(self, row_ids: Array, priorities: Array) -> None:
         """Set priorities, [B], of drawn rows; evicted ones are ignored."""
+        ...
+
+
+class SavedReplay(Protocol):
+    """A replay buffer with its state, as algorithms make and runtimes keep it: also a Replay."""
+
+    name: str
+    place: Place | None
+
+    @property
+    def stored(self) -> int:
+        """The agent steps stored."""
+        ...
+
+    def insert(self, batch: Batch) -> Inserted:
+        """Store rows, as a Replay does."""
+        ...
+
+    def draw(self, agent_steps: int) -> Any:
+        """Sample rows, as a Replay does."""
+        ...
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Set scheduled values, as a Replay does."""
+        ...
+
+    def reprioritize(self, row_ids: Array, priorities: Array) -> None:
+        """Set priorities, as a Replay does."""
+        ...
+
+    def state(self) -> Tree:
+        """Return everything but the rows; `first` and `stop` are the range of their numbers."""
+        ...
+
+    def rows(self, first: int) -> Tree:
+        """Return the rows with numbers from `first` on, and their range, `first` and `stop`; {} if there are none."""
+        ...
+
+    def load_state(self, state: Tree, rows: Sequence[Tree]) -> None:
+        """Restore a state, with all results of `rows` up to then, in order."""
+        ...
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        ...
+
+    def begin_at(self, first_row_id: int) -> None:
+        """Remove all rows; number new ones from `first_row_id`."""
         ...

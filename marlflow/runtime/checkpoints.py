@@ -81,12 +81,18 @@ class CheckpointStore:
         self._damaged = {path for path, _ in checkpoint.passed_over}
 
     def write(
-        self, env_steps: int, files: Mapping[str, bytes], shared: Sequence[str], notes: Tree, metric: float | None
+        self,
+        env_steps: int,
+        files: Mapping[str, bytes | Path],
+        shared: Sequence[str],
+        notes: Tree,
+        metric: float | None,
     ) -> Path:
         """Write a checkpoint, delete those beyond `keep`, and return its path.
 
-        `shared` names files of the last checkpoint (written or continued from), which are hard-linked. `notes` are JSON
-        data. A metric that is not finite counts as None. Raises CheckpointFailed, leaving existing checkpoints intact.
+        `files` are contents, or paths of files that never change, which are hard-linked. So are files of the last
+        checkpoint (written or continued from) that `shared` names. `notes` are JSON data. A metric that is not finite
+        counts as None. Raises CheckpointFailed, leaving existing checkpoints intact.
         """
         if missing := sorted(set(shared).difference(self._last.files if self._last else ())):
             last = f"{self._last.path} does not have them" if self._last else "nothing was written or gone on from"
@@ -105,7 +111,12 @@ class CheckpointStore:
         return path
 
     def _write(
-        self, env_steps: int, files: Mapping[str, bytes], shared: Sequence[str], notes: Tree, metric: float | None
+        self,
+        env_steps: int,
+        files: Mapping[str, bytes | Path],
+        shared: Sequence[str],
+        notes: Tree,
+        metric: float | None,
     ) -> Path:
         if not self._folder.exists():
             self._folder.mkdir(parents=True)
@@ -114,8 +125,11 @@ class CheckpointStore:
         partial = self._temporary("partial", env_steps)
         partial.mkdir()
         entries = {name: self._link(name, partial) for name in shared}
-        for name, data in files.items():
-            _write_synced(partial / tensors_file(name), data)
+        for name, content in files.items():
+            target = partial / tensors_file(name)
+            data = content if isinstance(content, bytes) else _link_synced(content, target)
+            if isinstance(content, bytes):
+                _write_synced(target, data)
             entries[name] = CheckpointFile(len(data), hashlib.sha256(data).hexdigest())
         written = Checkpoint(self._path(env_steps), env_steps, order, metric, notes, entries)
         _write_synced(partial / MANIFEST, manifest_text(written))
@@ -141,11 +155,7 @@ class CheckpointStore:
         assert self._last is not None
         expected = self._last.files[name]
         source, target = self._path(self._last.env_steps) / tensors_file(name), partial / tensors_file(name)
-        try:
-            os.link(source, target)
-        except OSError:
-            # Some file systems have no hard links; others limit the number of links per file.
-            _copy_synced(source, target)
+        _link_or_copy(source, target)
         if (size := target.stat().st_size) != expected.size_bytes:
             raise OSError(errno.EIO, f"it has {size} bytes, but {expected.size_bytes} were written", str(source))
         return expected
@@ -241,6 +251,22 @@ def _write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Some file systems have no hard links; others limit the number of links per file.
+        _copy_synced(source, target)
+
+
+def _link_synced(source: Path, target: Path) -> bytes:
+    """Link a file, see that it is on disk, and return its content."""
+    _link_or_copy(source, target)
+    with open(target, "rb") as file:
+        os.fsync(file.fileno())
+        return file.read()
 
 
 def _copy_synced(source: Path, target: Path) -> None:

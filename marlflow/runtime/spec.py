@@ -20,9 +20,10 @@ from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, Offlin
 from marlflow.offline.dataset_writer import DatasetTarget, DatasetWriter
 from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.buffer import StoredReplay
+from marlflow.replay.protocol import SavedReplay
 from marlflow.replay.shards import first_row_of
 from marlflow.runtime.relocation import RelocatedStages
+from marlflow.sampling.population import WORKER_MEMBERS
 from marlflow.sampling.protocol import Worker
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
@@ -108,6 +109,13 @@ class LearnerSpec:
     algorithm: Algorithm
     seed: int
     placement: LearnerPlacement = LearnerPlacement()
+    others: tuple[str, ...] = ()
+    """The policies whose rows it learns from, if these are not its own."""
+
+    @property
+    def learns_from(self) -> tuple[str, ...]:
+        """The policies whose rows it learns from."""
+        return self.others or self.members
 
     @property
     def is_joint(self) -> bool:
@@ -169,7 +177,7 @@ class LearnerSpec:
         """Whether its replays have processes of their own, as shards always do."""
         return self.placement.replay == "own" or self.algorithm.replay_shards > 1
 
-    def replay(self, shard: int = 0) -> StoredReplay[Any]:
+    def replay(self, shard: int = 0) -> SavedReplay:
         """Make a shard's replay, if the algorithm has replays."""
         name = self.replays[shard]
         replay = self.algorithm.replay(name, key(self.seed, *b"replay", *name.encode()) >> 33)
@@ -204,6 +212,7 @@ class RunSpec:
         records: datasets that replace a policy's sampled rows. With `offline`, nothing is sampled.
         recording: the dataset to write.
         opponents: policies for evaluation episodes only.
+        worker_members: frozen versions of a policy that a worker holds ready without seating them.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -224,6 +233,7 @@ class RunSpec:
     offline: bool = False
     recording: DatasetTarget | None = None
     opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
+    worker_members: int = WORKER_MEMBERS
 
     @property
     def with_state(self) -> tuple[str, ...]:
@@ -313,6 +323,7 @@ class RunSpec:
             next_episodes=next_episodes or {},
             # An inference actor gets weights from the worker as references, and separates critics itself.
             publishing_critics=() if self.inference is not None else self.publishing_critics,
+            worker_members=self.worker_members,
         )
         writer = None if self.recording is None else DatasetWriter(self.recording, number)
         return RolloutWorker(config, self.actors if actors is None else actors, watchdog, worker_stages, writer)

@@ -9,12 +9,10 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Actor, Mode, WeightedActor
-from marlflow.policy.stacked import ActingMembers, RowGroups, members_of
+from marlflow.policy.row_groups import RowGroups
+from marlflow.policy.stacked import ActingMembers, members_of
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import FrozenPolicy
-
-CACHED_MEMBERS = 64
-"""ActingMembers without a lane that keep their slot; beyond, the least recently seated ones give it up."""
 
 
 class CohortMembers:
@@ -61,10 +59,10 @@ class CohortMembers:
         del self._entries[entry]
         self._give_up(entry)
 
-    def trim(self, seated: Collection[int]) -> None:
-        """Empty the least recently seated slots beyond CACHED_MEMBERS, except those in `seated`."""
+    def trim(self, seated: Collection[int], most_idle: int) -> None:
+        """Empty the least recently seated slots beyond `most_idle`, except those in `seated`."""
         idle = [entry for entry, slot in self._slots.items() if slot not in seated]
-        for entry in idle[: max(0, len(idle) - CACHED_MEMBERS)]:
+        for entry in idle[: max(0, len(idle) - most_idle)]:
             self._give_up(entry)
 
     def _give_up(self, entry: str) -> None:

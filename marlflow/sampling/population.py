@@ -5,18 +5,21 @@ Freezing keeps published weights, which never change, so nothing is copied.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Protocol, cast, runtime_checkable
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
 from marlflow.base.near import meant
 from marlflow.base.serialization import Tree
+from marlflow.sampling.frozen_store import FrozenStore, MemoryStore, StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy
 
-# Entries that workers hold at most, besides those that are seated: the least recently dealt ones make room.
-MOST_HELD = 64
+# Frozen entries that a worker holds at most, unless more are seated: the least recently dealt ones make room.
+WORKER_MEMBERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,51 +74,74 @@ class ResettingMatchmaker(Protocol):
 
 
 class Population:
-    """The frozen entries of a run; `fits` has the agents that each policy can play."""
+    """The frozen entries of a run; `fits` has the agents that each policy can play.
 
-    def __init__(self, fits: Mapping[str, Collection[str]], most_held: int = MOST_HELD) -> None:
-        self._fits, self._most_held = fits, most_held
-        self._frozen: dict[str, FrozenPolicy] = {}
-        # No longer dealt, but running episodes may use them.
-        self._leaving: dict[str, FrozenPolicy] = {}
-        # Entries that some worker may have, the least recently dealt first.
-        self._held: dict[str, None] = {}
+    Each of `num_workers` holds what its running episodes seat, and `worker_members` entries in all, if those are fewer.
+    """
+
+    def __init__(
+        self,
+        fits: Mapping[str, Collection[str]],
+        num_workers: int = 1,
+        worker_members: int = WORKER_MEMBERS,
+        store: FrozenStore | None = None,
+    ) -> None:
+        self._fits, self._worker_members = fits, worker_members
+        self.store: FrozenStore = MemoryStore() if store is None else store
+        # The policy of each entry that is dealt, and the agents that it can play.
+        self._frozen: dict[str, str] = {}
+        self._frozen_fits: dict[str, Collection[str]] = {}
+        # No longer dealt, by the workers whose running episodes may use them.
+        self._leaving: dict[str, set[int]] = {}
+        # By worker: entries that it may have, the least recently dealt first.
+        self._held: list[dict[str, None]] = [{} for _ in range(num_workers)]
         self._used: set[str] = set()
 
     @property
-    def fits(self) -> dict[str, Collection[str]]:
-        """The agents that each policy and frozen entry can play."""
-        return {**self._fits, **{entry: self._fits[frozen.policy] for entry, frozen in self._frozen.items()}}
+    def fits(self) -> Mapping[str, Collection[str]]:
+        """The agents that each policy and frozen entry can play, as they change."""
+        # A view, because there may be thousands.
+        return ChainMap(self._frozen_fits, cast("dict[str, Collection[str]]", self._fits))
 
     @property
-    def entries(self) -> dict[str, FrozenPolicy]:
-        """All frozen entries in use."""
-        return {**self._frozen, **self._leaving}
+    def entries(self) -> Mapping[str, str]:
+        """The policy of each entry that is dealt."""
+        return MappingProxyType(self._frozen)
 
-    def send(self, matchups: Iterable[Mapping[str, str]]) -> dict[str, FrozenPolicy]:
-        """Return the frozen entries in `matchups`, for workers that play these."""
-        names = dict.fromkeys(name for matchup in matchups for name in matchup.values())
-        sent = {name: self._frozen[name] for name in names if name in self._frozen}
-        for name in sent:
-            self._held.pop(name, None)
-            self._held[name] = None
-        return sent
+    def send(self, matchups: Iterable[Mapping[str, str]], workers: Iterable[int] | None = None) -> StoredEntries:
+        """Return the frozen entries in `matchups`, for workers that play these; None: for all."""
+        seated = dict.fromkeys(name for matchup in matchups for name in matchup.values())
+        names = [name for name in seated if name in self._frozen]
+        for worker in range(len(self._held)) if workers is None else workers:
+            held = self._held[worker]
+            for name in names:
+                held.pop(name, None)
+                held[name] = None
+        self.store.mark_dealt(names)
+        return StoredEntries(self.store, names)
 
-    def take_leaving(self, sent: Collection[str], running: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
-        """Return the entries that workers are to forget, given the entries just `sent`.
+    def take_leaving(
+        self, sent: Collection[str], running: Iterable[Mapping[str, str]], worker: int = 0
+    ) -> tuple[str, ...]:
+        """Return the entries that a worker is to forget, given the entries just `sent` to it.
 
-        These are forgotten ones, until no episode in `running` uses them, and the least recently dealt of those that no
-        episode uses, if workers hold too many. The latter are sent again when they are dealt again.
+        These are forgotten ones, until no episode in `running`, those of the worker, uses them, and the least recently
+        dealt of those that no episode uses, if it holds too many. The latter are sent again when they are dealt again.
         """
-        seated = {name for matchup in running for name in matchup.values()}
-        unused = [name for name in self._held if name not in seated and name not in sent]
-        evicted = unused[: max(0, len(self._held) - self._most_held)]
+        seated, held = {name for matchup in running for name in matchup.values()}, self._held[worker]
+        unused = [name for name in held if name not in seated and name not in sent]
+        evicted = unused[: max(0, len(held) - self._worker_members)]
         for name in evicted:
-            del self._held[name]
-        forget = (*self._leaving, *evicted)
-        # This request is the last to name the others: no episode uses them any more.
-        self._leaving = {name: frozen for name, frozen in self._leaving.items() if name in seated}
-        return forget
+            del held[name]
+        leaving = [name for name, workers in self._leaving.items() if worker in workers]
+        for name in leaving:
+            # This request is the last to name the others: no episode uses them any more.
+            if name not in seated:
+                self._leaving[name].discard(worker)
+                if not self._leaving[name]:
+                    del self._leaving[name]
+                    self.store.remove(name)
+        return (*leaving, *evicted)
 
     def problems(self, change: Any, published: Collection[str]) -> Iterator[str]:
         """Yield why a change cannot be applied."""
@@ -158,38 +184,55 @@ class Population:
     ) -> None:
         """Apply a change without `problems`, given the current `weights` and `schedules`."""
         for entry in dict.fromkeys(change.forget):
-            self._leaving[entry] = self._frozen.pop(entry)
-            self._held.pop(entry, None)
+            del self._frozen[entry], self._frozen_fits[entry]
+            self._leaving[entry] = set(range(len(self._held)))
+            for held in self._held:
+                held.pop(entry, None)
         for entry, policy in change.freeze.items():
-            self._frozen[entry] = FrozenPolicy(policy, weights[policy], dict(schedules.get(policy, {})))
+            self._frozen[entry], self._frozen_fits[entry] = policy, self._fits[policy]
+            self.store.add(entry, FrozenPolicy(policy, weights[policy], dict(schedules.get(policy, {}))))
         self._used.update(change.freeze)
 
     def state(self) -> Tree:
         """Return the ids of all entries, without weights."""
         return {
             "frozen": list(self._frozen),
-            "leaving": list(self._leaving),
-            "held": list(self._held),
+            "leaving": [[name, *sorted(workers)] for name, workers in self._leaving.items()],
+            "held": [list(held) for held in self._held],
             "used": sorted(self._used),
         }
 
-    def load_state(self, tree: Tree, entries: Mapping[str, FrozenPolicy]) -> None:
-        """Restore what `state` returned, with its `entries`.
+    def load_state(self, tree: Tree) -> None:
+        """Restore what `state` returned; `store` has the entries already.
 
         Raises CheckpointUnusable if one is missing or its policy is not in this run.
         """
-        names: Sequence[str] = [*tree["frozen"], *tree["leaving"]]
-        problems = [f"it has no weights of the frozen entry {name!r}" for name in names if name not in entries]
+        leaving = {name: workers for name, *workers in tree["leaving"]}
+        names: Sequence[str] = [*tree["frozen"], *leaving]
+        policies = {name: self.store.policy_of(name) for name in names if name in self.store}
+        problems = [f"it has no weights of the frozen entry {name!r}" for name in names if name not in policies]
         problems += [
-            f"its frozen entry {name!r} is of policy {entries[name].policy!r}, which this run has not"
-            for name in names
-            if name in entries and entries[name].policy not in self._fits
+            f"its frozen entry {name!r} is of policy {policy!r}, which this run has not"
+            for name, policy in policies.items()
+            if policy not in self._fits
         ]
         if problems:
             raise CheckpointUnusable(problems)
-        self._frozen = {name: entries[name] for name in tree["frozen"]}
-        self._leaving = {name: entries[name] for name in tree["leaving"]}
-        self._held = {name: None for name in tree["held"] if name in self._frozen}
+        for name in set(self.store).difference(names):
+            self.store.remove(name)
+        # Changed in place: there are views of them.
+        self._frozen.clear()
+        self._frozen_fits.clear()
+        for name in tree["frozen"]:
+            self._frozen[name], self._frozen_fits[name] = policies[name], self._fits[policies[name]]
+        workers, saved = range(len(self._held)), [dict.fromkeys(held) for held in tree["held"]]
+        same = len(saved) == len(workers)
+        self._leaving = {name: set(of_entry if same else workers) for name, of_entry in leaving.items()}
+        # Other workers than before: each may have what any of them had.
+        merged = {name: None for held in saved for name in held}
+        self._held = [
+            {name: None for name in (saved[worker] if same else merged) if name in self._frozen} for worker in workers
+        ]
         # Ids of forgotten entries too: an id is used once in a run.
         self._used = set(tree["used"])
 
@@ -198,4 +241,5 @@ def seated_in(tree: Tree, frozen: Mapping[str, FrozenPolicy]) -> dict[str, Froze
     """Return the entries of `frozen` in running episodes of the workers' state."""
     running = [env["running"] for env in tree["envs"] if env["running"] is not None]
     names = {entry for episode in running for entry in episode["matchup"].values()}
-    return {name: policy for name, policy in frozen.items() if name in names}
+    # Looked up one by one: the others need not be loaded.
+    return {name: frozen[name] for name in frozen if name in names}

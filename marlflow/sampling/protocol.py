@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -44,6 +44,10 @@ class Request:
     """Entries that leave the table once no running episode uses them; repeated until then."""
     reset: Collection[str] = ()
     """Policies whose learner was reset since the last round: their unfinished rows and their memories are dropped."""
+
+
+Assign: TypeAlias = Callable[[Request, Sequence[int]], Request]
+"""Completes a request for one worker, given its environments: their matchups, and entries to add and to forget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +178,14 @@ class Workers(Protocol):
     Workers in the driver's process never suspend.
     """
 
-    async def collect(self, request: Request) -> Round:
-        """Run one round."""
+    async def collect(self, request: Request, assign: Assign | None = None) -> Round:
+        """Run one round; `assign` is called for each worker that takes part."""
         ...
 
-    async def collect_next(self, request: Request | None) -> Round:
+    async def collect_next(self, request: Request | None, assign: Assign | None = None) -> Round:
         """Return the first worker's result, as a round of its own.
 
-        Idle workers start with `request`; None starts none.
+        Idle workers start with `request`, and `assign` is called for each; None starts none.
         """
         ...
 

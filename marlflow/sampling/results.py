@@ -1,8 +1,12 @@
-"""Results of training episodes on their way to a matchmaker: each once, in an order that no worker's speed changes."""
+"""Results of training episodes on their way to a matchmaker: each once.
+
+Those of one round are in an order that no worker's speed changes. With asynchronous workers a round is of one worker,
+so results come in the order in which workers deliver.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from marlflow.base.serialization import Tree
@@ -29,8 +33,13 @@ class ResultLedger:
         self._newest = [-1] * num_envs
         self.stale = self.lost = 0
 
-    def take(self, receipts: Sequence[Receipt]) -> list[EpisodeResult]:
-        """Return the new results of a round, by tick and environment."""
+    def take(
+        self, receipts: Sequence[Receipt], reset: Mapping[int, Collection[str]] | None = None
+    ) -> list[EpisodeResult]:
+        """Return the new results of a round, by tick and environment.
+
+        `reset` has the policies that were reset while an environment's episodes were played: their results are stale.
+        """
         ended = [result for receipt in receipts for result in receipt.episodes]
         taken = []
         for result in sorted(ended, key=lambda result: (result.tick, result.env, result.episode)):
@@ -41,6 +50,9 @@ class ResultLedger:
             # An environment begins its episodes one after the other, so those in between will have no result.
             self.lost += result.episode - newest - 1
             self._newest[result.env] = result.episode
+            if reset and set(reset.get(result.env, ())).intersection(result.matchup.values()):
+                self.stale += 1
+                continue
             taken.append(result)
         return taken
 

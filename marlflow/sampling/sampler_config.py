@@ -11,6 +11,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.env import EnvAdapter
 from marlflow.sampling.lanes import PolicyOf
 from marlflow.sampling.mapping import ByRules, Rule
+from marlflow.sampling.population import WORKER_MEMBERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,9 @@ class SamplerConfig:
 
     publishing_critics: Collection[str] = ()
     """The policies whose published weights have the critic's parameters after the actor's."""
+
+    worker_members: int = WORKER_MEMBERS
+    """Number of frozen versions of a policy whose parameters stay ready to act without being seated."""
 
     @property
     def policy_of(self) -> PolicyOf:

@@ -14,6 +14,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.policy.actor import Actor, EvaluationModes, mode_in
 from marlflow.sampling.frozen_cohort import CohortMembers, FrozenCohort
 from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.population import WORKER_MEMBERS
 from marlflow.sampling.protocol import FrozenPolicy
 
 
@@ -32,6 +33,7 @@ class WeightsTable:
         live: Sequence[PolicySlots],
         make_actors: Mapping[str, Callable[[], Actor]],
         publishing_critics: Collection[str],
+        worker_members: int = WORKER_MEMBERS,
     ) -> None:
         self.policy_slots = list(live)
         """By number; changed in place, so it may be shared."""
@@ -41,6 +43,7 @@ class WeightsTable:
         self._cohort_of: dict[str, FrozenCohort] = {}
         self._cohorts: dict[str, FrozenCohort] = {}
         self._make_actors, self._publishing_critics = make_actors, frozenset(publishing_critics)
+        self._worker_members = worker_members
 
     def __contains__(self, entry: object) -> bool:
         return entry in self._live or entry in self._cohort_of
@@ -71,9 +74,9 @@ class WeightsTable:
 
         Raises ConfigInvalid if an entry's policy is not in the table, and WeightsMismatch.
         """
-        for entry, frozen_policy in frozen.items():
-            if entry in self:
-                continue
+        # Looked up one by one: entries that are here already need not be loaded.
+        for entry in [entry for entry in frozen if entry not in self]:
+            frozen_policy = frozen[entry]
             if (live := self._live.get(frozen_policy.policy)) is None:
                 known = ", ".join(self._live)
                 problem = f"is of policy {frozen_policy.policy!r}, which no worker has; there are {known}"
@@ -104,7 +107,8 @@ class WeightsTable:
     def trim(self, entry_of: Array, row_of: Array) -> None:
         """Bound the memory of each cohort, given each lane's number and row, [lanes] (see `CohortMembers.trim`)."""
         for cohort in self._cohorts.values():
-            cohort.members.trim(set(row_of[entry_of == self._numbers[cohort.policy]].tolist()))
+            seated = set(row_of[entry_of == self._numbers[cohort.policy]].tolist())
+            cohort.members.trim(seated, self._worker_members)
 
     def for_evaluation(self, lanes: int, modes: EvaluationModes) -> WeightsTable:
         """Return the same entries and actors for `lanes` other lanes, without recording, acting in `modes`."""

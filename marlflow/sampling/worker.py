@@ -74,7 +74,9 @@ class RolloutWorker:
         self._returned = set(spaces) if config.recorded is None else set(config.recorded)
         self._actors = {policy: actors[policy]() for policy in spaces}
         self._adapting = adapting_actors(self._actors.values())
-        table = self._table = WeightsTable(self._make_policy_slots(spaces), actors, config.publishing_critics)
+        table = self._table = WeightsTable(
+            self._make_policy_slots(spaces), actors, config.publishing_critics, config.worker_members
+        )
         lanes = Lanes(self._stride, count, table, self._policy_of)
         self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots))
         self._episodes = TrainingEpisodes(config.seed, config.env_indices, dealt=config.mapping is None)

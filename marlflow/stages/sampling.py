@@ -63,11 +63,13 @@ class ByPolicy:
 
     `joint` names learners of several policies: with `ByPolicy(joint={"mixer": ("left", "right")})` the plan "mixer"
     gets a fragment per worker, with the payloads of both. `learners` maps other policies to learners; the default is a
-    learner of the same name.
+    learner of the same name. `union` names learners of the rows of other policies: with `ByPolicy(union={"average":
+    ("response",)})` the plan "average" gets the rows of "response", and none of its own.
     """
 
     joint: Mapping[str, Sequence[str]] = field(default_factory=dict)
     learners: Mapping[str, str] = field(default_factory=dict)
+    union: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def traits(self) -> Traits:
@@ -75,34 +77,56 @@ class ByPolicy:
         return Traits(routes=dict.fromkeys(self.joint, JointFragment))
 
     def __call__(self, round: Round) -> Iterator[tuple[str, Fragment]]:
-        """Yield fragments with their learner's name; joint fragments last.
+        """Yield fragments with their learner's name; those of several policies last.
 
-        Raises PlanInvalid if a joint stream has the name of a policy that is not in it, or joins a policy without rows.
+        Raises PlanInvalid if a joint stream has the name of a policy that is not in it, or a stream has a policy
+        without rows.
         """
         joined = {policy for policies in self.joint.values() for policy in policies}
         for fragment in round.fragments:
-            if fragment.policy not in joined:
-                yield self.learners.get(fragment.policy, fragment.policy), fragment
+            learner = self.learners.get(fragment.policy, fragment.policy)
+            if fragment.policy not in joined and learner not in self.union:
+                yield learner, fragment
+        for name, policies in self.union.items():
+            for parts in _by_worker(f"the stream {name!r} has rows of", policies, round.fragments):
+                yield name, _united(name, parts)
         for name, policies in self.joint.items():
             for fragment in _joined(name, policies, round.fragments):
                 yield name, fragment
 
 
-def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -> Iterator[JointFragment]:
+def _by_worker(stream: str, policies: Sequence[str], fragments: Sequence[Fragment]) -> Iterator[list[Fragment]]:
+    """Yield the fragments of `policies` from each worker."""
     workers: dict[int, dict[str, Fragment]] = {}
     for fragment in fragments:
         workers.setdefault(fragment.worker, {})[fragment.policy] = fragment
-    for worker, by_policy in workers.items():
-        if name in by_policy and name not in policies:
-            raise PlanInvalid([f"the joint stream {name!r} has the name of a policy that is not in it: rename it"])
+    for by_policy in workers.values():
         if missing := [policy for policy in policies if policy not in by_policy]:
-            raise PlanInvalid(
-                [f"the joint stream {name!r} joins {missing}, but rows come only from {sorted(by_policy)}"]
-            )
-        parts = [by_policy[policy] for policy in policies]
+            raise PlanInvalid([f"{stream} {missing}, but rows come only from {sorted(by_policy)}"])
+        yield [by_policy[policy] for policy in policies]
+
+
+def _united(name: str, parts: Sequence[Fragment]) -> Fragment:
+    # An empty batch may lack columns; one part remains, so that every worker has a fragment in every round.
+    kept = [part for part in parts if part.rows] or parts[:1]
+    return Fragment(
+        policy=name,
+        worker=parts[0].worker,
+        round=parts[0].round,
+        closes_round=parts[0].closes_round,
+        rows=sum(part.rows for part in kept),
+        rows_carried=sum(part.rows_carried for part in kept),
+        payloads=tuple(payload for part in kept for payload in part.payloads),
+    )
+
+
+def _joined(name: str, policies: Sequence[str], fragments: Sequence[Fragment]) -> Iterator[JointFragment]:
+    if name not in policies and any(fragment.policy == name for fragment in fragments):
+        raise PlanInvalid([f"the joint stream {name!r} has the name of a policy that is not in it: rename it"])
+    for parts in _by_worker(f"the joint stream {name!r} joins", policies, fragments):
         yield JointFragment(
             policy=name,
-            worker=worker,
+            worker=parts[0].worker,
             round=parts[0].round,
             closes_round=parts[0].closes_round,
             rows=sum(part.rows for part in parts),

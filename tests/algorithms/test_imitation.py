@@ -10,6 +10,7 @@ import pytest
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.bc import BC
+from marlflow.algorithms.clone import Clone
 from marlflow.algorithms.marwil import MARWIL
 from marlflow.base.batch import Array, Batch, EstimatedBatch
 from marlflow.base.spaces import Spaces
@@ -63,7 +64,7 @@ def log_likelihoods(learner: TorchLearner, spaces: Spaces, rows: dict[str, Array
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS], ids=["discrete", "masked", "box"])
-@pytest.mark.parametrize("algorithm", [BC(), MARWIL_LIKE_BC], ids=["bc", "marwil with beta 0"])
+@pytest.mark.parametrize("algorithm", [BC(), MARWIL_LIKE_BC, Clone()], ids=["bc", "marwil with beta 0", "clone"])
 def test_cloning_is_the_mean_negative_log_likelihood(algorithm: Algorithm, spaces: Spaces) -> None:
     learner, rows = make_learner(algorithm, spaces), columns(spaces)
 
@@ -122,7 +123,7 @@ def test_what_is_kept_of_marwil_has_the_moving_size_and_goes_on_with_it() -> Non
 
 
 def test_only_the_actor_is_published() -> None:
-    for algorithm in (BC(), MARWIL()):
+    for algorithm in (BC(), MARWIL(), Clone()):
         actor: Any = algorithm.actor(DISCRETE, SMALL, seed=0)
         assert make_learner(algorithm).published["hunter"].flat.shape == actor.flat().shape
 

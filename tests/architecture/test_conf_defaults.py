@@ -110,7 +110,10 @@ def test_a_league_has_the_defaults_of_its_classes_but_for_when_snapshots_are_tak
         assert values == {"league": None}
         return
     usual, mode = _defaults(League), values.pop("matchmaker")
-    snapshots = {"at_start": path.stem != "self_play", "every_agent_steps": values["snapshots"]["every_agent_steps"]}
+    snapshots = {
+        "at_start": path.stem not in ("self_play", "nfsp"),
+        "every_agent_steps": values["snapshots"]["every_agent_steps"],
+    }
     assert values.pop("_target_") == "marlflow.league.League"
     assert values == {**_without(usual, "matchmaker"), "snapshots": {**usual["snapshots"], **snapshots}}
     assert mode == {"_target_": mode["_target_"], **_defaults(get_class(mode["_target_"]))}

@@ -18,12 +18,13 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.construct import fit
 from marlflow.config.dealers import dealer_of
-from marlflow.config.experiment import Env, Evaluation, Experiment, Policy, Rollouts
+from marlflow.config.experiment import Env, Evaluation, Experiment, Policy
 from marlflow.config.league import described_league, mode_name
 from marlflow.config.validation import problems_of, ready
 from marlflow.driver.checkpointing import identity
 from marlflow.driver.preamble import plain
 from marlflow.league import (
+    NFSP,
     PFSP,
     PSRO,
     AlphaStar,
@@ -36,6 +37,7 @@ from marlflow.league import (
     NaiveSelfPlay,
     Pool,
     SnapshotRules,
+    StoreSettings,
 )
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.sampling.mapping import Rule
@@ -52,6 +54,7 @@ MODES = {
     "pfsp": PFSP,
     "alphastar": AlphaStar,
     "psro": PSRO,
+    "nfsp": NFSP,
 }
 PAIR = Env(RockPaperScissors, num_envs=4)
 SELF = {"player_0": "player", "player_1": "player"}
@@ -102,6 +105,7 @@ def test_each_choice_has_the_defaults_of_the_classes(name: str) -> None:
         "pfsp": SnapshotRules(),
         "alphastar": BY_MODE,
         "psro": BY_MODE,
+        "nfsp": NEVER,
     }.get(name, SnapshotRules(every_agent_steps=20_000))
     assert league == League(MODES[name](), snapshots=rules)
     assert mode_name(MODES[name]()) == name
@@ -326,7 +330,10 @@ class Raising:
             "league.symmetric: sides 'red' and 'blue' are not interchangeable, since their agents differ in number or "
             "in their spaces; set league.symmetric=false",
         ),
-        (run(rollouts=Rollouts(pace="asynchronous")), "rollouts.pace asynchronous: matchups are dealt in rounds"),
+        (
+            run(league=League(store=StoreSettings(distinct_members=1))),
+            "league.store.distinct_members: a game has 2 roles",
+        ),
         (run(policies={"player": Policy(Random())}), "no policy of this run learns"),
         (
             run(league=League(players={"player": LeaguePlayer(share=0.0)})),
@@ -348,8 +355,8 @@ def test_what_cannot_be_a_league_is_refused_with_one_sentence(experiment: Experi
 
 def test_all_problems_are_said_at_once() -> None:
     league = League(snapshots=NEVER, symmetric=True, players={"nobody": LeaguePlayer(), "red": LeaguePlayer(share=0.0)})
-    found = problems(run(TEAMS, league, rollouts=Rollouts(pace="asynchronous")))
-    for part in ("league.symmetric:", "'nobody'", "league.snapshots:", "rollouts.pace"):
+    found = problems(run(TEAMS, dataclasses.replace(league, store=StoreSettings(distinct_members=1))))
+    for part in ("league.symmetric:", "'nobody'", "league.snapshots:", "league.store.distinct_members"):
         assert sum(part in one for one in found) == 1, found
 
 

@@ -37,6 +37,7 @@ from marlflow.config.limits import limit_problems
 from marlflow.config.ranges import RANGES, REMARKS
 from marlflow.config.settings import remarks, setting_problems
 from marlflow.league import (
+    NFSP,
     PFSP,
     PSRO,
     AlphaStar,
@@ -51,6 +52,7 @@ from marlflow.league import (
     Pool,
     RatingSettings,
     SnapshotRules,
+    StoreSettings,
 )
 from marlflow.learner.optimizer import Adam, TorchOptimizer
 from marlflow.policy.recurrent import GRU, LSTM
@@ -92,7 +94,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     | {"inner_learning_rate", "discount", "gae_lambda", "trace_lambda", "epsilon", "epsilon_ladder", "priority_alpha"}
     | {"priority_beta", "priority_max_share", "target_entropy_share", "scale_rate", "entropy_coefficient", "beta"}
     | {"value_coefficient", "temperature", "exploration_noise", "target_noise", "beta_1", "beta_2", "weight_decay"}
-    | {"momentum", "tau", "prior_games", "win_rate", "past", "live", "power", "delta"}
+    | {"memory_bytes", "momentum", "tau", "prior_games", "win_rate", "past", "live", "power", "delta"}
     | {
         "pfsp",
         "verify",
@@ -114,11 +116,11 @@ ACCEPTED: Mapping[str, set[str]] = {
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
     | {"critic_sees"}  # refused once it is known what there is to see
-    | {"opponents"},  # refused once it is known which policies there are
+    | {"opponents", "learns_from"},  # refused once it is known which policies there are
     # Sections of which nothing is said are as they are by default; policies and goals may be none.
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
     | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"}
-    | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "roles"}
+    | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "roles", "pairs", "store"}
     | {"sides"},  # refused once it is known which agents there are
 }
 
@@ -140,8 +142,8 @@ KINDS = (
     *(Experiment, Env, Policy, PolicyStop, PlacementOverrides, RunPlacement, OfflineData, Rollouts, Stop, Faults),
     *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
     *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
-    *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules, MatchRules, PSRO),
-    *(AlphaStar, DeltaUniform, Fictitious, LatestPast, NaiveSelfPlay, PFSP),
+    *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules, MatchRules, PSRO, StoreSettings),
+    *(AlphaStar, DeltaUniform, Fictitious, LatestPast, NaiveSelfPlay, PFSP, NFSP),
 )
 
 

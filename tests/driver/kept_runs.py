@@ -38,6 +38,9 @@ def driver(checkpoint: Checkpoint) -> Any:
 
 def _held(rows: dict[str, Any], replay: Mapping[str, Any]) -> dict[str, Any]:
     """Without those that have been evicted since their file was written."""
+    if "numbers" in rows:
+        left = np.isin(rows["numbers"], replay["numbers"])
+        return {"columns": {name: column[left] for name, column in rows["columns"].items()}}
     evicted = int(replay["first"] - rows["first"])
     segments = int(np.count_nonzero(rows["segments"]["stop"] <= replay["first"]))
     return {

@@ -15,8 +15,8 @@ from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.base.errors import CheckpointUnusable, MatchmakerFailed
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import CheckpointConfig, Evaluation, Experiment, Policy, Rollouts
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.experiment import CheckpointConfig, Evaluation, Experiment, Policy
+from marlflow.config.validation import ready
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import resume, train
 from marlflow.policy.recurrent import GRU
@@ -27,7 +27,6 @@ from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.past_selves import PastSelves, against_past_selves
 from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO
-from tests.sentences import sentences
 
 HALF, WHOLE = 440, 880
 MAIN = Policy(replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32), SMALL)
@@ -160,12 +159,13 @@ def rules() -> Any:
 
 
 def test_a_checkpoint_without_the_weights_of_an_entry_is_refused(tmp_path: Path) -> None:
-    from marlflow.sampling.matchmaking import AllowedSeats, Dealer
+    from marlflow.sampling.dealer import Dealer
+    from marlflow.sampling.matchmaking import AllowedSeats
 
     train(against_past_selves(MAIN, HALF), tmp_path)
     dealer = Dealer(PastSelves(), AllowedSeats(("cart_0", "cart_1"), {"main": ("cart_0", "cart_1")}), 4, 0)
     with pytest.raises(CheckpointUnusable, match="it has no weights of the frozen entry 'main@"):
-        dealer.load_state(kept(tmp_path)["driver"]["dealer"], {})
+        dealer.load_state(kept(tmp_path)["driver"]["dealer"])
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------
@@ -210,12 +210,6 @@ def test_a_change_that_cannot_be_made_ends_the_run(change: Any, problem: str, tm
         train(against_past_selves(MAIN, HALF, mapping=Changing(change)), tmp_path)
     assert caught.value.where == "matchmaker Changing, change_population"
     assert problem in caught.value.reason
-
-
-def test_with_workers_that_do_not_wait_for_each_other_it_is_refused_as_any_matchmaker() -> None:
-    rollouts = Rollouts(num_workers=2, fragment_env_steps=20, pace="asynchronous")
-    [problem] = sentences(problems_of(against_past_selves(MAIN, WHOLE, rollouts=rollouts))[1])
-    assert problem == "rollouts.pace asynchronous: matchups are dealt in rounds of all workers; choose lockstep"
 
 
 def test_a_matchmaker_is_tried_with_what_it_freezes_first() -> None:

@@ -13,12 +13,11 @@ import pytest
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import Env, Evaluation, Policy
+from marlflow.config.experiment import Env, Evaluation, Experiment, Policy
 from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import resume, train
-from marlflow.league import PFSP, Fictitious, League, LeagueView, NaiveSelfPlay, Pool, SnapshotRules
+from marlflow.league import PFSP, Fictitious, League, LeagueView, NaiveSelfPlay, Pool, SnapshotRules, StoreSettings
 from marlflow.sampling.mapping import Rule
-from marlflow.sampling.population import Population
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import Seen, reports
 from tests.league.runs import LEAGUES, MAIN, OFTEN, league_run
@@ -139,7 +138,6 @@ def test_workers_keep_no_more_entries_than_a_few_and_those_that_are_seated(
 ) -> None:
     from marlflow.sampling.worker import RolloutWorker
 
-    monkeypatch.setattr(Population.__init__, "__defaults__", (3,))
     sizes, frozen_ever = [], set()
     collect = RolloutWorker.collect
 
@@ -152,14 +150,17 @@ def test_workers_keep_no_more_entries_than_a_few_and_those_that_are_seated(
 
     monkeypatch.setattr(RolloutWorker, "collect", watched)
     rules = SnapshotRules(every_agent_steps=30)
-    experiment = league_run(League(Fictitious(), snapshots=rules), 2 * WHOLE, evaluation=Evaluation(episodes=0))
-    whole = train(experiment, tmp_path / "few").metrics
+
+    def holding(worker_members: int) -> Experiment:
+        league = League(Fictitious(), snapshots=rules, store=StoreSettings(worker_members=worker_members))
+        return league_run(league, 2 * WHOLE, evaluation=Evaluation(episodes=0))
+
+    whole = train(holding(3), tmp_path / "few").metrics
     assert len(frozen_ever) > 15
-    # Of four environments in all: one entry in each one's running episode, and one that the last request dealt for it.
-    assert max(sizes) <= 8
-    monkeypatch.setattr(Population.__init__, "__defaults__", (1000,))
+    # Of each worker's two environments: one entry in its running episode, and one that the last request dealt for it.
+    assert max(sizes) <= 4
     sizes.clear()
-    assert without_times(train(experiment, tmp_path / "all").metrics) == without_times(whole)
+    assert without_times(train(holding(1000), tmp_path / "all").metrics) == without_times(whole)
     assert max(sizes) > 10, "they were to be kept without a limit"
 
 

@@ -239,13 +239,16 @@ class Branching(nn.Module):
 
 @pytest.mark.parametrize("kind", [Elsewhere, Branching])
 def test_networks_that_vmap_computes_wrongly_or_not_at_all_are_looped_over(
-    kind: Any, monkeypatch: pytest.MonkeyPatch
+    kind: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(ACTORS, "odd", (MASKED, lambda: CategoricalActor(kind(), 6, 4, generator())))
     case = Case("odd", 16, np.arange(16))
     for _ in range(2):
         for found, expected in zip(case.acted("sampled"), case.expected("sampled"), strict=True):
             np.testing.assert_array_equal(found, expected)
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("frozen versions of CategoricalActor act one after the other")
 
 
 class Stubborn(CategoricalActor):

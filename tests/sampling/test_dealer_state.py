@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.sampling.matchmaking import AllowedSeats, Dealer, EpisodeId
+from marlflow.sampling.dealer import Dealer
+from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId
 from tests.sampling.test_matchmaking import AGENTS, SEATS, Asked, collects, receipt
 
 
@@ -31,7 +32,7 @@ def test_a_dealer_that_takes_up_what_is_kept_deals_as_the_one_that_went_on(drawn
     for number, (ticks, begun, lengths) in enumerate(rounds):
         if number == kept_after:
             other = Dealer(Remembering(), SEATS, num_envs, seed=1)
-            other.load_state(from_bytes(to_bytes(dealer.state())), {})
+            other.load_state(from_bytes(to_bytes(dealer.state())))
         dealt = dealer.deal(ticks)
         assert other is None or other.deal(ticks) == dealt
         following = {
@@ -48,7 +49,7 @@ def test_a_dealer_refuses_matchups_that_can_no_longer_be_played() -> None:
     dealer.deal(1)
     without = Dealer(Asked(), AllowedSeats(AGENTS, {"main": AGENTS, "lefty": ("left",)}), 1, seed=1)
     with pytest.raises(CheckpointUnusable, match=r"it seated 'rival' .*, and there is no such policy"):
-        without.load_state(dealer.state(), {})
+        without.load_state(dealer.state())
 
 
 def test_a_dealer_of_more_envs_begins_with_their_first_episodes() -> None:
@@ -57,6 +58,6 @@ def test_a_dealer_of_more_envs_begins_with_their_first_episodes() -> None:
     dealer.record_receipts([receipt({0: 1})])
     asked = Asked()
     wider = Dealer(asked, SEATS, 2, seed=1)
-    wider.load_state(dealer.state(), {})
+    wider.load_state(dealer.state())
     wider.deal(1)
     assert asked.episodes == [EpisodeId(0, 1), EpisodeId(1, 0)]

@@ -110,17 +110,16 @@ def test_a_tick_costs_one_call_for_all_frozen_entries(monkeypatch: pytest.Monkey
     assert min(groups) > 5
 
 
-def test_slots_without_lanes_are_given_up_by_least_recent_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_without_lanes_are_given_up_by_least_recent_use() -> None:
     unbounded = worker("mlp", lambda: cartpole_team.CartPoleTeam(2), ["main"])
     bounded = worker("mlp", lambda: cartpole_team.CartPoleTeam(2), ["main"])
+    bounded._table._worker_members = 2
     entries, main, most = frozen("mlp"), {"main": weights("mlp", 100)}, 0
     for seed in range(12):
         games = dealt(seed)
         # Entries are sent once: after that, the worker has to find their weights itself.
         sent = {} if seed else entries
-        monkeypatch.setattr(frozen_cohort, "CACHED_MEMBERS", 64)
         expected = unbounded.collect(17, main, None, games, sent)
-        monkeypatch.setattr(frozen_cohort, "CACHED_MEMBERS", 2)
         found = bounded.collect(17, main, None, games, sent)
         assert found[0].episodes == expected[0].episodes
         assert_same_rows(found, expected)
@@ -136,13 +135,12 @@ def slots_of(playing: RolloutWorker) -> dict[str, int]:
     return cohort.members._slots
 
 
-def test_least_recently_seated_entries_give_up_first_and_seated_ones_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen_cohort, "CACHED_MEMBERS", 1)
+def test_least_recently_seated_entries_give_up_first_and_seated_ones_never() -> None:
     members = frozen_cohort.CohortMembers(ACTORS["mlp"], ACTORS["mlp"](), with_critic=False)
     for name, entry in list(frozen("mlp").items())[:4]:
         members.add(name, entry)
     assert members.slot("main@0") == 0  # seated again, so it is the most recent one
-    members.trim({1})
+    members.trim({1}, most_idle=1)
     assert members._slots == {"main@1": 1, "main@0": 0}
     assert members.slot("main@3") in (2, 3)
     assert members.versions[members.slot("main@3")] == 3

@@ -15,7 +15,8 @@ from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
 from marlflow.base.spaces import Spaces
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.scripted import RandomActor
-from marlflow.sampling.matchmaking import AllowedSeats, Dealer, DealtWorkers, EpisodeId, RandomSeats, deal_one
+from marlflow.sampling.dealer import Dealer, DealtWorkers
+from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId, RandomSeats, deal_one
 from marlflow.sampling.protocol import Request, Round
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt
 from tests.sampling.workers import rollout_worker
@@ -238,13 +239,14 @@ class Played:
         self.evaluated: Any = None
         self.under_way = 0
 
-    async def collect(self, request: Request) -> Round:
+    async def collect(self, request: Request, assign: Any = None) -> Round:
         await asyncio.sleep(0)
+        request = assign(request, [0])
         assert request.matchups is not None
         self.begun += request.matchups[0][:2]
         return Round(request.round, [receipt({0: len(self.begun)}, [1])], [])
 
-    async def collect_next(self, request: Request | None) -> Round:
+    async def collect_next(self, request: Request | None, assign: Any = None) -> Round:
         raise AssertionError("matchups are dealt in rounds")
 
     async def evaluate(

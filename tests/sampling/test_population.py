@@ -15,7 +15,7 @@ ENTRIES = [f"main@{number}" for number in range(8)]
 
 
 def population(most_held: int) -> Population:
-    made = Population({"main": AGENTS}, most_held)
+    made = Population({"main": AGENTS}, worker_members=most_held)
     made.apply(PopulationChange(dict.fromkeys(ENTRIES, "main")), {"main": Weights(1, np.zeros(1))}, {})
     return made
 
@@ -38,10 +38,9 @@ def test_workers_hold_all_that_is_seated_and_of_the_others_the_last_ones_dealt(
     running: list[str] = []
     for number, (dealt, begun) in enumerate(drawn):
         if number == kept_after:
-            frozen = dealer.entries
-            tree = from_bytes(to_bytes(dealer.state()))
-            dealer = Population({"main": AGENTS}, most_held)
-            dealer.load_state(tree, frozen)
+            store, tree = dealer.store, from_bytes(to_bytes(dealer.state()))
+            dealer = Population({"main": AGENTS}, worker_members=most_held, store=store)
+            dealer.load_state(tree)
         sent = dealer.send(seated(dealt))
         forget = dealer.take_leaving(sent, seated(running))
         assert not set(forget) & {*dealt, *running}
@@ -75,4 +74,4 @@ def test_forgotten_entries_are_named_until_no_episode_uses_them_and_are_gone() -
     assert dealer.take_leaving({}, seated(["main@0"])) == ("main@0",)
     assert dealer.take_leaving({}, []) == ("main@0",)
     assert dealer.take_leaving({}, []) == ()
-    assert "main@0" not in dealer.entries
+    assert "main@0" not in dealer.store

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from marlflow.base.errors import MatchmakerFailed
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.sampling.matchmaking import AllowedSeats, Dealer, RandomSeats
+from marlflow.sampling.dealer import Dealer
+from marlflow.sampling.matchmaking import AllowedSeats, RandomSeats
 from marlflow.sampling.population import Reset
 from marlflow.sampling.receipts import EpisodeResult, Receipt
 from marlflow.sampling.results import ResultLedger, ResultsMatchmaker
@@ -120,7 +121,7 @@ def test_a_matchmaker_is_told_what_ended_in_a_round_by_all_workers_at_once_and_o
     dealer.record_receipts([receipt(), receipt(worker=1)])
     other_matchmaker = Told()
     other = dealer_of(other_matchmaker)
-    other.load_state(from_bytes(to_bytes(dealer.state())), {})
+    other.load_state(from_bytes(to_bytes(dealer.state())))
     for one in (dealer, other):
         one.record_receipts([receipt(result(0, 1, 2), result(3, 0, 3))])
     assert matchmaker.told == [[result(1, 0, 4), result(0, 0, 9), result(3, 0, 9)], [result(0, 1, 2)]]

@@ -16,7 +16,7 @@ from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor import EvaluationModes
-from marlflow.replay.buffer import StoredReplay
+from marlflow.replay.protocol import SavedReplay
 from marlflow.runtime.checkpoint_files import (
     WORKERS,
     check_names,
@@ -36,7 +36,7 @@ from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.hang_monitor import HangMonitor
 from marlflow.sampling.messages import News
 from marlflow.sampling.population import seated_in
-from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round, Worker
+from marlflow.sampling.protocol import Assign, FrozenPolicy, Matchup, Request, Round, Worker
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 from marlflow.sampling.saved_state import ResumeReport, files_recorded, merged, share
 from marlflow.sampling.watchdog import Watchdog
@@ -60,20 +60,22 @@ class InlineWorkers:
             self._monitor.close()
             raise
 
-    async def collect(self, request: Request) -> Round:
-        receipts, batches = zip(*(self._collect(worker, request) for worker in self._workers), strict=True)
+    async def collect(self, request: Request, assign: Assign | None = None) -> Round:
+        collected = [self._collect(number, request, assign) for number in range(len(self._workers))]
+        receipts, batches = zip(*collected, strict=True)
         return make_round(request.round, receipts, batches)
 
-    async def collect_next(self, request: Request | None) -> Round:
+    async def collect_next(self, request: Request | None, assign: Assign | None = None) -> Round:
         if request is None:
             raise RuntimeError("nothing is under way: each worker is done when it is asked")
         # Workers take turns, so that asynchronous runs are deterministic, too.
-        worker = self._workers[request.round % len(self._workers)]
-        receipt, batches = self._collect(worker, request)
+        receipt, batches = self._collect(request.round % len(self._workers), request, assign)
         return make_round(request.round, [receipt], [batches])
 
-    def _collect(self, worker: Worker, request: Request) -> tuple[Receipt, dict[str, Batch]]:
-        return worker.collect(
+    def _collect(self, number: int, request: Request, assign: Assign | None) -> tuple[Receipt, dict[str, Batch]]:
+        if assign is not None:
+            request = assign(request, self._spec.env_indices_of(number))
+        return self._workers[number].collect(
             self._spec.ticks,
             request.weights,
             request.schedules,
@@ -128,7 +130,7 @@ class InlineRuntime:
 
     def __init__(self) -> None:
         self._learners: dict[str, TorchLearner] = {}
-        self._replays: dict[str, StoredReplay[Any]] = {}
+        self._replays: dict[str, SavedReplay] = {}
         self._workers: InlineWorkers | None = None
         self._threads = torch.get_num_threads()
 

@@ -119,13 +119,13 @@ class RayCheckpointing:
     def _restore_workers(
         self, tree: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]
     ) -> ResumeReport:
-        workers, entries = self._workers.all, self._workers.as_sent(frozen)
+        workers = self._workers.all
         next_episodes = {env["env"]: env["next_episode"] for env in tree["envs"]}
         answers = []
         for worker in workers:
             state = share(tree, worker.env_indices)
             worker.forget()
-            answers.append(worker.load(as_array(to_bytes(state)), replay_max_env_steps, seated_in(state, entries)))
+            answers.append(worker.load(as_array(to_bytes(state)), replay_max_env_steps, seated_in(state, frozen)))
             # A worker that is lost before its next receipt restarts here.
             worker.next_episodes = {env_index: next_episodes.get(env_index, 0) for env_index in worker.env_indices}
             worker.next_fragments = next_fragments(tree, worker.env_indices)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import ray
@@ -18,11 +18,20 @@ import torch
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import ActorLost
-from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
 from marlflow.policy.actor import Acted, Actor, Mode, MovableActor, RecurrentActor, WeightedActor
+from marlflow.policy.stacked import ActingMembers
 from marlflow.runtime.ray.actors import Actors
 from marlflow.runtime.ray.host import RemoteError, as_exception, remote_error
+from marlflow.runtime.ray.inference_members import (
+    CohortInput,
+    CohortKey,
+    HostedMembers,
+    InferenceInput,
+    MemberKey,
+    RemoteMembers,
+)
+from marlflow.runtime.ray.weights_by_reference import ByReference
 from marlflow.runtime.spec import RunSpec
 
 BATCH_WAIT_S = 0.001
@@ -41,34 +50,8 @@ class InferenceKey(NamedTuple):
     schedule: tuple[tuple[str, float], ...]
 
 
-class InferenceInput(NamedTuple):
-    """The arguments of `Actor.act` for the rows of one call."""
-
-    obs: Array
-    action_mask: Array | None
-    memory: Array | None
-    generator: RowRandom
-
-
-@dataclass(frozen=True, slots=True)
-class ByReference:
-    """Weights as sent to workers with an inference actor: a version and an object reference."""
-
-    version: int
-    flat: list[Any]
-    """One object reference; Ray does not fetch references nested in a list."""
-
-
-def by_reference(weights: Mapping[str, Weights]) -> dict[str, Weights]:
-    """Replace weights by references that workers do not fetch."""
-    return {name: Weights(new.version, ByReference(new.version, [new.flat])) for name, new in weights.items()}
-
-
-def fetch_weights(flat: Any) -> Array:
-    """Return published weights as an array, fetching a reference."""
-    value = flat.flat[0] if isinstance(flat, ByReference) else flat
-    array: Array = ray.get(value) if isinstance(value, ray.ObjectRef) else value
-    return array
+_Key: TypeAlias = InferenceKey | CohortKey
+_Input: TypeAlias = InferenceInput | CohortInput
 
 
 def start_inference(spec: RunSpec, actors: Actors) -> Any:
@@ -106,6 +89,14 @@ class RemoteActor:
         self._policy, self._inference = policy, inference
         self._weights = ByReference(-1, [])
         self._schedule: dict[str, float] = {}
+
+    def members(self) -> ActingMembers:
+        """Return room for frozen versions of the policy, which act in one call."""
+        return RemoteMembers(
+            self._policy,
+            lambda key, inputs: self._answer(self._inference.act_for_members.remote(key, inputs)),
+            lambda policy, member, flat: self._answer(self._inference.load_member.remote(policy, member, flat)),
+        )
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         key = InferenceKey(self._policy, self._weights.version, mode, tuple(self._schedule.items()))
@@ -147,12 +138,12 @@ class RecurrentRemoteActor(RemoteActor):
 class _HostedPolicy:
     """A policy's actor and its cached weights by version.
 
-    `with_critic`: the critic's parameters follow the actor's. `frozen` is the most frozen versions used at once.
+    `with_critic`: the critic's parameters follow the actor's.
     """
 
     actor: WeightedActor
     with_critic: bool
-    frozen: int = 0
+    members: HostedMembers
     loaded: int = -1
     flats: dict[int, Array] = field(default_factory=dict)
 
@@ -163,7 +154,7 @@ class InferenceActor:
     def __init__(self, spec: RunSpec, threads: int) -> None:
         torch.set_num_threads(threads)
         self._spec = spec
-        self._waiting: list[tuple[InferenceKey, InferenceInput, asyncio.Future[Any]]] = []
+        self._waiting: list[tuple[_Key, _Input, asyncio.Future[Any]]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     async def ready(self) -> RemoteError | None:
@@ -177,29 +168,51 @@ class InferenceActor:
 
     @cached_property
     def _hosted(self) -> dict[str, _HostedPolicy]:
-        assert self._spec.inference is not None
-        device, hosted = self._spec.inference.torch_device, {}
-        for name in self._spec.policies:
-            actor = self._spec.actors[name]()
+        spec, hosted = self._spec, {}
+        for name in spec.policies:
+            actor, with_critic = self._actor(name), name in spec.publishing_critics
             if isinstance(actor, WeightedActor):
-                if isinstance(actor, MovableActor):
-                    actor.move_to(device)
-                hosted[name] = _HostedPolicy(actor, name in self._spec.publishing_critics)
+                make = partial(self._actor, name)
+                members = HostedMembers(make, self._is_on_cpu, with_critic, spec.num_workers, spec.worker_members)
+                hosted[name] = _HostedPolicy(actor, with_critic, members)
         return hosted
+
+    @property
+    def _is_on_cpu(self) -> bool:
+        assert self._spec.inference is not None
+        return torch.device(self._spec.inference.torch_device).type == "cpu"
+
+    def _actor(self, policy: str) -> Actor:
+        assert self._spec.inference is not None
+        actor = self._spec.actors[policy]()
+        if isinstance(actor, MovableActor):
+            actor.move_to(self._spec.inference.torch_device)
+        return actor
 
     async def load(self, policy: str, weights: ByReference) -> RemoteError | None:
         """Cache a version of a policy's weights, evicting the least recently used if full."""
         flats = self._hosted[policy].flats
         (flat,) = weights.flat
         flats[weights.version] = await flat if isinstance(flat, ray.ObjectRef) else flat
-        if len(flats) > MAX_CACHED_VERSIONS + self._hosted[policy].frozen:
+        if len(flats) > MAX_CACHED_VERSIONS:
             del flats[next(iter(flats))]
         return None
 
-    async def reserve_frozen(self, frozen: Mapping[str, int]) -> None:
-        """Enlarge the cache for this many frozen versions per policy."""
-        for policy, count in frozen.items():
-            self._hosted[policy].frozen = max(count, self._hosted[policy].frozen)
+    async def load_member(self, policy: str, member: MemberKey, weights: ByReference) -> RemoteError | None:
+        """Load a frozen version of a policy."""
+        (flat,) = weights.flat
+        array = await flat if isinstance(flat, ray.ObjectRef) else flat
+        try:
+            self._hosted[policy].members.load(member, array)
+        except Exception as error:  # noqa: BLE001  carried over and raised where it was asked
+            return remote_error(error)
+        return None
+
+    async def act_for_members(self, key: CohortKey, inputs: CohortInput) -> Acted | RemoteError | list[MemberKey]:
+        """Return actions for one worker's rows of frozen versions, or the versions that have to be loaded first."""
+        if missing := self._hosted[key.policy].members.missing(inputs.members):
+            return missing
+        return await self._in_batch(key, inputs)  # type: ignore[no-any-return]
 
     async def act(self, key: InferenceKey, inputs: InferenceInput) -> Acted | RemoteError | None:
         """Return actions for one worker's rows; None if that version has to be loaded first."""
@@ -208,6 +221,9 @@ class InferenceActor:
             return None
         # Reinserting moves it to the end: `load` evicts the first, which is the least recently used.
         flats[key.version] = flats.pop(key.version)
+        return await self._in_batch(key, inputs)  # type: ignore[no-any-return]
+
+    async def _in_batch(self, key: _Key, inputs: _Input) -> Any:
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
         self._waiting.append((key, inputs, answer))
@@ -216,26 +232,31 @@ class InferenceActor:
             self._answer()
         elif self._timer is None:
             self._timer = loop.call_later(BATCH_WAIT_S, self._answer)
-        return await answer  # type: ignore[no-any-return]
+        return await answer
 
     def _answer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting = self._waiting, []
-        batches: dict[InferenceKey, list[tuple[InferenceInput, asyncio.Future[Any]]]] = {}
+        batches: dict[_Key, list[tuple[Any, asyncio.Future[Any]]]] = {}
         for key, inputs, answer in waiting:
             batches.setdefault(key, []).append((inputs, answer))
         for key, calls in batches.items():
             answers: Sequence[Acted | RemoteError]
             try:
-                answers = self._act_on_batch(key, [inputs for inputs, _ in calls])
+                batch = [inputs for inputs, _ in calls]
+                answers = self._act_on_batch(key, batch) if isinstance(key, InferenceKey) else self._act_on(key, batch)
             except Exception as error:  # noqa: BLE001  carried over and raised where it was asked
                 answers = [remote_error(error)] * len(calls)
             for (_, future), result in zip(calls, answers, strict=True):
                 # Ray may have cancelled the call.
                 if not future.done():
                     future.set_result(result)
+
+    def _act_on(self, key: CohortKey, parts: Sequence[CohortInput]) -> Sequence[Acted]:
+        acted = self._hosted[key.policy].members.act(parts, key.mode)
+        return _split(acted, [sum(part.counts) for part in parts])
 
     def _act_on_batch(self, key: InferenceKey, parts: Sequence[InferenceInput]) -> Sequence[Acted]:
         hosted = self._hosted[key.policy]
@@ -244,27 +265,9 @@ class InferenceActor:
             hosted.actor.load_flat(flat[: len(hosted.actor.flat())] if hosted.with_critic else flat)
             hosted.loaded = key.version
         hosted.actor.set_schedule(dict(key.schedule))
-        inputs = _concatenate_inputs(parts)
+        inputs = InferenceInput.joined(parts)
         acted = hosted.actor.act(inputs.obs, inputs.action_mask, inputs.memory, key.mode, inputs.generator)
         return _split(acted, [len(part.generator) for part in parts])
-
-
-def _concatenate_inputs(parts: Sequence[InferenceInput]) -> InferenceInput:
-    if len(parts) == 1:
-        return parts[0]
-    generator = RowRandom.joined([part.generator for part in parts])
-    return InferenceInput(
-        np.concatenate([part.obs for part in parts]),
-        _concatenate([part.action_mask for part in parts]),
-        _concatenate([part.memory for part in parts]),
-        generator,
-    )
-
-
-def _concatenate(parts: Sequence[Array | None]) -> Array | None:
-    # All calls of a policy have this input, or none has.
-    given = [part for part in parts if part is not None]
-    return np.concatenate(given) if given else None
 
 
 def _split(acted: Acted, rows: Sequence[int]) -> Sequence[Acted]:

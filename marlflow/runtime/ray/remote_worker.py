@@ -12,10 +12,12 @@ from marlflow.base.items import Weights
 from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray.actors import UNEXPLAINED_EXIT, Actors, cause, never_ran
 from marlflow.runtime.ray.host import RemoteError, as_exception
+from marlflow.runtime.ray.inference_members import frozen_by_reference
 from marlflow.runtime.ray.message_channel import Address
 from marlflow.runtime.ray.rollout_actor import Headers, RolloutActor
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.deadline import Deadline
+from marlflow.sampling.frozen_store import StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request
 from marlflow.sampling.receipts import Fault, Receipt
 
@@ -50,6 +52,8 @@ class RemoteWorker:
         # The version of each live policy, and the frozen entries, that the current process has.
         self._sent: dict[str, int] = {}
         self._frozen: set[str] = set()
+        # Whether weights that were sent were lost with a machine.
+        self._reloads = False
         self.generation = 0
         # Resolves when a replacement is ready; None if the worker is ready.
         self.ready_ref: Any = None
@@ -97,6 +101,7 @@ class RemoteWorker:
     def record_progress(self, receipt: Receipt) -> None:
         """Record where a replacement would start."""
         self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
+        self._reloads = False
 
     @property
     def start_position(self) -> tuple[int, Mapping[int, int] | None, Mapping[str, Mapping[int, int]]]:
@@ -150,15 +155,19 @@ class RemoteWorker:
     def load(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> Any:
         """Restore the worker's environments; return a reference to its ResumeReport counts."""
         self._frozen.update(frozen)
-        headers, flats = Headers.of({}, frozen)
+        headers, flats = Headers.of({}, self._as_sent(frozen))
         return self.actor.load.remote(kept, replay_max_env_steps, headers, *flats)
 
     def _unsent_frozen(self, frozen: Mapping[str, FrozenPolicy], seated: Iterable[Matchup]) -> dict[str, FrozenPolicy]:
         names = dict.fromkeys(name for matchup in seated for name in matchup.values())
-        unsent = {name: frozen[name] for name in names if name in frozen and name not in self._frozen}
+        load = frozen.reload if self._reloads and isinstance(frozen, StoredEntries) else frozen.__getitem__
+        unsent = {name: load(name) for name in names if name in frozen and name not in self._frozen}
         # The caller sends them.
         self._frozen.update(unsent)
-        return unsent
+        return self._as_sent(unsent)
+
+    def _as_sent(self, frozen: Mapping[str, FrozenPolicy]) -> dict[str, FrozenPolicy]:
+        return dict(frozen) if self._inference is None else frozen_by_reference(frozen)
 
     def unsent(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
         """Return the weights whose version this worker has not been sent."""
@@ -169,6 +178,11 @@ class RemoteWorker:
         # With an inference actor, the worker has to be sent the version that it should ask for.
         if self._inference is None:
             self._sent[policy] = version
+
+    def resend_weights(self) -> None:
+        """Mark all weights as not sent, and as lost: frozen entries are put again from their files."""
+        self.forget()
+        self._reloads = True
 
     def forget(self) -> None:
         """Mark all weights as not sent."""

@@ -13,8 +13,9 @@ from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow.protocols import OperatorRaised
 from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray.host import RESIDENTS, ChainResult, Host, RemoteError, as_array, flats_of, remote_error
-from marlflow.runtime.ray.inference import fetch_weights, remote_actors
+from marlflow.runtime.ray.inference import remote_actors
 from marlflow.runtime.ray.message_channel import Address, Outbox
+from marlflow.runtime.ray.weights_by_reference import fetch_weights
 from marlflow.runtime.sharding import shard
 from marlflow.runtime.spec import RunSpec
 from marlflow.runtime.stage_chain import run_chain

@@ -6,7 +6,6 @@ A lost rollout worker is replaced (restarted); meanwhile the others continue.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,13 +19,13 @@ from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import RemoteError, as_exception
-from marlflow.runtime.ray.inference import by_reference
 from marlflow.runtime.ray.message_channel import Address
 from marlflow.runtime.ray.remote_worker import RemoteWorker
+from marlflow.runtime.ray.weights_by_reference import by_reference
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.env_closing import CLOSE_TIMEOUT_S
-from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request, Round
+from marlflow.sampling.protocol import Assign, FrozenPolicy, Matchup, Request, Round
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 
 _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
@@ -65,12 +64,11 @@ class RayWorkers:
         """Start all workers; return references that resolve when they are ready."""
         return [worker.start() for worker in self.all]
 
-    async def collect(self, request: Request) -> Round:
+    async def collect(self, request: Request, assign: Assign | None = None) -> Round:
         learning = self._spec.learning
         for _ in range(_MAX_FAILED_ATTEMPTS):
             ready = await self._ready_workers()
-            as_sent = self._as_sent_request(request)
-            calls = [worker.collect(as_sent) for worker in ready]
+            calls = [worker.collect(self._request_to(worker, request, assign)) for worker in ready]
             answers: list[Receipt | None] = await _answers(ready, [refs[0] for refs in calls])
             receipts, payloads = [], []
             for worker, receipt, refs in zip(ready, answers, calls, strict=True):
@@ -85,11 +83,11 @@ class RayWorkers:
             request = replace(request, weights={**request.weights, **await self._current_weights()})
         raise ActorLost(f"{_MAX_FAILED_ATTEMPTS} times in a row no rollout worker lived through its round")
 
-    async def collect_next(self, request: Request | None) -> Round:
+    async def collect_next(self, request: Request | None, assign: Assign | None = None) -> Round:
         for _ in range(_MAX_FAILED_ATTEMPTS):
             # Workers that have delivered begin their next round with the latest request.
             if request is not None:
-                self._start_rounds(request, await self._ready_workers())
+                self._start_rounds(request, await self._ready_workers(), assign)
             await asyncio.wait(self._rounds_in_flight, return_when=asyncio.FIRST_COMPLETED)
             task = next(task for task in self._rounds_in_flight if task.done())
             del self._rounds_in_flight[task]
@@ -101,30 +99,23 @@ class RayWorkers:
                 return Round(-1, [], [])
         raise ActorLost(f"{_MAX_FAILED_ATTEMPTS} times in a row no rollout worker lived through its round")
 
-    def _as_sent_request(self, request: Request) -> Request:
+    def _request_to(self, worker: RemoteWorker, request: Request, assign: Assign | None) -> Request:
+        if assign is not None:
+            request = assign(request, worker.env_indices)
         if self._inference is None:
             return request
-        return replace(request, weights=by_reference(request.weights), frozen=self.as_sent(request.frozen))
-
-    def as_sent(self, frozen: Mapping[str, FrozenPolicy]) -> Mapping[str, FrozenPolicy]:
-        """Return frozen entries as sent to workers: by reference if an inference actor acts."""
-        if self._inference is None or not frozen:
-            return frozen
-        self._inference.reserve_frozen.remote(Counter(entry.policy for entry in frozen.values()))
-        weights = by_reference({name: entry.weights for name, entry in frozen.items()})
-        return {name: replace(entry, weights=weights[name]) for name, entry in frozen.items()}
+        return replace(request, weights=by_reference(request.weights))
 
     @property
     def under_way(self) -> int:
         return len(self._rounds_in_flight)
 
-    def _start_rounds(self, request: Request, ready: Sequence[RemoteWorker]) -> None:
-        as_sent = self._as_sent_request(request)
+    def _start_rounds(self, request: Request, ready: Sequence[RemoteWorker], assign: Assign | None) -> None:
         busy = set(self._rounds_in_flight.values())
         for worker in ready:
             if worker not in busy:
-                task = asyncio.ensure_future(self._round_of_one(request.round, worker, worker.collect(as_sent)))
-                self._rounds_in_flight[task] = worker
+                refs = worker.collect(self._request_to(worker, request, assign))
+                self._rounds_in_flight[asyncio.ensure_future(self._round_of_one(request.round, worker, refs))] = worker
 
     async def _round_of_one(self, number: int, worker: RemoteWorker, refs: Sequence[Any]) -> Round | None:
         (receipt,) = await _answers([worker], refs[:1])
@@ -145,14 +136,13 @@ class RayWorkers:
         while remaining:
             ready = await self._ready_workers()
             live = weights if self._inference is None else by_reference(weights)
-            frozen_as_sent = self.as_sent(frozen or {})
             shares = [remaining[first :: len(ready)] for first in range(len(ready))]
             assigned = [(worker, share) for worker, share in zip(ready, shares, strict=True) if share]
             calls = []
             for worker, share in assigned:
                 share_matchups = None if matchups is None else [matchups[index] for index in share]
                 share_episodes = [episodes[index] for index in share]
-                calls.append(worker.evaluate(share_episodes, share_matchups, mode, live, frozen_as_sent))
+                calls.append(worker.evaluate(share_episodes, share_matchups, mode, live, frozen or {}))
             answers: list[Evaluated | None] = await _answers([worker for worker, _ in assigned], calls)
             parts += [part for part in answers if part is not None]
             # Episodes of a lost worker are played by the others.
@@ -243,7 +233,7 @@ async def _answers(workers: Sequence[RemoteWorker], refs: Sequence[Any]) -> list
                 worker.replace_lost(answer)
         elif isinstance(answer, ray.exceptions.ObjectLostError):
             # It is unknown which weights arrived before the loss: send all again.
-            worker.forget()
+            worker.resend_weights()
         elif isinstance(answer, BaseException):
             raise answer
     return [None if isinstance(answer, _LOST) else answer for answer in answers]

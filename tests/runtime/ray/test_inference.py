@@ -24,13 +24,13 @@ from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.host import RemoteError
 from marlflow.runtime.ray.inference import (
     MAX_CACHED_VERSIONS,
-    ByReference,
     InferenceActor,
-    InferenceInput,
     InferenceKey,
     RemoteActor,
     remote_actors,
 )
+from marlflow.runtime.ray.inference_members import InferenceInput
+from marlflow.runtime.ray.weights_by_reference import ByReference
 from marlflow.runtime.spec import InferencePlacement, RunSpec
 from marlflow.sampling.protocol import Request, Round
 from marlflow.sampling.receipts import Evaluated
@@ -141,6 +141,7 @@ class Two:
 
     actor: Adder = field(default_factory=Adder)
     num_workers: int = 2
+    worker_members: int = 4
     inference: InferencePlacement = field(default_factory=InferencePlacement)
     publishing_critics: tuple[str, ...] = ()
     policies: tuple[str, ...] = ("all",)

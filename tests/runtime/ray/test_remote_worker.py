@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+import ray
 
 from marlflow.base.fault_kind import FaultKind
+from marlflow.base.items import Weights
 from marlflow.config.experiment import Env
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.ray.remote_worker import RemoteWorker
-from marlflow.sampling.receipts import Fault
+from marlflow.runtime.ray.workers import _answers
+from marlflow.sampling.frozen_store import MemoryStore, StoredEntries
+from marlflow.sampling.protocol import FrozenPolicy, Request
+from marlflow.sampling.receipts import Fault, Receipt
 from tests.runtime.small_runs import small_spec
 
 SAID_BY_RAY = "The actor died. pid: 12 namespace: x ip: 10.0.0.1 Worker unexpectedly exits with a connection error."
@@ -35,3 +41,54 @@ def test_a_process_that_ended_without_a_word_may_have_been_ended_for_its_environ
     spec = small_spec(env=Env(CartPoleTeam, num_envs=4, step_timeout_s=step_timeout_s))
     RemoteWorker(spec, 1, nobody, faults.append, nobody).replace_lost(RuntimeError(SAID_BY_RAY))
     assert faults == [Fault(FaultKind.WORKERS_LOST, "rollout worker 1", reason, "", 0)]
+
+
+class Reloading(MemoryStore):
+    """A store that counts what is put again."""
+
+    reloads = 0
+
+    def reload(self, entry: str) -> FrozenPolicy:
+        self.reloads += 1
+        self[entry] = FrozenPolicy("hunters", Weights(1, f"put again {self.reloads}"))
+        return self[entry]
+
+
+class Sends:
+    """In place of a process: keeps the weights that are sent."""
+
+    def __init__(self) -> None:
+        self.flats: list[Any] = []
+
+    def remote(self, headers: Any, schedules: Any, matchups: Any, forget: Any, reset: Any, *flats: Any) -> list[Any]:
+        self.flats = list(flats)
+        return []
+
+
+def test_weights_that_are_lost_with_their_machine_are_put_again_and_sent_again() -> None:
+    nobody: Any = None
+    worker, sends = RemoteWorker(small_spec(), 0, nobody, nobody, nobody), Sends()
+    worker._collect = sends
+    store = Reloading({"hunters@1": FrozenPolicy("hunters", Weights(1, "as frozen"))})
+    matchups = {env: [{"ppo_0": "hunters@1"}] for env in worker.env_indices}
+    request = Request(0, {"hunters": Weights(7, "live")}, {}, matchups, StoredEntries(store, ["hunters@1"]))
+
+    def sent() -> list[Any]:
+        worker.collect(request)
+        return sends.flats
+
+    async def lost() -> list[Any]:
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_exception(ray.exceptions.ObjectLostError("00" * 28, None, ""))
+        return await _answers([worker], [answer])
+
+    assert sent() == ["live", "as frozen"]
+    assert sent() == []
+    assert asyncio.run(lost()) == [None]
+    assert sent() == ["live", "put again 1"]
+    worker.record_progress(Receipt(0, 1, 1, (), {}, 0, 0.0, 0.0, 0.0))
+    assert sent() == []
+    # A successor is sent what is there.
+    worker.forget()
+    assert sent() == ["live", "put again 1"]
+    assert store.reloads == 1

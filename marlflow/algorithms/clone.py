@@ -1,0 +1,93 @@
+"""Behavioral cloning of other policies while they play: the average policy of fictitious self-play (NFSP).
+
+Heinrich and Silver, "Deep reinforcement learning from self-play in imperfect-information games", 2016,
+arXiv:1603.01121. A reservoir has a uniform sample of all actions of the policies in `policies.<id>.learns_from`; their
+likelihood is increased, so that the policy becomes the average of all that they have done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.bc import BCLoss, Cloner
+from marlflow.base.batch import Decisions
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import ScheduledFloat
+from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learner.closed_form.imitation import cloning_gradient
+from marlflow.learner.loss import LossTerms
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
+from marlflow.policy.actor_critic import stochastic_actor
+from marlflow.policy.categorical import CategoricalActor
+from marlflow.policy.dense import as_rows
+from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.protocol import Replay
+from marlflow.replay.reservoir import Reservoir
+from marlflow.stages import Concat, Draw, Insert, Learn, Publish
+
+
+@dataclass(frozen=True)
+class Clone(LearningAlgorithm):
+    """The settings of cloning from a reservoir; an update is one optimizer step.
+
+    The policy is a mixed strategy: evaluation episodes sample its actions.
+    """
+
+    name: ClassVar[str] = "clone"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("Discrete", "Box"), "off-policy", Decisions, replay=True, imitates=True
+    )
+
+    batch_agent_steps: int = 128
+    train_every_agent_steps: int = 8
+    learning_starts_agent_steps: int = 1_000
+    store_agent_steps: int = 1
+    replay_agent_steps: int = 200_000
+    learning_rate: ScheduledFloat = 1e-3
+    publish_every_updates: int = 10
+    max_grad_norm: ScheduledFloat = 10.0
+    optimizer: Optimizer = Adam()
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        (replay,) = replays
+        store = experience.gather(Concat(agent_steps=self.store_agent_steps)).then(Insert(), at=replay)
+        train = (
+            source(Draw(self.batch_agent_steps, gives=Decisions), at=replay)
+            .then(Learn(), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan("clone", output=train, also={"store": store}, pace=ratio)
+
+    def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Cloner:
+        return Cloner(stochastic_actor(spaces, model, torch.Generator().manual_seed(seed)))
+
+    def losses(self, spaces: Spaces) -> CloneLoss:
+        return CloneLoss()
+
+    def replay(self, name: str, seed: int) -> Reservoir:
+        return Reservoir(self.replay_agent_steps, seed, name)
+
+
+class CloneLoss(BCLoss):
+    """The mean negative log-likelihood of the actions, with gradients in closed form for small networks on a CPU."""
+
+    def __call__(self, module: Cloner, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        actor = module.actor
+        if not isinstance(actor, CategoricalActor) or actor.layers is None or not actor.layers.take_gradients:
+            return super().__call__(module, target_module, minibatch)
+        with torch.inference_mode():
+            outputs, mask = actor.layers.run(as_rows(minibatch["obs"])), minibatch.get("action_mask")
+            terms, gradient = cloning_gradient(
+                outputs[-1].numpy(), minibatch["action"].numpy(), None if mask is None else mask.numpy()
+            )
+            actor.layers.pull(torch.from_numpy(gradient), outputs)
+        return LossTerms(None, terms)

@@ -1,0 +1,159 @@
+"""The weights of frozen entries, in memory up to a limit and in files of the run's folder.
+
+Each entry is written once, when it is frozen; checkpoints link its file. Those that were dealt last are in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from marlflow.base.errors import ActorLost
+from marlflow.base.items import Weights
+from marlflow.base.serialization import from_bytes
+from marlflow.driver.frozen_policies import entries_in, frozen_bytes, frozen_file, frozen_from
+from marlflow.runtime.checkpoint_format import tensors_file
+from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runtime.relocation import DriverPlace
+from marlflow.sampling.protocol import FrozenPolicy
+
+log = logging.getLogger("marlflow")
+
+MEMBERS = Path("league", "members")
+"""The folder of the files, in a run's directory."""
+
+
+class StoredMembers(Mapping[str, FrozenPolicy]):
+    """A FrozenStore that keeps at most `memory_bytes` of parameters in memory, the least recently dealt on disk only.
+
+    `folder` has the files and is emptied first. A file that cannot be written is reported once, and those weights stay
+    in memory.
+    """
+
+    def __init__(self, folder: Path, driver: DriverPlace, memory_bytes: int) -> None:
+        self._folder, self._driver, self._memory_bytes = folder, driver, memory_bytes
+        # All entries, without weights, in order of arrival; and those with a file.
+        self._headers: dict[str, FrozenPolicy] = {}
+        self._on_disk: set[str] = set()
+        # Weights in memory or their references, the least recently dealt first, and their sizes.
+        self._flats: dict[str, Any] = {}
+        self._sizes: dict[str, int] = {}
+        self.bytes_in_memory = 0
+        self._has_warned = False
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def __contains__(self, entry: object) -> bool:
+        return entry in self._headers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._headers)
+
+    def __len__(self) -> int:
+        return len(self._headers)
+
+    def __getitem__(self, entry: str) -> FrozenPolicy:
+        header = self._headers[entry]
+        if entry not in self._flats:
+            self._keep(entry, frozen_from(entry, from_bytes(self.file(entry).read_bytes())).weights.flat)
+        return _with_flat(header, self._flats[entry])
+
+    def policy_of(self, entry: str) -> str:
+        return self._headers[entry].policy
+
+    def file(self, entry: str) -> Path:
+        """Return the path of an entry's file."""
+        return self._folder / tensors_file(frozen_file(entry))
+
+    def contents(self) -> dict[str, Path | bytes]:
+        """Return what a checkpoint is to have of each entry: the file, or its content if it could not be written."""
+        return {
+            entry: self.file(entry) if entry in self._on_disk else frozen_bytes(self[entry], self._driver.fetch)
+            for entry in self._headers
+        }
+
+    def add(self, entry: str, frozen: FrozenPolicy) -> None:
+        self._headers[entry] = _with_flat(frozen, None)
+        self._sizes[entry] = self._write(entry, frozen)
+        self._flats[entry] = frozen.weights.flat
+        self.bytes_in_memory += self._sizes[entry]
+        self._trim(entry)
+
+    def _write(self, entry: str, frozen: FrozenPolicy) -> int:
+        try:
+            content = frozen_bytes(frozen, self._driver.fetch)
+        except ActorLost as error:
+            # Workers may have them still, and if not, the run ends at its next checkpoint or round.
+            log.warning("%s has no file: %s", entry, error)
+            return 0
+        path = self.file(entry)
+        partial = path.with_suffix(".partial")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Replaced, never overwritten: a checkpoint may share the file that was here.
+            partial.write_bytes(content)
+            partial.replace(path)
+        except OSError as error:
+            if not self._has_warned:
+                log.warning("%s could not be written: %s; parameters stay in memory", path, error)
+            self._has_warned = True
+        else:
+            self._on_disk.add(entry)
+        return len(content)
+
+    def _keep(self, entry: str, flat: Any) -> None:
+        self._flats[entry] = self._driver.put(flat)
+        self.bytes_in_memory += self._sizes[entry]
+        self._trim(entry)
+
+    def _trim(self, needed: str) -> None:
+        for entry in list(self._flats):
+            if self.bytes_in_memory <= self._memory_bytes:
+                return
+            if entry != needed and entry in self._on_disk:
+                self._forget(entry)
+
+    def _forget(self, entry: str) -> None:
+        del self._flats[entry]
+        self.bytes_in_memory -= self._sizes[entry]
+
+    def remove(self, entry: str) -> None:
+        if entry in self._flats:
+            self._forget(entry)
+        del self._headers[entry], self._sizes[entry]
+        if entry in self._on_disk:
+            self._on_disk.discard(entry)
+            self.file(entry).unlink(missing_ok=True)
+
+    def mark_dealt(self, entries: Iterable[str]) -> None:
+        for entry in entries:
+            if entry in self._flats:
+                self._flats[entry] = self._flats.pop(entry)
+
+    def reload(self, entry: str) -> FrozenPolicy:
+        if entry in self._flats and entry in self._on_disk:
+            self._forget(entry)
+        return self[entry]
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take the entries of a checkpoint, without loading them; raise CheckpointUnusable if one is malformed."""
+        for entry, name in entries_in(checkpoint).items():
+            content = checkpoint.read(name)
+            self._headers[entry] = _with_flat(frozen_from(entry, from_bytes(content)), None)
+            self._sizes[entry] = len(content)
+            path = self.file(entry)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(checkpoint.path / tensors_file(name), path)
+            except OSError:
+                # Some file systems have no hard links.
+                path.write_bytes(content)
+            self._on_disk.add(entry)
+
+
+def _with_flat(frozen: FrozenPolicy, flat: Any) -> FrozenPolicy:
+    return replace(frozen, weights=Weights(frozen.weights.version, flat))

@@ -1,0 +1,90 @@
+"""Where the driver keeps the weights of frozen entries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Protocol
+
+from marlflow.sampling.protocol import FrozenPolicy
+
+
+class FrozenStore(Protocol):
+    """The frozen entries of a run, with weights that are loaded when they are asked for."""
+
+    def __contains__(self, entry: object) -> bool: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, entry: str) -> FrozenPolicy:
+        """Return an entry with its weights."""
+        ...
+
+    def policy_of(self, entry: str) -> str:
+        """Return the policy of which an entry is a version."""
+        ...
+
+    def add(self, entry: str, frozen: FrozenPolicy) -> None:
+        """Add an entry."""
+        ...
+
+    def remove(self, entry: str) -> None:
+        """Remove an entry."""
+        ...
+
+    def mark_dealt(self, entries: Iterable[str]) -> None:
+        """Record that entries were dealt: the others leave memory first."""
+        ...
+
+    def reload(self, entry: str) -> FrozenPolicy:
+        """Return an entry with weights that are read from disk, where they are there: the others may be lost."""
+        ...
+
+
+class MemoryStore(dict[str, FrozenPolicy]):
+    """A FrozenStore that keeps all weights in memory."""
+
+    def policy_of(self, entry: str) -> str:
+        """Return the policy of which an entry is a version."""
+        return self[entry].policy
+
+    def add(self, entry: str, frozen: FrozenPolicy) -> None:
+        """Add an entry."""
+        self[entry] = frozen
+
+    def remove(self, entry: str) -> None:
+        """Remove an entry."""
+        del self[entry]
+
+    def mark_dealt(self, entries: Iterable[str]) -> None:
+        """Do nothing: none leaves memory."""
+
+    def reload(self, entry: str) -> FrozenPolicy:
+        """Return an entry, whose weights cannot be lost."""
+        return self[entry]
+
+
+class StoredEntries(Mapping[str, FrozenPolicy]):
+    """Some entries of a store; only those that are looked up are loaded."""
+
+    def __init__(self, store: FrozenStore, names: Collection[str]) -> None:
+        self._store, self._names = store, dict.fromkeys(names)
+
+    def __getitem__(self, entry: str) -> FrozenPolicy:
+        if entry not in self._names:
+            raise KeyError(entry)
+        return self._store[entry]
+
+    def __contains__(self, entry: object) -> bool:
+        return entry in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def reload(self, entry: str) -> FrozenPolicy:
+        """Return an entry whose weights may be lost; see `FrozenStore`."""
+        return self._store.reload(entry)
