@@ -13,10 +13,10 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from marlflow.driver.saved_league import SavedLeague, member_parameters, saved_league
 
 from marlflow.base.items import Weights
 from marlflow.config.validation import CheckedExperiment
-from marlflow.driver.saved_league import SavedLeague, member_parameters, saved_league
 from marlflow.policy.actor import Actor, EvaluationMode
 from marlflow.policy.connect_four import one_ply
 from marlflow.policy.scripted import CallableActor, RandomActor

@@ -11,6 +11,7 @@ from itertools import count, product
 from pathlib import Path
 
 import numpy as np
+from marlflow.driver.saved_league import SavedLeague, member_parameters, saved_league
 from open_spiel.python.algorithms.best_response import BestResponsePolicy
 
 from marlflow.base.batch import Array
@@ -18,7 +19,6 @@ from marlflow.config.compose import composing
 from marlflow.config.overrides import prepare
 from marlflow.config.schema import from_config
 from marlflow.config.validation import CheckedExperiment, ready
-from marlflow.driver.saved_league import SavedLeague, member_parameters, saved_league
 from marlflow.league.exploitability import InformationStates
 from marlflow.league.solvers import nash
 

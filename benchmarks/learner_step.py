@@ -1,7 +1,9 @@
 """Measure one optimizer step: microseconds per step of PPO (128 rows) and DQN (64 rows) on one thread.
 
-Run as `OMP_NUM_THREADS=1 python benchmarks/learner_step.py`. The step is also taken apart: the loss with its gradient,
-in closed form and by autograd, and the optimizer (clearing, norm, Adam); the rest is minibatches and reports.
+MAPPO's steps are PPO's with a central critic whose input is as wide as the observation, without and with value
+normalization. Run as `OMP_NUM_THREADS=1 python benchmarks/learner_step.py`. The step is also taken apart: the loss with
+its gradient, in closed form and by autograd, and the optimizer (clearing, norm, Adam); the rest is minibatches and
+reports.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.q import QNetwork
 from marlflow.policy.torso import MLP
 
-SPACES = Spaces(spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2))
+SPACES = Spaces(spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2), state=spaces.Box(-1.0, 1.0, (4,)), num_agents=4)
 STEPS = 64
 
 
@@ -43,7 +45,7 @@ def ppo_batch(rows: int, rng: np.random.Generator) -> Batch:
     floats = ("behavior_logp", "advantage", "value_target", "value")
     columns = {name: rng.standard_normal(rows).astype(np.float32) for name in floats}
     columns["behavior_logp"] = np.full(rows, -0.69, np.float32)
-    columns["obs"] = rng.standard_normal((rows, 4)).astype(np.float32)
+    columns["obs"], columns["central"] = rng.standard_normal((2, rows, 4)).astype(np.float32)
     columns |= {"action": rng.integers(0, 2, rows), "version": np.zeros(rows, np.int64), "reward": np.ones(rows)}
     return Batch(columns, {"carried": np.zeros(1, bool)})
 
@@ -83,21 +85,29 @@ def main() -> None:
     """Print one line for each algorithm and network."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
-    batch = ppo_batch(128 * STEPS, rng)
-    one = {name: torch.from_numpy(column[:128]) for name, column in batch.columns.items()}
-    for label, critic in (("own torsos", MLP()), ("shared torso", None)):
-        module = ActorCritic(SPACES, MLP(), critic, seed=0)
+    with_central = ppo_batch(128 * STEPS, rng)
+    for label, critic, sees, normalized in (
+        ("ppo", MLP(), ["obs"], False),
+        ("ppo, shared torso", None, ["obs"], False),
+        ("ppo, Pop-Art", MLP(), ["obs"], True),
+        ("mappo, no Pop-Art", MLP(), ["state"], False),
+        ("mappo", MLP(), ["state"], True),
+    ):
+        columns = {name: c for name, c in with_central.columns.items() if name != "central" or sees == ["state"]}
+        batch = Batch(columns, with_central.segments)
+        one = {name: torch.from_numpy(column[:128]) for name, column in columns.items()}
+        module = ActorCritic(SPACES, MLP(), critic, 0, normalized, sees)
         loss = PPOLoss(Coefficients())
         ppo = TorchLearner("ppo", module, loss, trains_on=EstimatedBatch, learning_rate=3e-4, max_grad_norm=0.5)
-        total = best_us(lambda ppo=ppo: ppo.update(batch, 1, 128), STEPS)
-        print(f"ppo 128 rows, {label:12s} {total:6.1f} us a step:  {shares(ppo, one)}")
+        total = best_us(lambda ppo=ppo, batch=batch: ppo.update(batch, 1, 128), STEPS)
+        print(f"{label:18s} 128 rows {total:6.1f} us a step:  {shares(ppo, one)}")
     draw = transitions(64, rng)
     network = QNetwork(SPACES, MLP(), dueling=False, seed=0)
     dqn = TorchLearner("dqn", network, DQNLoss(), trains_on=Transitions, learning_rate=3e-4, target=True)
     total = best_us(lambda: [dqn.update(draw) for _ in range(STEPS)], STEPS)
     names = ("obs", "action", "reward", "discount", "next_obs", "weight")
     inputs = {name: torch.from_numpy(getattr(draw, name)) for name in names}
-    print(f"dqn  64 rows, double       {total:6.1f} us a step:  {shares(dqn, inputs)}")
+    print(f"dqn, double         64 rows {total:6.1f} us a step:  {shares(dqn, inputs)}")
 
 
 if __name__ == "__main__":

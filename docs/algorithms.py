@@ -17,9 +17,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import marlflow as mf  # noqa: E402  where it is, is only known above
-from marlflow.algorithms.algorithm import Algorithm  # noqa: E402
+from marlflow.algorithms.algorithm import Algorithm, needs_state  # noqa: E402
 from marlflow.algorithms.shipped import SHIPPED  # noqa: E402
 from marlflow.env import cartpole_family, pendulum_team  # noqa: E402
+from marlflow.env.wrappers import joint_state  # noqa: E402
 from marlflow.flow import source  # noqa: E402
 from marlflow.runtime.inline import InlinePlace  # noqa: E402
 
@@ -37,7 +38,8 @@ marlflow train env=simple_tag policy@policies.adversary=appo policy@policies.age
 
 `impala`, `appo`, `a3c`, and `apex` are made for `rollouts.pace=asynchronous`, in which no worker waits for another; set
 it with them. With the default, `lockstep`, they learn too, but workers wait for each other. Algorithms that need fresh
-rows (`ppo`, `a2c`, `recurrent_ppo`, `ddppo`, `maml`) have a `max_staleness` of 0, and are refused with `asynchronous`.
+rows (`ppo`, `mappo`, `a2c`, `recurrent_ppo`, `ddppo`, `maml`) have a `max_staleness` of 0, and are refused with
+`asynchronous`.
 
 ## What they can be used for
 
@@ -65,6 +67,26 @@ marlflow train env=simple_tag policy@policies.agent=ppo policies.agent.model.nor
     'policies.agent.algorithm.learning_rate={_target_: marlflow.CosineDecay, start: 1e-3, end: 0, agent_steps: 5e5}' \\
     'policies.agent.algorithm.optimizer={_target_: torch.optim.RMSprop, alpha: 0.99}'
 ```
+
+## Central critics
+
+A critic is needed only in training, so it may see what its agent does not: `algorithm.critic_sees` of PPO, A2C, A3C,
+IMPALA, APPO, DD-PPO and recurrent PPO lists `state` (the environment's global state, `env.state()`), `obs` (the agent's
+own observation, the default), and `agent` (its id, one-hot). `mappo` is PPO with `[state, obs, agent]`, value
+normalization, and two minibatches. Actors see only their own
+observations, so a trained policy needs no state.
+
+```
+marlflow train env=simple_spread policy@policies.agent=mappo
+marlflow train env=simple_tag policy@policies.agent=dqn policy@policies.adversary=appo \\
+    'policies.adversary.algorithm.critic_sees=[state,agent]'
+```
+
+- Without `env.state()`, add `wrappers=joint_state` ([wrappers](environments.md#wrappers)).
+- AEC and Parallel environments, deaths, and agents that join late need nothing: dead agents have no rows.
+- `bootstrap_at_death` (Parallel environments, common rewards) gives an agent credit for what its team gains after its
+  death: the value after its last row is the survivors' mean, not 0. `rows_bootstrapped_at_death` counts these rows.
+- The critic of `recurrent_ppo` has memory only if it sees `obs` alone; otherwise it has dense layers of the same sizes.
 
 ## Plans
 
@@ -105,8 +127,9 @@ def experiment(algorithm: Algorithm) -> mf.Experiment:
     model = mf.GRU() if algorithm.capabilities.memory == "needed" else mf.MLP()
     # It needs somebody to imitate, and one policy is enough to draw its plan.
     learns_from = ["team"] if algorithm.capabilities.imitates else None
+    wrappers = (joint_state,) if needs_state(algorithm) else ()
     return mf.Experiment(
-        mf.Env(cartpole_family.parallel_env if discrete else pendulum_team.parallel_env),
+        mf.Env(cartpole_family.parallel_env if discrete else pendulum_team.parallel_env, wrappers=wrappers),
         {"team": mf.Policy(algorithm, model, learns_from=learns_from)},
         mapping=[mf.Rule("*", "team")],
         rollouts=mf.Rollouts(pace="asynchronous" if asynchronous(algorithm) else "lockstep"),
@@ -144,7 +167,7 @@ def row(algorithm: Algorithm) -> str:
         can.experience,
         {"refused": "", "needed": "yes"}[can.memory],
         "yes" if can.replay else "",
-        "yes" if can.state else "",
+        "yes" if needs_state(algorithm) else "",
         elsewhere,
     ]
     return f"| {' | '.join(cells)} |"

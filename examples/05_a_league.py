@@ -10,9 +10,9 @@ rating is the zero of all others. The standings are printed in the end.
 from dataclasses import dataclass
 
 import numpy as np
+from marlflow.driver.saved_league import saved_league
 
 import marlflow as mf
-from marlflow.driver.saved_league import saved_league
 from marlflow.league.standings import standings, standings_text
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.dqn import DQN
     from marlflow.algorithms.impala import IMPALA
     from marlflow.algorithms.maml import MAML
+    from marlflow.algorithms.mappo import MAPPO
     from marlflow.algorithms.marwil import MARWIL
     from marlflow.algorithms.off_policy import OffPolicyActorCritic, OffPolicyAlgorithm
     from marlflow.algorithms.ppo import PPO
@@ -171,8 +172,8 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MARWIL", "MLP",
-    "NFSP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages",
+    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MAPPO", "MARWIL",
+    "MLP", "NFSP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages",
     "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch",
     "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed",
     "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat",
@@ -212,6 +213,7 @@ _GIVEN = {
     "marlflow.algorithms.dqn": "DQN",
     "marlflow.algorithms.impala": "IMPALA",
     "marlflow.algorithms.maml": "MAML",
+    "marlflow.algorithms.mappo": "MAPPO",
     "marlflow.algorithms.marwil": "MARWIL",
     "marlflow.algorithms.off_policy": "OffPolicyActorCritic OffPolicyAlgorithm",
     "marlflow.algorithms.ppo": "PPO",

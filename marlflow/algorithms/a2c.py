@@ -12,8 +12,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.base.batch import EstimatedBatch
+from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
@@ -41,9 +42,12 @@ class ActorCriticAlgorithm(LearningAlgorithm):
     optimizer: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
     normalize_values: bool = False
+    critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
+    bootstrap_at_death: bool = False
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
-        return ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalize_values)
+        critic_torso = None if self.shared_torso else model
+        return ActorCritic(spaces, model, critic_torso, seed, self.normalize_values, self.critic_sees)
 
     def losses(self, spaces: Spaces) -> LossFunction:
         return A2CLoss(initial_value(self.value_coefficient), initial_value(self.entropy_coefficient))
@@ -54,7 +58,7 @@ class A2C(ActorCriticAlgorithm):
     """A2C's settings. Sizes are in agent steps of the policy."""
 
     name: ClassVar[str] = "a2c"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
 
     batch_agent_steps: int = 400
     microbatches: int = 1
@@ -67,9 +71,10 @@ class A2C(ActorCriticAlgorithm):
         return self.microbatches == 1
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+        estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
         fresh = batches.then(DropStale(self.max_staleness), at=learner)
-        estimated = fresh.then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
+        estimated = fresh.then(estimate, at=learner)
         if self.microbatches == 1:
             learned = estimated.then(Learn(), at=learner)
         else:
@@ -88,7 +93,7 @@ class A2CLoss:
         self.coefficients |= {name: values[name] for name in self.coefficients if name in values}
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        outputs, value = module(minibatch["obs"])
+        outputs, value = module(minibatch["obs"], minibatch.get("central"))
         mask = minibatch.get("action_mask")
         logp, entropy_by_row = module.actor.log_prob_and_entropy(outputs, minibatch["action"], mask)
         policy = policy_gradient_loss(logp, minibatch["advantage"]).mean()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.a2c import ActorCriticAlgorithm
-from marlflow.algorithms.algorithm import Capabilities
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
@@ -27,7 +27,7 @@ class A3C(ActorCriticAlgorithm):
     """A3C's settings. A batch is one worker's fragment, `rollouts.fragment_env_steps`."""
 
     name: ClassVar[str] = "a3c"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
     stages: ClassVar[Mapping[str, Where]] = {"Advantages": "worker", "ComputeGradients": "worker"}
 
     gae_lambda: ScheduledFloat = 1.0
@@ -38,8 +38,9 @@ class A3C(ActorCriticAlgorithm):
         return False
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+        estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         reports = (
-            experience.then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
+            experience.then(estimate, at=learner)
             .then(ComputeGradients(), at=learner)
             .then(ApplyGradients(), at=learner)
             .then(Publish(), at=learner)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import NoneType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from gymnasium import spaces as gym
 
+from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.schedules import Schedule, ScheduledFloat, initial_value, scheduled
@@ -35,6 +36,9 @@ class Member:
     spaces: Spaces
     model: TorsoConfig
 
+
+STOCHASTIC_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
+"""The action spaces of policy gradients with a softmax or Gaussian policy."""
 
 Experience: TypeAlias = Literal["on-policy", "off-policy", "offline", "none"]
 
@@ -149,7 +153,8 @@ class TorchAlgorithm:
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         problems += self._minibatch_problems()
-        return [*problems, *memory_problems(self.name, self.capabilities, model), *self._normalizing_problems(model)]
+        problems += [*critic_problems(self, spaces), *memory_problems(self.name, self.capabilities, model)]
+        return [*problems, *self._normalizing_problems(model)]
 
     def _network_and_losses(
         self, members: Mapping[str, Member], seed: int
@@ -226,7 +231,10 @@ class LearningAlgorithm(TorchAlgorithm):
         raise NotImplementedError(f"{type(self).__name__} has no losses(spaces)")
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        actor: Actor = self.network(spaces, model, seed).actor
+        # Nothing here uses the critic, so it need not see a state, which the spaces of opponents do not have.
+        has_central_critic = critic_sees(self) != OWN_OBSERVATION
+        acting = replace(self, critic_sees=OWN_OBSERVATION) if has_central_critic else self  # type: ignore[type-var]
+        actor: Actor = acting.network(spaces, model, seed).actor
         return actor
 
     def _network_and_losses(
@@ -290,6 +298,26 @@ def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -
     if not is_recurrent and capabilities.memory == "needed":
         remedy = "or use ppo or dqn, which need none"
         yield Problem(f"needs a model with memory, gru or lstm, not {kind}", name, remedy=remedy)
+
+
+def critic_sees(algorithm: Algorithm | TorchAlgorithm) -> tuple[CriticSees, ...]:
+    """Return what the algorithm's critic sees; its own observation unless `critic_sees` says otherwise."""
+    return tuple(getattr(algorithm, "critic_sees", OWN_OBSERVATION))
+
+
+def needs_state(algorithm: Algorithm) -> bool:
+    """Return whether the algorithm needs the column `state`, the environment's global state."""
+    return algorithm.capabilities.state or "state" in critic_sees(algorithm)
+
+
+def critic_problems(algorithm: Algorithm | TorchAlgorithm, spaces: Spaces) -> Iterator[Problem]:
+    """Yield why the critic cannot see what `critic_sees` names."""
+    sees = critic_sees(algorithm)
+    for problem, remedy in critic_input_problems(spaces, sees):
+        yield Problem(f"has a critic that {problem}", algorithm.name, remedy=remedy)
+    if sees != OWN_OBSERVATION and getattr(algorithm, "shared_torso", False):
+        message = f"cannot share layers of an actor, which sees obs, with a critic that sees {', '.join(sees)}"
+        yield Problem(message, algorithm.name, remedy="set shared_torso=false")
 
 
 def describe_space(space: Any) -> str:

@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from marlflow.algorithms.a2c import ActorCriticAlgorithm
-from marlflow.algorithms.algorithm import Capabilities
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
@@ -33,7 +33,7 @@ class APPO(ActorCriticAlgorithm):
     """APPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "appo"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "off-policy", EstimatedBatch)
 
     batch_agent_steps: int = 2_000
     queue_fragments: int = 4
@@ -50,7 +50,7 @@ class APPO(ActorCriticAlgorithm):
             # Drops the oldest fragments if the learner is too slow, so that workers never wait.
             experience.queue(self.queue_fragments, full="drop_oldest", name="newest")
             .gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(VTrace(*trace), at=learner)
+            .then(VTrace(*trace, bootstrap_at_death=self.bootstrap_at_death), at=learner)
             .then(Normalize(), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)

@@ -33,10 +33,11 @@ class DDPPO(PPO):
         return False
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+        estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         reports = (
             experience.gather(Shards(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
-            .then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
+            .then(estimate, at=learner)
             .then(Normalize(), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marlflow.algorithms.a2c import ActorCriticAlgorithm
-from marlflow.algorithms.algorithm import Capabilities
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
@@ -26,7 +26,7 @@ class IMPALA(ActorCriticAlgorithm):
     """IMPALA's settings; a batch is one optimizer step."""
 
     name: ClassVar[str] = "impala"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "off-policy", EstimatedBatch)
 
     batch_agent_steps: int = 500
     queue_fragments: int = 4
@@ -40,7 +40,7 @@ class IMPALA(ActorCriticAlgorithm):
             # Drops the oldest fragments if the learner is too slow, so that workers never wait.
             experience.queue(self.queue_fragments, full="drop_oldest", name="newest")
             .gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(VTrace(*trace), at=learner)
+            .then(VTrace(*trace, bootstrap_at_death=self.bootstrap_at_death), at=learner)
             .then(Learn(), at=learner)
             .then(Publish(), at=learner)
         )

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
+from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
@@ -29,7 +30,7 @@ class PPO(LearningAlgorithm):
     """PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "ppo"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", EstimatedBatch)
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", EstimatedBatch)
 
     batch_agent_steps: int = 4_000
     epochs: int = 10
@@ -45,21 +46,25 @@ class PPO(LearningAlgorithm):
     optimizer: Optimizer = Adam(eps=1e-5)
     shared_torso: bool = False
     normalize_values: bool = False
+    critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
+    bootstrap_at_death: bool = False
     max_staleness: int = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
-            .then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
+            .then(estimate, at=learner)
             .then(Normalize(), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)
         )
-        return Plan("ppo", output=reports, waits_for_rounds=True)
+        return Plan(self.name, output=reports, waits_for_rounds=True)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
-        return ActorCritic(spaces, model, None if self.shared_torso else model, seed, self.normalize_values)
+        critic_torso = None if self.shared_torso else model
+        return ActorCritic(spaces, model, critic_torso, seed, self.normalize_values, self.critic_sees)
 
     def losses(self, spaces: Spaces) -> PPOLoss:
         # Initial values; set_schedule gives the loss later ones.

@@ -48,7 +48,7 @@ class PPOLoss:
 
     def composed(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Return the differentiable loss of a minibatch of an EstimatedBatch, for any network and actions."""
-        outputs, value = module(minibatch["obs"])
+        outputs, value = module(minibatch["obs"], minibatch.get("central"))
         return self.of_rows(module.actor, module.value_error, outputs, value, minibatch, torch.mean)
 
     def of_rows(
@@ -78,7 +78,7 @@ class PPOLoss:
     def in_closed_form(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Return the same loss with gradients already set, for small networks on a CPU."""
         with torch.inference_mode():
-            forward = DensePass(module, minibatch["obs"])
+            forward = DensePass(module, minibatch["obs"], minibatch.get("central"))
             mask = minibatch.get("action_mask")
             rows = PPORows(
                 action=minibatch["action"].numpy(),
@@ -89,18 +89,20 @@ class PPOLoss:
                 mask=None if mask is None else mask.numpy(),
             )
             now = self.coefficients
+            # The value loss is in the squared units of the critic's head.
+            per_variance = 1.0 / forward.value_unit**2
             terms, d_logits, d_value = ppo_gradient(
                 forward.logits.numpy(),
                 forward.value.numpy(),
                 rows,
                 clip_range=now.clip_range,
-                value=now.value,
+                value=now.value * per_variance,
                 entropy=now.entropy,
                 value_clip_range=now.value_clip_range,
             )
             # Accumulates the parameters' gradients, so no backward pass is needed: the loss is None below.
             forward.pull(torch.from_numpy(d_logits), torch.from_numpy(d_value))
-        return LossTerms(None, terms)
+        return LossTerms(None, {**terms, "value": terms["value"] * per_variance})
 
     def _value_loss(self, value: Tensor, minibatch: Mapping[str, Tensor]) -> Tensor:
         target, limit = minibatch["value_target"], self.coefficients.value_clip_range

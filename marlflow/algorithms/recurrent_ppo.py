@@ -13,8 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
+from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
 from marlflow.base.schedules import ScheduledFloat, initial_value
@@ -35,7 +36,7 @@ class RecurrentPPO(LearningAlgorithm):
     """Recurrent PPO's settings; an update is one optimizer step."""
 
     name: ClassVar[str] = "recurrent_ppo"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "on-policy", Sequences, memory="needed")
+    capabilities: ClassVar[Capabilities] = Capabilities(STOCHASTIC_ACTIONS, "on-policy", Sequences, memory="needed")
 
     batch_agent_steps: int = 4_000
     sequence_agent_steps: int = 16
@@ -51,13 +52,16 @@ class RecurrentPPO(LearningAlgorithm):
     max_grad_norm: ScheduledFloat = 0.5
     optimizer: Optimizer = Adam(eps=1e-5)
     normalize_values: bool = False
+    critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
+    bootstrap_at_death: bool = False
     max_staleness: int = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+        estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         reports = (
             experience.gather(Concat(agent_steps=self.batch_agent_steps))
             .then(DropStale(self.max_staleness), at=learner)
-            .then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
+            .then(estimate, at=learner)
             .then(Normalize(), at=learner)
             # After Advantages, which needs whole segments.
             .then(CutSequences(self.sequence_agent_steps), at=learner)
@@ -75,7 +79,7 @@ class RecurrentPPO(LearningAlgorithm):
         return problems
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> RecurrentActorCritic:
-        return RecurrentActorCritic(spaces, model, seed, self.normalize_values)
+        return RecurrentActorCritic(spaces, model, seed, self.normalize_values, self.critic_sees)
 
     def losses(self, spaces: Spaces) -> RecurrentPPOLoss:
         clip, value, entropy = map(initial_value, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
@@ -93,9 +97,10 @@ class RecurrentPPOLoss:
 
     def __call__(self, module: RecurrentActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         valid, sequences = minibatch["valid"], len(minibatch["valid"])
-        outputs, value = module(minibatch["obs"], minibatch["memory"], valid)
+        outputs, value = module(minibatch["obs"], minibatch["memory"], valid, minibatch.get("central"))
         # Drop padding before the loss: its action masks may be empty.
-        rows = {name: column[valid] for name, column in minibatch.items() if name not in ("memory", "valid", "obs")}
+        unused = ("memory", "valid", "obs", "central")
+        rows = {name: column[valid] for name, column in minibatch.items() if name not in unused}
         weight = rows["weight"]
 
         def mean(by_row: Tensor) -> Tensor:

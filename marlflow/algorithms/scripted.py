@@ -70,4 +70,4 @@ class Scripted(ActsOnly):
     choose: Callable[..., Any]
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
-        return CallableActor(self.choose)
+        return CallableActor(self.choose, spaces.choices if spaces.masked else None)

@@ -14,6 +14,7 @@ from marlflow.algorithms.ddppo import DDPPO
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.impala import IMPALA
 from marlflow.algorithms.maml import MAML
+from marlflow.algorithms.mappo import MAPPO
 from marlflow.algorithms.marwil import MARWIL
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.r2d2 import R2D2
@@ -28,6 +29,7 @@ SHIPPED: tuple[Algorithm, ...] = (
     IMPALA(),
     APPO(),
     DDPPO(),
+    MAPPO(),
     RecurrentPPO(),
     DQN(),
     ApeX(),

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marlflow.base.errors import ColumnMissing
-from marlflow.base.train_batch import TrainBatch, for_losses, mean_of
+from marlflow.base.train_batch import TrainBatch, deaths_in, for_losses, mean_of
 
 Array: TypeAlias = NDArray[Any]
 
@@ -25,7 +25,8 @@ class Batch(TrainBatch):
 
     `columns`, [N, ...] each: `obs`, `action`, `reward` (float64, undiscounted), `behavior_logp`, `version`, `t_env`
     (env steps in the episode before the decision), `t_agent` (the agent's decisions before it), `action_mask` (bool [N,
-    A], if agents have masks), and those added by stages (`advantage`, `value_target`, ...).
+    A], if agents have masks), `state` (if the policy's learner needs it), and those added by stages (`advantage`,
+    `value_target`, ...).
 
     `segments`, [S, ...] each: `length` (rows), `terminated`, `truncated` (at most one of them), `bootstrap_obs` (after
     the last row), `bootstrap_mask` (with `action_mask`), `carried` (first row begun in the previous fragment), `agent`
@@ -49,6 +50,9 @@ class Batch(TrainBatch):
 
     def rows_carried(self) -> int:
         return int(self.segments["carried"].sum())
+
+    def rows_bootstrapped_at_death(self) -> int:
+        return deaths_in(self.columns)
 
     def __getitem__(self, name: str) -> Array:
         """Return column `name`, [N, ...], repeating segment properties per row; raises ColumnMissing."""

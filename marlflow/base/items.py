@@ -78,6 +78,7 @@ class Update:
     """In versions, over the rows."""
     stale_rows_dropped: int = 0
     rows_carried: int = 0
+    rows_bootstrapped_at_death: int = 0
     updates_skipped: int = 0
     """Optimizer steps skipped because the gradient was not finite."""
     priorities: Array | None = None
@@ -100,6 +101,7 @@ class Gradients:
     """The rows' mean version; NaN without rows."""
     rows_carried: int = 0
     """Rows begun in the previous fragment."""
+    rows_bootstrapped_at_death: int = 0
 
 
 def as_it_is(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from marlflow.base.batch import Array, EstimatedBatch
-from marlflow.base.train_batch import TrainBatch, for_losses
+from marlflow.base.train_batch import TrainBatch, deaths_in, for_losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,9 @@ class Sequences(TrainBatch):
 
     def rows_carried(self) -> int:
         return int(self.carried.sum())
+
+    def rows_bootstrapped_at_death(self) -> int:
+        return deaths_in(self.columns)
 
 
 def cut_sequences(batch: EstimatedBatch, length: int) -> Sequences:

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from marlflow.base.batch import Array
 from marlflow.base.encoder import Encoder
 from marlflow.base.observations import ObservationLayout, layout, observation_problems
+
+DISCRETE_KINDS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+"""Action spaces of whole numbers, which may have masks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """A policy's observation space, without action mask, and action space; `masked`: agents have masks."""
+    """A policy's observation space, without action mask, and action space; `masked`: agents have masks.
+
+    For central critics, and no part of equality: the global `state`'s space (None: the environment has none, or no
+    policy needs it), and `num_agents`, the number of declared agents of the environment (0: none are declared).
+    """
 
     observation: spaces.Space[Any]
     action: spaces.Space[Any]
     masked: bool = False
+    state: spaces.Box | None = field(default=None, compare=False)
+    num_agents: int = field(default=0, compare=False)
 
     def problems(self) -> list[str]:
         """Return why no algorithm supports these spaces, or an empty list."""
         problems = observation_problems(self.observation)
-        if self.masked and not isinstance(self.action, spaces.Discrete):
-            problems.append(f"an action_mask comes with {self.action} actions; masks are for Discrete ones, so drop it")
+        if self.masked and not isinstance(self.action, DISCRETE_KINDS):
+            kinds = "Discrete, MultiDiscrete and MultiBinary ones"
+            problems.append(f"an action_mask comes with {self.action} actions; masks are for {kinds}, so drop it")
         return problems
 
     def layout(self) -> ObservationLayout:
@@ -57,7 +69,36 @@ class Spaces:
 
     @property
     def num_actions(self) -> int:
-        """Number of Discrete actions, the width of `action_mask`."""
+        """Number of Discrete actions."""
         if not isinstance(self.action, spaces.Discrete):
             raise TypeError(f"num_actions is for Discrete actions, not {self.action}")
         return int(self.action.n)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of values of each component of an action: one Discrete, or several in a MultiDiscrete or MultiBinary.
+
+        `action_mask` has a place for each value, those of all components side by side.
+        """
+        return choices_of(self.action)
+
+    @property
+    def mask_width(self) -> int:
+        """Width of `action_mask`."""
+        return sum(self.choices)
+
+
+def choices_of(action: spaces.Space[Any]) -> tuple[int, ...]:
+    """Return the number of values of each component; raises TypeError for a Box."""
+    if isinstance(action, spaces.Discrete):
+        return (int(action.n),)
+    if isinstance(action, spaces.MultiDiscrete):
+        return tuple(np.asarray(action.nvec).ravel().tolist())
+    if isinstance(action, spaces.MultiBinary):
+        return (2,) * int(np.prod(action.shape))
+    raise TypeError(f"components with values are for whole-number actions, not {action}")
+
+
+def components(mask: Array, choices: Sequence[int]) -> list[Array]:
+    """Return the part of `mask` [N, sum(choices)] for each component of actions, [N, choices] each."""
+    return np.split(mask, np.cumsum(choices)[:-1], axis=1)

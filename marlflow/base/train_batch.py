@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Column: TypeAlias = NDArray[Any]
 
-_NOT_FOR_LOSSES = frozenset({"version", "t_env", "t_agent", "row_id"})
+_NOT_FOR_LOSSES = frozenset({"version", "t_env", "t_agent", "row_id", "bootstrapped_at_death"})
 
 
 # A base class rather than a Protocol, because stages' annotations are checked against it before anything runs.
@@ -46,6 +46,10 @@ class TrainBatch(ABC):
 
     def rows_carried(self) -> int:
         """Return the number of rows begun in the previous fragment."""
+        return 0
+
+    def rows_bootstrapped_at_death(self) -> int:
+        """Return the number of terminated rows whose next value is the survivors' (see `learner.deaths`)."""
         return 0
 
     def row_ids(self) -> Column | None:
@@ -84,3 +88,8 @@ def mean_of(version: Column | None) -> float:
 
 def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
+
+
+def deaths_in(columns: Mapping[str, Column]) -> int:
+    """Return the number of rows marked in `bootstrapped_at_death`; 0 without that column."""
+    return int(columns["bootstrapped_at_death"].sum()) if "bootstrapped_at_death" in columns else 0

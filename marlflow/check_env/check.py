@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from gymnasium import spaces as gym
 from pettingzoo import AECEnv
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, MarlflowError
@@ -56,8 +57,9 @@ def check_environment(
             with opened(make_first, env) as adapter:
                 findings.kind = _kind(envs[0])
                 findings.agents = tuple(adapter.agents)
-                findings.state = _state(adapter, findings)
-                seats = seats_of(adapter, envs[0])
+                state = _state_space(adapter, findings)
+                findings.state = None if state is None else f"{state.dtype} {state.shape}"
+                seats = seats_of(adapter, envs[0], state)
         except ConfigInvalid as error:
             if not isinstance(error.__cause__, EnvironmentFailed):
                 raise
@@ -112,11 +114,10 @@ def _kind(env: Any) -> Kind:
     return "AEC" if isinstance(env, AECEnv) else "Parallel"
 
 
-def _state(adapter: EnvAdapter, findings: Findings) -> str | None:
+def _state_space(adapter: EnvAdapter, findings: Findings) -> gym.Box | None:
     try:
-        space = adapter.state_space()
+        return adapter.state_space()
     except EnvironmentFailed as failure:
-        # Only joint critics need the state, so this is no problem for other algorithms.
+        # Only central critics need the state, so this is no problem for other algorithms.
         findings.notes.append(f"env.{failure.reason}")
         return None
-    return None if space is None else f"{space.dtype} {space.shape}"

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import key
+from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components
 
 _SAMPLES = 256
 
@@ -25,11 +27,8 @@ class Dice:
 
     def choose(self, agent: str, space: spaces.Space[Any], mask: Any) -> Any:
         """Return an action of `agent`; raise EnvironmentFailed if its mask allows none."""
-        if mask is not None and isinstance(space, spaces.Discrete):
-            legal = np.flatnonzero(mask)
-            if not len(legal):
-                raise EnvironmentFailed(f"agent {agent!r}", "its action mask allows no action")
-            return space.dtype.type(space.start + legal[int(self._uniform() * len(legal))])
+        if mask is not None and isinstance(space, DISCRETE_KINDS):
+            return self._choose_legal(agent, space, np.asarray(mask))
         samples = self._samples.get(agent)
         if samples is None:
             # A copy, so that the generator of the environment's own space is left alone.
@@ -39,3 +38,15 @@ class Dice:
         action = samples[int(self._uniform() * _SAMPLES)]
         # Samples are used many times, and an environment may write into an action.
         return action.copy() if isinstance(action, np.ndarray) else action
+
+    def _choose_legal(self, agent: str, space: spaces.Space[Any], mask: Array) -> Any:
+        chosen = []
+        for part in components(mask[None], choices_of(space)):
+            legal = np.flatnonzero(part)
+            if not len(legal):
+                raise EnvironmentFailed(f"agent {agent!r}", "its action mask allows no action")
+            chosen.append(legal[int(self._uniform() * len(legal))])
+        start = getattr(space, "start", 0)
+        if isinstance(space, spaces.Discrete):
+            return space.dtype.type(start + chosen[0])
+        return (np.array(chosen).reshape(space.shape or ()) + start).astype(space.dtype)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gymnasium import spaces as gym
 
 from marlflow.base.errors import EnvironmentHung, UserCodeFailed
+from marlflow.base.spaces import DISCRETE_KINDS
 from marlflow.check_env.ledger import without_own_frames
 from marlflow.check_env.outcome import EnvProblem, Episodes, GroupOutcome, Kind, Speed, TestOutcome, Trial
 from marlflow.check_env.play import Played
@@ -137,9 +138,12 @@ class Findings:
 
 def _unplayable(seat_group: SeatGroup) -> Iterator[EnvProblem]:
     space = seat_group.spaces.action
-    if seat_group.masks != "none" and not isinstance(space, gym.Discrete):
+    if seat_group.masks != "none" and not isinstance(space, DISCRETE_KINDS):
         text = f"{seat_group.name} has an action mask {seat_group.masks}, but its actions are {space}"
-        yield EnvProblem(text, "action masks are for Discrete actions: make them so, or leave the mask out")
-    if not isinstance(space, gym.Discrete | gym.MultiDiscrete | gym.MultiBinary | gym.Box):
+        yield EnvProblem(
+            text,
+            "action masks are for Discrete, MultiDiscrete and MultiBinary actions: make them so, or leave the mask out",
+        )
+    if not isinstance(space, (*DISCRETE_KINDS, gym.Box)):
         remedy = "actions must be Discrete, MultiDiscrete, MultiBinary or Box: flatten them by a wrapper"
         yield EnvProblem(f"the actions of {seat_group.name} are {space}", remedy)

@@ -67,11 +67,13 @@ class Seats:
         return seat_group.agents if self.declared else (seat_group.name,)
 
 
-def seats_of(adapter: EnvAdapter, env: Any) -> Seats:
-    """Return the groups of `env`."""
+def seats_of(adapter: EnvAdapter, env: Any, state: gym.Box | None = None) -> Seats:
+    """Return the groups of `env`; `state` is the space of its global state, if any."""
+    num_agents = len(adapter.agents) if adapter.declared else 0
     variants_by_name: dict[str, list[tuple[list[str], Spaces]]] = {}
     for agent in adapter.agents:
-        spaces = Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
+        observation, action = adapter.observation_space(agent), adapter.action_space(agent)
+        spaces = Spaces(observation, action, adapter.masked(agent), state, num_agents)
         variants = variants_by_name.setdefault(group(agent), [])
         same = next((agents for agents, variant in variants if variant == spaces), None)
         if same is None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from gymnasium import spaces as gym
 
 from marlflow.base.random import episode_seed
-from marlflow.base.spaces import Spaces
+from marlflow.base.spaces import DISCRETE_KINDS, Spaces
 from marlflow.check_env.outcome import Episodes, GroupOutcome, Spread
 from marlflow.check_env.play import Played
 from marlflow.check_env.seats import SeatGroup, Seats
@@ -77,7 +77,7 @@ def _group(seat_group: SeatGroup, seats: Seats, fit: Suitable, played: Played) -
 
 
 def _num_actions(spaces: Spaces) -> int | None:
-    return spaces.num_actions if isinstance(spaces.action, gym.Discrete) else None
+    return spaces.mask_width if isinstance(spaces.action, DISCRETE_KINDS) else None
 
 
 def _space_text(space: gym.Space[object]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from marlflow.algorithms.algorithm import critic_problems
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, ProblemKind
@@ -43,7 +44,7 @@ def policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequence
     if unplayable := spaces.problems():
         yield from (f"{subject} cannot play agent {players[0]!r}: {problem}" for problem in unplayable)
     # With invalid settings, building a network could fail or take any amount of memory.
-    elif not any(setting_problems(policy)):
+    elif not any(setting_problems(policy)) and not any(critic_problems(algorithm, spaces)):
         yield from (f"{subject}: {problem}" for problem in _parts_problems(policy, spaces, acts))
 
 

@@ -8,13 +8,18 @@ from typing import Any
 
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import describe_space
+from marlflow.algorithms.algorithm import describe_space, needs_state
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.adaptation import adaptation_problems
-from marlflow.config.environment import environment_name
-from marlflow.config.experiment import Env, Experiment, LearnerConfig, Policy
+from marlflow.config.critics import (
+    critic_environment_problems,
+    critic_remarks,
+    recorded_critic_problems,
+    with_state_space,
+)
+from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.league import assign_league, league_matchmaker
 from marlflow.config.learners import learner_problems, learners_of, subject_of, unplayed_problems
 from marlflow.config.limits import limit_problems
@@ -25,7 +30,7 @@ from marlflow.config.opponents import Pairings, pairings_of
 from marlflow.config.placement import device_problems, placement_problems, placements
 from marlflow.config.policy_assignment import PolicyAssignment, assign_policies
 from marlflow.config.policy_checks import policy_problems
-from marlflow.config.records import inspected_environment, maker, offline_records, record_problems, records_of
+from marlflow.config.records import inspected_environment, maker, offline_records, record_problems, records_of, sources
 from marlflow.config.resets import reset_problems
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
 from marlflow.config.shared_rows import others_of, shared_row_problems, with_sources_of_mode
@@ -57,7 +62,7 @@ class CheckedExperiment:
     @property
     def remarks(self) -> Sequence[str]:
         """Return notes on settings that are allowed but unusual."""
-        return list(remarks(self.experiment))
+        return [*remarks(self.experiment), *critic_remarks(self.experiment.env, self.spec.policies)]
 
     @property
     def seats(self) -> AllowedSeats:
@@ -113,6 +118,7 @@ def _checked(
     problems += device_problems(experiment, learners)
     problems += record_problems(experiment, policies)
     records = records_of(experiment, policies, env.spaces, problems)
+    problems += recorded_critic_problems(policies, sources(experiment, policies))
     for name, of_policy in env.spaces.items():
         if name in policies:
             problems += policy_problems(name, policies[name], of_policy, env.players.agents[name])
@@ -175,15 +181,16 @@ def _inspect(experiment: Experiment, problems: Problems) -> _InspectedEnv:
         spaces = _spaces(adapter, players.agents, problems)
         narrowed = players.mapping is not None or experiment.league is not None
         fitting = players.agents if narrowed else _fitting(adapter, spaces)
-        problems += _missing_state_problems(experiment.env, adapter, policies)
-        needs_state = any(policy.acts_by.capabilities.state for policy in policies.values())
+        problems += critic_environment_problems(experiment.env, adapter, policies)
+        has_needy = any(needs_state(policy.acts_by) for policy in policies.values())
+        state_space = adapter.state_space() if has_needy else None
         return _InspectedEnv(
             agents=tuple(adapter.agents),
             players=players,
-            spaces=spaces,
+            spaces=with_state_space(spaces, policies, state_space),
             fitting=fitting,
             has_tasks=adapter.has_tasks,
-            state_space=adapter.state_space() if needs_state else None,
+            state_space=state_space,
             seats={agent: _seat(adapter, agent) for agent in adapter.agents} if adapter.declared else None,
         )
 
@@ -277,7 +284,9 @@ def _spaces(adapter: EnvAdapter, agents_of: Mapping[str, Sequence[str]], problem
 
 
 def _seat(adapter: EnvAdapter, agent: str) -> Spaces:
-    return Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
+    num_agents = len(adapter.agents) if adapter.declared else 0
+    observation, action = adapter.observation_space(agent), adapter.action_space(agent)
+    return Spaces(observation, action, adapter.masked(agent), num_agents=num_agents)
 
 
 def _fitting(adapter: EnvAdapter, spaces: Mapping[str, Spaces]) -> Mapping[str, Sequence[str]]:
@@ -291,16 +300,6 @@ def _fitting(adapter: EnvAdapter, spaces: Mapping[str, Spaces]) -> Mapping[str, 
         ]
         for policy, policy_spaces in spaces.items()
     }
-
-
-def _missing_state_problems(env: Env, adapter: EnvAdapter, policies: Mapping[str, Policy]) -> Iterator[str]:
-    needy = [(name, policy) for name, policy in policies.items() if policy.acts_by.capabilities.state]
-    if needy and adapter.state_space() is None:
-        for name, policy in needy:
-            yield (
-                f"policy {name!r} ({policy.acts_by.name}) needs the environment's state, and {environment_name(env)} "
-                "has no state() with a Box for its state_space; give it one, or use an algorithm that needs none"
-            )
 
 
 def _space_differences(first: Spaces, other: Spaces) -> str:

@@ -10,7 +10,14 @@ from marlflow.base.items import Update
 from marlflow.base.serialization import Tree
 from marlflow.observe.report import LearnerMetrics
 
-_TOTALS = ("agent_steps_trained", "updates", "stale_rows_dropped", "updates_skipped", "staleness")
+_TOTALS = (
+    "agent_steps_trained",
+    "updates",
+    "stale_rows_dropped",
+    "rows_bootstrapped_at_death",
+    "updates_skipped",
+    "staleness",
+)
 
 
 @dataclass(slots=True)
@@ -20,6 +27,7 @@ class LearnerTotals:
     agent_steps_trained: int = 0
     updates: int = 0
     stale_rows_dropped: int = 0
+    rows_bootstrapped_at_death: int = 0
     updates_skipped: int = 0
     loss: Mapping[str, float] = field(default_factory=dict)
     staleness: float | None = None
@@ -47,6 +55,7 @@ class LearnerTotals:
         self.agent_steps_trained += update.rows
         self.updates += update.updates
         self.stale_rows_dropped += update.stale_rows_dropped
+        self.rows_bootstrapped_at_death += update.rows_bootstrapped_at_death
         self.updates_skipped += update.updates_skipped
         if update.updates:
             self.since_report.append(Update(update.learner, 0, update.updates, 0, update.loss, update.staleness_mean))
@@ -74,6 +83,7 @@ class LearnerTotals:
             "version": version,
             "staleness_mean": staleness,
             "stale_rows_dropped": self.stale_rows_dropped,
+            "rows_bootstrapped_at_death": self.rows_bootstrapped_at_death,
             "schedules": dict(schedules),
             "loss": dict(loss),
         }

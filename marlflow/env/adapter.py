@@ -78,6 +78,11 @@ class EnvAdapter(Protocol):
         ...
 
     @property
+    def parallel(self) -> bool:
+        """Whether all living agents decide at every env step, as in Parallel environments; else they take turns."""
+        ...
+
+    @property
     def has_tasks(self) -> bool:
         """Whether the environment is a family of tasks: `metadata["tasks"]` is True."""
         ...

@@ -17,6 +17,8 @@ from marlflow.env.global_state import GlobalState
 class AdapterState:
     """An open environment with its agents, spaces and episode location."""
 
+    parallel = False
+
     def __init__(self, env: Any, location: EpisodeLocation) -> None:
         self._env, self._location = env, location
         self._agent_slots = AgentSlots(env, location)

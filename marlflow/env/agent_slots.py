@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.batch import Array
+from marlflow.base.spaces import DISCRETE_KINDS
 from marlflow.env.episode_location import EpisodeLocation
 
 _OBSERVATION, MASK = "observation", "action_mask"
@@ -28,7 +29,8 @@ class AgentSlots:
         self.masked: list[bool] = []
         self._wrapped: list[bool] = []
         self._inner: list[bool] = []
-        self._info_masks = False
+        # The agents with a mask in the first infos.
+        self._info_masked: set[str] = set()
         for agent in declared or ():
             self._add(agent)
 
@@ -54,7 +56,7 @@ class AgentSlots:
         self.agents.append(agent)
         self.observation_spaces.append(observation)
         self.action_spaces.append(self._env.action_space(agent))
-        self.masked.append(wrapped or (self._info_masks and isinstance(self.action_spaces[-1], spaces.Discrete)))
+        self.masked.append(wrapped or self._has_info_mask(agent, self.action_spaces[-1]))
         self._wrapped.append(wrapped)
         self._inner.append(inner)
         return self.slots[agent]
@@ -77,10 +79,15 @@ class AgentSlots:
             self._add(agent)
 
     def find_info_masks(self, infos: Mapping[str, Any]) -> None:
-        """Expect masks for all Discrete agents if any agent has one in the first `infos`."""
-        self._info_masks = any(MASK in (infos.get(agent) or ()) for agent in self.slots)
-        for slot, space in enumerate(self.action_spaces):
-            self.masked[slot] = self._wrapped[slot] or (self._info_masks and isinstance(space, spaces.Discrete))
+        """Expect masks for the agents that have one in the first `infos`, and then for all Discrete agents."""
+        self._info_masked = {agent for agent in self.slots if MASK in (infos.get(agent) or ())}
+        for slot, (agent, space) in enumerate(zip(self.agents, self.action_spaces, strict=True)):
+            self.masked[slot] = self._wrapped[slot] or self._has_info_mask(agent, space)
+
+    def _has_info_mask(self, agent: str, action: spaces.Space[Any]) -> bool:
+        if isinstance(action, spaces.Discrete):
+            return bool(self._info_masked)
+        return agent in self._info_masked and isinstance(action, DISCRETE_KINDS)
 
     def split(self, slot: int, observation: Any, info: Mapping[str, Any] | None) -> tuple[Any, Array | None]:
         """Return the observation without its mask, and the mask."""

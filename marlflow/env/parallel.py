@@ -17,6 +17,8 @@ from marlflow.env.episode_location import EpisodeLocation
 class ParallelAdapter(AdapterState):
     """The EnvAdapter of a ParallelEnv."""
 
+    parallel = True
+
     def __init__(self, env: Any, location: EpisodeLocation) -> None:
         super().__init__(env, location)
         self._live: list[str] = []

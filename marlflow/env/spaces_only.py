@@ -36,7 +36,7 @@ class SpacesOnlyEnv(ParallelEnv[str, Any, Any]):
         spaces = self._spaces[agent]
         if not spaces.masked:
             return spaces.observation
-        mask = gym.Box(0, 1, (spaces.num_actions,), np.int8)
+        mask = gym.Box(0, 1, (spaces.mask_width,), np.int8)
         return gym.Dict({"observation": spaces.observation, "action_mask": mask})
 
     def action_space(self, agent: str) -> Any:
@@ -68,6 +68,6 @@ class SpacesOnlyEnv(ParallelEnv[str, Any, Any]):
         observations = {agent: self._spaces[agent].observation.sample() for agent in self.agents}
         for agent in self.agents:
             if self._spaces[agent].masked:
-                mask = np.ones(self._spaces[agent].num_actions, np.int8)
+                mask = np.ones(self._spaces[agent].mask_width, np.int8)
                 observations[agent] = {"observation": observations[agent], "action_mask": mask}
         return observations

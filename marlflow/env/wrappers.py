@@ -20,6 +20,7 @@ from supersuit.utils.basic_transforms import resize as resizing
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
+from marlflow.env.joint_state import with_joint_state
 from marlflow.env.wrapping import BlackDeath, change_actions, change_observations, move_mask_to_info
 
 _Env: TypeAlias = "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]"
@@ -142,6 +143,16 @@ def black_death(env: _Env) -> Any:
                 [f"agent {agent!r} can never see zeros: they are outside {_describe_space(space)}'s bounds"]
             )
     return BlackDeath(env)
+
+
+def joint_state(env: _Env) -> Any:
+    """Add `state()`: for all declared agents their observation, as numbers, and a bit that says whether it is there.
+
+    Absent agents (terminated, or not there yet) are zeros. Action masks are left out. Raises ConfigInvalid for
+    observations that policies cannot see.
+    """
+    _declared_agents(env)
+    return with_joint_state(env)
 
 
 def mask_in_info(env: _Env) -> Any:

@@ -200,8 +200,9 @@ def name_of(operator: Any) -> str:
 
 
 def describe(operator: Any) -> str:
-    """Return the operator with its plain settings, for printing."""
+    """Return the operator with its plain settings, for printing; flags that are off are left out."""
     is_settled = dataclasses.is_dataclass(operator) and not isinstance(operator, type)
     values = {f.name: getattr(operator, f.name) for f in dataclasses.fields(operator) if f.repr} if is_settled else {}
-    settings = [f"{name}={value!r}" for name, value in values.items() if isinstance(value, int | float | str | bool)]
+    plain = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+    settings = [f"{name}={value!r}" for name, value in plain.items() if value is not False]
     return f"{name_of(operator)}({', '.join(settings)})" if settings else name_of(operator)

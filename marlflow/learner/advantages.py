@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from marlflow.base.batch import Array, Batch, EstimatedBatch
+from marlflow.learner.deaths import bootstrap_by_survivors
 from marlflow.losses.advantages import generalized_advantage_estimation
 
 # Keeps equal advantages from being divided by 0.
@@ -22,9 +23,14 @@ class Critic(Protocol):
         ...
 
 
-def advantages(batch: Batch, learner: Critic, discount: float, gae_lambda: float) -> EstimatedBatch:
-    """Add columns `value`, `advantage` and `value_target` (float32 [N]) by the learner's current critic."""
-    value, next_value = values_around(batch, learner)
+def advantages(
+    batch: Batch, learner: Critic, discount: float, gae_lambda: float, bootstrap_at_death: bool = False
+) -> EstimatedBatch:
+    """Add columns `value`, `advantage` and `value_target` (float32 [N]) by the learner's current critic.
+
+    With `bootstrap_at_death` also `bootstrapped_at_death` (bool [N]), see `learner.deaths`.
+    """
+    value, next_value, at_death = values_around(batch, learner, bootstrap_at_death)
     # Segments are concatenated on one time axis; lambda 0 at their ends stops traces from crossing over.
     lambdas = np.full(batch.rows, gae_lambda)
     lambdas[batch.ends()] = 0.0
@@ -36,23 +42,34 @@ def advantages(batch: Batch, learner: Critic, discount: float, gae_lambda: float
         "value": value,
         "advantage": estimate.numpy().astype(np.float32),
         "value_target": (estimate + v_tm1).numpy().astype(np.float32),
+        **at_death,
     }
     return EstimatedBatch({**batch.columns, **estimates}, batch.segments)
 
 
-def values_around(batch: Batch, learner: Critic) -> tuple[Array, Array]:
-    """Return the current critic's values of each row's observation and of the next one, float32 [N] each."""
+def values_around(
+    batch: Batch, learner: Critic, bootstrap_at_death: bool = False
+) -> tuple[Array, Array, dict[str, Array]]:
+    """Return the current critic's values of each row and of the one after it, float32 [N] each.
+
+    The values are those of the column `central` if there is one, else of `obs`. The mapping has the column
+    `bootstrapped_at_death` (bool [N]) if `bootstrap_at_death`, else nothing.
+    """
     ends, follows = batch.ends(), ~batch.segments["terminated"]
+    seen, memory, bootstrap_memory = ("obs", batch.columns.get("memory"), batch.segments.get("bootstrap_memory"))
+    if "central" in batch.columns:
+        seen, memory, bootstrap_memory = "central", None, None
     # A recurrent critic starts from the memory at sampling time, which an older version may have computed.
-    value = learner.values(batch.columns["obs"], batch.columns.get("memory"))
+    value = learner.values(batch.columns[seen], memory)
     # 0 after a terminated segment.
     bootstrap = np.zeros(len(ends), np.float32)
-    memory = batch.segments.get("bootstrap_memory")
-    memory = None if memory is None else memory[follows]
-    bootstrap[follows] = learner.values(batch.segments["bootstrap_obs"][follows], memory)
+    memory = None if bootstrap_memory is None else bootstrap_memory[follows]
+    bootstrap[follows] = learner.values(batch.segments[f"bootstrap_{seen}"][follows], memory)
     next_value = np.roll(value, -1)
     next_value[ends] = bootstrap
-    return value, next_value
+    if not bootstrap_at_death:
+        return value, next_value, {}
+    return value, next_value, {"bootstrapped_at_death": bootstrap_by_survivors(batch, next_value)}
 
 
 def normalized(batch: EstimatedBatch) -> EstimatedBatch:

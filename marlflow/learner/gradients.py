@@ -21,4 +21,6 @@ def mean_gradients(gradients: Sequence[Gradients]) -> Gradients:
     flat = np.average([gradient.flat for gradient in nonempty], axis=0, weights=shares).astype(np.float32)
     loss = {name: sum(gradient.loss[name] * share for gradient, share in weighted) for name in nonempty[0].loss}
     version_mean = sum(gradient.version_mean * share for gradient, share in weighted)
-    return Gradients(flat, rows, loss, version_mean, sum(gradient.rows_carried for gradient in nonempty))
+    carried = sum(gradient.rows_carried for gradient in nonempty)
+    at_death = sum(gradient.rows_bootstrapped_at_death for gradient in nonempty)
+    return Gradients(flat, rows, loss, version_mean, carried, at_death)

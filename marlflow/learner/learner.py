@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from marlflow.base.batch import Array, Transitions
+from marlflow.base.critic_input import CriticInput
 from marlflow.base.items import Gradients, Update, Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.train_batch import TrainBatch
@@ -120,6 +121,11 @@ class TorchLearner:
     @property
     def updates_when_synced(self) -> int:
         return self.parameters.updates_when_synced
+
+    @property
+    def critic_input(self) -> CriticInput | None:
+        seen: CriticInput | None = getattr(self.module, "critic_input", None)
+        return seen
 
     def values(self, obs: Array, memory: Array | None = None) -> Array:
         columns = (obs,) if memory is None else (obs, memory)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from marlflow.base.batch import Array, Transitions
+from marlflow.base.critic_input import CriticInput
 from marlflow.base.items import Gradients, Update, Weights
 from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Place
@@ -28,8 +29,16 @@ class ValueFunction(Scheduled, Protocol):
         """The version of the parameters."""
         ...
 
+    @property
+    def critic_input(self) -> CriticInput | None:
+        """The rows that a central critic sees; None if the critic sees the column `obs`."""
+        ...
+
     def values(self, obs: Array, memory: Array | None = None) -> Array:
-        """Return the critic's values, float32 [N], of `obs` [N, ...] and, if it is recurrent, `memory` [N, ...]."""
+        """Return the critic's values, float32 [N], of `obs` [N, ...] and, if it is recurrent, `memory` [N, ...].
+
+        For a central critic, `obs` are rows of its `critic_input`, without memory.
+        """
         ...
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from marlflow.base.batch import Array, Transitions
+from marlflow.base.critic_input import CriticInput
 from marlflow.base.items import Gradients, Weights, as_it_is
 from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Place
@@ -66,6 +67,10 @@ class PublishedLearner:
         # Unpacking fails for a learner of several policies, which cannot be published this way.
         (weights,) = self._source.published.values()
         return weights
+
+    @property
+    def critic_input(self) -> CriticInput | None:
+        return self._loaded().critic_input
 
     def values(self, obs: Array, memory: Array | None = None) -> Array:
         return self._loaded().values(obs, memory)

@@ -36,12 +36,14 @@ class BatchSummary(NamedTuple):
     rows_carried: int = 0
     stale_rows_dropped: int = 0
     row_ids: Array | None = None
+    rows_bootstrapped_at_death: int = 0
 
     @staticmethod
     def of(request: UpdateRequest) -> BatchSummary:
         """Summarize the batch of a request."""
         batch, dropped = request.batch, request.stale_rows_dropped
-        return BatchSummary(batch.rows, batch.mean_version(), batch.rows_carried(), dropped, batch.row_ids())
+        at_death = batch.rows_bootstrapped_at_death()
+        return BatchSummary(batch.rows, batch.mean_version(), batch.rows_carried(), dropped, batch.row_ids(), at_death)
 
 
 class UpdateJob(NamedTuple):

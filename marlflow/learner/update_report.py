@@ -26,6 +26,7 @@ def update_report(learner: str, version: int, job: UpdateJob, result: UpdateResu
         staleness_mean=_staleness(version, summary.mean_version),
         stale_rows_dropped=summary.stale_rows_dropped,
         rows_carried=summary.rows_carried,
+        rows_bootstrapped_at_death=summary.rows_bootstrapped_at_death,
         # Priorities of a skipped step may be NaN.
         priorities=None if priorities is None or skipped else priorities.cpu().numpy(),
         row_ids=summary.row_ids,
@@ -34,7 +35,8 @@ def update_report(learner: str, version: int, job: UpdateJob, result: UpdateResu
 
 def gradients_of(batch: TrainBatch, flat: Array, terms: Mapping[str, float]) -> Gradients:
     """Build the Gradients of `batch`, with the statistics of its rows."""
-    return Gradients(flat, batch.rows, terms, batch.mean_version(), batch.rows_carried())
+    at_death = batch.rows_bootstrapped_at_death()
+    return Gradients(flat, batch.rows, terms, batch.mean_version(), batch.rows_carried(), at_death)
 
 
 def step_report(
@@ -52,6 +54,7 @@ def step_report(
         staleness_mean=_staleness(version, gradients.version_mean),
         stale_rows_dropped=stale_rows_dropped,
         rows_carried=gradients.rows_carried,
+        rows_bootstrapped_at_death=gradients.rows_bootstrapped_at_death,
     )
 
 

@@ -33,10 +33,21 @@ def log_probs(learner: PolicyEvaluator, batch: Batch) -> Array:
 
 
 def corrected(
-    batch: Batch, logp: Array, critic: Critic, discount: float, trace_lambda: float, rho_max: float, c_max: float
+    batch: Batch,
+    logp: Array,
+    critic: Critic,
+    discount: float,
+    trace_lambda: float,
+    rho_max: float,
+    c_max: float,
+    *,
+    bootstrap_at_death: bool = False,
 ) -> EstimatedBatch:
-    """Add columns `value`, `advantage` and `value_target` (float32 [N]) by V-trace, and the current `logp` [N]."""
-    value, next_value = values_around(batch, critic)
+    """Add columns `value`, `advantage` and `value_target` (float32 [N]) by V-trace, and the current `logp` [N].
+
+    With `bootstrap_at_death` also `bootstrapped_at_death` (bool [N]), see `learner.deaths`.
+    """
+    value, next_value, at_death = values_around(batch, critic, bootstrap_at_death)
     # Segments are concatenated on one time axis; lambda 0 at their ends stops traces from crossing over.
     lambdas = np.full(batch.rows, trace_lambda)
     lambdas[batch.ends()] = 0.0
@@ -49,5 +60,6 @@ def corrected(
         "advantage": estimate.advantage_tm1.numpy().astype(np.float32),
         "value_target": estimate.target_tm1.numpy().astype(np.float32),
         "logp": logp,
+        **at_death,
     }
     return EstimatedBatch({**batch.columns, **estimates}, batch.segments)

@@ -49,6 +49,7 @@ class LearnerMetrics(TypedDict):
     version: int  # of the weights of all its policies
     staleness_mean: float | None  # versions
     stale_rows_dropped: int  # rows
+    rows_bootstrapped_at_death: int  # rows; algorithm.bootstrap_at_death
     schedules: Mapping[str, float]  # by setting, as of its policies' agent_steps_sampled
     loss: Mapping[str, float]
 

@@ -37,6 +37,7 @@ _NOT_LEARNING = LearnerMetrics(
     version=0,
     staleness_mean=None,
     stale_rows_dropped=0,
+    rows_bootstrapped_at_death=0,
     schedules={},
     loss={},
 )

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias, cast
 
 import torch
 from gymnasium import spaces as gym
 from torch import Tensor, nn
 
+from marlflow.base.critic_input import OWN_OBSERVATION, CriticInput, CriticSees, critic_input
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.spaces import Spaces
+from marlflow.base.spaces import DISCRETE_KINDS, Spaces
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
 from marlflow.policy.gaussian import GaussianActor
-from marlflow.policy.normalized import ReturnScale, in_units_of
-from marlflow.policy.torso import TorsoConfig, build_torso
+from marlflow.policy.multi_categorical import MultiCategoricalActor
+from marlflow.policy.normalized import NormalizedRows, ReturnScale, in_units_of
+from marlflow.policy.torso import TorsoConfig, build_for, build_torso
 
-StochasticActor: TypeAlias = CategoricalActor | GaussianActor
+StochasticActor: TypeAlias = CategoricalActor | MultiCategoricalActor | GaussianActor
 
 
 class ActorCritic(nn.Module):
     """Publishes `actor`; `critic` estimates returns.
 
     With `critic_torso` None the critic shares and trains the actor's torso. `normalize_values`: value normalization by
-    Pop-Art (see ReturnScale).
+    Pop-Art (see ReturnScale). With `critic_sees` other than its own observation, the critic is central: it has rows of
+    `critic_input`, the column `central`, and needs a `critic_torso`.
     """
 
     def __init__(
@@ -33,33 +37,51 @@ class ActorCritic(nn.Module):
         critic_torso: TorsoConfig | None,
         seed: int,
         normalize_values: bool = False,
+        critic_sees: Sequence[CriticSees] = OWN_OBSERVATION,
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.actor = stochastic_actor(spaces, torso, generator)
         self.critic_torso: nn.Module | None = None
+        self.critic_input = critic_input(spaces, critic_sees)
         features = self.actor.head.in_features
         if critic_torso is not None:
-            self.critic_torso, features = build_torso(spaces, critic_torso, generator)
+            self.critic_torso, features = critic_body(spaces, self.critic_input, critic_torso, generator)
         self.critic_head = linear(features, 1, 1.0, generator)
         self.returns = ReturnScale(self.critic_head) if normalize_values else None
         self.layers = _layers_of(self)
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the actor's outputs [N, ...] and the values [N] of `obs` [N, ...]."""
+    def forward(self, obs: Tensor, central: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the actor's outputs [N, ...] of `obs` [N, ...], and the critic's values [N].
+
+        The values are those of `obs`, or of `central` [N, ...] if the critic is central.
+        """
         if self.critic_torso is not None:
-            return self.actor(obs), self.critic(obs)
+            return self.actor(obs), self.critic(obs if central is None else central)
         features = self.actor.torso(obs)
         return self.actor.head(features), in_units_of(self.returns, self.critic_head(features).squeeze(-1))
 
     def critic(self, obs: Tensor) -> Tensor:
-        """Return the values [N] of `obs` [N, ...]."""
+        """Return the values [N] of `obs` [N, ...], or of rows of `central` if the critic is central."""
         torso = self.actor.torso if self.critic_torso is None else self.critic_torso
         return in_units_of(self.returns, through(torso, self.critic_head, obs).squeeze(-1))
 
     def value_error(self, squared: Tensor) -> Tensor:
         """Convert squared value errors to the squared units of the critic's head."""
         return squared if self.returns is None else squared / self.returns.variance
+
+
+def critic_body(
+    spaces: Spaces, seen: CriticInput | None, model: TorsoConfig, generator: torch.Generator
+) -> tuple[nn.Module, int]:
+    """Build a critic's torso and return it with its number of features; `seen` None is the column `obs`."""
+    if seen is None:
+        return build_torso(spaces, model, generator)
+    torso, features = build_for(seen.layout, model, generator)
+    for part in torso.modules():
+        if isinstance(part, NormalizedRows):
+            part.column = "central"
+    return torso, features
 
 
 def stochastic_actor(spaces: Spaces, torso: TorsoConfig, generator: torch.Generator) -> StochasticActor:
@@ -73,33 +95,41 @@ def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: t
         return CategoricalActor(body, features, spaces.num_actions, generator)
     if isinstance(spaces.action, gym.Box):
         return GaussianActor(body, features, spaces.action, generator)
-    raise ConfigInvalid([f"a policy gradient needs Discrete or Box actions, not {spaces.action}"])
+    if isinstance(spaces.action, DISCRETE_KINDS):
+        return MultiCategoricalActor(body, features, spaces.choices, spaces.action_shape, generator)
+    raise ConfigInvalid([f"a policy gradient needs whole-number or Box actions, not {spaces.action}"])
 
 
 class DensePass:
     """Forward pass of an ActorCritic without autograd, with a closed-form backward pass, if it `fits`."""
 
-    __slots__ = ("_actor", "_critic", "_layers", "_shared", "logits", "value")
+    __slots__ = ("_actor", "_critic", "_layers", "_shared", "logits", "value", "value_unit")
 
     @staticmethod
     def fits(module: ActorCritic) -> bool:
         """Return whether actions are Discrete, torsos fully connected, and gradients on a CPU."""
         return module.layers is not None and module.layers.actor.take_gradients
 
-    def __init__(self, module: ActorCritic, obs: Tensor) -> None:
-        layers = self._layers = cast(ActorCriticLayers, module.layers)
+    def __init__(self, module: ActorCritic, obs: Tensor, central: Tensor | None = None) -> None:
+        layers, returns = cast(ActorCriticLayers, module.layers), module.returns
+        self._layers = layers
         x = as_rows(obs)
         self._shared = None if layers.shared is None else layers.shared.run(x)
         if self._shared is not None:
             x = self._shared[-1]
-        self._actor, self._critic = layers.actor.run(x), layers.critic.run(x)
-        self.logits, self.value = self._actor[-1], self._critic[-1].squeeze(-1)
+        self._actor = layers.actor.run(x)
+        self._critic = layers.critic.run(x if central is None else as_rows(central))
+        self.logits, value = self._actor[-1], self._critic[-1].squeeze(-1)
+        self.value_unit = 1.0 if returns is None else returns.moments.deviation.item()
+        """The critic's values are its head's output times this, plus a constant."""
+        self.value = value if returns is None else returns(value)
 
     def pull(self, d_logits: Tensor, d_value: Tensor) -> None:
         """Write every parameter's gradient, given the gradients of `logits` [N, A] and `value` [N]."""
         layers = self._layers
         by_logits = layers.actor.pull(d_logits, self._actor)
-        by_value = layers.critic.pull(d_value.unsqueeze(-1), self._critic)
+        d_output = d_value if self.value_unit == 1.0 else d_value * self.value_unit
+        by_value = layers.critic.pull(d_output.unsqueeze(-1), self._critic)
         if layers.shared is not None and self._shared is not None:
             # Layers.pull stops before the first layer's weights; a shared torso needs the gradient on the other side.
             by_features = torch.mm(by_logits, layers.actor.parameters[0])
@@ -117,9 +147,6 @@ class ActorCriticLayers(NamedTuple):
 def _layers_of(module: ActorCritic) -> ActorCriticLayers | None:
     # Exact types: a subclass may compute something else.
     actor, critic_torso = module.actor, module.critic_torso
-    # Pop-Art rescales the critic's output, which the closed-form backward pass does not know.
-    if module.returns is not None:
-        return None
     if type(module) is not ActorCritic or type(actor) is not CategoricalActor or type(actor.torso) is not Dense:
         return None
     if critic_torso is None:

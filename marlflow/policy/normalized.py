@@ -69,6 +69,8 @@ class NormalizedRows(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.moments = RunningMoments(width)
+        self.column = "obs"
+        """The column of a training batch that it normalizes; `central` in a central critic."""
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return normalized rows [N, D] of `obs` [N, ...]."""
@@ -77,7 +79,7 @@ class NormalizedRows(nn.Module):
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
-            self.moments.add(as_rows(_valid_rows(columns, "obs")))
+            self.moments.add(as_rows(_valid_rows(columns, self.column)))
 
 
 class NormalizedTorso(nn.Module):

@@ -161,6 +161,13 @@ class LSTM:
         return LSTMTorso(encoder, inputs, self.hidden_size, generator), self.hidden_size
 
 
+def without_memory(model: TorsoConfig) -> TorsoConfig:
+    """Return dense layers of the sizes of a GRU or LSTM, or an MLP of default sizes for other recurrent models."""
+    if not isinstance(model, GRU | LSTM):
+        return MLP()
+    return MLP((*model.encoder_sizes, model.hidden_size), model.activation)
+
+
 def build_recurrent_torso(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> tuple[RecurrentTorso, int]:
     """Build a recurrent torso over `obs`; return it and its number of features. See `build_torso`."""
     torso, features = build_torso(spaces, model, generator)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from marlflow.base.batch import Array
+from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Mode
-from marlflow.policy.actor_critic import StochasticActor, stochastic_head
-from marlflow.policy.dense import linear
+from marlflow.policy.actor_critic import StochasticActor, critic_body, stochastic_head
+from marlflow.policy.dense import linear, through
 from marlflow.policy.network_actor import NetworkActor, Scheduled
 from marlflow.policy.normalized import ReturnScale, in_units_of
 from marlflow.policy.q import DuelingHead, QActor
-from marlflow.policy.recurrent import RecurrentTorso, build_recurrent_torso
+from marlflow.policy.recurrent import RecurrentTorso, build_recurrent_torso, without_memory
 from marlflow.policy.torso import TorsoConfig
 
 Head = TypeVar("Head", bound=StochasticActor | QActor)
@@ -68,25 +69,49 @@ def recurrent_stochastic_actor(
 class RecurrentActorCritic(nn.Module):
     """Publishes `actor`; the critic shares and trains its torso.
 
-    `normalize_values`: value normalization by Pop-Art (see ReturnScale).
+    `normalize_values`: value normalization by Pop-Art (see ReturnScale). With `critic_sees` other than its own
+    observation, the critic is central (see ActorCritic) and has dense layers of its own, without memory.
     """
 
-    def __init__(self, spaces: Spaces, model: TorsoConfig, seed: int, normalize_values: bool = False) -> None:
+    def __init__(
+        self,
+        spaces: Spaces,
+        model: TorsoConfig,
+        seed: int,
+        normalize_values: bool = False,
+        critic_sees: Sequence[CriticSees] = OWN_OBSERVATION,
+    ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.actor = recurrent_stochastic_actor(spaces, model, generator)
-        self.critic_head = linear(self.actor.torso.features, 1, 1.0, generator)
+        self.critic_torso: nn.Module | None = None
+        self.critic_input = critic_input(spaces, critic_sees)
+        features = self.actor.torso.features
+        if self.critic_input is not None:
+            self.critic_torso, features = critic_body(spaces, self.critic_input, without_memory(model), generator)
+        self.critic_head = linear(features, 1, 1.0, generator)
         self.returns = ReturnScale(self.critic_head) if normalize_values else None
 
-    def forward(self, obs: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actor outputs [S, T, ...] and values [S, T] of `obs` [S, T, ...]; see `RecurrentTorso.unroll`."""
+    def forward(
+        self, obs: Tensor, memory: Tensor, valid: Tensor, central: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return actor outputs [S, T, ...] of `obs` [S, T, ...] and values [S, T]; see `RecurrentTorso.unroll`.
+
+        The values are those of `central` [S, T, ...] if the critic is central.
+        """
         outputs, features, _ = self.actor.unroll(obs, memory, valid)
+        if central is not None:
+            return outputs, self.critic(central.flatten(0, 1)).unflatten(0, central.shape[:2])
         return outputs, in_units_of(self.returns, self.critic_head(features).squeeze(-1))
 
-    def critic(self, obs: Tensor, memory: Tensor) -> Tensor:
-        """Return the values [N] of `obs` [N, ...] given `memory` [N, ...]."""
-        features, _ = self.actor.torso.step(obs, memory)
-        return in_units_of(self.returns, self.critic_head(features).squeeze(-1))
+    def critic(self, seen: Tensor, memory: Tensor | None = None) -> Tensor:
+        """Return the values [N] of `seen`: observations [N, ...] given `memory` [N, ...], or rows of `central`."""
+        if self.critic_torso is not None:
+            output = through(self.critic_torso, self.critic_head, seen)
+        else:
+            assert memory is not None
+            output = self.critic_head(self.actor.torso.step(seen, memory)[0])
+        return in_units_of(self.returns, output.squeeze(-1))
 
     def value_error(self, squared: Tensor) -> Tensor:
         """Convert squared value errors to the squared units of the critic's head."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from gymnasium import spaces
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.random import RowRandom
+from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components
 from marlflow.policy.actor import Acted, EvaluationMode, Mode
 
 
@@ -26,20 +27,26 @@ class RandomActor:
             self._low = action_space.low.astype(np.float64).ravel()
             self._width = action_space.high.astype(np.float64).ravel() - self._low
             self._choices = None
-        elif isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-            self._choices = _choices(action_space)
+        elif isinstance(action_space, DISCRETE_KINDS):
+            self._choices = np.array(choices_of(action_space))
         else:
             raise ConfigInvalid([f"a random policy needs whole-number actions or a bounded Box, not {action_space}"])
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         if action_mask is not None:
-            action, legal = uniform_legal(action_mask, generator.uniform())
-            return Acted(action, -np.log(legal, dtype=np.float32), memory)
+            return self._act_legally(action_mask, memory, generator)
         sizes = self._width if self._choices is None else self._choices
         draws = np.stack([generator.uniform() for _ in sizes], axis=-1) * sizes
         action = draws.astype(np.int64) if self._choices is not None else (self._low + draws).astype(np.float32)
         logp = np.full(len(obs), -np.log(sizes).sum(), np.float32)
         return Acted(action.reshape(len(obs), *self._shape), logp, memory)
+
+    def _act_legally(self, action_mask: Array, memory: Any, generator: RowRandom) -> Acted:
+        assert self._choices is not None
+        parts = [uniform_legal(part, generator.uniform()) for part in components(action_mask, self._choices.tolist())]
+        action = np.stack([chosen for chosen, _ in parts], axis=-1).reshape(len(action_mask), *self._shape)
+        logp = -np.sum([np.log(legal, dtype=np.float32) for _, legal in parts], axis=0)
+        return Acted(action, logp, memory)
 
     def probabilities(self, obs: Array, action_mask: Array | None, mode: EvaluationMode) -> Array:
         """Return equal probabilities of all legal actions; raises MarlflowError unless there is one Discrete action."""
@@ -55,10 +62,17 @@ class RandomActor:
 
 
 class CallableActor:
-    """Acts by a user's `choose(obs, action_mask, generator)`, which returns actions [N, ...]."""
+    """Acts by a user's `choose(obs, action_mask, generator)`, which returns actions [N, ...].
 
-    def __init__(self, choose: Callable[[Array, Array | None, RowRandom], Array]) -> None:
+    `choices` has the number of values of each component of masked actions (default: one component).
+    """
+
+    def __init__(
+        self, choose: Callable[[Array, Array | None, RowRandom], Array], choices: Sequence[int] | None = None
+    ) -> None:
         self._choose = choose
+        # Where each component begins in a mask.
+        self._starts = np.cumsum([0, *(choices or ())[:-1]])
 
     def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
         """Return the function's actions; raises MarlflowError for a wrong number or an illegal one."""
@@ -66,10 +80,15 @@ class CallableActor:
         if action.shape[:1] != (len(obs),):
             raise MarlflowError(f"{self._choose!r} returned shape {action.shape} for {len(obs)} observations")
         if action_mask is not None:
-            illegal = np.flatnonzero(~action_mask[np.arange(len(obs)), action])
+            illegal = np.flatnonzero(self._is_illegal(action, action_mask))
             if illegal.size:
                 raise MarlflowError(f"{self._choose!r} chose illegal action {action[illegal[0]]} in row {illegal[0]}")
         return Acted(action, np.full(len(obs), np.nan, np.float32), memory)
+
+    def _is_illegal(self, action: Array, action_mask: Array) -> Array:
+        at = action.reshape(len(action), -1) + self._starts
+        illegal: Array = ~action_mask[np.arange(len(action))[:, None], at].all(axis=1)
+        return illegal
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # No setting of this actor is scheduled.
@@ -88,11 +107,3 @@ def uniform_legal(mask: Array, uniform: Array) -> tuple[Array, Array]:
         raise MarlflowError(f"row {int(legal.argmin())} has no legal action")
     target_rank = (uniform * legal).astype(np.int64)
     return np.add.reduce(ranks <= target_rank[:, None], 1, dtype=np.int64), legal
-
-
-def _choices(space: spaces.Discrete[Any] | spaces.MultiDiscrete[Any] | spaces.MultiBinary) -> Array:
-    if isinstance(space, spaces.Discrete):
-        return np.array([int(space.n)])
-    if isinstance(space, spaces.MultiDiscrete):
-        return np.asarray(space.nvec).ravel()
-    return np.full(int(np.prod(space.shape)), 2)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
-from marlflow.algorithms.algorithm import Algorithm, Member
+from marlflow.algorithms.algorithm import Algorithm, Member, needs_state
 from marlflow.base.batch import Array
 from marlflow.base.items import as_it_is
 from marlflow.base.random import key
@@ -238,7 +238,7 @@ class RunSpec:
     @property
     def with_state(self) -> tuple[str, ...]:
         """Policies whose rows include the environment's global state."""
-        return tuple(name for name, policy in self.policies.items() if policy.algorithm.capabilities.state)
+        return tuple(name for name, policy in self.policies.items() if needs_state(policy.algorithm))
 
     @property
     def learning(self) -> tuple[str, ...]:

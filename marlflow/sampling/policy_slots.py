@@ -13,7 +13,7 @@ from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import MarlflowError
 from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
-from marlflow.base.spaces import Spaces
+from marlflow.base.spaces import Spaces, components
 from marlflow.policy.actor import Acted, Actor, EvaluationMode, Mode, RecurrentActor, WeightedActor
 from marlflow.sampling.recurrent_memory import Memory
 from marlflow.sampling.step_buffer import StepBuffer
@@ -56,7 +56,7 @@ class PolicySlots:
             self._ends = spaces.action.low.astype(np.float32), spaces.action.high.astype(np.float32), spaces.action
         columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"obs": (spaces.obs_shape, spaces.obs_dtype)}
         if spaces.masked:
-            columns["action_mask"] = ((spaces.num_actions,), np.dtype(bool))
+            columns["action_mask"] = ((spaces.mask_width,), np.dtype(bool))
         if state is not None:
             columns["state"] = (state.shape, np.dtype(state.dtype))
         # The pending lanes' observations.
@@ -90,10 +90,17 @@ class PolicySlots:
         self.seen["obs"] = self.stack(observations)
         if self.spaces.masked:
             legal = self.seen["action_mask"] = self.stack_masks(masks)
-            if not legal.any(axis=1).all():
-                raise ObservationOutside(int(legal.any(axis=1).argmin()), "action_mask allows no action")
+            if not (can_act := self._can_act(legal)).all():
+                raise ObservationOutside(int(can_act.argmin()), "action_mask allows no action")
         if state is not None:
             self.seen["state"] = state
+
+    def _can_act(self, legal: Array) -> Array:
+        """Return which rows have a legal value for each component of an action, bool [N]."""
+        choices = self.spaces.choices
+        parts = [legal] if len(choices) == 1 else components(legal, choices)
+        can_act: Array = np.logical_and.reduce([part.any(axis=1) for part in parts])
+        return can_act
 
     def load(self, weights: Weights, with_critic: bool) -> None:
         """Load published weights into the actor (set_weights); `with_critic`: they end with the critic's."""
@@ -108,7 +115,7 @@ class PolicySlots:
 
     def stack_masks(self, masks: Sequence[Array | None]) -> Array:
         """Encode masks as bool [N, A]; None becomes all legal."""
-        shape = (self.spaces.num_actions,)
+        shape = (self.spaces.mask_width,)
         # Fast path: one conversion for all masks.
         if all(type(mask) is np.ndarray and mask.shape == shape for mask in masks):
             return np.array(masks).astype(bool) if masks else np.ones((0, *shape), bool)

@@ -64,8 +64,8 @@ def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
 
 
 def test_what_it_refuses() -> None:
-    multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
-    assert len(sentences(A2C().validate(multi, SMALL))) == 1
+    text = Spaces(DISCRETE.observation, gym.Text(3))
+    assert len(sentences(A2C().validate(text, SMALL))) == 1
 
 
 def minibatch(masked: bool, rows: int = 11, seed: int = 5) -> dict[str, Array]:

@@ -47,8 +47,8 @@ def test_rounds_do_not_wait_for_it_and_rows_of_any_age_are_taken(algorithm: Any)
 def test_where_they_act(algorithm: Any, spaces: Spaces) -> None:
     assert isinstance(algorithm, Algorithm)
     assert sentences(algorithm.validate(spaces, SMALL)) == []
-    multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
-    assert len(sentences(algorithm.validate(multi, SMALL))) == 1
+    text = Spaces(DISCRETE.observation, gym.Text(3))
+    assert len(sentences(algorithm.validate(text, SMALL))) == 1
 
 
 def test_minibatches_that_do_not_fit_into_a_batch_are_refused() -> None:

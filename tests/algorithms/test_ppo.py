@@ -62,12 +62,11 @@ def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
 
 
 def test_what_it_refuses() -> None:
-    multi = Spaces(DISCRETE.observation, gym.MultiDiscrete([2, 3]))
-    assert sentences(PPO().validate(multi, SMALL)) == [
-        "ppo cannot act in MultiDiscrete([2 3]); it needs Discrete or Box actions"
-    ]
+    text = Spaces(DISCRETE.observation, gym.Text(3))
+    kinds = "Discrete, MultiDiscrete, MultiBinary or Box actions"
+    assert sentences(PPO().validate(text, SMALL)) == [f"ppo cannot act in {text.action}; it needs {kinds}"]
     whole = Spaces(DISCRETE.observation, gym.Box(0, 3, (2,), np.int64))
-    expected = "ppo cannot act in Box(2,); it needs Discrete or Box actions, and a Box of floats, not of int64"
+    expected = f"ppo cannot act in Box(2,); it needs {kinds}, and a Box of floats, not of int64"
     assert sentences(PPO().validate(whole, SMALL)) == [expected]
     assert sentences(PPO(batch_agent_steps=64, minibatch_agent_steps=65).validate(DISCRETE, SMALL)) == [
         "ppo cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"

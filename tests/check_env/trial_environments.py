@@ -150,7 +150,7 @@ class Levers(CartPoleTeam):
         return super().step({agent: int(action[0]) for agent, action in actions.items()})
 
 
-_LEVERS = spaces.MultiBinary(3)
+_LEVERS = spaces.Box(0, 1, (3,), np.int64)
 
 
 class Compass(CartPoleTeam):

@@ -111,10 +111,11 @@ ACCEPTED: Mapping[str, set[str]] = {
     "1e30": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "true": {"double", "dueling", "prioritized", "shared_torso", "normalize_observations", "normalize_values"}
-    | {"symmetric", "at_start", "mirrored"}
+    | {"symmetric", "at_start", "mirrored", "bootstrap_at_death"}
     | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
+    | {"critic_sees"}  # refused once it is known what there is to see
     | {"opponents", "learns_from", "trust"},  # refused once it is known which policies there are
     # Sections of which nothing is said are as they are by default; policies and goals may be none.
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}

@@ -71,6 +71,7 @@ def test_wrappers_can_be_chosen_by_name(option: str) -> None:
     around = {
         "agent_indicator": ["agent_indicator"],
         "black_death": ["black_death"],
+        "joint_state": ["joint_state"],
         "mask_in_info": ["mask_in_info"],
         "padding": ["pad_observations", "pad_actions"],
         "pixels": ["gray", "resize", "stack"],

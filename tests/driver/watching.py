@@ -45,6 +45,7 @@ LEARNER_KEYS = {
     "version",
     "staleness_mean",
     "stale_rows_dropped",
+    "rows_bootstrapped_at_death",
     "schedules",
     "loss",
 }

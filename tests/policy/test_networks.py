@@ -130,5 +130,5 @@ def test_an_image_that_does_not_fit_is_refused() -> None:
 
 
 def test_actions_without_an_actor_are_refused() -> None:
-    with pytest.raises(ConfigInvalid, match="MultiDiscrete"):
-        ActorCritic(Spaces(spaces.Box(-1.0, 1.0, (5,)), spaces.MultiDiscrete([2, 2])), MLP(), None, 0)
+    with pytest.raises(ConfigInvalid, match=r"Tuple"):
+        ActorCritic(Spaces(spaces.Box(-1.0, 1.0, (5,)), spaces.Tuple([spaces.Discrete(2)])), MLP(), None, 0)

@@ -40,15 +40,16 @@ class ReplicaExchange:
     def job(self, request: UpdateRequest) -> UpdateJob:
         rank, size, local = self._collective.rank, self._collective.world_size, BatchSummary.of(request)
         # One all-reduce for all numbers; each rank's row count has a place of its own, so its sum is that count.
-        counts = torch.zeros(size + 3, dtype=torch.float64)
+        counts = torch.zeros(size + 4, dtype=torch.float64)
         counts[rank] = local.rows
         if local.rows:
-            counts[-3] = local.mean_version * local.rows
-        counts[-2], counts[-1] = local.rows_carried, local.stale_rows_dropped
+            counts[-4] = local.mean_version * local.rows
+        totals = (local.rows_carried, local.stale_rows_dropped, local.rows_bootstrapped_at_death)
+        counts[-3:] = torch.tensor(totals, dtype=torch.float64)
         self._collective.all_reduce(counts)
-        *rows, versions, carried, dropped = counts.tolist()
+        *rows, versions, carried, dropped, at_death = counts.tolist()
         mean = versions / sum(rows) if any(rows) else math.nan
-        summary = BatchSummary(int(sum(rows)), mean, int(carried), int(dropped))
+        summary = BatchSummary(int(sum(rows)), mean, int(carried), int(dropped), None, int(at_death))
         return _shard_job(request, [int(count) for count in rows], range(rank, rank + 1), summary)
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:

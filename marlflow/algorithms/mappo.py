@@ -1,0 +1,27 @@
+"""Multi-agent PPO, MAPPO (Yu et al., 2021, arXiv:2103.01955): PPO with a central critic.
+
+The critic sees the global state, the agent's own observation and its id; values are normalized. Dead agents have no
+rows, so nothing of them has to be masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from marlflow.algorithms.ppo import PPO
+from marlflow.base.critic_input import CriticSees
+from marlflow.base.schedules import ScheduledFloat
+
+
+@dataclass(frozen=True)
+class MAPPO(PPO):
+    """MAPPO's settings: PPO's, with defaults for teams."""
+
+    name: ClassVar[str] = "mappo"
+
+    minibatch_agent_steps: int = 2_000
+    learning_rate: ScheduledFloat = 5e-4
+    normalize_values: bool = True
+    critic_sees: Sequence[CriticSees] = ("state", "obs", "agent")

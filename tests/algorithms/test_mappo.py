@@ -1,0 +1,269 @@
+"""MAPPO and other central critics: what they see, their gradients, and that PPO is the case of its own observation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as gym
+
+from marlflow.algorithms.a2c import A2C
+from marlflow.algorithms.a3c import A3C
+from marlflow.algorithms.algorithm import Algorithm, LearningAlgorithm
+from marlflow.algorithms.appo import APPO
+from marlflow.algorithms.ddppo import DDPPO
+from marlflow.algorithms.impala import IMPALA
+from marlflow.algorithms.mappo import MAPPO
+from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
+from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+from marlflow.base.batch import Array, EstimatedBatch
+from marlflow.base.spaces import Spaces
+from marlflow.config.experiment import Env, PlacementOverrides, Policy
+from marlflow.config.validation import ready
+from marlflow.driver.train import train
+from marlflow.env import cartpole_team
+from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.env.wrappers import joint_state
+from marlflow.learner.learner import TorchLearner
+from marlflow.policy.actor_critic import ActorCritic, DensePass
+from marlflow.policy.recurrent import GRU, LSTM
+from marlflow.policy.recurrent_actors import RecurrentActorCritic
+from marlflow.policy.torso import MLP
+from marlflow.sampling.mapping import Rule
+from tests.algorithms.parts import make_plan
+from tests.driver.watching import reports
+from tests.runtime.small_runs import small_run, without_times
+
+NUM_AGENTS, ROWS = 3, 64
+SEEN = Spaces(
+    gym.Box(-1.0, 1.0, (4,)),
+    gym.Discrete(5),
+    masked=True,
+    state=gym.Box(-np.inf, np.inf, (6,), np.float32),
+    num_agents=NUM_AGENTS,
+)
+EVERYTHING = ("state", "obs", "agent")
+
+
+def estimated(rows: int = ROWS) -> EstimatedBatch:
+    """Rows with the column `central`, as Advantages leaves them."""
+    random = np.random.default_rng(0)
+    action, mask = random.integers(0, 5, rows), random.random((rows, 5)) < 0.6
+    mask[np.arange(rows), action] = True
+    floats = {name: random.standard_normal(rows).astype(np.float32) for name in ("advantage", "value")}
+    columns: dict[str, Array] = {
+        **floats,
+        "behavior_logp": (-1.6 - random.random(rows)).astype(np.float32),
+        "value_target": (30.0 * random.standard_normal(rows) + 50.0).astype(np.float32),
+        "obs": random.standard_normal((rows, 4)).astype(np.float32),
+        "central": random.standard_normal((rows, 13)).astype(np.float32),
+        "action": action,
+        "action_mask": mask,
+        "reward": np.zeros(rows),
+        "version": np.zeros(rows, np.int64),
+    }
+    return EstimatedBatch(columns, {"length": np.full(1, rows), "carried": np.zeros(1, bool)})
+
+
+@pytest.mark.parametrize("normalize_values", [False, True])
+@pytest.mark.parametrize("value_clip_range", [None, 20.0])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_the_closed_form_equals_autograd(
+    activation: Any, value_clip_range: float | None, normalize_values: bool
+) -> None:
+    model = MLP((7, 6), activation)
+    module = ActorCritic(SEEN, model, MLP((8,), activation), 0, normalize_values, EVERYTHING)
+    loss = PPOLoss(Coefficients(0.2, 0.5, 0.05, value_clip_range))
+    learner = TorchLearner("p", module, loss, trains_on=EstimatedBatch, learning_rate=1e-2)
+    learner.update(estimated(), 2, 32)
+    if module.returns is not None:
+        assert module.returns.moments.deviation.item() > 20.0
+    assert DensePass.fits(module)
+    minibatch = {name: torch.from_numpy(c) for name, c in estimated().columns_for_losses().items()}
+    gradient = learner.parameters.flat.gradient
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None
+            parameter.grad.fill_(99.0)
+    total, found, _ = loss(module, None, minibatch)
+    assert total is None
+    by_hand = gradient.clone()
+    gradient.zero_()
+    total, expected, _ = loss.composed(module, minibatch)
+    assert total is not None
+    total.backward()
+    assert {name: float(x) for name, x in found.items()} == pytest.approx(
+        {name: float(x) for name, x in expected.items()}, rel=1e-5, abs=1e-6
+    )
+    torch.testing.assert_close(by_hand, gradient, atol=1e-6, rtol=1e-5)
+
+
+def test_actor_and_critic_learn_from_their_own_inputs_only() -> None:
+    module = ActorCritic(SEEN, MLP((8,)), MLP((8,)), 0, critic_sees=EVERYTHING)
+    obs, central = torch.randn(5, 4, requires_grad=True), torch.randn(5, 13, requires_grad=True)
+    outputs, value = module(obs, central)
+    value.sum().backward(retain_graph=True)
+    assert obs.grad is None
+    assert central.grad is not None
+    central.grad = None
+    outputs.sum().backward()
+    assert central.grad is None
+    assert obs.grad is not None
+
+
+def test_observations_are_normalized_by_the_rows_that_each_network_sees() -> None:
+    module = ActorCritic(SEEN, MLP((8,), normalize_observations=True), MLP((8,), normalize_observations=True), 0)
+    central = ActorCritic(
+        SEEN, MLP((8,), normalize_observations=True), MLP((8,), normalize_observations=True), 0, False, EVERYTHING
+    )
+    batch = estimated()
+    for one, column in ((module, "obs"), (central, "central")):
+        learner = TorchLearner("p", one, PPOLoss(Coefficients()), trains_on=EstimatedBatch, learning_rate=1e-3)
+        own = {name: values for name, values in batch.columns.items() if name in (column, "obs") or name != "central"}
+        learner.update(EstimatedBatch(own, batch.segments))
+        for torso, name in ((one.actor.torso, "obs"), (one.critic_torso, column)):
+            moments: Any = torso.rows.moments  # type: ignore[union-attr]
+            np.testing.assert_allclose(moments.mean.numpy(), batch.columns[name].mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [GRU(8, (6,)), LSTM(8, (6,))], ids=["gru", "lstm"])
+def test_a_recurrent_actor_has_a_critic_without_memory(model: Any) -> None:
+    module = RecurrentActorCritic(SEEN, model, 0, critic_sees=EVERYTHING)
+    obs, central = torch.randn(3, 4, 4), torch.randn(3, 4, 13)
+    memory, valid = torch.randn(3, *model.memory_shape), torch.ones(3, 4, dtype=torch.bool)
+    _, value = module(obs, memory, valid, central)
+    torch.testing.assert_close(value, torch.stack([module.critic(row) for row in central.unbind(1)], 1))
+    value.sum().backward()
+    assert not any(parameter.grad is not None and parameter.grad.any() for parameter in module.actor.parameters())
+    sizes = [layer.out_features for layer in module.critic_torso.layers]  # type: ignore[union-attr]
+    assert sizes == [6, 8]
+
+
+def test_its_plan_is_ppos() -> None:
+    plan = str(make_plan(MAPPO(), spaces=SEEN)).splitlines()
+    assert plan[0] == "mappo"
+    assert plan[1:] == str(make_plan(PPO(minibatch_agent_steps=2_000))).splitlines()[1:]
+    assert "bootstrap_at_death=True" in str(make_plan(MAPPO(bootstrap_at_death=True), spaces=SEEN))
+
+
+class Observed(CartPoleTeam):
+    """One cart, whose observation is the state."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 30)
+        self._state: Array = np.zeros(4, np.float32)
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        observations, infos = super().reset(seed, options)
+        self._state = observations["cart_0"]
+        return observations, infos
+
+    def step(self, actions: Any) -> Any:
+        stepped = super().step(actions)
+        self._state = stepped[0]["cart_0"]
+        return stepped
+
+    def state(self) -> Array:
+        return np.array(self._state)
+
+
+def run(plays: Algorithm | Policy, folder: Path, env: Env, **changes: Any) -> list[Mapping[str, Any]]:
+    """The reports of a small run, without times."""
+    policy = plays if isinstance(plays, Policy) else Policy(plays, MLP((16,)))
+    train(small_run(env=env, policies={"team": policy}, mapping=[Rule("*", "team")], **changes), folder)
+    return [without_times(report) for report in reports(folder)]
+
+
+ALONE = {
+    "ppo": PPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64),
+    "ppo with value normalization": PPO(
+        batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, normalize_values=True
+    ),
+    "a2c": A2C(batch_agent_steps=100),
+    "a2c in microbatches": A2C(batch_agent_steps=100, microbatches=2),
+    "a3c": A3C(),
+    "impala": IMPALA(batch_agent_steps=100),
+    "appo": APPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64),
+    "ddppo": DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64),
+}
+
+
+@pytest.mark.parametrize("algorithm", ALONE.values(), ids=ALONE)
+def test_a_critic_of_a_state_that_is_the_observation_is_the_usual_critic(
+    algorithm: LearningAlgorithm, tmp_path: Path
+) -> None:
+    """Bit for bit: every loss, return and count of the run."""
+    central = dataclasses.replace(algorithm, critic_sees=("state",))  # type: ignore[type-var]
+    usual = run(algorithm, tmp_path / "usual", Env(Observed, num_envs=4))
+    assert usual[-1]["learners"]["team"]["updates"] > 0
+    assert run(central, tmp_path / "central", Env(Observed, num_envs=4)) == usual
+
+
+TEAM = Env(cartpole_team.parallel_env, {"max_cycles": 50}, (joint_state,), num_envs=4)
+SMALL_MAPPO = MAPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
+
+
+def test_mappo_with_ppos_settings_and_critic_is_ppo(tmp_path: Path) -> None:
+    plain = {field.name: getattr(PPO(), field.name) for field in dataclasses.fields(PPO)}
+    settings: Any = {**plain, "batch_agent_steps": 200, "epochs": 2, "minibatch_agent_steps": 64}
+    expected = run(PPO(**settings), tmp_path / "ppo", TEAM)
+    found = run(MAPPO(**settings), tmp_path / "mappo", TEAM)
+    names = {"stages"}
+    assert [{k: v for k, v in report.items() if k not in names} for report in found] == [
+        {k: v for k, v in report.items() if k not in names} for report in expected
+    ]
+
+
+def test_the_dead_have_no_rows_and_are_zeros_in_what_the_others_see() -> None:
+    """MAPPO's death masking (section 4.5 of the paper) has nothing to do here."""
+    experiment = small_run(env=TEAM, policies={"team": Policy(SMALL_MAPPO)}, mapping=[Rule("*", "team")])
+    spec = ready(experiment).spec
+    learner, worker = spec.learners["team"].learner(), spec.worker(0)
+    try:
+        receipt, batches = worker.collect(40, learner.publish(), {"team": {}})
+    finally:
+        worker.close()
+    batch = batches["team"]
+    assert batch.rows == receipt.policies["team"].rows
+    width = 5  # four numbers and the presence bit of each cart
+    carts = batch.columns["state"].reshape(-1, 4, width)
+    own = carts[np.arange(batch.rows), batch["agent"]]
+    np.testing.assert_array_equal(own[:, :-1], batch.columns["obs"])
+    assert (own[:, -1] == 1.0).all()
+    alive = carts[..., -1] == 1.0
+    assert not alive.all()
+    assert not carts[~alive].any()
+    # At each env step, there are as many rows as carts alive.
+    moments = np.stack([batch["env"], batch["episode"], batch.columns["t_env"]], 1)
+    _, group, counts = np.unique(moments, axis=0, return_inverse=True, return_counts=True)
+    np.testing.assert_array_equal(counts[group.reshape(-1)], alive.sum(1))
+
+
+def test_estimates_on_the_workers_are_the_same_bit_for_bit(tmp_path: Path) -> None:
+    algorithm = dataclasses.replace(SMALL_MAPPO, bootstrap_at_death=True)
+    at_learner = run(algorithm, tmp_path / "learner", TEAM)
+    policy = Policy(algorithm, MLP((16,)), PlacementOverrides(stages={"Advantages": "worker"}))
+    moved = run(policy, tmp_path / "worker", TEAM)
+    assert moved[-1]["learners"] == at_learner[-1]["learners"]
+    assert moved[-1]["policies"] == at_learner[-1]["policies"]
+    assert moved[-1]["learners"]["team"]["rows_bootstrapped_at_death"] > 0
+
+
+def test_recurrent_critics_of_states_run(tmp_path: Path) -> None:
+    algorithm = RecurrentPPO(
+        batch_agent_steps=200,
+        epochs=2,
+        minibatch_agent_steps=64,
+        normalize_values=True,
+        critic_sees=EVERYTHING,
+        bootstrap_at_death=True,
+    )
+    learner = run(Policy(algorithm, GRU(8, (8,))), tmp_path, TEAM)[-1]["learners"]["team"]
+    assert learner["rows_bootstrapped_at_death"] > 0
+    assert all(np.isfinite(value) for value in learner["loss"].values())

@@ -1,0 +1,44 @@
+"""A team learns that one of it should die for the others, if and only if deaths are bootstrapped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from marlflow.algorithms.mappo import MAPPO
+from marlflow.algorithms.ppo import PPO
+from marlflow.config.experiment import Env, Evaluation, Policy, Rollouts
+from marlflow.driver.train import train
+from marlflow.env import sacrifice
+from marlflow.policy.torso import MLP
+from marlflow.sampling.mapping import Rule
+from tests.driver.watching import reports
+from tests.runtime.small_runs import small_run
+
+ENV_STEPS = 2_000
+SMALL = {"batch_agent_steps": 200, "minibatch_agent_steps": 100, "learning_rate": 5e-3}
+BEST, WITHOUT_CREDIT = 10.0, 2.0
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", [MAPPO, PPO])
+@pytest.mark.parametrize("bootstrap_at_death", [True, False])
+def test_only_credit_beyond_death_makes_the_sacrifice_worth_it(
+    bootstrap_at_death: bool, kind: type[PPO], seed: int, tmp_path: Path
+) -> None:
+    algorithm = kind(**SMALL, bootstrap_at_death=bootstrap_at_death)  # type: ignore[arg-type]
+    experiment = small_run(
+        env=Env(sacrifice.parallel_env, num_envs=8),
+        policies={"team": Policy(algorithm, MLP((16,)))},
+        mapping=[Rule("*", "team")],
+        rollouts=Rollouts(num_workers=1, fragment_env_steps=128),
+        evaluation=Evaluation(episodes=4),
+        env_steps=ENV_STEPS,
+        seed=seed,
+    )
+    train(experiment, tmp_path)
+    last = reports(tmp_path)[-1]
+    assert last["policies"]["team"]["eval_team_return_mean"] == (BEST if bootstrap_at_death else WITHOUT_CREDIT)
+    assert (last["learners"]["team"]["rows_bootstrapped_at_death"] > 0) == bootstrap_at_death
