@@ -13,13 +13,14 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from marlflow.driver.saved_league import SavedLeague, member_parameters, saved_league
 
 from marlflow.base.items import Weights
 from marlflow.config.validation import CheckedExperiment
 from marlflow.policy.actor import Actor, EvaluationMode
 from marlflow.policy.connect_four import one_ply
 from marlflow.policy.scripted import CallableActor, RandomActor
+from marlflow.runtime.saved_league import SavedRun, league_of, saved_run
+from marlflow.runtime.saved_policies import saved_policy
 from marlflow.sampling import RolloutWorker, SamplerConfig
 from marlflow.sampling.protocol import FrozenPolicy
 
@@ -79,11 +80,12 @@ class Table:
 
     def add(self, run: str, run_dir: Path, members: Sequence[str] | None = None) -> list[str]:
         """Add members of a run, all that learned by default; return their names."""
-        league = saved_league(run_dir)
+        saved = saved_run(run_dir)
+        league = league_of(saved)
         (policy,) = league.members.incarnations
         names = [*league.members.snapshots, policy] if members is None else list(members)
         for member in names:
-            self.frozen[f"{run}/{member}"] = FrozenPolicy(policy, _weights(league, member, run_dir))
+            self.frozen[f"{run}/{member}"] = FrozenPolicy(policy, _weights(saved, member))
         return [f"{run}/{member}" for member in names]
 
     def play(self, pairs: Sequence[tuple[str, str]], games: int, mode: EvaluationMode = "sampled") -> list[Score]:
@@ -118,8 +120,8 @@ class Table:
         return RolloutWorker(config, factories)
 
 
-def _weights(league: SavedLeague, member: str, run_dir: Path) -> Weights:
-    found = member_parameters(league, member, run_dir)
+def _weights(run: SavedRun, member: str) -> Weights:
+    found = saved_policy(run, member)
     return Weights(found.description["version"], found.flat)
 
 

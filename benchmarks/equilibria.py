@@ -11,7 +11,6 @@ from itertools import count, product
 from pathlib import Path
 
 import numpy as np
-from marlflow.driver.saved_league import SavedLeague, member_parameters, saved_league
 from open_spiel.python.algorithms.best_response import BestResponsePolicy
 
 from marlflow.base.batch import Array
@@ -21,6 +20,8 @@ from marlflow.config.schema import from_config
 from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.league.exploitability import InformationStates
 from marlflow.league.solvers import nash
+from marlflow.runtime.saved_league import SavedLeague, league_of, saved_run
+from marlflow.runtime.saved_policies import saved_policy
 
 Solver = Callable[[Array], list[Array]]
 
@@ -48,7 +49,8 @@ class Members:
 
 def members_of(experiment: CheckedExperiment, run_dir: Path) -> Members:
     """Read the members from a run's newest checkpoint."""
-    league = saved_league(run_dir)
+    run = saved_run(run_dir)
+    league = league_of(run)
     arguments = experiment.experiment.env.arguments
     states = InformationStates(**{name: arguments[name] for name in ("game", "parameters", "observation")})
     fixed, snapshots = tuple(league.members.fixed_in(0)), tuple(league.members.snapshots)
@@ -58,7 +60,7 @@ def members_of(experiment: CheckedExperiment, run_dir: Path) -> Members:
         if name not in fixed:
             size = len(actor.flat())  # type: ignore[attr-defined]
             # Published parameters may go on with those of the critic.
-            actor.load_flat(member_parameters(league, name, run_dir).flat[:size])  # type: ignore[attr-defined]
+            actor.load_flat(saved_policy(run, name).flat[:size])  # type: ignore[attr-defined]
         policies[name] = states.policy_of(actor, "sampled")  # type: ignore[arg-type]
     return Members(league, states, fixed, snapshots, policies)
 

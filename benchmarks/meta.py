@@ -23,8 +23,8 @@ from marlflow.config.experiment import Experiment
 from marlflow.config.overrides import prepare
 from marlflow.config.schema import from_config
 from marlflow.config.validation import ready
-from marlflow.driver.checkpointing import newest
 from marlflow.runtime.checkpoint_files import learner_file
+from marlflow.runtime.saved_runs import newest
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling import RolloutWorker, SamplerConfig
 
@@ -61,11 +61,11 @@ class Shown(NamedTuple):
 def adapted_returns(spec: RunSpec, weights: Weights, tasks: int = HELD_OUT_TASKS) -> Shown:
     """Return the returns before and after the inner steps of MAML's policy, on tasks of a held-out seed."""
     policy = spec.policies[POLICY]
-    finishing = policy.relocated_stages.on_worker()
-    assert finishing is not None
+    worker_stages = spec.learners[POLICY].relocated_stages.on_worker()
+    assert worker_stages is not None
     mapping, spaces = cast("dict[str, str]", spec.mapping), {POLICY: policy.spaces}
     config = SamplerConfig(spec.make_env, range(tasks), mapping, HELD_OUT_SEED, spaces=spaces)
-    worker = RolloutWorker(config, {POLICY: policy.actor}, finishing={POLICY: finishing})
+    worker = RolloutWorker(config, {POLICY: policy.actor}, worker_stages={POLICY: worker_stages})
     _, batches = worker.collect(2 * EPISODE_ENV_STEPS, {POLICY: weights})
     worker.close()
     return Shown(_first_returns(batches[POLICY], 0), _first_returns(batches[POLICY], 1))

@@ -27,12 +27,12 @@ from marlflow.config.experiment import CheckpointConfig, Evaluation, Experiment,
 from marlflow.config.overrides import prepare
 from marlflow.config.schema import from_config
 from marlflow.config.validation import CheckedExperiment, ready
-from marlflow.driver.checkpointing import folder
 from marlflow.driver.train import train
 from marlflow.league.exploitability import InformationStates
 from marlflow.policy.actor import EvaluationMode
 from marlflow.runtime.checkpoint_files import learner_file
 from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
+from marlflow.runtime.saved_runs import folder
 
 SEEDS = (10, 11, 12)
 

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from benchmarks.killed_drivers import SETTINGS, Command, reports, started
-from marlflow.driver.checkpointing import newest
+from marlflow.runtime.saved_runs import newest
 
 ENDLESS = [*SETTINGS, "stop.env_steps=900000000", "hydra.run.dir=run", "checkpoint.every_env_steps=1000000"]
 INLINE, RAY = [*ENDLESS, "runtime=inline"], [*ENDLESS, "runtime=ray"]

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from benchmarks.killed_drivers import GONE_S, ROUND, SETTINGS, started
-from marlflow.driver.checkpointing import newest
+from marlflow.runtime.saved_runs import newest
 
 WORDS = ["train", *SETTINGS, "runtime=ray", "stop.env_steps=900000000", "hydra.run.dir=run"]
 

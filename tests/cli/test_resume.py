@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli import resume
-from marlflow.driver.checkpointing import newest
+from marlflow.runtime.saved_runs import newest
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import SHORT
 

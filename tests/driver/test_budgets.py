@@ -16,11 +16,11 @@ import pytest
 from marlflow.base.errors import BudgetExceeded, CheckpointFailed
 from marlflow.base.fault_kind import FaultKind
 from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Faults, Log
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.train import resume, train
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime import checkpoints
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.receipts import Fault
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run

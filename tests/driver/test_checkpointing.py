@@ -11,10 +11,10 @@ import pytest
 
 from marlflow.base.errors import ActorLost, CheckpointFailed
 from marlflow.config.experiment import CheckpointConfig, Stop
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import Result, resume, train
 from marlflow.runtime.checkpoint_files import rows_file, rows_files
 from marlflow.runtime.inline import InlineRuntime
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.mapping import Rule
 from marlflow.sampling.matchmaking import RandomSeats
 from tests.driver.kept_runs import kept

@@ -13,9 +13,9 @@ from marlflow.base.errors import BudgetExceeded
 from marlflow.check_env import check_environment, speed
 from marlflow.config.experiment import Env, Evaluation, Experiment, Faults
 from marlflow.config.validation import ready
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling import env_closing as closing
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run

@@ -18,9 +18,9 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.random import RowRandom, key
 from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, Log, Policy, Stop
 from marlflow.config.validation import ready
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import resume, train
 from marlflow.policy.recurrent import GRU
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.mapping import Rule
 from tests.driver.rock_paper_scissors import PAYOFF, ROUNDS, RockPaperScissors
 from tests.driver.watching import EVALUATION_KEYS, Seen, reports

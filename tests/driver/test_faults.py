@@ -20,9 +20,9 @@ from marlflow.base.random import episode_seed
 from marlflow.cli.failures import failure
 from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, Faults, Log, Rollouts
 from marlflow.config.validation import problems_of
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import Result, resume, train
 from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.receipts import Fault
 from tests.driver import breaking_environments, kept_runs
 from tests.driver.breaking_environments import (

@@ -14,11 +14,11 @@ import pytest
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import BudgetExceeded, CheckpointFailed
 from marlflow.config.experiment import CheckpointConfig, Experiment, Faults, Log, Record
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.run import Run
 from marlflow.driver.train import resume, train
 from marlflow.offline.dataset import find_dataset
 from marlflow.runtime.checkpoint_notes import notes_of
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.mapping import Rule
 from tests.driver.watching import reports
 from tests.runtime.small_runs import policies, small_run

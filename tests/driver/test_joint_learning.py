@@ -15,7 +15,7 @@ from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import Rollouts, Stop
 from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
-from marlflow.driver.checkpointing import newest
+from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import SMALL, Team, team_run
 
 MEMBERS = ("speaker", "listener")

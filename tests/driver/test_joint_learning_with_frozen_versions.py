@@ -12,7 +12,7 @@ import numpy as np
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import Rollouts
-from marlflow.driver.checkpointing import newest
+from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import team_run
 from tests.driver.kept_runs import assert_equal, by_env, kept, without_times
 from tests.driver.watching import reports

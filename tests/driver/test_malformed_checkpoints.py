@@ -15,9 +15,10 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.config.experiment import CheckpointConfig, Record
 from marlflow.config.validation import CheckedExperiment, ready
-from marlflow.driver.checkpointing import check_identity, newest
+from marlflow.driver.checkpointing import check_identity
 from marlflow.driver.train import resume, train
 from marlflow.runtime.checkpoint_notes import notes_of
+from marlflow.runtime.saved_runs import newest
 from tests.runtime.kept_folders import rewrite
 from tests.runtime.small_runs import small_run
 

@@ -17,9 +17,9 @@ from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import CheckpointConfig, Evaluation, Experiment, Policy
 from marlflow.config.validation import ready
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import resume, train
 from marlflow.policy.recurrent import GRU
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.matchmaking import RandomSeats
 from marlflow.sampling.population import PopulationChange
 from marlflow.sampling.protocol import FrozenPolicy

@@ -30,12 +30,12 @@ from marlflow.config.experiment import (
     RuntimeConfig,
     Stop,
 )
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import resume, train
 from marlflow.env import cartpole_team
 from marlflow.offline import dataset_writer
 from marlflow.offline.dataset import find_dataset
 from marlflow.runtime.inline.runtime import InlineWorkers
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.mapping import Rule
 from marlflow.sampling.worker import RolloutWorker
 

@@ -20,7 +20,6 @@ from marlflow.base.sequences import Sequences
 from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import CheckpointConfig, Env, Policy
 from marlflow.config.validation import ready
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.resets import LearnerResets
 from marlflow.driver.round_hooks import Requests
 from marlflow.driver.train import resume, train
@@ -28,6 +27,7 @@ from marlflow.learner.learner import TorchLearner
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
 from marlflow.replay.buffer import StoredReplay
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import Request
 from tests.driver.kept_runs import assert_equal, kept, without_times

@@ -31,12 +31,13 @@ from marlflow.config.experiment import (
     Stop,
 )
 from marlflow.config.validation import ready
-from marlflow.driver.checkpointing import identity, newest
+from marlflow.driver.checkpointing import identity
 from marlflow.driver.train import resume, train
 from marlflow.env import cartpole_team
 from marlflow.policy.actor import Acted, Mode
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP, TorsoConfig
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.mapping import Rule
 from marlflow.sampling.matchmaking import EpisodeId, RandomSeats
 from tests.driver.kept_runs import assert_equal, by_env, driver, kept, without_times

@@ -9,9 +9,9 @@ import pytest
 
 from marlflow.base.errors import EnvironmentHung
 from marlflow.config.experiment import Env, Evaluation, Rollouts, Stop
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
+from marlflow.runtime.saved_runs import newest
 from tests.runtime.small_runs import small_run
 
 LONG = Rollouts(num_workers=2, fragment_env_steps=400_000)

@@ -18,8 +18,8 @@ from marlflow.flow import WorkBetweenRounds
 from marlflow.league import PSRO, Fictitious, League, MatchRules, SnapshotRules
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.matches import Matches
+from marlflow.sampling.dealer import DealtWorkers
 from marlflow.sampling.mapping import Rule
-from marlflow.sampling.matchmaking import DealtWorkers
 from marlflow.sampling.population import Population
 from tests.league.runs import league_run
 

@@ -14,7 +14,6 @@ import pytest
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import Env, Evaluation, Experiment, Policy
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import resume, train
 from marlflow.league import (
     PFSP,
@@ -28,6 +27,7 @@ from marlflow.league import (
     StoreSettings,
 )
 from marlflow.observe.report import LeaguePlayerMetrics, LeagueReport
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.mapping import Rule
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import Seen, reports

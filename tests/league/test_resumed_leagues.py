@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from marlflow.config.experiment import CheckpointConfig, Rollouts
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import resume, train
 from marlflow.league import Fictitious, League, SnapshotRules, StoreSettings
+from marlflow.runtime.saved_runs import newest
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import Seen, reports
 from tests.league.runs import LEAGUES, OFTEN, league_run

@@ -9,7 +9,6 @@ import pytest
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.config.experiment import CheckpointConfig, Env, Policy, Rollouts
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import train
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
@@ -17,6 +16,7 @@ from marlflow.league.sides import default_sides
 from marlflow.league.snapshots import SnapshotRules
 from marlflow.runtime.saved_league import saved_league, saved_run
 from marlflow.runtime.saved_policies import saved_policy
+from marlflow.runtime.saved_runs import newest
 from tests.driver.kept_runs import driver
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.league.population import PAIR, add_games, matchmaker_of

@@ -18,10 +18,10 @@ import ray
 
 from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, Policy, Rollouts, Stop
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.driver.train import resume, train
 from marlflow.league.dealing import LeagueMatchmaker
+from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.population import PopulationChange
 from marlflow.sampling.protocol import FrozenPolicy
 from tests.driver.kept_runs import kept

@@ -17,13 +17,13 @@ from marlflow.base.errors import ConfigInvalid, StageFailed
 from marlflow.base.items import Fragment
 from marlflow.base.random import RowRandom, episode_seed
 from marlflow.config.experiment import Env, PlacementOverrides, Policy, Rollouts
-from marlflow.driver.checkpointing import newest
 from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.flow import Flow, Plan
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.runtime.ray import workers
+from marlflow.runtime.saved_runs import newest
 from tests.runtime.ray.processes import assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
