@@ -20,6 +20,7 @@ from marlflow.config.schema import from_config
 from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.league.exploitability import InformationStates
 from marlflow.league.solvers import nash
+from marlflow.policy.actor import EvaluationMode
 from marlflow.runtime.saved_league import SavedLeague, league_of, saved_run
 from marlflow.runtime.saved_policies import saved_policy
 
@@ -47,8 +48,10 @@ class Members:
     policies: Mapping[str, Array]
 
 
-def members_of(experiment: CheckedExperiment, run_dir: Path) -> Members:
-    """Read the members from a run's newest checkpoint."""
+def members_of(
+    experiment: CheckedExperiment, run_dir: Path, modes: Mapping[str, EvaluationMode] | None = None
+) -> Members:
+    """Read the members from a run's newest checkpoint; those that are not in `modes` act as sampled."""
     run = saved_run(run_dir)
     league = league_of(run)
     arguments = experiment.experiment.env.arguments
@@ -61,7 +64,7 @@ def members_of(experiment: CheckedExperiment, run_dir: Path) -> Members:
             size = len(actor.flat())  # type: ignore[attr-defined]
             # Published parameters may go on with those of the critic.
             actor.load_flat(saved_policy(run, name).flat[:size])  # type: ignore[attr-defined]
-        policies[name] = states.policy_of(actor, "sampled")  # type: ignore[arg-type]
+        policies[name] = states.policy_of(actor, (modes or {}).get(name, "sampled"))  # type: ignore[arg-type]
     return Members(league, states, fixed, snapshots, policies)
 
 

@@ -39,6 +39,7 @@ from benchmarks.equilibria import (
 from marlflow.driver.checkpointing import saved_at
 from marlflow.league.exploitability import InformationStates
 from marlflow.league.solvers import nash, uniform
+from marlflow.observe.sinks import METRICS, read_metrics
 
 SEEDS = (10, 11, 12)
 FOLDER = Path("runs/league_learning")
@@ -136,6 +137,19 @@ def _self_play(case: Case, seed: int) -> Iterator[str]:
     yield f"a uniform mixture of all of them {mixed:.4f}"
 
 
+def _nfsp(case: Case, seed: int) -> Iterator[str]:
+    """NashConv of the average policy during the run, and at its end that of the best response, which is greedy."""
+    run_dir = case.run_dir(seed)
+    leagues = [report["league"] or {} for report in read_metrics(run_dir / METRICS)]
+    curve = {
+        league["nash_conv_env_steps"]: league["nash_conv"] for league in leagues if league["nash_conv"] is not None
+    }
+    yield f"NashConv by env steps: {', '.join(f'{steps:,} {value:.3f}' for steps, value in curve.items())}"
+    yield f"last {_verdict(list(curve.values())[-1], case.bar)}"
+    members = members_of(checked(case.words), run_dir, {"response": "greedy"})
+    yield f"control: the best response alone, greedy {members.states.nash_conv(members.policies['response']):.4f}"
+
+
 def _connect_four(case: Case, seed: int) -> Iterator[str]:
     """Win rates of the final policy against scripted players, over both seats."""
     table = Table(checked(case.words), seed)
@@ -208,6 +222,14 @@ _ALL = (
         "PPO with entropy against itself, on the env steps of kuhn_dqn",
         _self_play,
         _against_itself("kuhn_poker", 800_000),
+    ),
+    Case(
+        "kuhn_nfsp",
+        "NFSP",
+        _nfsp,
+        ("experiment=kuhn_nfsp", "league.nash_conv_every_env_steps=60000"),
+        0.12,
+        judges_last=True,
     ),
     Case("leduc", "PSRO with DQN", _psro, ("experiment=leduc_psro",), 1.0),
     Case(
