@@ -1,7 +1,7 @@
 # Every command a developer or CI needs. Only make and a Python >= 3.11 with venv have to be there.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ray test-commands test-rest test-learning check format docs bench wheel clean
+.PHONY: help demo test test-ray test-commands test-play test-rest test-learning check format docs bench wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -37,15 +37,16 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/marlflow train experiment=cartpole_team_ppo_dqn
 
-# Three parts at once on two cores: tests that start processes wait for them much of the time. Each part's output comes
+# Four parts at once on two cores: tests that start processes wait for them much of the time. Each part's output comes
 # when it is done, and one that fails fails the whole; the parts take about as long. Tests of a new folder are in the
 # last part.
 RAY := tests/runtime $(addprefix tests/driver/test_,pairs.py matchmakers.py apex_runs.py faults.py)
 COMMANDS := tests/cli tests/examples tests/packaging
+PLAY := $(addprefix tests/,league sampling algorithms learner)
 
 test: check
-	@echo 'running all tests, in three parts at once: some minutes'
-	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target test-rest test-commands test-ray
+	@echo 'running all tests, in four parts at once: some minutes'
+	@$(MAKE) --no-print-directory -j4 --keep-going --output-sync=target test-rest test-commands test-ray test-play
 
 test-ray: $(INSTALLED)
 	$(TESTS) $(RAY) $(PYTEST_ARGS)
@@ -53,8 +54,11 @@ test-ray: $(INSTALLED)
 test-commands: $(INSTALLED)
 	$(TESTS) $(COMMANDS) $(PYTEST_ARGS)
 
+test-play: $(INSTALLED)
+	$(TESTS) $(PLAY) $(PYTEST_ARGS)
+
 test-rest: $(INSTALLED)
-	$(TESTS) $(addprefix --ignore=,$(RAY) $(COMMANDS)) $(PYTEST_ARGS)
+	$(TESTS) $(addprefix --ignore=,$(RAY) $(COMMANDS) $(PLAY)) $(PYTEST_ARGS)
 
 test-learning: $(INSTALLED)
 	$(BIN)/python -m pytest -m learning $(PYTEST_ARGS)

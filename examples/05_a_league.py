@@ -10,10 +10,10 @@ rating is the zero of all others. The standings are printed in the end.
 from dataclasses import dataclass
 
 import numpy as np
-from marlflow.driver.saved_league import saved_league
 
 import marlflow as mf
 from marlflow.league.standings import standings, standings_text
+from marlflow.runtime.saved_league import saved_league
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import psutil
 import pytest
+from absl import logging as absl_logging
 from hypothesis import settings
 
 from tests.forked_ray.session import forked_workers
@@ -25,6 +27,9 @@ from tests.forked_ray.session import forked_workers
 # A deadline would test the machine, not the code.
 settings.register_profile("marlflow", deadline=None)
 settings.load_profile("marlflow")
+
+# OpenSpiel imports absl, whose log handler closes the stream that it finds when Hydra configures logs: pytest's own.
+absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 # Where a user's key is that signs configurations: not in the home of whoever runs the tests.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="marlflow-tests-state-")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import Env
 from marlflow.env.frames import raised
-from marlflow.league.exploitability import InformationStates
 from marlflow.league.sides import Role, Sides
 from marlflow.policy.actor import DistributionActor, RecurrentActor
 from marlflow.runtime.spec import PolicySpec
+
+if TYPE_CHECKING:
+    from marlflow.league.exploitability import InformationStates
 
 OPENSPIEL = "marlflow.env.openspiel.env"
 _AGENT = "player_"
@@ -18,6 +21,9 @@ _AGENT = "player_"
 
 def information_states(env: Env) -> InformationStates:
     """Return the information states of the game that `env` plays; raises ConfigInvalid as InformationStates does."""
+    # OpenSpiel is an extra.
+    from marlflow.league.exploitability import InformationStates
+
     arguments = {name: env.arguments[name] for name in ("game", "parameters", "observation") if name in env.arguments}
     return InformationStates(**arguments)
 

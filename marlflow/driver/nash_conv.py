@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,11 +14,13 @@ from marlflow.base.serialization import Tree
 from marlflow.config.nash_conv import information_states, player_of
 from marlflow.config.validation import CheckedExperiment
 from marlflow.league.dealing import LeagueMatchmaker
-from marlflow.league.exploitability import InformationStates
 from marlflow.league.members import Members
 from marlflow.policy.actor import DistributionActor, EvaluationModes, WeightedActor, mode_in
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.dealer import Dealer
+
+if TYPE_CHECKING:
+    from marlflow.league.exploitability import InformationStates
 
 
 class MemberWeights(NamedTuple):

@@ -214,11 +214,14 @@ def _exposed(runtime: RuntimeConfig) -> Iterator[str]:
 def _write(files: Mapping[str, str], run_dir: Path) -> None:
     for name, text in files.items():
         path = run_dir / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         # Replaced atomically: a run that is killed meanwhile can still be resumed.
         partial = path.with_name(f"{path.name}.partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            raise ConfigInvalid([f"{path} cannot be written: {error}"]) from error
 
 
 def _warn_of_skipped(checkpoint: Checkpoint | None) -> Sequence[str]:

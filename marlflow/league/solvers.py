@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-from scipy.optimize import linprog
 
 from marlflow.base.batch import Array
 
@@ -56,6 +55,9 @@ def _maximin(game: Array) -> Array:
     """Return the row mixture [K] that maximizes the smallest expected payoff of `game` [K, L]."""
     rows, columns = game.shape
     # Variables: the mixture and the value of the game, which is maximized.
+    # Imported here: few runs solve games, and it takes a tenth of a second.
+    from scipy.optimize import linprog
+
     solution = linprog(
         c=np.append(np.zeros(rows), -1.0),
         A_ub=np.hstack([-game.T, np.ones((columns, 1))]),

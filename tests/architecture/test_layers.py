@@ -49,3 +49,10 @@ def test_folder_imports_the_standard_library_and_nothing_else_but(folder: str, a
 def test_every_folder_of_modules_is_a_package() -> None:
     missing = sorted({within(path.parent) for path in modules() if not (path.parent / "__init__.py").exists()})
     assert not missing, f"the wheel holds packages only; give these an __init__.py: {missing}"
+
+
+def test_a_run_imports_extras_and_what_takes_long_only_when_it_needs_them() -> None:
+    heavy = "pyspiel open_spiel supersuit mpe2 rlcard scipy matplotlib pandas ray"
+    command = f"import sys, marlflow.driver.train; print(*[name for name in {heavy.split()} if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == []

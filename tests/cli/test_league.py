@@ -223,7 +223,7 @@ def with_league_file(run: Path) -> None:
     (run / "league").write_text("not a folder", encoding="utf-8")
 
 
-USAGE = "marlflow league <run directory> [--export <member> <file>]"
+USAGE = "marlflow league <run directory> [--nash-conv] [--export <member> <file>]"
 CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     "no directory": (nothing, [], [f"league needs the directory of a run: {USAGE}"]),
     "not there": (nothing, ["nowhere"], ["there is no directory nowhere; league needs that of a run"]),
@@ -323,7 +323,7 @@ def test_reading_a_league_imports_nothing_of_the_run(run: Path, tmp_path: Path) 
         ("marlflow league ru", ""),
         ("marlflow league run --e", "--export\n"),
         ("marlflow league run --export main ", ""),
-        ("marlflow league run --export main f --", ""),
+        ("marlflow league run --export main f --", "--nash-conv --trust\n"),
     ],
 )
 def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:

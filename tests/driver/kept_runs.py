@@ -74,11 +74,17 @@ def by_env(workers: Mapping[str, Any]) -> dict[str, Any]:
     return {**workers, "envs": sorted(workers["envs"], key=lambda env_index: env_index["env"]), "tables": tables}
 
 
+# How often workers are sent members depends on their number, and on how often they are started.
+_OF_PROCESSES = frozenset({"reported", "sent", "members_sent", "bytes_sent", "cache_hits"})
+
+
 def without_times(tree: Any) -> Any:
-    """A tree without what may differ between two runs that did the same: keys that end in `_s`."""
+    """A tree without what may differ between two runs that did the same: keys that end in `_s`, and _OF_PROCESSES."""
     if isinstance(tree, Mapping):
         return {
-            key: without_times(value) for key, value in tree.items() if not key.endswith("_s") and key != "reported"
+            key: without_times(value)
+            for key, value in tree.items()
+            if not key.endswith("_s") and key not in _OF_PROCESSES
         }
     return [without_times(value) for value in tree] if isinstance(tree, list) else tree
 

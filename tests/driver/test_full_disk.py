@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from marlflow.algorithms.ppo import PPO
-from marlflow.base.errors import BudgetExceeded, CheckpointFailed
+from marlflow.base.errors import BudgetExceeded, CheckpointFailed, ConfigInvalid
 from marlflow.config.experiment import CheckpointConfig, Experiment, Faults, Log, Record
+from marlflow.driver import train as train_module
 from marlflow.driver.run import Run
 from marlflow.driver.train import resume, train
 from marlflow.offline.dataset import find_dataset
@@ -40,17 +41,33 @@ def run(**changes: object) -> Experiment:
 
 @contextmanager
 def no_file_beyond(size: int) -> Iterator[Callable[[], None]]:
-    """Writing beyond it raises OSError, in this process, until what this gives is called."""
+    """Writing beyond it raises OSError, in this process, from the start of a run until what this gives is called."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    write_configuration = train_module._write
+
+    def begin(files: Mapping[str, str], run_dir: Path) -> None:
+        write_configuration(files, run_dir)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
 
     def lift() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    train_module._write = begin
     try:
         yield lift
     finally:
         lift()
+        train_module._write = write_configuration
+
+
+def test_a_run_that_cannot_write_its_configuration_does_not_start(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(ConfigInvalid, match=r"experiment.json cannot be written: .*File too large"):
+            train(run(), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture(scope="module")

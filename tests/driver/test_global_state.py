@@ -44,7 +44,7 @@ def test_an_algorithm_that_needs_the_state_needs_an_environment_that_has_one() -
     experiment = small_run(policies=policies(hunters=CENTRAL, prey=SMALL_DQN))
     assert sentences(problems_of(experiment)[1]) == [
         "policy 'hunters' (central) needs the environment's state, and parallel_env has no state() with a Box for its "
-        "state_space; give it one, or use an algorithm that needs none"
+        "state_space; add wrappers=joint_state, or use an algorithm that needs none"
     ]
 
 
