@@ -255,7 +255,7 @@ def test_what_no_policy_can_see_is_refused_by_name(space, where: str) -> None:
 
 def test_all_that_cannot_be_seen_is_named_at_once() -> None:
     space = spaces.Dict(a=spaces.Text(3), b=spaces.Discrete(2), c=spaces.Tuple([spaces.Sequence(spaces.Discrete(2))]))
-    problems = Spaces(space, spaces.MultiDiscrete([2, 2]), masked=True).problems()
+    problems = Spaces(space, spaces.Box(-1.0, 1.0, (2,)), masked=True).problems()
     assert [problem.split(" ")[0] for problem in problems[:2]] == ["observation['a']", "observation['c'][0]"]
     assert "masks are for Discrete" in problems[2]
     assert Spaces(CAMERA, spaces.MultiDiscrete([2, 2])).problems() == []
