@@ -25,7 +25,7 @@ def test_the_page_is_as_it_is_written() -> None:
 def test_a_plan_has_at_most_half_the_lines_of_its_ancestor(algorithm: Algorithm) -> None:
     then = OF_RLLIB_FLOW.get(algorithm.name)
     if then is None or algorithm.name == "a3c":
-        assert plan_lines(algorithm) <= 20  # DESIGN, section 4: a plan is 10 to 20 lines
+        assert plan_lines(algorithm) <= 20  # a plan is 10 to 20 lines
     else:
         assert plan_lines(algorithm) <= then / 2
 
