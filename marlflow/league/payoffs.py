@@ -51,7 +51,7 @@ def game_of(sides: Sides, profile: Profile, result: EpisodeResult, outcome: Game
         math.fsum(result.returns.get(agent, 0.0) for agent in role.agents) / len(role.agents) for role in sides.roles
     ]
     scores = None if outcome is None else scores_by(outcome, sides, result)
-    return Game(profile, tuple(returns), result.env_steps, scores=scores)
+    return Game(profile, tuple(returns), result.env_steps, result.truncated, scores)
 
 
 class Payoffs:

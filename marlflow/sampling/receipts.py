@@ -23,6 +23,8 @@ class EpisodeResult:
     """Agent to policy."""
     fingerprint: int = 0
     """In evaluation, a hash of all observations and actions."""
+    truncated: bool = False
+    """Whether an agent was truncated in the last env step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ class SyncVectorRunner:
         if result.late_rewards:
             self._receive_without_row(first, result.late_slots, result.late_rewards)
         if result.over:
-            self._finish(index)
+            self._finish(index, any(ending.truncated for ending in result.ended))
             self._reset(index)
         else:
             self._lanes_of[index] = [first + slot for slot in result.deciding]
@@ -240,7 +240,7 @@ class SyncVectorRunner:
         if self._builder is not None:
             self._builder.add_late_rewards(lanes, received)
 
-    def _finish(self, index: int) -> None:
+    def _finish(self, index: int, truncated: bool) -> None:
         adapter, lanes = self._adapters[index], self.lanes.of(index)
         returns = self.lanes.returns[lanes].tolist()
         appeared = adapter.appeared()
@@ -248,7 +248,10 @@ class SyncVectorRunner:
         return_of = {a: returns[slot] for slot, a in enumerate(adapter.agents) if slot in appeared or returns[slot]}
         env_index, episode = self._envs.env_indices[index], int(self.lanes.episode[lanes.start])
         matchup = self.lanes.matchups[index]
-        self.results.append(EpisodeResult(env_index, episode, adapter.env_steps, return_of, self.ticks, matchup))
+        ended = EpisodeResult(
+            env_index, episode, adapter.env_steps, return_of, self.ticks, matchup, truncated=truncated
+        )
+        self.results.append(ended)
         if self._builder is not None:
             self._builder.end_episode(lanes)
         # If the next reset fails, the rows of this finished episode must not be discarded with it.
