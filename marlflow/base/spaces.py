@@ -22,7 +22,8 @@ class Spaces:
     """A policy's observation space, without action mask, and action space; `masked`: agents have masks.
 
     For central critics, and no part of equality: the global `state`'s space (None: the environment has none, or no
-    policy needs it), and `num_agents`, the number of declared agents of the environment (0: none are declared).
+    policy needs it), and `num_agents`, the number of declared agents of the environment (0: none are declared). For
+    joint learners: `seats`, the slots of the policy's agents among these (empty: not known beforehand).
     """
 
     observation: spaces.Space[Any]
@@ -30,6 +31,7 @@ class Spaces:
     masked: bool = False
     state: spaces.Box | None = field(default=None, compare=False)
     num_agents: int = field(default=0, compare=False)
+    seats: tuple[int, ...] = field(default=(), compare=False)
 
     def problems(self) -> list[str]:
         """Return why no algorithm supports these spaces, or an empty list."""

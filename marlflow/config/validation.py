@@ -273,7 +273,8 @@ def _spaces(adapter: EnvAdapter, agents_of: Mapping[str, Sequence[str]], problem
     for policy, agents in agents_of.items():
         masked = any(adapter.masked(agent) for agent in agents)
         first, *others = (replace(_seat(adapter, agent), masked=masked) for agent in agents)
-        by_policy[policy] = first
+        seats = tuple(sorted(adapter.agents.index(agent) for agent in agents)) if adapter.declared else ()
+        by_policy[policy] = replace(first, seats=seats)
         problems.extend(
             f"policy {policy!r} plays {agents[0]!r} and {agent!r}, which {_space_differences(first, spaces)}; "
             "agents of one policy need the same spaces, so give them policies of their own"
