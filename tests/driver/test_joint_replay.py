@@ -69,9 +69,8 @@ def test_team_rewards_and_what_is_in_no_row_add_up_to_what_was_issued() -> None:
     assert runs > episodes + 4 * 12, "some agents returned"
 
 
-@pytest.mark.parametrize("team_reward", ["sum"])
-def test_updates_are_in_ratio_to_the_agent_steps_of_all(tmp_path: Path, team_reward: Any) -> None:
-    result = mf.train(sum_run(240, **of(Sum(team_reward=team_reward))), tmp_path)
+def test_updates_are_in_ratio_to_the_agent_steps_of_all(tmp_path: Path) -> None:
+    result = mf.train(sum_run(240), tmp_path)
     both, policies = result.metrics["learners"]["both"], result.metrics["policies"]
     sampled = sum(policy["agent_steps_sampled"] for policy in policies.values())
     assert sampled < 240 * 6 * 0.9
@@ -95,12 +94,12 @@ def test_updates_are_in_ratio_to_the_agent_steps_of_all(tmp_path: Path, team_rew
 )
 def test_a_resumed_run_is_one_that_was_not_ended(tmp_path: Path, changes: dict[str, Any]) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    result = mf.train(sum_run(240, **changes), whole)
-    mf.train(sum_run(120, **changes), parts)
-    mf.resume(sum_run(240, **changes), parts)
+    result = mf.train(sum_run(160, **changes), whole)
+    mf.train(sum_run(80, **changes), parts)
+    mf.resume(sum_run(160, **changes), parts)
     assert_equal(without_times(reports(whole)), without_times(reports(parts)))
     assert_equal(kept(whole), kept(parts))
-    assert result.metrics["learners"]["both"]["version"] > 10
+    assert result.metrics["learners"]["both"]["version"] > 4
 
 
 def test_a_replay_with_other_seats_is_refused(tmp_path: Path) -> None:
@@ -114,14 +113,14 @@ def test_a_replay_with_other_seats_is_refused(tmp_path: Path) -> None:
 
 
 def test_over_ray_rows_stay_in_their_processes_and_a_run_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_session: None
 ) -> None:
-    run = sum_run(120, "ray", **of(Sum(), replay="own"), rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=40))
+    run = sum_run(80, "ray", **of(Sum(), replay="own"), rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=40))
     with monkeypatch.context() as driver:
         for kind in (Batch, JointSegments, JointTransitions):
             driver.setattr(kind, "__setstate__", lambda *_: pytest.fail("the driver opened rows"))
         first = mf.train(run, tmp_path)
-        resumed = mf.resume(replace(run, stop=mf.Stop(200)), tmp_path)
+        resumed = mf.resume(replace(run, stop=mf.Stop(120)), tmp_path)
     metrics = [result.metrics for result in (first, resumed)]
     for one in metrics:
         sampled = sum(policy["agent_steps_sampled"] for policy in one["policies"].values())
