@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     from marlflow.algorithms.maml import MAML
     from marlflow.algorithms.mappo import MAPPO
     from marlflow.algorithms.marwil import MARWIL
-    from marlflow.algorithms.off_policy import OffPolicyActorCritic, OffPolicyAlgorithm
+    from marlflow.algorithms.off_policy import (
+        JointOffPolicyActorCritic,
+        JointOffPolicyAlgorithm,
+        OffPolicyActorCritic,
+        OffPolicyAlgorithm,
+    )
     from marlflow.algorithms.ppo import PPO
     from marlflow.algorithms.r2d2 import R2D2
     from marlflow.algorithms.recurrent_ppo import RecurrentPPO
@@ -62,6 +67,9 @@ if TYPE_CHECKING:
     )
     from marlflow.base.items import Fragment, Gradients, JointFragment, Update
     from marlflow.base.joint import JointBatch, JointBatches
+    from marlflow.base.joint_segments import JointSegments
+    from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
+    from marlflow.base.joint_transitions import JointTransitions
     from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
@@ -159,6 +167,7 @@ if TYPE_CHECKING:
         InitialPriorities,
         Insert,
         Join,
+        JoinSegments,
         Learn,
         MetaLearn,
         Normalize,
@@ -184,8 +193,10 @@ __all__ = [
     "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
     "EstimatedBatch", "Evaluation", "EvaluationResult", "Experiment", "Faults", "Fictitious", "Flow",
     "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities",
-    "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment",
-    "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "Learner", "LearnerConfig",
+    "Insert", "InvalidInput", "Join", "JoinSegments", "JointAlgorithm", "JointBatch", "JointBatches",
+    "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments",
+    "JointSequenceTransitions", "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer",
+    "LeagueView", "Learn", "Learner", "LearnerConfig",
     "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
     "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn",
     "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",

@@ -131,8 +131,12 @@ def _append_marks(observation: Any, marks: Array) -> Array:
     return np.concatenate([array, np.broadcast_to(marks, (*array.shape[:-1], len(marks)))], axis=-1, dtype=marks.dtype)
 
 
-def black_death(env: _Env) -> Any:
-    """Keep ended agents until the episode ends, with zero observations and rewards."""
+def black_death(env: _Env, keeps_receiving: bool = False) -> Any:
+    """Keep ended agents until the episode ends, with zero observations.
+
+    Their rewards are 0 where the environment gives them none, or with `keeps_receiving`, for teams, the mean of the
+    living agents' rewards.
+    """
     if not isinstance(env, ParallelEnv):
         raise ConfigInvalid(["it takes a Parallel environment, not an AEC one: name its parallel_env"])
     for agent in _declared_agents(env):
@@ -143,7 +147,7 @@ def black_death(env: _Env) -> Any:
             raise ConfigInvalid(
                 [f"agent {agent!r} can never see zeros: they are outside {_describe_space(space)}'s bounds"]
             )
-    return BlackDeath(env)
+    return BlackDeath(env, keeps_receiving)
 
 
 def joint_state(env: _Env) -> Any:

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -182,6 +183,20 @@ def test_the_dead_see_zeros_and_end_with_the_others_as_they_ended(name):
         )
     assert over
     assert len(raw[-1][0]) < len(everybody), "nobody died before the others"
+
+
+@pytest.mark.parametrize("name", ["cartpole_team", "multiwalker"])
+def test_the_dead_of_a_team_keep_receiving_what_the_living_get(name):
+    raw = steps(made(name))
+    black = steps(made(name, partial(wrappers.black_death, keeps_receiving=True)))
+    ended, posthumous = set(), 0
+    for (_, rewards, terminations, truncations, _), (_, got, *_) in zip(raw[1:], black[1:], strict=True):
+        acted = [agent for agent in terminations if agent not in ended]
+        mean = sum(rewards[agent] for agent in acted) / len(acted)
+        assert got == pytest.approx({agent: rewards.get(agent, mean) for agent in got})
+        posthumous += sum(agent not in rewards for agent in got)
+        ended |= {agent for agent in acted if terminations[agent] or truncations[agent]}
+    assert posthumous > 0, "nobody died before the others"
 
 
 def test_masks_move_from_the_observation_to_the_info_of_whoever_is_to_move():
