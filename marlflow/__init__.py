@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from marlflow.algorithms.marwil import MARWIL
     from marlflow.algorithms.off_policy import OffPolicyActorCritic, OffPolicyAlgorithm
     from marlflow.algorithms.ppo import PPO
+    from marlflow.algorithms.qmix import QMIX
     from marlflow.algorithms.r2d2 import R2D2
     from marlflow.algorithms.recurrent_ppo import RecurrentPPO
     from marlflow.algorithms.sac import SAC
     from marlflow.algorithms.scripted import Random, Scripted
     from marlflow.algorithms.td3 import TD3
+    from marlflow.algorithms.vdn import VDN
     from marlflow.base.batch import Batch, Decisions, EstimatedBatch, Transitions
     from marlflow.base.errors import (
         ActorLost,
@@ -217,11 +219,13 @@ _GIVEN = {
     "marlflow.algorithms.marwil": "MARWIL",
     "marlflow.algorithms.off_policy": "OffPolicyActorCritic OffPolicyAlgorithm",
     "marlflow.algorithms.ppo": "PPO",
+    "marlflow.algorithms.qmix": "QMIX",
     "marlflow.algorithms.r2d2": "R2D2",
     "marlflow.algorithms.recurrent_ppo": "RecurrentPPO",
     "marlflow.algorithms.sac": "SAC",
     "marlflow.algorithms.scripted": "Random Scripted",
     "marlflow.algorithms.td3": "TD3",
+    "marlflow.algorithms.vdn": "VDN",
     "marlflow.base.batch": "Batch Decisions EstimatedBatch Transitions",
     "marlflow.base.errors": (
         "ActorLost BudgetExceeded CheckpointFailed CheckpointUnusable ColumnMissing ConfigInvalid "

@@ -42,6 +42,7 @@ class VDN(JointAlgorithm):
     learning_rate: ScheduledFloat = 5e-4
     discount: float = 0.99
     n_step: int = 3
+    team_reward: TeamReward = "mean"
     double: bool = True
     dueling: bool = False
     prioritized: bool = False

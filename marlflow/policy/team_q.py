@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from marlflow.policy.dense import Layers, as_rows
 from marlflow.policy.mixers import MixerInput
+from marlflow.policy.normalized import normalize_by
 from marlflow.policy.q import QActor
 
 Prefix: TypeAlias = Literal["", "next_"]
@@ -29,6 +30,8 @@ class TeamQNetwork(nn.Module):
         self.mixer = mixer
         self.mixer_input = mixer_input
         self.policies = tuple(actors)
+        for policy, actor in actors.items():
+            normalize_by(actor, f"{policy}:obs", f"{policy}:present")
         self.layers = [actor.layers if isinstance(actor, QActor) else None for actor in actors.values()]
 
     def values(self, columns: Mapping[str, Tensor], prefix: Prefix = "") -> list[Tensor]:

@@ -16,9 +16,12 @@ from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.qmix import QMIX
 from marlflow.algorithms.vdn import VDN
 from marlflow.base.batch import Array
+from marlflow.base.joint_transitions import JointTransitions
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.learner import TorchLearner
+from marlflow.policy.normalized import RunningMoments
 from marlflow.policy.team_q import TeamQPass
+from marlflow.policy.torso import MLP
 from tests.algorithms.teams import SCOUT, TEAM, gradient_of, loss_of, team_learner, team_rows, tensors
 
 FORMS: list[VDN] = [
@@ -204,3 +207,16 @@ def test_the_state_is_needed_unless_the_mixer_sees_observations() -> None:
     assert "mixer_sees=observations" in problem.remedy
     assert not QMIX(mixer_sees="observations").validate(stateless, TEAM["scout"].model)
     assert not VDN().validate(stateless, TEAM["scout"].model)
+
+
+def test_normalization_learns_from_the_observations_of_present_seats() -> None:
+    members = {"scout": Member(SCOUT, MLP((6,), normalize_observations=True)), "carrier": TEAM["carrier"]}
+    learner, columns = VDN().learner("team", members, 0, ON_CPU), team_rows()
+    before = loss_of(learner)(learner.module, learner.parameters.target_module, tensors(columns))
+    assert before.total is not None
+    learner.update(JointTransitions(columns))
+    obs = columns["scout:obs"][columns["scout:present"]]
+    (moments,) = (part for part in learner.module.modules() if isinstance(part, RunningMoments))
+    np.testing.assert_allclose(moments.mean.numpy(), obs.mean(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(moments.variance.numpy(), obs.var(0), rtol=1e-4)
+    assert float(moments.count) == len(obs)
