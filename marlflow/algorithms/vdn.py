@@ -6,33 +6,40 @@ and each agent acts greedily by its own values. Plan and options are DQN's (`alg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from marlflow.algorithms.algorithm import Capabilities, JointAlgorithm, Member
+from marlflow.algorithms.algorithm import Capabilities, Member
 from marlflow.algorithms.mixing_loss import MixingLoss
+from marlflow.algorithms.off_policy import JointOffPolicyAlgorithm
+from marlflow.base.items import Fragment
+from marlflow.base.joint_segments import TeamReward
 from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.schedules import Linear, ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
 from marlflow.policy.mixers import MixerInput, SumMixer
 from marlflow.policy.q import QActor, QNetwork
 from marlflow.policy.team_q import TeamQNetwork
 from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.protocol import Replay
+from marlflow.replay.sampling import Prioritized, Uniform
+from marlflow.stages import Concat, Draw, Insert, JoinSegments, Learn, NStep, Publish, Reprioritize, SyncTarget
 
 
 @dataclass(frozen=True)
-class VDN(JointAlgorithm):
+class VDN(JointOffPolicyAlgorithm):
     """VDN's settings; an update is one optimizer step, and agent steps are those of all agents together."""
 
     name: ClassVar[str] = "vdn"
     capabilities: ClassVar[Capabilities] = Capabilities(
         ("Discrete",), "off-policy", JointTransitions, replay=True, joint=True
     )
-    has_target: ClassVar[bool] = True
 
     batch_agent_steps: int = 384
     train_every_agent_steps: int = 24
@@ -56,6 +63,24 @@ class VDN(JointAlgorithm):
     max_grad_norm: ScheduledFloat = 10.0
     optimizer: Optimizer = Adam()
 
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        (replay,) = replays
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(JoinSegments(learner.seats, self.team_reward), at=replay)
+            .then(NStep(self.n_step, self.discount), at=replay)
+            .then(Insert(), at=replay)
+        )
+        train = (
+            source(Draw(self.batch_agent_steps, gives=JointTransitions), at=replay)
+            .then(Learn(), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+            .then(Reprioritize(), at=replay)
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan(self.name, output=train, also={"store": store}, pace=ratio)
+
     def network(self, members: Mapping[str, Member], seed: int) -> TeamQNetwork:
         actors = {
             name: self.actor(member.spaces, member.model, seed + number)
@@ -70,6 +95,9 @@ class VDN(JointAlgorithm):
 
     def losses(self, members: Mapping[str, Member]) -> MixingLoss:
         return MixingLoss(self.double, initial_value(self.huber_delta))
+
+    def sampling(self) -> Uniform | Prioritized:
+        return Prioritized(self.priority_alpha, initial_value(self.priority_beta)) if self.prioritized else Uniform()
 
     def _mixer(
         self, spaces: Mapping[str, Spaces], generator: torch.Generator
