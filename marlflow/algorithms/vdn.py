@@ -86,8 +86,7 @@ class VDN(JointOffPolicyAlgorithm):
             name: self.actor(member.spaces, member.model, seed + number)
             for number, (name, member) in enumerate(members.items())
         }
-        spaces = {name: member.spaces for name, member in members.items()}
-        mixer, seen = self._mixer(spaces, torch.Generator().manual_seed(seed + len(members)))
+        mixer, seen = self._mixer(members, torch.Generator().manual_seed(seed + len(members)))
         return TeamQNetwork(actors, mixer, seen)
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QActor:
@@ -100,6 +99,6 @@ class VDN(JointOffPolicyAlgorithm):
         return Prioritized(self.priority_alpha, initial_value(self.priority_beta)) if self.prioritized else Uniform()
 
     def _mixer(
-        self, spaces: Mapping[str, Spaces], generator: torch.Generator
+        self, members: Mapping[str, Member], generator: torch.Generator
     ) -> tuple[torch.nn.Module, MixerInput | None]:
         return SumMixer(), None

@@ -49,7 +49,7 @@ class TeamQNetwork(nn.Module):
 
     def mixed(self, q: Tensor, present: Tensor, columns: Mapping[str, Tensor], prefix: Prefix = "") -> Tensor:
         """Return the team's value [N] of one value for each agent, [N, K]."""
-        seen = None if self.mixer_input is None else self.mixer_input.rows(columns, present, prefix)
+        seen = None if self.mixer_input is None else self.mixer_input(columns, present, prefix)
         mixed: Tensor = self.mixer(q, present, seen)
         return mixed.float()
 
