@@ -110,6 +110,10 @@ class Algorithm(Protocol):
         """Make the learner of the policies `members`, one unless `capabilities.joint`; called in its process."""
         ...
 
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        """Return the type of batch that its loss takes: `capabilities.trains_on`, unless it depends on the models."""
+        ...
+
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SavedReplay:
         """Make the replay buffer of the policies `members`, or one shard; called in its process."""
         ...
@@ -169,7 +173,7 @@ class TorchAlgorithm:
             losses,
             policies=tuple(members),
             seats={policy: member.spaces.seats for policy, member in members.items()},
-            trains_on=self.capabilities.trains_on,
+            trains_on=self.trains_on(members),
             learning_rate=initial_value(self.learning_rate),
             max_grad_norm=initial_value(self.max_grad_norm),
             optimizer=self.optimizer,
@@ -181,6 +185,9 @@ class TorchAlgorithm:
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         raise NotImplementedError
+
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        return self.capabilities.trains_on
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SavedReplay:
         raise TypeError(f"{self.name} has no replay")
