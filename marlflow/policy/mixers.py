@@ -84,7 +84,7 @@ class MixerInput(nn.Module):
         self.seats = {policy: len(spaces.seats) for policy, spaces in members.items()}
         # An environment has one state, which all members have.
         state = next(iter(members.values())).state
-        self.state = None if state is None or sees != "state" else _numbers(layout(state), normalizes, "state", "")
+        self.state = None if state is None or sees != "state" else _numbers(layout(state), normalizes, "state", "valid")
         obs = {
             policy: _numbers(spaces.layout(), normalizes, f"{policy}:obs", f"{policy}:present")
             for policy, spaces in members.items()
