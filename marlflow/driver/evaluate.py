@@ -241,6 +241,7 @@ def _spec(spec: RunSpec, planned: Sequence[_PlannedGame], seed: int, workers: in
         mapping=None,
         num_envs=max(1, workers),
         num_workers=max(1, workers),
+        num_referees=0,
         seed=_worker_seed(seed),
         rollout_placement=Resources(),
         inference=None,

@@ -144,7 +144,8 @@ class Matches:
         self.ratings.add([[profile[role] for role in roles] for roles in roles_of], game.side_scores(sides))
 
     def reset(self, member: str, incarnation: int) -> None:
-        """Let a live member begin without games and with a new rating."""
+        """Let a live member begin without games and with a new rating; its games that are being played do not count."""
+        self._pending = {number: profile for number, profile in self._pending.items() if member not in profile}
         self.payoffs.reset(member, incarnation)
         self.ratings.reset(member)
         self.lost = {profile: count for profile, count in self.lost.items() if member not in profile}

@@ -221,6 +221,10 @@ class Dealer:
         """Return the frozen entries in `matchups`, which any worker may play."""
         return self._population.send(matchups)
 
+    def frozen_for_referees(self, matchups: Sequence[Matchup]) -> StoredEntries:
+        """Return the frozen entries in `matchups`, which no rollout worker will hold because of that."""
+        return self._population.send(matchups, workers=())
+
     def state(self) -> Tree:
         """Return unused matchups, episode lengths, and the matchmaker's state if any; nothing may be in flight."""
         return {

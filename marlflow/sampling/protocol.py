@@ -193,7 +193,7 @@ class Workers(Protocol):
 
     @property
     def under_way(self) -> int:
-        """Number of workers with a running collect for `collect_next`."""
+        """Number of workers with a running collect for `collect_next`; wrappers may have more under way."""
         ...
 
     async def evaluate(self, request: EvaluationRequest) -> Evaluated:

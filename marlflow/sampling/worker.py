@@ -124,7 +124,7 @@ class RolloutWorker:
         # twice.
         self._write_records()
         self._drop_unfinished(request.reset)
-        self._remove_frozen(request.forget)
+        self.remove_frozen(request.forget)
         self._table.trim(self._runner.lanes.entry_of, self._runner.lanes.row_of)
         self._add_frozen(request.frozen)
         self._load(request.weights)
@@ -152,7 +152,8 @@ class RolloutWorker:
             self._table.add(frozen, len(self._runner.lanes.entry_of))
             self._builder.renumber(len(self._table.policy_slots))
 
-    def _remove_frozen(self, entries: Collection[str]) -> None:
+    def remove_frozen(self, entries: Collection[str]) -> None:
+        """Remove frozen entries that no running episode uses."""
         lanes = self._runner.lanes
         # Finished episodes keep their matchup until the next reset, so only running ones count.
         seated = {entry for index in self._runner.running for entry in lanes.matchups[index].values()}

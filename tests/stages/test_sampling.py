@@ -92,6 +92,7 @@ class Rounds:
 
     def __init__(self) -> None:
         self.asked: list[Request] = []
+        self.under_way = 0
 
     async def collect(self, request: Request) -> Round:
         self.asked.append(request)

@@ -129,7 +129,8 @@ class InlineRuntime:
     ) -> RunComponents:
         """Build all components; raises ConfigInvalid if a learner needs a GPU and there is none.
 
-        Data-parallel learners are one here, and workers act without inference actor; results are the same.
+        Data-parallel learners are one here, workers act without inference actor and play the matches of referees;
+        results are the same.
         """
         # There is no other process that could be lost.
         del on_fault

@@ -20,10 +20,11 @@ from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.frozen_store import StoredEntries
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Matchup, Request
 from marlflow.sampling.receipts import Fault, Receipt
+from marlflow.sampling.referee import worker_name
 
 
 class RemoteWorker:
-    """One rollout worker, restarted after each loss; `generation` counts its processes.
+    """One rollout worker or referee, restarted after each loss; `generation` counts its processes.
 
     Weight synchronization: with a round it is sent the weights that it lacks, newer versions of live policies and
     frozen entries of its matchups.
@@ -38,7 +39,7 @@ class RemoteWorker:
         inference: Any,
         address: Address | None = None,
     ) -> None:
-        self.name = f"rollout worker {number}"
+        self.name = worker_name(number, spec.num_workers)
         self.number = number
         self._spec = spec
         self._actors = actors
@@ -52,6 +53,7 @@ class RemoteWorker:
         # The version of each live policy, and the frozen entries, that the current process has.
         self._sent: dict[str, int] = {}
         self._frozen: set[str] = set()
+        self._keeps_frozen = number < spec.num_workers
         # Whether weights that were sent were lost with a machine.
         self._reloads = False
         self.generation = 0
@@ -101,6 +103,9 @@ class RemoteWorker:
     def record_progress(self, receipt: Receipt) -> None:
         """Record where a replacement would start."""
         self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
+
+    def note_answer(self) -> None:
+        """Record that the weights of a call arrived."""
         self._reloads = False
 
     @property
@@ -144,6 +149,8 @@ class RemoteWorker:
     def evaluate(self, request: EvaluationRequest) -> Any:
         """Request evaluation episodes; later rounds use the training weights again."""
         frozen = self._unsent_frozen(request.frozen, request.matchups or ())
+        if not self._keeps_frozen:
+            self._frozen.clear()
         request, flats = without_parameters(replace(request, frozen=frozen))
         return self.actor.evaluate.remote(request, *flats)
 

@@ -21,8 +21,9 @@ from marlflow.runtime.stage_chain import run_chain
 from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.hang_monitor import HangMonitor
 from marlflow.sampling.output import OutputCapture
-from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Matchup, Request
+from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Matchup, Request, Worker
 from marlflow.sampling.receipts import MembersSent
+from marlflow.sampling.referee import Referee
 from marlflow.sampling.watchdog import Watchdog
 
 _KILL_AFTER_TIMEOUTS = 2
@@ -59,7 +60,7 @@ def with_parameters(request: Sent, flats: Sequence[Any]) -> Sent:
 
 
 class RolloutActor(Host):
-    """Hosts rollout worker `number`; a replacement starts where the lost worker had got to.
+    """Hosts rollout worker or referee `number`; a replacement starts where the lost worker had got to.
 
     The actor `inference` computes its actions; None: it computes them itself.
     """
@@ -74,7 +75,10 @@ class RolloutActor(Host):
         address: Address | None = None,
     ) -> None:
         super().__init__(
-            {f"learner {name}": each.learner for name, each in spec.learners.items() if each.on_workers}, 1
+            {f"learner {name}": each.learner for name, each in spec.learners.items() if each.on_workers}
+            if number < spec.num_workers
+            else {},
+            1,
         )
         self._spec, self._number = spec, number
         self._next_episodes, self._next_fragments = next_episodes, next_fragments
@@ -94,15 +98,20 @@ class RolloutActor(Host):
         if (failed := super().ready()) is not None:
             return failed
         try:
-            actors = None if self._inference is None else remote_actors(self._spec, self._inference)
-            self._worker = self._spec.worker(
-                self._number, actors, self._next_episodes, self._watchdog, fetch_weights, self._next_fragments
-            )
+            self._worker = self._make_worker()
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return self._failed(error)
         # The environments live as long as the process, so garbage collections need not scan them.
         gc.freeze()
         return None
+
+    def _make_worker(self) -> Worker | Referee:
+        if self._number >= self._spec.num_workers:
+            return self._spec.referee(self._number, self._watchdog)
+        actors = None if self._inference is None else remote_actors(self._spec, self._inference)
+        return self._spec.worker(
+            self._number, actors, self._next_episodes, self._watchdog, fetch_weights, self._next_fragments
+        )
 
     def collect(self, request: Request, *flats: Any) -> Any:
         """Return a receipt and a batch per learning policy; `flats` are the request's parameters."""

@@ -36,7 +36,7 @@ _CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S
 
 
 class RayWorkers:
-    """All rollout workers of a run.
+    """The workers of a run with these numbers: all rollout workers, or all referees.
 
     `inference` computes their actions; None: each worker does. `current_weights` replaces requested weights that were
     lost with their machine.
@@ -50,12 +50,14 @@ class RayWorkers:
         current_weights: Callable[[], Awaitable[Mapping[str, Weights]]],
         inference: Any = None,
         address: Address | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> None:
         self._spec = spec
         self._actors = actors
         self._inference = inference
         self._current_weights = current_weights
-        numbers = range(spec.num_workers)
+        numbers = range(spec.num_workers) if numbers is None else numbers
+        self._kind = "rollout worker" if numbers[0] < spec.num_workers else "referee"
         self.all = [RemoteWorker(spec, number, actors, on_fault, inference, address) for number in numbers]
         self._rounds_in_flight: dict[asyncio.Task[Round | None], RemoteWorker] = {}
 
@@ -137,7 +139,7 @@ class RayWorkers:
             remaining = sorted(index for share in unplayed for index in share)
             failed_attempts = failed_attempts + 1 if all(part is None for part in answers) else 0
             if failed_attempts == _MAX_FAILED_ATTEMPTS:
-                raise ActorLost(f"{failed_attempts} times in a row no rollout worker lived through its evaluation")
+                raise ActorLost(f"{failed_attempts} times in a row no {self._kind} lived through its evaluation")
             if failed_attempts:
                 request = replace(request, weights={**request.weights, **await self._current_weights()})
         results = sorted((result for part in parts for result in part.episodes), key=lambda result: result.episode)
@@ -204,7 +206,7 @@ class RayWorkers:
 
     def _no_worker_left(self) -> ActorLost:
         return ActorLost(
-            f"all rollout workers died, and none was back within {limits.RESTART_TIMEOUT_S:g} s: "
+            f"all {self._kind}s died, and none was back within {limits.RESTART_TIMEOUT_S:g} s: "
             f"{self._actors.describe_shortage(self.all[0].name)}"
         )
 
@@ -230,4 +232,6 @@ async def _answers(workers: Sequence[RemoteWorker], refs: Sequence[Any]) -> list
             worker.resend_weights()
         elif isinstance(answer, BaseException):
             raise answer
+        else:
+            worker.note_answer()
     return [None if isinstance(answer, _LOST) else answer for answer in answers]
