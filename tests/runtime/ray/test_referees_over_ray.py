@@ -22,8 +22,9 @@ from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Weights
 from marlflow.sampling.receipts import Evaluated, Fault
 from tests.driver.kept_runs import kept
 from tests.driver.watching import Seen
-from tests.league.runs import OFTEN, league_run
+from tests.league.runs import MAIN, OFTEN, league_run
 from tests.runtime.ray.deadly import kill
+from tests.runtime.small_runs import SMALL_PPO
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -42,17 +43,23 @@ def matches_of(run_dir: Path) -> tuple[int, int]:
     return matches["next"], int(matches["payoffs"]["cells"]["counts"][:, 0].sum())
 
 
-@pytest.mark.parametrize("pace", ["lockstep", "asynchronous"])
-def test_a_run_counts_each_match_of_its_referees_and_is_resumed(pace: str, tmp_path: Path) -> None:
-    rollouts = replace(run(1).rollouts, pace=pace)
-    first = train(run(400, rollouts=rollouts), tmp_path).metrics
+def test_a_run_counts_each_match_of_its_referees_and_is_resumed(tmp_path: Path) -> None:
+    first = train(run(300), tmp_path).metrics
     dealt, counted = matches_of(tmp_path)
     assert dealt == counted >= 6, "at rest, all games of a set have been counted"
     assert first["league"]["matches"] == counted
-    second = resume(run(900, rollouts=rollouts), tmp_path).metrics
+    second = resume(run(600), tmp_path).metrics
     dealt, counted = matches_of(tmp_path)
     assert dealt == counted == second["league"]["matches"] > first["league"]["matches"]
     assert second["faults"]["workers_lost"] == 0
+
+
+def test_asynchronous_workers_need_not_wait_for_matches_either(tmp_path: Path) -> None:
+    patient = replace(MAIN, algorithm=replace(SMALL_PPO, batch_agent_steps=60, epochs=1, max_staleness=50))
+    rollouts = replace(run(1).rollouts, pace="asynchronous")
+    metrics = train(run(400, rollouts=rollouts, policies={"main": patient}), tmp_path).metrics
+    dealt, counted = matches_of(tmp_path)
+    assert dealt == counted == metrics["league"]["matches"] >= 6
 
 
 def test_a_lost_referee_is_replaced_and_its_games_are_played_again(
