@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import ray
 
+from marlflow.algorithms.ppo import PPO
 from marlflow.config.experiment import CheckpointConfig, Evaluation, Experiment, RunPlacement
 from marlflow.config.validation import ready
 from marlflow.driver.matches import RefereedWorkers
@@ -24,7 +25,6 @@ from tests.driver.kept_runs import kept
 from tests.driver.watching import Seen
 from tests.league.runs import MAIN, OFTEN, league_run
 from tests.runtime.ray.deadly import kill
-from tests.runtime.small_runs import SMALL_PPO
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -55,7 +55,7 @@ def test_a_run_counts_each_match_of_its_referees_and_is_resumed(tmp_path: Path) 
 
 
 def test_asynchronous_workers_need_not_wait_for_matches_either(tmp_path: Path) -> None:
-    patient = replace(MAIN, algorithm=replace(SMALL_PPO, batch_agent_steps=60, epochs=1, max_staleness=50))
+    patient = replace(MAIN, algorithm=PPO(batch_agent_steps=60, epochs=1, minibatch_agent_steps=32, max_staleness=50))
     rollouts = replace(run(1).rollouts, pace="asynchronous")
     metrics = train(run(400, rollouts=rollouts, policies={"main": patient}), tmp_path).metrics
     dealt, counted = matches_of(tmp_path)
