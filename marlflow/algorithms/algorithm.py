@@ -59,8 +59,8 @@ class Capabilities:
     """Whether it needs the column `state`, the environment's global state."""
     tasks: bool = False
     """Whether it needs an environment with tasks."""
-    memory: Literal["refused", "needed"] = "refused"
-    """Whether recurrent models are refused or needed."""
+    memory: Literal["refused", "optional", "needed"] = "refused"
+    """Whether recurrent models are refused, allowed or needed."""
     learns_on: LearnsOn = "learner"
     """In a learner process, or in a replica on every rollout worker."""
     joint: bool = False
@@ -305,7 +305,7 @@ def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -
     is_recurrent, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
     if is_recurrent and capabilities.memory == "refused":
         reason = "it does not look at rows in their order"
-        remedy = "use recurrent_ppo or r2d2, or a model without memory, such as mlp"
+        remedy = "use recurrent_ppo, r2d2, vdn or qmix, or a model without memory, such as mlp"
         yield Problem(f"cannot learn with {kind}, which has memory", name, reason, remedy)
     if not is_recurrent and capabilities.memory == "needed":
         remedy = "or use ppo or dqn, which need none"
@@ -319,7 +319,8 @@ def critic_sees(algorithm: Algorithm | TorchAlgorithm) -> tuple[CriticSees, ...]
 
 def needs_state(algorithm: Algorithm) -> bool:
     """Return whether the algorithm needs the column `state`, the environment's global state."""
-    return algorithm.capabilities.state or "state" in critic_sees(algorithm)
+    mixer_sees = getattr(algorithm, "mixer_sees", None)
+    return algorithm.capabilities.state or "state" in critic_sees(algorithm) or mixer_sees == "state"
 
 
 def critic_problems(algorithm: Algorithm | TorchAlgorithm, spaces: Spaces) -> Iterator[Problem]:

@@ -23,11 +23,13 @@ NAMES_BY_MODULE: Mapping[str, str] = {
         "JointOffPolicyActorCritic JointOffPolicyAlgorithm OffPolicyActorCritic OffPolicyAlgorithm"
     ),
     "marlflow.algorithms.ppo": "PPO",
+    "marlflow.algorithms.qmix": "QMIX",
     "marlflow.algorithms.r2d2": "R2D2",
     "marlflow.algorithms.recurrent_ppo": "RecurrentPPO",
     "marlflow.algorithms.sac": "SAC",
     "marlflow.algorithms.scripted": "Random Scripted",
     "marlflow.algorithms.td3": "TD3",
+    "marlflow.algorithms.vdn": "VDN",
     "marlflow.base.batch": "Batch Decisions EstimatedBatch Transitions",
     "marlflow.base.errors": (
         "ActorLost BudgetExceeded CheckpointFailed CheckpointUnusable ColumnMissing ConfigInvalid "

@@ -21,6 +21,7 @@ from supersuit.utils.basic_transforms import resize as resizing
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.joint_state import with_joint_state
+from marlflow.env.random_opening import RandomOpening
 from marlflow.env.wrapping import BlackDeath, change_actions, change_observations, move_mask_to_info
 
 _Env: TypeAlias = "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]"
@@ -168,6 +169,20 @@ def mask_in_info(env: _Env) -> Any:
                 [f"agent {agent!r} sees {_describe_space(space)}, not a Dict of an observation and an action_mask"]
             )
     return move_mask_to_info(env)
+
+
+def random_opening(env: _Env, moves: int = 8) -> Any:
+    """Begin each episode of an AEC environment with 0 to `moves` random moves (see RandomOpening)."""
+    if not isinstance(env, AECEnv):
+        raise ConfigInvalid(["it takes an AEC environment, in which agents take turns, not a Parallel one"])
+    if moves < 1:
+        raise ConfigInvalid([f"moves is at least 1, not {moves}"])
+    for agent in _declared_agents(env):
+        if not isinstance(env.action_space(agent), spaces.Discrete):
+            raise ConfigInvalid(
+                [f"agent {agent!r} has {_describe_space(env.action_space(agent))} actions, not Discrete"]
+            )
+    return RandomOpening(env, moves)
 
 
 def _declared_agents(env: _Env) -> Sequence[str]:

@@ -258,6 +258,8 @@ def test_wrappers_from_a_configuration_can_be_sent_to_other_processes():
         ("connect_four", wrappers.black_death, "name its parallel_env$"),
         ("rps", wrappers.black_death, r"'player_0' sees Discrete\(4\), not a Box$"),
         ("cartpole_team", wrappers.gray, "not pixels$"),
+        ("cartpole_team", wrappers.random_opening, "it takes an AEC environment, in which agents take turns"),
+        ("connect_four", lambda env: wrappers.random_opening(env, 0), "moves is at least 1, not 0$"),
         ("cartpole_team", wrappers.mask_in_info, "not a Dict of an observation and an action_mask$"),
         ("simple_tag", wrappers.agent_indicator, "put padding before it$"),
         (
