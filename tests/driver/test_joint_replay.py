@@ -20,12 +20,14 @@ from marlflow.base.serialization import from_bytes
 from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
 from marlflow.runtime.saved_runs import newest
+from marlflow.sampling.protocol import Request
 from marlflow.stages import Concat, Insert, JoinSegments, NStep
 from tests.driver import coming_and_going
 from tests.driver.joint_replay_learning import RecurrentSum, Sum, sum_run
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports
 
+EXPLORING = {"red": {"epsilon": 0.5}, "blue": {"epsilon": 0.5}}
 GRU = {"red": mf.Policy(model=mf.GRU(6, (8,))), "blue": mf.Policy(model=mf.GRU(5, (6,)))}
 
 
@@ -53,7 +55,7 @@ def test_team_rewards_and_what_is_in_no_row_add_up_to_what_was_issued() -> None:
     in_rows = unattributed = 0.0
     early = deaths = runs = episodes = 0
     for _ in range(12):
-        receipt, batches = worker.collect(spec.ticks, weights, {name: {"epsilon": 0.5} for name in weights})
+        receipt, batches = worker.collect(spec.ticks, Request(0, weights, EXPLORING))
         made = join(JointBatches(batches))
         assert made.rows == sum(batch.rows for batch in batches.values())
         assert not made.columns["red:present"][:, 3].any()
@@ -77,8 +79,8 @@ def test_agents_remember_in_joint_rows_what_they_remembered_when_they_decided() 
     )
     spec, network = made.spec, made.spec.learners["both"].learner()
     worker, join = made.spec.worker(0), JoinSegments(spec.learners["both"].seats)
-    _, first = worker.collect(spec.ticks, network.published, {name: {"epsilon": 0.5} for name in spec.policies})
-    _, second = worker.collect(spec.ticks, network.published, {name: {"epsilon": 0.5} for name in spec.policies})
+    _, first = worker.collect(spec.ticks, Request(0, network.published, EXPLORING))
+    _, second = worker.collect(spec.ticks, Request(0, network.published, EXPLORING))
     worker.close()
     segments = join(JointBatches({name: Batch.concat([first[name], second[name]]) for name in first}))
     starts = np.cumsum(segments.segments["length"]) - segments.segments["length"]
