@@ -57,8 +57,8 @@ class OffPolicySettings(TorchAlgorithm):
 class OffPolicyAlgorithm(OffPolicySettings, LearningAlgorithm):
     """Base of algorithms of one policy with a replay buffer and a target network.
 
-    A frozen dataclass derives from it, defines the fields of OffPolicySettings, and adds `network()`, `losses()` and
-    `plan()`.
+    A frozen dataclass derives from it, defines the fields `learning_starts_agent_steps`, `replay_agent_steps`,
+    `discount` and perhaps `n_step`, and adds `network()`, `losses()` and `plan()`.
     """
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> ReplayBuffer:
@@ -70,8 +70,8 @@ class OffPolicyAlgorithm(OffPolicySettings, LearningAlgorithm):
 class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):
     """Base of algorithms that train several policies on joint rows from a replay buffer, with a target network.
 
-    A frozen dataclass derives from it, defines the fields of OffPolicySettings, and adds `network()`, `losses()` and
-    `plan()`. Capabilities need `joint=True`, `replay=True` and `trains_on=JointTransitions`. The plan inserts joint
+    A frozen dataclass derives from it, defines the fields of an OffPolicyAlgorithm, and adds `network()`, `losses()`
+    and `plan()`. Capabilities need `joint=True`, `replay=True` and `trains_on=JointTransitions`. The plan inserts joint
     segments, and draws from them:
 
         experience.gather(Concat(agent_steps=...)).then(JoinSegments(learner.seats, self.team_reward), at=replay)
