@@ -120,7 +120,15 @@ ACCEPTED: Mapping[str, set[str]] = {
     | OF_THE_ENVIRONMENT,
     "1e30": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
-    "true": {"double", "dueling", "prioritized", "shared_torso", "normalize_observations", "normalize_values"}
+    "true": {
+        "double",
+        "dueling",
+        "prioritized",
+        "squash_state",
+        "shared_torso",
+        "normalize_observations",
+        "normalize_values",
+    }
     | {"symmetric", "at_start", "mirrored", "bootstrap_at_death"}
     | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
