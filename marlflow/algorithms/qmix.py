@@ -27,6 +27,7 @@ class QMIX(VDN):
     name: ClassVar[str] = "qmix"
 
     mixer_sees: MixerSees = "state"
+    squash_state: bool = True
     embed_size: int = 32
     hypernet_layers: int = 2
 
@@ -41,6 +42,6 @@ class QMIX(VDN):
     def _mixer(self, members: Mapping[str, Member], generator: torch.Generator) -> tuple[MonotonicMixer, MixerInput]:
         spaces = {name: member.spaces for name, member in members.items()}
         normalizes = any(getattr(member.model, "normalize_observations", False) for member in members.values())
-        seen = MixerInput(spaces, self.mixer_sees, normalizes)
+        seen = MixerInput(spaces, self.mixer_sees, normalizes, self.squash_state)
         seats = sum(len(member.seats) for member in spaces.values())
         return MonotonicMixer(seats, seen.width, self.embed_size, self.hypernet_layers, generator), seen

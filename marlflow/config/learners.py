@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from marlflow.base.near import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
+from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.runtime.spec import LearnerSpec
 
 _OF_LEARNERS = ("placement", "stop", "queue_fragments")
@@ -44,6 +45,7 @@ def learner_problems(experiment: Experiment) -> Iterator[str]:
                 f"such as {'_and_'.join(learner.policies)}"
             )
         yield from _member_problems(experiment, path, learner)
+        yield from _memory_problems(experiment, path, learner)
     for path, algorithm, placement in experiment.all_learners():
         if algorithm.capabilities.joint and placement.stages:
             yield f"{path}.placement.stages must be null: the stages of {algorithm.name} see joint rows, at its learner"
@@ -81,6 +83,17 @@ def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) 
                 f"policies.{name}.experience must be null: {path} ({learner.algorithm.name}) learns from joint rows, "
                 "which are not recorded"
             )
+
+
+def _memory_problems(experiment: Experiment, path: str, learner: LearnerConfig) -> Iterator[str]:
+    models = {name: experiment.policies.get(name, experiment.default_policy).model for name in learner.policies}
+    with_memory = {name for name, model in models.items() if isinstance(model, RecurrentTorsoConfig)}
+    if learner.algorithm.capabilities.memory == "optional" and 0 < len(with_memory) < len(models):
+        kinds = ", ".join(f"{name} ({type(model).__name__})" for name, model in models.items())
+        yield (
+            f"{path}: {learner.algorithm.name} trains policies with memory and without: {kinds}; give each a model "
+            "with memory, gru or lstm, or none"
+        )
 
 
 def unplayed_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:

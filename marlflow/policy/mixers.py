@@ -74,13 +74,16 @@ def _layers(sizes: Sequence[int], generator: torch.Generator) -> nn.Module:
 class MixerInput(nn.Module):
     """Makes the rows that a mixer sees, float32 [N, width]: the state or all observations, then presence bits.
 
-    With `normalizes`, the numbers have running mean 0 and variance 1. Otherwise the mixer's weights grow with the size
-    of the state, and learning may diverge where it has no bounds.
+    With `normalizes`, the numbers have running mean 0 and variance 1. With `squashes`, each number x becomes
+    sign(x) log(1 + |x|) (Hafner et al., 2023, arXiv:2301.04104, equation 9): otherwise a mixer's value grows with the
+    square of the state, and learning diverges where the state grows along an episode.
     """
 
-    def __init__(self, members: Mapping[str, Spaces], sees: MixerSees, normalizes: bool = False) -> None:
+    def __init__(
+        self, members: Mapping[str, Spaces], sees: MixerSees, normalizes: bool = False, squashes: bool = False
+    ) -> None:
         super().__init__()
-        self.sees = sees
+        self.sees, self.squashes = sees, squashes
         self.seats = {policy: len(spaces.seats) for policy, spaces in members.items()}
         # An environment has one state, which all members have.
         state = next(iter(members.values())).state
@@ -95,13 +98,13 @@ class MixerInput(nn.Module):
 
     def forward(self, columns: Mapping[str, Tensor], present: Tensor, prefix: Literal["", "next_"]) -> Tensor:
         """Return the rows of `columns`, those of a joint batch, [N, ...]; `present` is float [N, K]."""
-        if self.state is not None:
-            return torch.cat((self.state(columns[f"{prefix}state"]), present), 1)
-        seen = []
+        parts = [self.state(columns[f"{prefix}state"])] if self.state is not None else []
         for policy, numbers in self.obs.items():
             obs = columns[f"{policy}:{prefix}obs"]
-            seen.append(numbers(obs.flatten(0, 1)).view(len(obs), -1))
-        return torch.cat((*seen, present), 1)
+            parts.append(numbers(obs.flatten(0, 1)).view(len(obs), -1))
+        if self.squashes:
+            parts = [part.sign() * torch.log1p(part.abs()) for part in parts]
+        return torch.cat((*parts, present), 1)
 
 
 def _numbers(rows: ObservationLayout, normalizes: bool, column: str, valid: str) -> Numbers:

@@ -107,7 +107,7 @@ def test_an_algorithm_with_a_replay_has_a_target_a_replay_and_acts_uniformly_fir
 def test_an_actor_takes_what_its_learner_publishes(algorithm: Any) -> None:
     model = GRU(6, (4,)) if algorithm.capabilities.memory == "needed" else SMALL
     of = DISCRETE if "Discrete" in algorithm.capabilities.actions else CONTINUOUS
-    of = replace(of, state=spaces.Box(0.0, 1.0, (3,), np.float32), num_agents=2)
+    of = replace(of, state=spaces.Box(0.0, 1.0, (3,), np.float32), num_agents=2, seats=(0, 1))
     learner, actor = (
         algorithm.learner("hunter", {"hunter": Member(of, model)}, 1, ON_CPU),
         algorithm.actor(of, model, 2),

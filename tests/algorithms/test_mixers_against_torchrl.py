@@ -27,7 +27,7 @@ RECORDED = dict(np.load(Path(__file__).with_name("torchrl_qmix.npz")))
 DISCOUNT = 0.97
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 SETTINGS: dict[str, Any] = {"double": False, "n_step": 1, "discount": DISCOUNT}
-ALGORITHMS = {"vdn": VDN(**SETTINGS), "qmix": QMIX(embed_size=8, hypernet_layers=1, **SETTINGS)}
+ALGORITHMS = {"vdn": VDN(**SETTINGS), "qmix": QMIX(embed_size=8, hypernet_layers=1, squash_state=False, **SETTINGS)}
 ACTOR = {f"module.0.module.{layer}.{kind}": (layer, kind) for layer in (0, 2) for kind in ("weight", "bias")}
 MIXER = {"hyper_w_1": "w1", "hyper_w_final": "w2", "hyper_b_1": "b1", "V.0": "v.0", "V.2": "v.2"}
 

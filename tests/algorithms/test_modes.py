@@ -17,7 +17,7 @@ from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
 
 ROWS = 60
-WITHOUT_DISTRIBUTION = {"dqn", "apex", "r2d2", "ddpg", "td3"}
+WITHOUT_DISTRIBUTION = {"dqn", "apex", "r2d2", "vdn", "qmix", "ddpg", "td3"}
 EXPLORING = {"epsilon": 1.0, "exploration_noise": 1.0, "acts_uniformly": 1.0}
 NOT_EXPLORING = dict.fromkeys(EXPLORING, 0.0)
 ACTIONS = {"Discrete": gym.Discrete(4), "Box": gym.Box(-1.0, 1.0, (2,), np.float32)}

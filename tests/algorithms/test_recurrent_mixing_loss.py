@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,7 @@ SETTINGS: dict[str, Any] = {"sequence_agent_steps": LENGTH, "burn_in_agent_steps
 FORMS = [
     VDN(**SETTINGS),
     VDN(double=False, huber_delta=0.5, **SETTINGS),
-    QMIX(embed_size=4, hypernet_layers=1, **SETTINGS),
+    QMIX(embed_size=4, hypernet_layers=1, squash_state=False, **SETTINGS),
     QMIX(embed_size=4, mixer_sees="observations", double=False, **SETTINGS),
 ]
 
@@ -126,6 +127,8 @@ def team_value(
         seen = given["state"][s, BURN_IN + t]
     else:
         seen = torch.cat([given[f"{policy}:obs"][s, BURN_IN + t].reshape(-1) for policy in TEAM])
+    if module.mixer_input.squashes:
+        seen = torch.tensor([math.copysign(math.log(1.0 + abs(x)), x) for x in seen.tolist()])
     return float(module.mixer(q, present, torch.cat((seen, present[0]))[None])[0])
 
 

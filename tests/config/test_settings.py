@@ -92,7 +92,16 @@ ACCEPTED: Mapping[str, set[str]] = {
     }
     | {field.name for field in dataclasses.fields(Faults)}
     | {"learning_starts_agent_steps", "burn_in_agent_steps", "learning_rate", "actor_learning_rate"}
-    | {"inner_learning_rate", "discount", "gae_lambda", "trace_lambda", "epsilon", "epsilon_ladder", "priority_alpha"}
+    | {
+        "inner_learning_rate",
+        "discount",
+        "gae_lambda",
+        "trace_lambda",
+        "td_lambda",
+        "epsilon",
+        "epsilon_ladder",
+        "priority_alpha",
+    }
     | {"priority_beta", "priority_max_share", "target_entropy_share", "scale_rate", "entropy_coefficient", "beta"}
     | {"value_coefficient", "temperature", "exploration_noise", "target_noise", "beta_1", "beta_2", "weight_decay"}
     | {"memory_bytes", "momentum", "tau", "prior_games", "win_rate", "past", "live", "power", "delta"}
@@ -111,7 +120,15 @@ ACCEPTED: Mapping[str, set[str]] = {
     | OF_THE_ENVIRONMENT,
     "1e30": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
-    "true": {"double", "dueling", "prioritized", "shared_torso", "normalize_observations", "normalize_values"}
+    "true": {
+        "double",
+        "dueling",
+        "prioritized",
+        "squash_state",
+        "shared_torso",
+        "normalize_observations",
+        "normalize_values",
+    }
     | {"symmetric", "at_start", "mirrored", "bootstrap_at_death"}
     | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),

@@ -116,3 +116,34 @@ def test_a_mixer_without_a_state_is_refused_with_two_remedies() -> None:
     said = "has a mixer that sees the state (mixer_sees), and the environment has no state() of numbers; add "
     remedies = "wrappers=joint_state, which makes one of all agents' observations, or set mixer_sees=observations"
     assert list(raised.value.problems) == [f"policy {name!r} (qmix) {said}{remedies}" for name in MEMBERS]
+
+
+def with_memory(env_steps: int) -> mf.Experiment:
+    """A team of two policies with memories of different shapes, whose sequences are shorter than episodes."""
+    settings: dict[str, Any] = OFF | {"sequence_agent_steps": 3, "burn_in_agent_steps": 2, "prioritized": True}
+    team = {"pair": mf.LearnerConfig(MEMBERS, mf.QMIX(**settings, mixer_sees="observations"))}
+    made = team_run(env_steps, learners=team)
+    models = {"speaker": mf.GRU(4, (4,)), "listener": mf.LSTM(3, (4,))}
+    policies = {name: replace(policy, model=models.get(name, policy.model)) for name, policy in made.policies.items()}
+    return replace(made, policies=policies)
+
+
+def test_a_team_with_memory_learns_from_sequences_and_resumes(tmp_path: Path) -> None:
+    assert "SplitSegments(length=3, burn_in=2) → NStep(n_step=1, discount=0.99)" in str(mf.plan(with_memory(480)))
+    whole = mf.train(with_memory(480), tmp_path / "whole")
+    mf.train(with_memory(280), tmp_path / "parts")
+    mf.resume(with_memory(480), tmp_path / "parts")
+    expected, found = (kept(tmp_path / run)["learner.pair"] for run in ("whole", "parts"))
+    np.testing.assert_equal(found, expected)
+    pair = whole.metrics["learners"]["pair"]
+    assert pair["updates"] == expected["updates"] > 0
+    assert np.isfinite(list(pair["loss"].values())).all()
+
+
+def test_members_with_memory_and_without_are_refused() -> None:
+    made = with_memory(480)
+    policies = {**made.policies, "listener": replace(made.policies["listener"], model=mf.MLP((4,)))}
+    with pytest.raises(mf.ConfigInvalid) as raised:
+        mf.plan(replace(made, policies=policies))
+    said = "learners.pair: qmix trains policies with memory and without: speaker (GRU), listener (MLP)"
+    assert f"{said}; give each a model with memory, gru or lstm, or none" in raised.value.problems

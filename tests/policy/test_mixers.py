@@ -130,3 +130,10 @@ def test_a_mixer_sees_all_observations_as_numbers() -> None:
     assert seen.width == found.shape[1]
     expected = [1.0, 2.0, 3.0, 4.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.2, 0.0, 1.0, 1.0, 1.0]
     assert found[0].tolist() == pytest.approx(expected)
+
+
+def test_what_a_mixer_sees_can_be_squashed_but_not_who_is_present() -> None:
+    spaces = Spaces(gym.Box(-9, 9, (4,), np.float32), gym.Discrete(2), seats=(0,))
+    seen = MixerInput({"a": spaces}, "observations", squashes=True)
+    found = seen({"a:obs": torch.tensor([[[0.0, np.e - 1.0, 1.0 - np.e, -1e30]]])}, torch.tensor([[1.0]]), "")
+    assert found[0].tolist() == pytest.approx([0.0, 1.0, -1.0, -30.0 * np.log(10.0), 1.0])
