@@ -72,8 +72,8 @@ class MASAC(JointActorCritic):
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(JoinSegments(), at=learner)
-            .then(NStep(1, self.discount), at=replay)
+            .then(JoinSegments(learner.seats, self.team_reward), at=replay)  # type: ignore[arg-type]  # of a joint stream
+            .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
         )
         train = (

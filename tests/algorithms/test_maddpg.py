@@ -21,7 +21,6 @@ from tests.algorithms.joint_parts import (
     minibatch_of,
     one_hot,
     outputs,
-    softmax,
     taken,
     team_learner,
     team_rows,
@@ -50,7 +49,9 @@ def naive_critics(learner: Any, columns: dict[str, Array], policy: str, sees: st
     count = len(module.critics[policy].heads)
     total = 0.0
     for row in range(ROWS):
-        following: Actions = {(q, s): best(target_module, columns, q, row, s, "next_") for q in SEATS for s in range(SEATS[q])}
+        following: Actions = {
+            (q, s): best(target_module, columns, q, row, s, "next_") for q in SEATS for s in range(SEATS[q])
+        }
         if noise is not None and columns["archer:next_present"][row, 0]:
             shift = np.clip(0.3 * noise[row, -2:], -0.4, 0.4)
             following["archer", 0] = list(np.clip(np.array(following["archer", 0]) + shift, -1.0, 1.0))
@@ -82,7 +83,10 @@ def naive_actor(
                 for s in range(SEATS[q])
             }
             if policy == "scout":
-                out, legal = outputs(module, policy, columns["scout:obs"][row, seat]), columns["scout:action_mask"][row, seat]
+                out, legal = (
+                    outputs(module, policy, columns["scout:obs"][row, seat]),
+                    columns["scout:action_mask"][row, seat],
+                )
                 drawn = [gumbel(z) for z in noise[row, seat * CHOICES : (seat + 1) * CHOICES]]
                 actions[policy, seat] = one_hot(int(np.where(legal, out + drawn, -np.inf).argmax()))
                 logits.append(sum(out[legal] ** 2) / CHOICES)
@@ -115,4 +119,3 @@ def test_losses_are_those_of_plain_loops(kind: Any, sees: Any, others: Any) -> N
         assert terms[f"critics/{policy}"] == pytest.approx(critics, rel=1e-4), policy
         actor = naive_actor(learner, columns, policy, sees, others, noise, penalty=0.1)
         assert terms[f"actor/{policy}"] == pytest.approx(actor, rel=1e-4, abs=1e-5), policy
-    assert softmax is not None
