@@ -121,7 +121,7 @@ def recorded(
     case: str, loss: Any, found: Any, terms: dict[str, Tensor], parts: dict[str, Any]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the terms, weights, and gradients of the sum of the losses."""
-    sum(found[name] for name in found.keys() if name.startswith("loss_")).backward()
+    sum(value for name, value in found.items() if name.startswith("loss_")).backward()
     for name, term in terms.items():
         yield f"{case}/term/{name}", term.detach().numpy()
     for part, params in parts.items():
@@ -134,11 +134,12 @@ def recorded(
 
 
 def critic_module(size: int, outputs: int, key: str) -> TensorDictModule:
+    """Return a critic with torchrl's names of its inputs and of its values."""
     names = ["obs", "taken", "present"] + (["action"] if outputs == 1 else [])
     return TensorDictModule(Critic(size, outputs), [("agents", name) for name in names], [("agents", key)])
 
 
-def of_target(loss: Any, params: Any, net: nn.Module, obs: Tensor) -> Tensor:
+def of_target(params: Any, net: nn.Module, obs: Tensor) -> Tensor:
     """Return what `net` with other parameters makes of `obs`."""
     other = copy.deepcopy(net)
     other.load_state_dict(flat(params))
@@ -170,11 +171,11 @@ def deterministic(case: str, made: dict[str, Tensor]) -> Arrays:
     loss = keyed(loss, state_action_value="state_action_value")
     for params in targets.values():
         moved(params)
-    following = of_target(loss, targets["target_actor"], net, made["next_obs"])
+    following = of_target(targets["target_actor"], net, made["next_obs"])
     noise = made["noise"][..., :SIZE]
     if case == "td3":
         following = (following + (NOISE * noise).clamp(-CLIP, CLIP)).clamp(-1.0, 1.0)
-        torch.randn_like = lambda like: noise
+        torch.randn_like = lambda _: noise
     action = made["box_action"]
     found = loss(data(made, action, action, following))
     value = found["loss_value" if case == "ddpg" else "loss_qvalue"]
@@ -203,7 +204,7 @@ def soft(made: dict[str, Tensor]) -> Arrays:
     # Each sample takes the noise of its own rows.
     drawn = {"now": now, "after": after}
     taking = iter(("after", "now"))
-    torch.distributions.normal._standard_normal = lambda shape, dtype, device: drawn[next(taking)]
+    torch.distributions.normal._standard_normal = lambda *_, **__: drawn[next(taking)]
     found = {}
     td = data(made, made["box_action"], made["box_action"], following)
     value, _ = loss.qvalue_v2_loss(td)
