@@ -312,7 +312,8 @@ def critic_sees(algorithm: Algorithm | TorchAlgorithm) -> tuple[CriticSees, ...]
 
 def needs_state(algorithm: Algorithm) -> bool:
     """Return whether the algorithm needs the column `state`, the environment's global state."""
-    return algorithm.capabilities.state or "state" in critic_sees(algorithm)
+    mixer_sees = getattr(algorithm, "mixer_sees", None)
+    return algorithm.capabilities.state or "state" in critic_sees(algorithm) or mixer_sees == "state"
 
 
 def critic_problems(algorithm: Algorithm | TorchAlgorithm, spaces: Spaces) -> Iterator[Problem]:

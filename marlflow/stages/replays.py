@@ -30,6 +30,8 @@ class JoinSegments:
     rewards of the agents that decided.
     """
 
+    traits: ClassVar[Traits] = Traits(accepts=JointBatches)
+
     seats: Mapping[str, Sequence[int]]
     reward: TeamReward = "mean"
 
@@ -41,7 +43,8 @@ class JoinSegments:
         )
         return f"JoinSegments({seats}, reward={self.reward})"
 
-    def __call__(self, batches: JointBatches) -> JointSegments:
+    # Any, because a Flow is typed alike whether its items are of one policy or of several.
+    def __call__(self, batches: Any) -> JointSegments:
         return joint_segments(batches, self.seats, self.reward)
 
 
