@@ -72,7 +72,7 @@ class MASAC(JointActorCritic):
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(JoinSegments(learner.seats, self.team_reward), at=replay)  # type: ignore[arg-type]  # of a joint stream
+            .then(JoinSegments(learner.seats), at=replay)
             .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
         )

@@ -70,7 +70,7 @@ class MATD3(JointActorCritic):
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(JoinSegments(learner.seats, self.team_reward), at=replay)  # type: ignore[arg-type]  # of a joint stream
+            .then(JoinSegments(learner.seats), at=replay)
             .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
         )
