@@ -79,14 +79,9 @@ def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunCompon
         raise ConfigInvalid([text]) from error
     if spec.others:
         plan = replace(plan, title=f"{plan.title or plan.name}, on rows of {', '.join(spec.others)}")
-    if spec.is_joint:
-        seats = ", ".join(f"{policy.name} ({_seats(len(policy.spaces.seats))})" for policy in spec.policies)
-        plan = replace(plan, title=f"{plan.title or plan.name}, on joint rows of {seats}")
+    if spec.members != (spec.name,):
+        plan = replace(plan, title=f"{plan.title or plan.name} for {' and '.join(spec.members)}")
     return spec.relocated_stages.applied(plan, experience, learner, parts.driver) if spec.stages else plan
-
-
-def _seats(number: int) -> str:
-    return f"{number} seat{'' if number == 1 else 's'}"
 
 
 def _queue_fragments(experiment: Experiment, spec: RunSpec, name: str) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from marlflow.base.near import absent, meant, nearest
+from marlflow.config.comments import names
 
 # Groups whose choices are entries of a section of the run.
 SECTION_OF: Final = {"policy": "policies", "learner": "learners"}
@@ -56,7 +57,7 @@ def _article(word: str) -> str:
     return "an" if word[0] in "aeiou" else "a"
 
 
-def no_section(key: str, line: str, config: Mapping[str, Any], names: Sequence[str]) -> str:
+def no_section(key: str, line: str, config: Mapping[str, Any], known: Sequence[str]) -> str:
     """Return the error for an override whose first key does not exist."""
     first = key.partition(".")[0]
     if paths := [path for path in _paths(config) if path.endswith(f".{key}")]:
@@ -68,8 +69,8 @@ def no_section(key: str, line: str, config: Mapping[str, Any], names: Sequence[s
         return f"{key} does not say which: write {CHOSEN_FOR_ONE[first]}={line.partition('=')[2]}"
     if first in CHOSEN_FOR_ONE:
         return f"{key} does not say whose: write policies.<id>.{key}"
-    in_env = "" if "." in key or nearest(key, names) else f"; an argument of the environment is env.{line.lstrip('+')}"
-    return f"{absent(first, first, names, 'a run')}{in_env}"
+    in_env = "" if "." in key or nearest(key, known) else f"; an argument of the environment is env.{line.lstrip('+')}"
+    return f"{absent(first, first, known, 'a run')}{in_env}"
 
 
 def no_entry(section: str, name: str, known: Sequence[str], learner_of: Mapping[str, str] | None = None) -> str:
@@ -107,6 +108,8 @@ def no_option(group: str, choice: str, options: Sequence[str], folders: Sequence
         if file.is_file():
             folder = file.parents[len(Path(group).parts)]
             return f"{absent_choice} among those of marlflow; to use {file} add --config-dir {folder}"
+    if group == "learner" and name in names("policy"):
+        return f"{absent_choice}: it is for single policies, each chosen by policy@policies.<id>={name}"
     if group == "env" and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", choice):
         remedy = f"for an import path write env=python env._target_={choice}"
         return f"{absent_choice}: a name there is one of a configuration; {remedy}"
