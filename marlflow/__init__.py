@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from marlflow.algorithms.ddppo import DDPPO
     from marlflow.algorithms.dqn import DQN
     from marlflow.algorithms.impala import IMPALA
+    from marlflow.algorithms.maddpg import MADDPG
     from marlflow.algorithms.maml import MAML
     from marlflow.algorithms.mappo import MAPPO
     from marlflow.algorithms.marwil import MARWIL
+    from marlflow.algorithms.masac import MASAC
+    from marlflow.algorithms.matd3 import MATD3
     from marlflow.algorithms.off_policy import (
         JointOffPolicyActorCritic,
         JointOffPolicyAlgorithm,
@@ -186,33 +189,34 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MAPPO",
-    "MARWIL", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC", "TD3", "VDN", "Actor", "ActorLost",
-    "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost",
-    "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig",
-    "CheckpointFailed", "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing",
-    "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform",
-    "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
-    "EstimatedBatch", "Evaluation", "EvaluationResult", "Experiment", "Faults", "Fictitious", "Flow",
-    "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities",
-    "Insert", "InvalidInput", "Join", "JoinSegments", "JointAlgorithm", "JointBatch", "JointBatches",
-    "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments",
-    "JointSequenceTransitions", "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer",
-    "LeagueView", "Learn", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear",
-    "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
-    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
-    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
-    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",
-    "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish",
-    "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO",
-    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir",
-    "Reset", "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation",
-    "RowRandom", "Rule", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted",
-    "ShardedBatch", "Shards", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled",
-    "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget", "TorchLearner",
-    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
-    "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "evaluate", "initial_value", "merge",
-    "placement", "plan", "resume", "source", "train",
+    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MADDPG", "MAML",
+    "MAPPO", "MARWIL", "MASAC", "MATD3", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC", "TD3",
+    "VDN", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar",
+    "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask",
+    "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable", "Clone", "Collect",
+    "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay",
+    "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed",
+    "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation", "EvaluationResult", "Experiment",
+    "Faults", "Fictitious", "Flow", "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn",
+    "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments",
+    "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic",
+    "JointOffPolicyAlgorithm", "JointSegments", "JointSequenceTransitions", "JointTransitions", "LatestPast",
+    "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "Learner", "LearnerConfig",
+    "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
+    "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn",
+    "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
+    "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant", "Place",
+    "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange",
+    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
+    "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
+    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",
+    "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
+    "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotLost",
+    "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoreSettings",
+    "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits",
+    "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch",
+    "check_environment", "evaluate", "initial_value", "merge", "placement", "plan", "resume", "source",
+    "train",
 ]
 # fmt: on
 

@@ -65,6 +65,8 @@ class Capabilities:
     """In a learner process, or in a replica on every rollout worker."""
     joint: bool = False
     """Whether one learner trains several policies, on joint rows of all."""
+    matchmaking: bool = False
+    """Whether a joint algorithm learns in episodes that a matchmaker or a league seats, as all others do."""
     imitates: bool = False
     """Whether it learns to act as the policies whose rows it sees: a mixed strategy, which evaluation samples."""
 
@@ -305,7 +307,8 @@ def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -
     is_recurrent, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
     if is_recurrent and capabilities.memory == "refused":
         reason = "it does not look at rows in their order"
-        remedy = "use recurrent_ppo, r2d2, vdn or qmix, or a model without memory, such as mlp"
+        others = "" if capabilities.joint else "recurrent_ppo or r2d2, or "
+        remedy = f"use {others}a model without memory, such as mlp"
         yield Problem(f"cannot learn with {kind}, which has memory", name, reason, remedy)
     if not is_recurrent and capabilities.memory == "needed":
         remedy = "or use ppo or dqn, which need none"

@@ -16,9 +16,12 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.ddppo": "DDPPO",
     "marlflow.algorithms.dqn": "DQN",
     "marlflow.algorithms.impala": "IMPALA",
+    "marlflow.algorithms.maddpg": "MADDPG",
     "marlflow.algorithms.maml": "MAML",
     "marlflow.algorithms.mappo": "MAPPO",
     "marlflow.algorithms.marwil": "MARWIL",
+    "marlflow.algorithms.masac": "MASAC",
+    "marlflow.algorithms.matd3": "MATD3",
     "marlflow.algorithms.off_policy": (
         "JointOffPolicyActorCritic JointOffPolicyAlgorithm OffPolicyActorCritic OffPolicyAlgorithm"
     ),

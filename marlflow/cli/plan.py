@@ -80,5 +80,8 @@ def _assignments(checked: CheckedExperiment) -> str:
         learner = checked.spec.learner_of(name)
         others = f", and learns from rows of {', '.join(learner.others)}" if learner and learner.others else ""
         lines.append(f"policy {name} ({policy.algorithm.name}) plays {agents}{others}")
+    for name, learner in checked.spec.learners.items():
+        if learner.members != (name,):
+            lines.append(f"learner {name} ({learner.algorithm.name}) trains {' and '.join(learner.members)}")
     lines += [described_member(name, checked.spec.policies[name].algorithm) for name in added]
     return "\n".join(lines)

@@ -24,8 +24,7 @@ from marlflow.cli.arguments import split
 from marlflow.cli.job import prepared
 from marlflow.cli.sweep import Sweep
 from marlflow.config.comments import explained
-from marlflow.config.compose import MODULE, NAME, run_job
-from marlflow.config.overrides import composition_problem
+from marlflow.config.compose import MODULE, NAME, composition_problem, run_job
 from marlflow.config.trust import signed
 
 if TYPE_CHECKING:

@@ -137,13 +137,20 @@ def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str
     policies = config.get("policies")
     of_all: dict[Path, Any] = {("default_policy",): config.get("default_policy")}
     of_all |= {("policies", str(name)): settings for name, settings in (policies or {}).items()}
-    for policy_path, policy in of_all.items():
+    for path, policy in of_all.items():
         if isinstance(policy, Mapping):
             # Any policy file would do: all learning policies have the same keys with the same comments.
-            for path, comment in _under(policy_path, files("policy")["ppo"]):
-                yield path, comment if path != policy_path else ()
-            for part in ("algorithm", "model"):
-                yield from _under((*policy_path, part), _of_target(part, policy.get(part)))
+            yield from _of_entry(path, policy, files("policy")["member" if policy.get("algorithm") is None else "ppo"])
+    for name, learner in (config.get("learners") or {}).items():
+        if isinstance(learner, Mapping):
+            yield from _of_entry(("learners", str(name)), learner, next(iter(files("learner").values())))
+
+
+def _of_entry(path: Path, values: Mapping[str, Any], file: Commented) -> Iterator[tuple[Path, Sequence[str]]]:
+    """Yield the comments of a policy or a learner, from a `file` with its keys."""
+    yield from ((below, comment if below != path else ()) for below, comment in _under(path, file))
+    for part in ("algorithm", "model"):
+        yield from _under((*path, part), _of_target(part, values.get(part)))
 
 
 def _of_target(group: str, values: Any) -> Commented | None:

@@ -82,6 +82,20 @@ def config_loader() -> Any:
     return GlobalHydra.instance().config_loader()
 
 
+def composition_problem(error: BaseException) -> str:
+    """Summarize an error of Hydra and its causes in one sentence."""
+    sentences = []
+    current: BaseException | None = error
+    while current is not None:
+        lines = [line.strip() for line in str(current).splitlines() if line.strip()]
+        # OmegaConf appends lines about its own objects, Hydra advice on its own syntax and search path.
+        sentences += [
+            line for line in lines[:2] if not re.match(r"full_key|object_type|To append|Config search path", line)
+        ]
+        current = current.__cause__
+    return "the configuration cannot be composed: " + "; ".join(dict.fromkeys(sentences))
+
+
 def run_job(config: DictConfig, folder: str | None, task: Callable[[DictConfig], object]) -> None:
     """Run `task` as a Hydra job with a composed configuration; raise its error.
 

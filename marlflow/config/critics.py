@@ -30,8 +30,8 @@ def critic_environment_problems(env: Env, adapter: EnvAdapter, policies: Mapping
     for name, policy in policies.items():
         algorithm = policy.acts_by
         subject = f"policy {name!r} ({algorithm.name})"
-        # What a critic_sees names is checked with the policy's spaces.
-        if algorithm.capabilities.state and adapter.state_space() is None:
+        # What a critic_sees names is checked with the policy's spaces, and joint algorithms by their learner.
+        if algorithm.capabilities.state and not algorithm.capabilities.joint and adapter.state_space() is None:
             yield (
                 f"{subject} needs the environment's state, and {environment_name(env)} has no state() with a Box for "
                 "its state_space; add wrappers=joint_state, or use an algorithm that needs none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
@@ -318,16 +318,6 @@ class Experiment:
         # Checked at construction, where the traceback shows the line to change; all other checks run later, together.
         if problems := list(other_kinds(self.env, self.policies, self.default_policy, self.mapping, self.league)):
             raise ConfigInvalid(problems)
-
-    def resolved(self) -> Experiment:
-        """Return a copy in which each policy has its algorithm: its own, its learner's, or PPO."""
-        of_learners = {name: learner.algorithm for learner in self.learners.values() for name in learner.policies}
-        policies = {
-            name: replace(policy, algorithm=of_learners.get(name, policy.acts_by))
-            for name, policy in self.policies.items()
-        }
-        default = replace(self.default_policy, algorithm=self.default_policy.acts_by)
-        return replace(self, policies=policies, default_policy=default)
 
     def learner(self, name: str) -> LearnerConfig | Policy:
         """Return the settings of a learner: its LearnerConfig, or the policy that learns alone."""

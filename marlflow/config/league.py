@@ -15,6 +15,7 @@ from marlflow.config.comments import files
 from marlflow.config.construct import TARGET
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.league_members import added_members
+from marlflow.config.learners import policy_settings
 from marlflow.config.opponents import only_opponents
 from marlflow.config.policy_assignment import TRIAL_EPISODES, PolicyAssignment, failure_problem
 from marlflow.env import EnvAdapter
@@ -129,7 +130,7 @@ class _Seating:
         played = {agent for names in agents.values() for agent in names}
         for name, of_group in self._groups().items():
             if name not in given and not played.issuperset(of_group):
-                policies[name] = self.experiment.default_policy
+                policies[name] = policy_settings(self.experiment, name)
                 agents[name] = self._agents_of(name, problems)
         added = added_members(self.experiment, {*given, *policies}, self.adapter, problems)
         for name, (policy, fitting) in added.items():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 
 from marlflow.base.near import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
@@ -11,6 +11,36 @@ from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.runtime.spec import LearnerSpec
 
 _OF_LEARNERS = ("placement", "stop", "queue_fragments")
+
+
+def resolved(experiment: Experiment) -> Experiment:
+    """Return a copy in which each policy has its algorithm: its own, its learner's, or PPO."""
+    algorithms = {name: learner.algorithm for learner in experiment.learners.values() for name in learner.policies}
+    policies = {
+        name: replace(policy, algorithm=algorithms.get(name, policy.acts_by))
+        for name, policy in experiment.policies.items()
+    }
+    default = replace(experiment.default_policy, algorithm=experiment.default_policy.acts_by)
+    return replace(experiment, policies=policies, default_policy=default)
+
+
+def policy_settings(experiment: Experiment, name: str) -> Policy:
+    """Return the settings of a policy: its own, or those of default_policy.
+
+    A policy that a learner lists takes only the model of default_policy.
+    """
+    if name in experiment.policies:
+        return experiment.policies[name]
+    learner = next((one for one in experiment.learners.values() if name in one.policies), None)
+    if learner is None:
+        return experiment.default_policy
+    return Policy(learner.algorithm, experiment.default_policy.model)
+
+
+def listed_policies(experiment: Experiment) -> dict[str, Policy]:
+    """Return the settings of the policies that learners list."""
+    listed = [name for learner in experiment.learners.values() for name in learner.policies]
+    return {name: policy_settings(experiment, name) for name in listed}
 
 
 def learners_of(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, LearnerConfig]:
@@ -39,16 +69,24 @@ def learner_problems(experiment: Experiment) -> Iterator[str]:
                 yield f"policy {name!r} is in learners.{taken[name]} and in {path}; list it in one of them"
             taken.setdefault(name, key)
         yield from _algorithm_problems(path, learner)
-        if key in experiment.policies and list(learner.policies) != [key]:
-            yield (
-                f"{path} has the name of policy {key!r}, which is not its only one; give the learner another name, "
-                f"such as {'_and_'.join(learner.policies)}"
-            )
+        if key in experiment.policies:
+            yield from _name_problems(key, learner)
         yield from _member_problems(experiment, path, learner)
         yield from _memory_problems(experiment, path, learner)
+    for name, policy in experiment.policies.items():
+        if name not in taken and policy.acts_by.capabilities.joint and policy.experience is not None:
+            yield _recorded_problem(name, f"policies.{name}", policy.acts_by.name)
     for path, algorithm, placement in experiment.all_learners():
         if algorithm.capabilities.joint and placement.stages:
             yield f"{path}.placement.stages must be null: the stages of {algorithm.name} see joint rows, at its learner"
+
+
+def _name_problems(key: str, learner: LearnerConfig) -> Iterator[str]:
+    if list(learner.policies) != [key]:
+        yield (
+            f"learners.{key} has the name of policy {key!r}, which is not its only one; give the learner another name, "
+            f"such as {'_and_'.join(learner.policies) or 'team'}"
+        )
 
 
 def _algorithm_problems(path: str, learner: LearnerConfig) -> Iterator[str]:
@@ -79,10 +117,7 @@ def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) 
             if getattr(policy, setting) != defaults[setting]:
                 yield f"policies.{name}.{setting} is not used, since {path} trains {name!r}; set {path}.{setting}"
         if policy.experience is not None and learner.algorithm.capabilities.joint:
-            yield (
-                f"policies.{name}.experience must be null: {path} ({learner.algorithm.name}) learns from joint rows, "
-                "which are not recorded"
-            )
+            yield _recorded_problem(name, path, learner.algorithm.name)
 
 
 def _memory_problems(experiment: Experiment, path: str, learner: LearnerConfig) -> Iterator[str]:
@@ -96,11 +131,21 @@ def _memory_problems(experiment: Experiment, path: str, learner: LearnerConfig) 
         )
 
 
-def unplayed_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
-    """Yield a problem for each policy of a learner that has no agents."""
+def _recorded_problem(policy: str, path: str, algorithm: str) -> str:
+    return (
+        f"policies.{policy}.experience must be null: {path} ({algorithm}) learns from joint rows, which are not "
+        "recorded"
+    )
+
+
+def assigned_learner_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:
+    """Yield problems of `learners` with `policies`, the policies that have agents."""
     for key, learner in experiment.learners.items():
+        if key in policies and key not in experiment.policies:
+            yield from _name_problems(key, learner)
         for name in dict.fromkeys(learner.policies):
-            if name not in policies:
+            # One that is set in `policies` is reported with those that no rule or group names.
+            if name not in policies and name not in experiment.policies:
                 yield f"learners.{key}.policies: no agent is played by a policy {name!r}" + meant(
                     name, policies, "the policies are"
                 )
@@ -108,6 +153,10 @@ def unplayed_problems(experiment: Experiment, policies: Mapping[str, Policy]) ->
 
 def subject_of(spec: LearnerSpec) -> str:
     """Name a learner in errors: by its policy, if that learns alone."""
+    return learner_subject(spec.name, spec.members, spec.algorithm.name)
+
+
+def learner_subject(name: str, members: Sequence[str], algorithm: str) -> str:
+    """Name a learner in errors: by its policy, if that learns alone."""
     # Most users never write `learners`, so errors name the policy.
-    kind = "policy" if spec.members == (spec.name,) else "learner"
-    return f"{kind} {spec.name!r} ({spec.algorithm.name})"
+    return f"{'policy' if tuple(members) == (name,) else 'learner'} {name!r} ({algorithm})"

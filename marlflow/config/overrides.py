@@ -6,7 +6,7 @@ Hydra requires `+` for a new key and rejects it for an existing one; here both f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,14 +21,25 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant, nearest
-from marlflow.config.compose import NAME, choices, composed, config_loader, set_values
+from marlflow.base.near import meant
+from marlflow.config.compose import NAME, choices, composed, composition_problem, config_loader, set_values
 from marlflow.config.experiment import ENV_KEYS
 from marlflow.config.misread import cast_problems, deletion_problem, depth_problem, kind_problem, merge_problem
-from marlflow.config.suggestions import OF_A_POLICY, no_league, no_option, no_section, package_problem, value_for_choice
+from marlflow.config.suggestions import (
+    CHOSEN_FOR_ONE,
+    SECTION_OF,
+    no_entry,
+    no_league,
+    no_option,
+    no_section,
+    package_problem,
+    value_for_choice,
+)
 
 _SEARCHPATH = "hydra.searchpath"
-_NEW_POLICY = re.compile(r"policy@policies\.[^.]+")
+# A choice that adds a policy or a learner.
+_NEW_ENTRY = re.compile("|".join(rf"{group}@{section}\.[^.]+" for group, section in SECTION_OF.items()))
+_MEMBERS = re.compile(r"learners\.([^.]+)\.policies")
 
 
 @dataclass(frozen=True)
@@ -114,10 +125,11 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
         # Only group choices are composed; values are applied to the result, which tells whether a key exists.
         config = composed([*before, *(word.first() for word in groups)])
     values_present: Any = OmegaConf.to_container(config, resolve=False)
+    learner_of = _learner_of_listed(values)
     for position, word in enumerate(values):
         # A later override may change a key that an earlier one adds.
         if not any(word.key.startswith(f"{earlier.key}.") for earlier in values[:position]):
-            problems += _value_settled(word, values_present, known)
+            problems += _value_settled(word, values_present, known, learner_of)
     settled = [word for word in words if word.prefix is not None]
     with _composition_explained():
         set_values(config, _first_lines(word for word in settled if word in values), _first_lines(settled))
@@ -172,20 +184,6 @@ def _composition_explained() -> Iterator[None]:
         raise ConfigInvalid([composition_problem(error)]) from error
 
 
-def composition_problem(error: BaseException) -> str:
-    """Summarize an error of Hydra and its causes in one sentence."""
-    sentences = []
-    current: BaseException | None = error
-    while current is not None:
-        lines = [line.strip() for line in str(current).splitlines() if line.strip()]
-        # OmegaConf appends lines about its own objects, Hydra advice on its own syntax and search path.
-        sentences += [
-            line for line in lines[:2] if not re.match(r"full_key|object_type|To append|Config search path", line)
-        ]
-        current = current.__cause__
-    return "the configuration cannot be composed: " + "; ".join(dict.fromkeys(sentences))
-
-
 # -- choices of groups ------------------------------------------------------------------------------------------------
 
 
@@ -223,26 +221,19 @@ def _choices_settled(words: Sequence[_OverrideWord], groups: _Groups) -> Iterato
     known = choices(sure)
     for word in packaged:
         word.prefix = "" if word.key in known else "+"
-    added = [word.first() for word in packaged if word.prefix == "" or _NEW_POLICY.fullmatch(word.key)]
+    added = [word.first() for word in packaged if word.prefix == "" or _NEW_ENTRY.fullmatch(word.key)]
     known = choices([*sure, *added])
     for word in packaged:
         if word.key in known:
-            # A new policy is known only through its own override, so it keeps its `+`.
-            word.prefix = "+" if word.prefix == "+" and _NEW_POLICY.fullmatch(word.key) else ""
+            # A new entry is known only through its own override, so it keeps its `+`.
+            word.prefix = "+" if word.prefix == "+" and _NEW_ENTRY.fullmatch(word.key) else ""
             continue
-        package = (word.read.package or "").split(".")
-        policies = [key.removeprefix("policy@policies.") for key in known if _NEW_POLICY.fullmatch(key)]
-        if package[0] == "policies" and len(package) > 1 and package[1] not in policies:
-            yield f"{word.key}: {_no_policy(package[1], policies)}"
+        section, *rest = (word.read.package or "").split(".")
+        entries = [key.rpartition(".")[2] for key in known if re.fullmatch(rf"\w+@{re.escape(section)}\.[^.]+", key)]
+        if section in SECTION_OF.values() and rest and rest[0] not in entries:
+            yield f"{word.key}: {no_entry(section, rest[0], entries)}"
         else:
             yield f"there is no {word.key} to choose{meant(word.key, sorted(known), 'there are')}"
-
-
-def _no_policy(name: str, policies: Sequence[str]) -> str:
-    close = nearest(name, policies)
-    remedy = f"did you mean {close!r}?" if close else f"add it with policy@policies.{name}=ppo"
-    alternatives = f" (there are {', '.join(policies)})" if policies and not close else ""
-    return f"there is no policy {name!r}{alternatives}; {remedy}"
 
 
 def _option_problems(word: _OverrideWord, groups: _Groups) -> Iterator[str]:
@@ -260,14 +251,26 @@ def _option_problems(word: _OverrideWord, groups: _Groups) -> Iterator[str]:
                 yield no_option(group, str(choice), options, groups.folders)
             elif problem := package_problem(group, str(choice), groups.folders):
                 yield problem
-    if package is None and group in OF_A_POLICY:
-        yield f"{word.line} does not say whose: write {OF_A_POLICY[group]}={word.values()[0]}"
+    if package is None and group in CHOSEN_FOR_ONE:
+        yield f"{word.line} does not say whose: write {CHOSEN_FOR_ONE[group]}={word.values()[0]}"
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-def _value_settled(word: _OverrideWord, config: dict[str, Any], groups: _Groups) -> Iterator[str]:
+def _learner_of_listed(values: Sequence[_OverrideWord]) -> dict[str, str]:
+    """Return the learner of each policy that an override lists in `learners.<id>.policies`."""
+    learner_of: dict[str, str] = {}
+    for word in values:
+        if match := _MEMBERS.fullmatch(word.key):
+            listed = [value for value in word.values() if isinstance(value, list)]
+            learner_of |= {str(policy): match[1] for policies in listed for policy in policies}
+    return learner_of
+
+
+def _value_settled(
+    word: _OverrideWord, config: dict[str, Any], groups: _Groups, learner_of: Mapping[str, str]
+) -> Iterator[str]:
     """Set a value's prefix, or drop the override and yield why."""
     parts = word.key.split(".")
     if word.read.is_delete():
@@ -289,15 +292,15 @@ def _value_settled(word: _OverrideWord, config: dict[str, Any], groups: _Groups)
         word.replaces = _must_replace(_value_at(config, parts), word.values()[0]) and word.key != "env"
         word.prefix = "" if word.prefix == "+" else word.prefix
         return
-    policies = [str(name) for name in config.get("policies") or ()]
+    entries = [str(name) for name in config.get(parts[0]) or ()] if parts[0] in SECTION_OF.values() else []
     if parts[0] not in config:
         known = [key for key in config if key != "hydra"]
-        names = list(dict.fromkeys([*known, *(group for group in groups.names() if group not in OF_A_POLICY)]))
+        names = list(dict.fromkeys([*known, *(group for group in groups.names() if group not in CHOSEN_FOR_ONE)]))
         word.prefix = None
         yield no_section(word.key, word.line, config, names)
-    elif parts[0] == "policies" and len(parts) > 2 and parts[1] not in policies and not word.prefix:
+    elif parts[0] in SECTION_OF.values() and len(parts) > 2 and parts[1] not in entries and not word.prefix:
         word.prefix = None
-        yield f"{word.key}: {_no_policy(parts[1], policies)}"
+        yield f"{word.key}: {no_entry(parts[0], parts[1], entries, learner_of)}"
     else:
         # A new key is right for an argument of the environment or a goal; signatures reject all others.
         word.prefix = word.prefix or "+"

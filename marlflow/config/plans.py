@@ -79,6 +79,8 @@ def learner_plan(experience: Flow[Fragment], spec: LearnerSpec, parts: RunCompon
         raise ConfigInvalid([text]) from error
     if spec.others:
         plan = replace(plan, title=f"{plan.title or plan.name}, on rows of {', '.join(spec.others)}")
+    if spec.members != (spec.name,):
+        plan = replace(plan, title=f"{plan.title or plan.name} for {' and '.join(spec.members)}")
     return spec.relocated_stages.applied(plan, experience, learner, parts.driver) if spec.stages else plan
 
 

@@ -14,6 +14,7 @@ from marlflow.base.items import Weights
 from marlflow.base.near import meant, nearest
 from marlflow.base.problems import Problems
 from marlflow.config.experiment import Experiment, Policy
+from marlflow.config.learners import listed_policies, policy_settings
 from marlflow.config.opponents import only_opponents
 from marlflow.env import EnvAdapter
 from marlflow.sampling.mapping import ByGroup, ByRules, Rule, assign, group, policy_of
@@ -76,7 +77,7 @@ def _by_name(experiment: Experiment, adapter: EnvAdapter, problems: Problems) ->
                 f"policy {name!r} plays no agent: without a mapping a policy plays the group of its name, and the "
                 f"groups of this environment are {', '.join(groups)}; {remedy}"
             )
-    policies = {name: experiment.policies.get(name, experiment.default_policy) for name in groups}
+    policies = {name: policy_settings(experiment, name) for name in groups}
     return PolicyAssignment(policies, _agents_of(mapping), mapping if adapter.declared else ByGroup(tuple(groups)))
 
 
@@ -101,7 +102,9 @@ def _single_agent_rules_problem(names: Sequence[str], groups: Mapping[str, str],
 def _by_rules(
     experiment: Experiment, rules: Sequence[Rule], adapter: EnvAdapter, problems: Problems
 ) -> PolicyAssignment:
-    policies = experiment.policies
+    named = {rule.policy for rule in rules}
+    listed = {name: policy for name, policy in listed_policies(experiment).items() if name in named}
+    policies = {**listed, **experiment.policies}
     policy_by_agent = {agent: policy_of(agent, rules) for agent in adapter.agents}
     mapping = {agent: policy for agent, policy in policy_by_agent.items() if policy is not None}
     # Where no agents are declared, a rule may be for one that comes later, if another shows the policy's spaces.
@@ -130,7 +133,7 @@ def _by_rules(
 def _by_matchmaker(
     experiment: Experiment, matchmaker: Matchmaker, adapter: EnvAdapter, problems: Problems
 ) -> PolicyAssignment:
-    name, policies = matchmaker_name(matchmaker), experiment.policies
+    name, policies = matchmaker_name(matchmaker), {**experiment.policies, **listed_policies(experiment)}
     unassigned = PolicyAssignment(policies, {}, None)
     if not adapter.declared:
         problems.append(

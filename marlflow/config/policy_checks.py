@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
-from marlflow.algorithms.algorithm import critic_problems
+from marlflow.algorithms.algorithm import Algorithm, critic_problems
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.spaces import Spaces
-from marlflow.config.experiment import Policy
+from marlflow.config.experiment import LearnerConfig, Policy
 from marlflow.config.memory import parameters_of
 from marlflow.config.renamed import renamed_hooks
 from marlflow.config.settings import setting_problems
@@ -23,10 +23,47 @@ from marlflow.policy.torso import build_torso
 _MOST_NAMED = 3
 
 
-def policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequence[str]) -> Iterator[Problem | str]:
-    """Yield why a policy cannot act in `spaces` as `players`, or cannot be built."""
+def all_policy_problems(
+    policies: Mapping[str, Policy],
+    learners: Mapping[str, LearnerConfig],
+    spaces: Mapping[str, Spaces],
+    agents: Mapping[str, Sequence[str]],
+) -> Iterator[Problem | str]:
+    """Yield why policies cannot act in their `spaces` as their `agents`, or cannot be built.
+
+    What holds for all policies of a learner is said once, of the learner.
+    """
+    team_of = {name: key for key, learner in learners.items() for name in learner.policies if len(learner.policies) > 1}
+    found: dict[str, list[tuple[str, Problem | str]]] = {}
+    for name in (name for name in spaces if name in policies):
+        algorithm, team = policies[name].acts_by.name, team_of.get(name)
+        subject = f"policy {name!r}{f' of learner {team!r}' if team else ''} ({algorithm})"
+        problems = policy_problems(subject, policies[name], spaces[name], agents[name], team)
+        found[name] = [(subject, problem) for problem in problems]
+    for name, of_policy in found.items():
+        team = team_of.get(name)
+        others = [found[one] for one in learners[team].policies if one in found and one != name] if team else []
+        for subject, problem in of_policy:
+            bare = _with_subject(problem, subject, "")
+            shared = others and all(any(_with_subject(p, s, "") == bare for s, p in other) for other in others)
+            if not shared:
+                yield problem
+            elif next(one for one in found if team_of.get(one) == team) == name:
+                yield _with_subject(problem, subject, f"learner {team!r} ({policies[name].acts_by.name})")
+
+
+def _with_subject(problem: Problem | str, subject: str, new: str) -> Problem | str:
+    return f"{new}{problem.removeprefix(subject)}" if isinstance(problem, str) else replace(problem, subject=new)
+
+
+def policy_problems(
+    subject: str, policy: Policy, spaces: Spaces, players: Sequence[str], team: str | None
+) -> Iterator[Problem | str]:
+    """Yield why a policy cannot act in `spaces` as `players`, or cannot be built.
+
+    `team` is its learner, if that trains several policies.
+    """
     algorithm = policy.acts_by
-    subject = f"policy {name!r} ({algorithm.name})"
     acts = True
     for problem in [*renamed_hooks(algorithm), *algorithm.validate(spaces, policy.model)]:
         # Algorithms of users may yield plain sentences.
@@ -37,9 +74,8 @@ def policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequence
         if problem.kind is ProblemKind.CANNOT_ACT:
             acts = False
             full_problem = replace(full_problem, says=f"{problem.says} of agent {players[0]!r}")
-            if others := _alternatives(policy, spaces):
-                use = " or ".join(filter(None, [", ".join(others[:-1]), *others[-1:]]))
-                full_problem = replace(full_problem, reason="", remedy=f"use {use}")
+            if remedy := _remedy(policy, spaces, team):
+                full_problem = replace(full_problem, reason="", remedy=remedy)
         yield full_problem
     if unplayable := spaces.problems():
         yield from (f"{subject} cannot play agent {players[0]!r}: {problem}" for problem in unplayable)
@@ -48,7 +84,26 @@ def policy_problems(name: str, policy: Policy, spaces: Spaces, players: Sequence
         yield from (f"{subject}: {problem}" for problem in _parts_problems(policy, spaces, acts))
 
 
-def _alternatives(policy: Policy, spaces: Spaces) -> list[str]:
+def _remedy(policy: Policy, spaces: Spaces, team: str | None) -> str:
+    fitting = _alternatives(policy, spaces)
+    joint = [candidate.name for candidate in fitting if candidate.capabilities.joint]
+    others = [candidate.name for candidate in fitting if not candidate.capabilities.joint]
+    if team is not None and joint:
+        return f"use {_listed(joint[:_MOST_NAMED])}"
+    single = list(dict.fromkeys([*others[:_MOST_NAMED], *(["ppo"] if "ppo" in others else [])]))
+    if not single:
+        return ""
+    return (
+        f"use {_listed(single)}" if team is None else f"take it out of learners.{team}.policies for {_listed(single)}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _alternatives(policy: Policy, spaces: Spaces) -> list[Algorithm]:
+    """Return the shipped algorithms that can act in `spaces`, the most similar first."""
     wanted = policy.acts_by.capabilities
     candidates = [candidate for candidate in SHIPPED if not candidate.validate(spaces, policy.model)]
     candidates.sort(
@@ -57,8 +112,7 @@ def _alternatives(policy: Policy, spaces: Spaces) -> list[str]:
             candidate.capabilities.experience != wanted.experience,
         )
     )
-    names = [candidate.name for candidate in candidates]
-    return list(dict.fromkeys([*names[:_MOST_NAMED], *(["ppo"] if "ppo" in names else [])]))
+    return candidates
 
 
 def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]:

@@ -70,6 +70,7 @@ def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | 
     # Algorithms are built first: if one fails, a placeholder keeps the rest of its policy checked.
     for section in ("policies", "learners"):
         sections[section] = _with_algorithms(sections.get(section, {}), section, problems)
+    sections["learners"] = _with_policies(sections["learners"], problems)
     if isinstance(sections.get("default_policy"), Mapping):
         sections["default_policy"] = _with_algorithm(sections["default_policy"], "default_policy", problems)
     if "env" not in sections:
@@ -240,6 +241,17 @@ def _with_algorithms(values: Any, section: str, problems: list[str]) -> Any:
         name: _with_algorithm(entry, f"{section}.{name}", problems) if isinstance(entry, Mapping) else entry
         for name, entry in values.items()
     }
+
+
+def _with_policies(learners: Any, problems: list[str]) -> Any:
+    """Return the learners whose `policies` are set."""
+    if not isinstance(learners, Mapping):
+        return learners
+    unset = [name for name, one in learners.items() if isinstance(one, Mapping) and one.get("policies", "???") == "???"]
+    for name in unset:
+        path = f"learners.{name}.policies"
+        problems.append(f"{path} is not set; list the policies that it trains: '{path}=[<id>, <id>]'")
+    return {name: one for name, one in learners.items() if name not in unset}
 
 
 def _with_algorithm(policy: Mapping[str, Any], path: str, problems: list[str]) -> Mapping[str, Any]:

@@ -9,26 +9,36 @@ from pathlib import Path
 from typing import Any, Final
 
 from marlflow.base.near import absent, meant, nearest
+from marlflow.config.comments import names
 
-# Groups that are chosen for one policy, and the key of such a choice.
-OF_A_POLICY: Final = {
+# Groups whose choices are entries of a section of the run.
+SECTION_OF: Final = {"policy": "policies", "learner": "learners"}
+# Groups that are chosen for one policy or learner, and the key of such a choice.
+CHOSEN_FOR_ONE: Final = {
     "policy": "policy@policies.<id>",
     "algorithm": "algorithm@policies.<id>.algorithm",
     "model": "model@policies.<id>.model",
+    "learner": "learner@learners.<id>",
 }
-_POLICY = r"policies\.[^.]+|default_policy"
+_POLICY, _LEARNER = r"policies\.[^.]+|default_policy", r"learners\.[^.]+"
 # Patterns of the keys that a choice of each group sets.
-_CHOSEN = {"policy": _POLICY, "algorithm": rf"({_POLICY})\.algorithm", "model": rf"({_POLICY})\.model"}
+_CHOSEN = {
+    "policy": _POLICY,
+    "learner": _LEARNER,
+    "algorithm": rf"({_POLICY}|{_LEARNER})\.algorithm",
+    "model": rf"({_POLICY})\.model",
+}
 _PACKAGE = "# @package _global_"
 _MOST_NAMED = 3
 
 
 def value_for_choice(line: str, key: str, value: Any) -> str | None:
-    """Return the error for `policies.prey=dqn`, a name in place of a choice."""
+    """Return the error for `policies.prey=dqn` or `learners.team=qmix`, a name in place of a choice."""
     if not isinstance(value, str) or "." in value:
         return None
-    if re.fullmatch(r"policy\.[^.]+", key):
-        key = f"policies.{key.partition('.')[2]}"
+    first, _, rest = key.partition(".")
+    if first in SECTION_OF and rest and "." not in rest:
+        key = f"{SECTION_OF[first]}.{rest}"
     for group, pattern in _CHOSEN.items():
         if re.fullmatch(pattern, key):
             return f"{line} is not how {_article(group)} {group} is chosen; write {group}@{key}={value}"
@@ -47,22 +57,38 @@ def _article(word: str) -> str:
     return "an" if word[0] in "aeiou" else "a"
 
 
-def no_section(key: str, line: str, config: Mapping[str, Any], names: Sequence[str]) -> str:
+def no_section(key: str, line: str, config: Mapping[str, Any], known: Sequence[str]) -> str:
     """Return the error for an override whose first key does not exist."""
     first = key.partition(".")[0]
     if paths := [path for path in _paths(config) if path.endswith(f".{key}")]:
         listed = [*map(repr, paths[:_MOST_NAMED]), *(["..."] if len(paths) > _MOST_NAMED else [])]
         return f"there is no {key}; did you mean {' or '.join(listed)}?"
-    if first == "policy" and key != first:
-        return f"there is no {key}; did you mean 'policies{key.removeprefix(first)}'?"
-    if first in OF_A_POLICY:
+    if first in SECTION_OF and key != first:
+        return f"there is no {key}; did you mean '{SECTION_OF[first]}{key.removeprefix(first)}'?"
+    if first == "learner":
+        return f"{key} does not say which: write {CHOSEN_FOR_ONE[first]}={line.partition('=')[2]}"
+    if first in CHOSEN_FOR_ONE:
         return f"{key} does not say whose: write policies.<id>.{key}"
-    in_env = "" if "." in key or nearest(key, names) else f"; an argument of the environment is env.{line.lstrip('+')}"
-    return f"{absent(first, first, names, 'a run')}{in_env}"
+    in_env = "" if "." in key or nearest(key, known) else f"; an argument of the environment is env.{line.lstrip('+')}"
+    return f"{absent(first, first, known, 'a run')}{in_env}"
+
+
+def no_entry(section: str, name: str, known: Sequence[str], learner_of: Mapping[str, str] | None = None) -> str:
+    """Return the error for a policy or learner that does not exist; `learner_of` are policies that a learner lists."""
+    kind, choice = ("learner", "qmix") if section == "learners" else ("policy", "ppo")
+    if kind == "policy" and (learner := (learner_of or {}).get(name)):
+        return (
+            f"policy {name!r} of learners.{learner} has the model of default_policy; for settings of its own add "
+            f"policy@policies.{name}=member"
+        )
+    close = nearest(name, known)
+    remedy = f"did you mean {close!r}?" if close else f"add it with {kind}@{section}.{name}={choice}"
+    alternatives = f" (there are {', '.join(known)})" if known and not close else ""
+    return f"there is no {kind} {name!r}{alternatives}; {remedy}"
 
 
 def _paths(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    order = ("policies", "default_policy")
+    order = ("policies", "learners", "default_policy")
     # Keys of policies are overridden most often, so they are suggested first.
     for key in sorted(values, key=lambda key: order.index(key) if not prefix and key in order else len(order)):
         if key == "hydra" and not prefix:
@@ -82,6 +108,8 @@ def no_option(group: str, choice: str, options: Sequence[str], folders: Sequence
         if file.is_file():
             folder = file.parents[len(Path(group).parts)]
             return f"{absent_choice} among those of marlflow; to use {file} add --config-dir {folder}"
+    if group == "learner" and name in names("policy"):
+        return f"{absent_choice}: it is for single policies, each chosen by policy@policies.<id>={name}"
     if group == "env" and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", choice):
         remedy = f"for an import path write env=python env._target_={choice}"
         return f"{absent_choice}: a name there is one of a configuration; {remedy}"

@@ -20,8 +20,9 @@ from marlflow.config.critics import (
     with_state_space,
 )
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
+from marlflow.config.joint import joint_problems
 from marlflow.config.league import assign_league, league_matchmaker, num_referees
-from marlflow.config.learners import learner_problems, learners_of, subject_of, unplayed_problems
+from marlflow.config.learners import assigned_learner_problems, learner_problems, learners_of, resolved, subject_of
 from marlflow.config.limits import limit_problems
 from marlflow.config.memory import memory_problems
 from marlflow.config.metric_names import goal_problems
@@ -29,7 +30,7 @@ from marlflow.config.nash_conv import nash_conv_problems
 from marlflow.config.opponents import Pairings, pairings_of
 from marlflow.config.placement import device_problems, placement_problems, placements
 from marlflow.config.policy_assignment import PolicyAssignment, assign_policies
-from marlflow.config.policy_checks import policy_problems
+from marlflow.config.policy_checks import all_policy_problems
 from marlflow.config.records import inspected_environment, maker, offline_records, record_problems, records_of, sources
 from marlflow.config.resets import reset_problems
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
@@ -94,7 +95,7 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
     if any_wrong_type(limits):
         return None, limits
     limits += learner_problems(experiment)
-    experiment = with_sources_of_mode(experiment.resolved())
+    experiment = with_sources_of_mode(resolved(experiment))
     checked, problems = _checked(experiment, list(limits), machines is None or machines.here)
     if machines is not None and not any(_process_problems(experiment)):
         requests, available = requests_of(checked.spec) if checked else _known_requests(experiment), machines.amounts
@@ -126,9 +127,7 @@ def _checked(
     problems += record_problems(experiment, policies)
     records = records_of(experiment, policies, env.spaces, problems)
     problems += recorded_critic_problems(policies, sources(experiment, policies))
-    for name, of_policy in env.spaces.items():
-        if name in policies:
-            problems += policy_problems(name, policies[name], of_policy, env.players.agents[name])
+    problems += all_policy_problems(policies, learners, env.spaces, env.players.agents)
     if not problems:
         problems += shared_row_problems(experiment, policies, learners, env.spaces)
     # A policy has no spaces if the mapping could not be built.
@@ -184,11 +183,12 @@ def _inspect(experiment: Experiment, problems: Problems) -> _InspectedEnv:
     with inspected_environment(experiment, problems) as adapter:
         players = _assigned(experiment, adapter, problems)
         policies = players.policies
-        problems += unplayed_problems(experiment, policies)
+        problems += assigned_learner_problems(experiment, policies)
         spaces = _spaces(adapter, players.agents, problems)
         narrowed = players.mapping is not None or experiment.league is not None
         fitting = players.agents if narrowed else _fitting(adapter, spaces)
         problems += critic_environment_problems(experiment.env, adapter, policies)
+        problems += joint_problems(experiment, adapter, policies)
         has_needy = any(needs_state(policy.acts_by) for policy in policies.values())
         state_space = adapter.state_space() if has_needy else None
         return _InspectedEnv(

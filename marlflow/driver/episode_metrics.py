@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import NamedTuple
@@ -32,6 +32,12 @@ class EpisodeTotals(NamedTuple):
 def totals_of_all_agents(episode: EpisodeResult) -> EpisodeTotals | None:
     """Return the totals of all agents; None if no agent took part."""
     return _totals([*episode.returns.values()], episode) if episode.returns else None
+
+
+def totals_of_policies(episode: EpisodeResult, policies: Collection[str]) -> EpisodeTotals | None:
+    """Return the totals of the agents of `policies` together; None if none of them took part."""
+    returns = [total for agent, total in episode.returns.items() if episode.matchup[agent] in policies]
+    return _totals(returns, episode) if returns else None
 
 
 def totals_by_policy(episode: EpisodeResult) -> dict[str, EpisodeTotals]:

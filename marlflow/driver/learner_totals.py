@@ -1,14 +1,17 @@
-"""Totals of a learner's updates, and mean losses since the last report."""
+"""Totals of a learner's updates, its mean losses since the last report, and the returns of all its policies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from marlflow.base.items import Update
 from marlflow.base.serialization import Tree
+from marlflow.driver.episode_metrics import EpisodeWindow, mean, totals_of_policies
 from marlflow.observe.report import LearnerMetrics
+from marlflow.sampling.receipts import EpisodeResult
 
 _TOTALS = (
     "agent_steps_trained",
@@ -23,8 +26,9 @@ _TOTALS = (
 
 @dataclass(slots=True)
 class LearnerTotals:
-    """Totals of one learner, and its updates since the last report."""
+    """Totals of one learner, and its updates since the last report; `members` are its policies."""
 
+    members: Collection[str] = ()
     agent_steps_trained: int = 0
     updates: int = 0
     stale_rows_dropped: int = 0
@@ -36,6 +40,10 @@ class LearnerTotals:
     since_report: list[Update] = field(default_factory=list)
     has_staleness: bool = True
     """Whether the rows' versions are its own; those of other policies say nothing about staleness."""
+    played: EpisodeWindow = field(default_factory=EpisodeWindow)
+    evaluation: tuple[float, float] | None = None
+    """Mean return per agent, and of the sum over agents, in the last evaluation."""
+    evaluation_is_new: bool = False
 
     def state(self) -> Tree:
         """Return the complete state."""
@@ -43,6 +51,9 @@ class LearnerTotals:
             **{name: getattr(self, name) for name in _TOTALS},
             "loss": dict(self.loss),
             "since_report": [_serializable(update) for update in self.since_report],
+            "played": self.played.state(),
+            "evaluation": None if self.evaluation is None else list(self.evaluation),
+            "evaluation_is_new": self.evaluation_is_new,
         }
 
     def load_state(self, state: Tree) -> None:
@@ -51,6 +62,21 @@ class LearnerTotals:
             setattr(self, name, state[name])
         self.loss = state["loss"]
         self.since_report = [Update(**fields) for fields in state["since_report"]]
+        self.played.load_state(state["played"])
+        self.evaluation = None if state["evaluation"] is None else tuple(state["evaluation"])
+        self.evaluation_is_new = state["evaluation_is_new"]
+
+    def finished(self, episode: EpisodeResult) -> None:
+        """Count a training episode."""
+        if (totals := totals_of_policies(episode, self.members)) is not None:
+            self.played.add(totals)
+
+    def evaluated(self, episodes: Sequence[EpisodeResult]) -> None:
+        """Store an evaluation in which all policies played together."""
+        played = [totals for episode in episodes if (totals := totals_of_policies(episode, self.members)) is not None]
+        if played:
+            self.evaluation = fmean(one.return_mean for one in played), fmean(one.team_return for one in played)
+            self.evaluation_is_new = True
 
     def updated(self, update: Update) -> None:
         """Count an update."""
@@ -78,7 +104,12 @@ class LearnerTotals:
     def metrics(self, version: int, schedules: Mapping[str, float]) -> LearnerMetrics:
         """Return the learner's report."""
         loss, staleness = self.means()
+        evaluated = self.evaluation or (None, None)
         return {
+            "return_mean": mean(self.played.returns),
+            "team_return_mean": mean(self.played.team_returns),
+            "eval_return_mean": evaluated[0],
+            "eval_team_return_mean": evaluated[1],
             "agent_steps_trained": self.agent_steps_trained,
             "updates": self.updates,
             "updates_skipped": self.updates_skipped,
@@ -95,6 +126,7 @@ class LearnerTotals:
         """Start a new period after a report."""
         self.loss, self.staleness = self.means()
         self.since_report.clear()
+        self.evaluation_is_new = False
 
 
 def _mean(weighted: Sequence[tuple[float, int]]) -> float:

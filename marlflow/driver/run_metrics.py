@@ -23,7 +23,7 @@ from marlflow.driver.episode_metrics import (
     totals_of_all_agents,
 )
 from marlflow.driver.learner_totals import LearnerTotals
-from marlflow.observe.report import PolicyMetrics, Report, RolloutMetrics, StageMetrics
+from marlflow.observe.report import LearnerMetrics, PolicyMetrics, Report, RolloutMetrics, StageMetrics
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, MembersSent, Receipt
 
 FAULTS = (
@@ -88,7 +88,10 @@ class RunMetrics:
         learners_of_others: Collection[str] = (),
     ) -> None:
         self.policies = {name: PolicyTotals() for name in policies}
-        self.learners = {name: LearnerTotals(has_staleness=name not in learners_of_others) for name in learners}
+        self.learners = {
+            name: LearnerTotals(members, has_staleness=name not in learners_of_others)
+            for name, members in learners.items()
+        }
         self._members = learners
         self.agents = {agent: deque[float](maxlen=WINDOW_EPISODES) for agent in agents}
         self.played = EpisodeWindow()
@@ -179,6 +182,8 @@ class RunMetrics:
             self.agents.setdefault(agent, deque(maxlen=WINDOW_EPISODES)).append(total)
         if (totals := totals_of_all_agents(episode)) is not None:
             self.played.add(totals)
+        for learner in self.learners.values():
+            learner.finished(episode)
         for name, totals in totals_by_policy(episode).items():
             # Frozen versions of a policy are not the policy itself.
             if name in self.policies:
@@ -192,6 +197,9 @@ class RunMetrics:
             if name in self.policies:
                 self.policies[name].evaluation = evaluation
                 self.policies[name].evaluation_is_new = True
+        if not context.pairings:
+            for learner in self.learners.values():
+                learner.evaluated(results.episodes)
         all_totals = [totals for episode in results.episodes if (totals := totals_of_all_agents(episode)) is not None]
         if all_totals:
             self.eval_team_return_mean = (
@@ -243,11 +251,17 @@ class RunMetrics:
             name: metrics if name in new else {**metrics, **evaluation_metrics(None)}
             for name, metrics in report["policies"].items()
         }
+        no_evaluation = {"eval_return_mean": None, "eval_team_return_mean": None}
+        learners = {
+            name: metrics if self.learners[name].evaluation_is_new else {**metrics, **no_evaluation}
+            for name, metrics in report["learners"].items()
+        }
         eval_team_return_mean = report["eval_team_return_mean"] if new else None
         return {
             **report,
             "eval_team_return_mean": eval_team_return_mean,
             "policies": cast("dict[str, PolicyMetrics]", policies),
+            "learners": cast("dict[str, LearnerMetrics]", learners),
         }
 
     def _rate(self, training_s: float) -> float:

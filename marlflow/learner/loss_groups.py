@@ -24,7 +24,8 @@ class LossGroup:
     """The `parameters` of a module (a submodule's, or adjacent ones) that are trained by `loss`.
 
     Stepped on each `every`-th minibatch (delayed updates; Fujimoto et al., 2018, arXiv:1802.09477). `learning_rate`
-    None means the learner's. A schedule of `<name>_learning_rate` sets it.
+    None means the learner's. A schedule of `<name>_learning_rate` sets it; of a group `actor/<policy>`, one of
+    `actor_learning_rate`.
     """
 
     name: str
@@ -67,7 +68,8 @@ class OptimizerGroup:
         """Set the learning rate and `max_grad_norm`, and pass all values on to the loss."""
         if self._has_learners_rate and "learning_rate" in values:
             self.optimizer.learning_rate = values["learning_rate"]
-        self.optimizer.learning_rate = values.get(f"{self.name}_learning_rate", self.optimizer.learning_rate)
+        own_rate = f"{self.name.partition('/')[0]}_learning_rate"
+        self.optimizer.learning_rate = values.get(own_rate, self.optimizer.learning_rate)
         self.optimizer.max_norm = values.get("max_grad_norm", self.optimizer.max_norm)
         self.loss.set_schedule(values)
 

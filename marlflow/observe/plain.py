@@ -8,7 +8,8 @@ from typing import TextIO
 
 from marlflow.observe import wording
 from marlflow.observe.rates import rollout_shares, updates_per_s, with_last_evaluations
-from marlflow.observe.report import LearnerMetrics, PolicyMetrics, Report, RunInfo
+from marlflow.observe.report import LearnerMetrics, PolicyInfo, PolicyMetrics, Report, RunInfo
+from marlflow.observe.rows import table_rows
 
 _RETURN_COLUMNS = len(" 100.00 +- 100.00 at 999,999")
 
@@ -19,7 +20,7 @@ class PlainConsole:
     def __init__(self, info: RunInfo, file: TextIO | None = None) -> None:
         self._file = file or sys.stdout
         self._run_dir = info.run_dir
-        self._learner_of = {policy: about.learner for policy, about in info.policies.items()}
+        self._policies = info.policies
         self._last: Report | None = None
         self._evaluation_columns = len("greedy") + _RETURN_COLUMNS
         self._closed = False
@@ -40,14 +41,14 @@ class PlainConsole:
             self._last = with_last_evaluations(self._last, record)
 
     def _write_policies(self, record: Report) -> None:
-        rates, ids = updates_per_s(self._last, record), wording.padded(record["policies"])
+        rates, rows = updates_per_s(self._last, record), table_rows(self._policies, record)
+        labels = wording.padded(row.label for row in rows)
         widths = [len(_mode_and_opponents(metrics)) + _RETURN_COLUMNS for metrics in record["policies"].values()]
         self._evaluation_columns = max([self._evaluation_columns, *widths])  # that of the reports to come, too
-        for policy, metrics in record["policies"].items():
-            columns = _return_columns(metrics, _evaluated(metrics).ljust(self._evaluation_columns))
-            learner = self._learner_of.get(policy) or policy
-            learned = _learner_columns(record["learners"].get(learner), rates.get(learner))
-            self._write(f"{_clock(record)}  {ids[policy]}  {columns}  {learned}")
+        for row in rows:
+            columns = _return_columns(row.metrics, _evaluated(row.metrics).ljust(self._evaluation_columns))
+            learned = "" if row.learned is None else f"  {_learner_columns(row.learned, rates.get(row.plan, 0.0))}"
+            self._write(f"{_clock(record)}  {labels[row.label]}  {columns}{learned}".rstrip())
 
     def notice(self, text: str) -> None:
         self._write(text)
@@ -55,7 +56,7 @@ class PlainConsole:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._write(f"{_summary(self._last, self._learner_of)}; its folder is {self._run_dir}")
+            self._write(f"{_summary(self._last, self._policies)}; its folder is {self._run_dir}")
 
     def _write(self, line: str) -> None:
         self._file.write(line + "\n")
@@ -65,10 +66,14 @@ class PlainConsole:
 
 def _opening(info: RunInfo) -> str:
     policies = "; ".join(
-        f"{policy} = {about.algorithm} for {wording.agents_phrase(about.agents)}"
+        f"{policy} = {about.algorithm}{_of_learner(policy, about)} for {wording.agents_phrase(about.agents)}"
         for policy, about in info.policies.items()
     )
     return f"{info.name} (runtime {info.runtime}): {policies}; until {wording.stop_phrase(info.stop)}"
+
+
+def _of_learner(policy: str, about: PolicyInfo) -> str:
+    return "" if about.learner in (None, policy) else f" of learner {about.learner}"
 
 
 def _clock(record: Report) -> str:
@@ -81,12 +86,10 @@ def _return_columns(metrics: PolicyMetrics, evaluated: str) -> str:
     return f"return {trained:>18}  length {wording.length(metrics['episode_env_steps_mean']):>6}  eval {evaluated}"
 
 
-def _learner_columns(metrics: LearnerMetrics | None, rate: float | None) -> str:
-    updates, staleness = (metrics["updates"], metrics["staleness_mean"]) if metrics else (0, None)
-    rate = 0.0 if metrics is None else rate
+def _learner_columns(metrics: LearnerMetrics, rate: float | None) -> str:
     return (
-        f"updates {wording.full_count(updates):>9} {wording.speed(rate):>6}/s  "
-        f"staleness {wording.staleness(staleness):>4}  loss {wording.loss_terms(metrics['loss'] if metrics else {})}"
+        f"updates {wording.full_count(metrics['updates']):>9} {wording.speed(rate):>6}/s  "
+        f"staleness {wording.staleness(metrics['staleness_mean']):>4}  loss {wording.loss_terms(metrics['loss'])}"
     )
 
 
@@ -105,13 +108,12 @@ def _mode_and_opponents(metrics: PolicyMetrics) -> str:
     return " ".join([str(metrics["eval_mode"]), *wording.against(metrics["eval_against"])])
 
 
-def _summary(record: Report | None, learner_of: Mapping[str, str | None]) -> str:
+def _summary(record: Report | None, policies: Mapping[str, PolicyInfo]) -> str:
     if record is None:
         return "ended before the first report"
-    learners = record["learners"]
+    rows = table_rows(policies, record)
     returns = "; ".join(
-        _policy_summary(policy, metrics, learners.get(learner_of.get(policy) or policy), record["env_steps"])
-        for policy, metrics in record["policies"].items()
+        _policy_summary(row.label.strip(), row.metrics, row.learned, record["env_steps"]) for row in rows
     )
     steps, episodes = wording.full_count(record["env_steps"]), wording.full_count(record["episodes"])
     shares = wording.shares_phrase(rollout_shares(None, record))

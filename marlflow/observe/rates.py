@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from marlflow.observe.report import EvaluationMetrics, PolicyMetrics, Report, RolloutMetrics, StageMetrics
+from marlflow.observe.report import (
+    EvaluationMetrics,
+    LearnerMetrics,
+    PolicyMetrics,
+    Report,
+    RolloutMetrics,
+    StageMetrics,
+)
 
 _RETURN_TARGET = re.compile(r"policies\.(.+)\.return_mean")
 # Totals before the first report.
@@ -39,7 +46,15 @@ def with_last_evaluations(before: Report | None, now: Report) -> Report:
     policies = {
         policy: _evaluated_last(before["policies"].get(policy), metrics) for policy, metrics in now["policies"].items()
     }
-    return {**now, "policies": policies}
+    learners = {name: _with_last_means(before["learners"].get(name), one) for name, one in now["learners"].items()}
+    return {**now, "policies": policies, "learners": learners}
+
+
+def _with_last_means(before: LearnerMetrics | None, now: LearnerMetrics) -> LearnerMetrics:
+    if before is None or now["eval_return_mean"] is not None:
+        return now
+    last = {key: value for key, value in before.items() if key.startswith("eval_")}
+    return cast("LearnerMetrics", {**now, **last})
 
 
 def _evaluated_last(before: PolicyMetrics | None, now: PolicyMetrics) -> PolicyMetrics:

@@ -43,6 +43,10 @@ class PolicyMetrics(EvaluationMetrics):
 class LearnerMetrics(TypedDict):
     """Metrics of a learner."""
 
+    return_mean: float | None  # per agent of all its policies and episode, over the last 100 training episodes
+    team_return_mean: float | None  # per episode: the sum over the agents of all its policies, over these episodes
+    eval_return_mean: float | None  # as return_mean, over the last evaluation; None with evaluation.opponents
+    eval_team_return_mean: float | None  # as team_return_mean, over the last evaluation
     agent_steps_trained: int  # a row counts as often as it was trained on
     updates: int  # optimizer steps
     updates_skipped: int  # optimizer steps that were not taken: their gradient was not finite

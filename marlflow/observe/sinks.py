@@ -167,9 +167,10 @@ def _by_step(record: Report) -> dict[int, list[tuple[str, float]]]:
         if metrics["eval_env_steps"] is not None
     }
     of_team = max(evaluated_at.values(), default=0)
+    evaluated_at |= dict.fromkeys(("run/eval_", *(f"learners/{name}/eval_" for name in record["learners"])), of_team)
     by_step: dict[int, list[tuple[str, float]]] = {}
     for tag, value in scalars(record):
-        steps = (at for start, at in {**evaluated_at, "run/eval_": of_team}.items() if tag.startswith(start))
+        steps = (at for start, at in evaluated_at.items() if tag.startswith(start))
         by_step.setdefault(next(steps, int(record["env_steps"])), []).append((tag, value))
     return by_step
 

@@ -5,7 +5,7 @@ Columns and rows depend on the terminal's size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import TypeAlias
@@ -17,7 +17,8 @@ from rich.text import Text
 
 from marlflow.observe import wording
 from marlflow.observe.rates import StageShares, progress, rollout_shares, stage_shares, updates_per_s
-from marlflow.observe.report import LearnerMetrics, PolicyInfo, PolicyMetrics, Report, RunInfo
+from marlflow.observe.report import Report, RunInfo
+from marlflow.observe.rows import TableRow, table_rows
 
 NARROW_COLUMNS, WIDE_COLUMNS, SPREAD_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 130, 150
 _POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")
@@ -28,20 +29,6 @@ _EVALUATION_COLUMNS = len("at 100.0k")
 # Header, faults, rollout workers, footer, two table heads, blanks, "more" lines, and space above for messages.
 _ROWS_BESIDE_TABLES = 16
 _FEWEST_ROWS = 3
-# For a policy that the run's info does not list.
-_UNLISTED = PolicyInfo(algorithm=wording.UNKNOWN, agents=())
-_NOT_LEARNING = LearnerMetrics(
-    agent_steps_trained=0,
-    updates=0,
-    updates_skipped=0,
-    version=0,
-    staleness_mean=None,
-    stale_rows_dropped=0,
-    rows_bootstrapped_at_death=0,
-    seats_left_early=0,
-    schedules={},
-    loss={},
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +55,8 @@ class View:
         if rows is not None:
             # The heading of evaluations may take several lines of the terminal.
             rows -= max(0, _evaluation_heading(now, options.max_width).count("\n") - 1) + ("league" in now)
-        policy_rows, stage_rows = _room(rows, len(now["policies"]), len(now["stages"]))
+        listed = table_rows(self.info.policies, now)
+        policy_rows, stage_rows = _room(rows, len(listed), len(now["stages"]))
         yield _header(now, self.info.stop, self.clock_s)
         if faults := wording.faults_phrase(now["faults"]):
             yield _line(Text(f"faults: {faults}", style="yellow"))
@@ -77,11 +65,11 @@ class View:
         if league := now.get("league"):
             yield _line(Text(wording.league_phrase(league), style="bright_black"))
         yield Text()
-        yield _policies(self.info, self.before, now, options.max_width, policy_rows)
-        yield from _more(len(now["policies"]) - policy_rows, "policies")
+        yield _policies(listed[:policy_rows], self.before, now, options.max_width, _styles(listed))
+        yield from _more(len(listed) - policy_rows, "policies")
         yield Text()
         if now["stages"]:
-            yield _stages(self.info, self.before, now, options, stage_rows)
+            yield _stages(self.before, now, options, stage_rows, _styles(listed))
             yield from _more(len(now["stages"]) - stage_rows, "stages that were less busy")
             yield Text()
 
@@ -131,37 +119,27 @@ def _empty_table(gap: int) -> Table:
     return Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold", collapse_padding=True)
 
 
-def _styles(info: RunInfo, now: Report) -> dict[str, str]:
-    # The same color in both tables and in every report.
-    ids = dict.fromkeys((*info.policies, *now["policies"]))
-    return {policy: _POLICY_STYLES[place % len(_POLICY_STYLES)] for place, policy in enumerate(ids)}
+def _styles(rows: Sequence[TableRow]) -> dict[str, str]:
+    # The same color in both tables and in every report; policies of one learner have its color.
+    plans = dict.fromkeys(row.plan for row in rows)
+    return {plan: _POLICY_STYLES[place % len(_POLICY_STYLES)] for place, plan in enumerate(plans)}
 
 
-def _policies(info: RunInfo, before: Report | None, now: Report, width: int, rows: int) -> Table:
-    columns = _policy_columns(width, _evaluation_heading(now, width))
+def _policies(
+    rows: Sequence[TableRow], before: Report | None, now: Report, width: int, styles: Mapping[str, str]
+) -> Table:
+    columns = _policy_columns(width, _evaluation_heading(now, width), updates_per_s(before, now))
     table = _empty_table(gap=2 if width >= WIDE_COLUMNS else 1)
     table.add_column("policy", vertical="bottom", max_width=24)
     for heading, least_width, _ in columns:
         is_text = heading.startswith("algo") or (heading == "agents" and width >= WIDE_COLUMNS)
         table.add_column(heading, no_wrap=True, justify="left" if is_text else "right", min_width=least_width)
-    rates, styles = updates_per_s(before, now), _styles(info, now)
-    for policy, metrics in list(now["policies"].items())[:rows]:
-        about = info.policies.get(policy, _UNLISTED)
-        learner = policy if about.learner is None else about.learner
-        row = _PolicyRow(about, metrics, now["learners"].get(learner, _NOT_LEARNING), rates.get(learner, 0.0))
-        table.add_row(_line(Text(policy, styles[policy])), *(cell(row) for _, _, cell in columns))
+    for row in rows:
+        table.add_row(_line(Text(row.label, styles[row.plan])), *(cell(row) for _, _, cell in columns))
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class _PolicyRow:
-    about: PolicyInfo
-    metrics: PolicyMetrics
-    learned: LearnerMetrics
-    updates_per_s: float | None
-
-
-_Column: TypeAlias = tuple[str, int, Callable[[_PolicyRow], str]]  # heading, least width, text
+_Column: TypeAlias = tuple[str, int, Callable[[TableRow], str]]  # heading, least width, text
 
 
 def _evaluation_heading(now: Report, width: int) -> str:
@@ -175,7 +153,7 @@ def _evaluation_heading(now: Report, width: int) -> str:
     return "\n".join(["eval", *modes, *against, *at])
 
 
-def _policy_columns(width: int, evaluation: str) -> list[_Column]:
+def _policy_columns(width: int, evaluation: str, rates: Mapping[str, float | None]) -> list[_Column]:
     wide = width >= WIDE_COLUMNS
     count = wording.full_count if wide else wording.short_count
     who: list[_Column] = [
@@ -187,16 +165,20 @@ def _policy_columns(width: int, evaluation: str) -> list[_Column]:
     length: _Column = ("length", 6, lambda row: wording.length(row.metrics["episode_env_steps_mean"]))
     spread: _Column = ("std", 5, lambda row: wording.mean_return(row.metrics["eval_return_std"]))
     return [
-        ("algorithm" if wide else "algo-\nrithm", 5, lambda row: row.about.algorithm),
+        ("algorithm" if wide else "algo-\nrithm", 5, lambda row: row.about.algorithm if row.learned else ""),
         *(who if width >= NARROW_COLUMNS else []),
         ("return", 7, lambda row: wording.mean_return(row.metrics["return_mean"])),
         *([length] if roomy else []),
         (evaluation, 7, lambda row: wording.mean_return(row.metrics["eval_return_mean"])),
         *([spread] if roomy else []),
-        ("updates", 7, lambda row: count(row.learned["updates"])),
-        ("per s", 5, lambda row: wording.speed(row.updates_per_s)),
-        ("staleness" if wide else "stale-\nness", 6, lambda row: wording.staleness(row.learned["staleness_mean"])),
-        ("loss", 6, lambda row: _loss(row.learned["loss"], width)),
+        ("updates", 7, lambda row: count(row.learned["updates"]) if row.learned else ""),
+        ("per s", 5, lambda row: wording.speed(rates.get(row.plan, 0.0)) if row.learned else ""),
+        (
+            "staleness" if wide else "stale-\nness",
+            6,
+            lambda row: wording.staleness(row.learned["staleness_mean"]) if row.learned else "",
+        ),
+        ("loss", 6, lambda row: _loss(row.learned["loss"], width) if row.learned else ""),
     ]
 
 
@@ -206,7 +188,7 @@ def _loss(loss: Mapping[str, float], width: int) -> str:
     return wording.small_number(wording.headline_loss(loss))
 
 
-def _stages(info: RunInfo, before: Report | None, now: Report, options: ConsoleOptions, rows: int) -> Table:
+def _stages(before: Report | None, now: Report, options: ConsoleOptions, rows: int, styles: Mapping[str, str]) -> Table:
     wide = options.max_width >= WIDE_COLUMNS
     line_break = " " if wide else "\n"
     table = _empty_table(gap=2 if options.max_width >= NARROW_COLUMNS else 1)
@@ -217,7 +199,7 @@ def _stages(info: RunInfo, before: Report | None, now: Report, options: ConsoleO
         table.add_column(name, no_wrap=True, justify="right", min_width=6)
     if wide:
         table.add_column("since the last report", no_wrap=True)
-    shares, styles = stage_shares(before, now), _styles(info, now)
+    shares = stage_shares(before, now)
     count = wording.full_count if wide else wording.short_count
     for name in _busiest(now, rows):
         plan, _, stage = name.rpartition("/")

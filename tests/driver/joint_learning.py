@@ -112,7 +112,9 @@ class Team(JointAlgorithm):
     """Trains the policies of a team on joint rows, by one critic."""
 
     name: ClassVar[str] = "team"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "on-policy", JointBatch, joint=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("Discrete",), "on-policy", JointBatch, joint=True, matchmaking=True
+    )
 
     batch_agent_steps: int = 60
     learning_rate: ScheduledFloat = 0.01

@@ -60,7 +60,12 @@ def policy(number: int, updates: int, return_mean: float | None) -> PolicyMetric
 
 
 def learner(number: int, updates: int, loss: dict[str, float]) -> LearnerMetrics:
+    is_new = number > 0 and number % 2 == 0
     return LearnerMetrics(
+        return_mean=-1.25,
+        team_return_mean=-5.0,
+        eval_return_mean=6.5 if is_new else None,
+        eval_team_return_mean=26.0 if is_new else None,
         agent_steps_trained=12_000 * number,
         updates=updates,
         updates_skipped=0,

@@ -1,0 +1,167 @@
+"""Network and losses of MASAC: soft actor-critics whose critics see all agents' actions.
+
+Soft Actor-Critic (Haarnoja et al., 2018, arXiv:1812.05805; Discrete actions: arXiv:1910.07207) with the critics of
+MADDPG (Lowe et al., 2017, arXiv:1706.02275). Each policy has its own temperature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from gymnasium import spaces as gym
+from torch import Tensor, nn
+
+from marlflow.algorithms.algorithm import Member
+from marlflow.algorithms.joint_critics import AgentRows, SeatNoise, TermNames, joint_view
+from marlflow.algorithms.sac_temperature import Temperature
+from marlflow.base.spaces import Spaces
+from marlflow.learner.loss import LossTerms
+from marlflow.losses.gumbel_softmax import gumbel_noise, one_hot_best
+from marlflow.losses.present_agents import mean_over_present, row_means
+from marlflow.losses.sac import (
+    expected_soft_q_target,
+    legal_probabilities,
+    soft_q_target,
+)
+from marlflow.losses.twin_critics import critics_loss
+from marlflow.policy.categorical import CategoricalActor
+from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present
+from marlflow.policy.normalized import normalize_by
+from marlflow.policy.squashed import SquashedGaussianActor
+from marlflow.policy.torso import TorsoConfig, build_torso
+
+
+class LogTemperature(nn.Module):
+    """The logarithm of one policy's temperature."""
+
+    log_temperature: nn.Parameter
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(initial)))
+
+
+class JointSoftNetwork(nn.Module):
+    """For each policy an actor, two critics, and the log of a temperature.
+
+    Critics of a Box value one action; those of Discrete actions value each, given the other agents' actions.
+    """
+
+    def __init__(
+        self, members: Mapping[str, Member], sees: Sequence[JointCriticSees], temperature: float, seed: int
+    ) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        discrete = {policy for policy, one in members.items() if isinstance(one.spaces.action, gym.Discrete)}
+        self.view = joint_view(members, sees, values_all=discrete)
+        self.actors, self.critics, self.temperatures = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
+        for policy, member in members.items():
+            values = member.spaces.num_actions if policy in discrete else 1
+            self.actors[policy] = soft_actor(member.spaces, member.model, generator)
+            normalize_by(self.actors[policy], f"{policy}:obs", f"{policy}:present")
+            self.critics[policy] = JointCritics(self.view.width(policy), values, member.model, 2, generator)
+            self.temperatures[policy] = LogTemperature(temperature)
+
+    def tempered(self, policy: str) -> LogTemperature:
+        """Return the module with a policy's temperature."""
+        return cast(LogTemperature, self.temperatures[policy])
+
+
+def soft_actor(
+    spaces: Spaces, model: TorsoConfig, generator: torch.Generator
+) -> SquashedGaussianActor | CategoricalActor:
+    """Build a squashed Gaussian actor of a Box, or a softmax actor of Discrete actions."""
+    torso, features = build_torso(spaces, model, generator)
+    if isinstance(spaces.action, gym.Box):
+        return SquashedGaussianActor(torso, features, spaces.action, generator)
+    return CategoricalActor(torso, features, spaces.num_actions, generator)
+
+
+class SampledActions:
+    """Samples each policy's actions once, with the noise of a minibatch."""
+
+    def __init__(
+        self, module: JointSoftNetwork, noise: SeatNoise, columns: Mapping[str, Tensor], prefix: Prefix = ""
+    ) -> None:
+        self._module, self._noise, self._columns, self._prefix = module, noise, columns, prefix
+        self.logp: dict[str, Tensor] = {}
+        """Log-densities [B * K] in [-1, 1], by policy, of the Box actions sampled so far."""
+
+    def of(self, policy: str) -> Tensor:
+        """Return actions of `policy` as critics see them, [B, K, A]; zero where absent."""
+        prefix: Prefix = self._prefix
+        agents, actor = AgentRows(self._columns, policy), self._module.actors[policy]
+        present, noise = agents.present(prefix), self._noise.of(self._columns, policy).flatten(0, 1)
+        if isinstance(actor, SquashedGaussianActor):
+            now, following = noise.chunk(2, -1)
+            action, self.logp[policy] = actor.sample(agents.obs(prefix), following if prefix else now)
+        else:
+            action = one_hot_best(actor(agents.obs(prefix)).float() + gumbel_noise(noise), agents.mask(prefix))
+        return only_present(action.unflatten(0, present.shape), present)
+
+
+def soft_noise(members: Mapping[str, Member]) -> SeatNoise:
+    """Return the noise of an agent: for two samples in a Box; for one of Discrete actions, if other agents see it."""
+    agents = sum(len(member.spaces.seats) for member in members.values())
+    widths = {
+        policy: 2 * int(torch.Size(member.spaces.action_shape).numel())
+        if isinstance(member.spaces.action, gym.Box)
+        else member.spaces.num_actions * (agents > 1)
+        for policy, member in members.items()
+    }
+    return SeatNoise(members, widths)
+
+
+class JointSoftCriticsLoss:
+    """Squared errors of a policy's critics to the soft values of next actions, which all are of the policies now."""
+
+    def __init__(
+        self, policy: str, discount: float, temperature: Temperature, noise: SeatNoise, names: TermNames
+    ) -> None:
+        self.policy, self.discount, self.temperature = policy, discount, temperature
+        self.noise, self.names, self.noise_per_row = noise, names, noise.per_row
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        self.temperature.set_schedule(values)
+
+    def __call__(
+        self, module: JointSoftNetwork, target_module: JointSoftNetwork, minibatch: Mapping[str, Tensor]
+    ) -> LossTerms:
+        policy, view, agents = self.policy, module.view, AgentRows(minibatch, self.policy)
+        with torch.no_grad():
+            target = self._target(module, target_module, minibatch)
+        seen = view.actions(policy, lambda other: view.taken(minibatch, other))
+        q_tm1 = module.critics[policy](view.rows(policy, minibatch, seen))
+        # Index 0 of a Box's one value.
+        is_box = isinstance(module.actors[policy], SquashedGaussianActor)
+        chosen = (
+            torch.zeros_like(agents.reward, dtype=torch.int64) if is_box else minibatch[f"{policy}:action"].flatten()
+        )
+        q_taken = q_tm1.gather(-1, chosen.expand(len(q_tm1), -1).unsqueeze(-1)).squeeze(-1)
+        trained = agents.has_target
+        loss = row_means(critics_loss(q_taken, target).view_as(trained), trained)
+        total = (loss * minibatch["weight"]).mean()
+        q_mean = mean_over_present(q_tm1.detach().mean((0, -1)).view_as(trained), trained)
+        return LossTerms(total, self.names({"critics": total.detach(), "q_mean": q_mean}))
+
+    def _target(
+        self, module: JointSoftNetwork, target_module: JointSoftNetwork, minibatch: Mapping[str, Tensor]
+    ) -> Tensor:
+        policy, agents = self.policy, AgentRows(minibatch, self.policy)
+        sampled = SampledActions(module, self.noise, minibatch, "next_")
+        rows = module.view.rows(policy, minibatch, module.view.actions(policy, sampled.of), "next_")
+        q_t = target_module.critics[policy](rows)
+        temperature = self.temperature.of(module.tempered(policy))
+        reward, discount = agents.reward, agents.discount(self.discount)
+        if (logp_t := sampled.logp.get(policy)) is not None:
+            return soft_q_target(reward, discount, q_t.squeeze(-1), logp_t, temperature)
+        p_t, all_logp_t = legal_probabilities(module.actors[policy](agents.obs("next_")).float(), agents.mask("next_"))
+        return expected_soft_q_target(reward, discount, q_t, p_t, all_logp_t, temperature)
+
+
+def temperature_of(policy: str) -> Callable[[Any], Iterable[nn.Parameter]]:
+    """Return a function from a network to the log temperature of a policy, for a LossGroup."""
+    return lambda module: module.temperatures[policy].parameters()

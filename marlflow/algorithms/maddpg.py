@@ -1,0 +1,92 @@
+"""Multi-Agent Deep Deterministic Policy Gradient, MADDPG (Lowe et al., 2017, arXiv:1706.02275).
+
+DDPG for several agents, which may be of several policies and may be opponents: a policy's critic values each of its
+agents' own return, given what all agents of the learner see and do; actors see their own observations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from marlflow.algorithms.algorithm import Capabilities, Member
+from marlflow.algorithms.joint_actor_critic import JointActorCritic
+from marlflow.algorithms.joint_critics import Others
+from marlflow.algorithms.joint_deterministic import (
+    JointActorSettings,
+    JointDeterministicNetwork,
+    deterministic_actor,
+    deterministic_groups,
+)
+from marlflow.base.items import Fragment
+from marlflow.base.joint_transitions import JointTransitions
+from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learner.loss_groups import LossGroup
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
+from marlflow.policy.joint_critics import JointCriticSees
+from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.protocol import Replay
+from marlflow.stages import Concat, Draw, Insert, JoinSegments, Learn, NStep, Publish, SyncTarget
+
+
+@dataclass(frozen=True)
+class MADDPG(JointActorCritic):
+    """MADDPG's settings; an update is one optimizer step of each loss group of each policy."""
+
+    name: ClassVar[str] = "maddpg"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("Discrete", "Box"), "off-policy", JointTransitions, replay=True, joint=True
+    )
+
+    critic_sees: Sequence[JointCriticSees] = ("observations",)
+    others: Others = "replay"
+    batch_agent_steps: int = 512
+    train_every_agent_steps: int = 32
+    learning_starts_agent_steps: int = 4_000
+    store_agent_steps: int = 1
+    replay_agent_steps: int = 200_000
+    learning_rate: ScheduledFloat = 1e-3
+    actor_learning_rate: ScheduledFloat = 1e-3
+    discount: float = 0.95
+    exploration_noise: ScheduledFloat = 0.1
+    gumbel_temperature: float = 1.0
+    logit_penalty: float = 1e-3
+    tau: ScheduledFloat = 0.01
+    target_every_updates: int = 1
+    publish_every_updates: int = 1
+    max_grad_norm: ScheduledFloat = float("inf")
+    optimizer: Optimizer = Adam()
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        (replay,) = replays
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(JoinSegments(learner.seats), at=replay)
+            .then(NStep(self.n_step, self.discount), at=replay)
+            .then(Insert(), at=replay)
+        )
+        train = (
+            source(Draw(self.batch_agent_steps, gives=JointTransitions), at=replay)
+            .then(Learn(), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan("maddpg", output=train, also={"store": store}, pace=ratio)
+
+    def network(self, members: Mapping[str, Member], seed: int) -> JointDeterministicNetwork:
+        return JointDeterministicNetwork(members, self.critic_sees, 1, initial_value(self.exploration_noise), seed)
+
+    def policy_actor(self, spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> NetworkActor:
+        return deterministic_actor(spaces, model, initial_value(self.exploration_noise), generator)
+
+    def losses(self, members: Mapping[str, Member]) -> Sequence[LossGroup]:
+        settings = JointActorSettings(self.others, self.gumbel_temperature, self.logit_penalty)
+        return deterministic_groups(members, self.discount, None, settings, initial_value(self.actor_learning_rate))

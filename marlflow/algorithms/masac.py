@@ -1,0 +1,108 @@
+"""Multi-Agent Soft Actor-Critic, MASAC: SAC (Haarnoja et al., 2018, arXiv:1812.05805) with the critics of MADDPG.
+
+Each policy has two critics, which see what all agents of the learner see and do (Lowe et al., 2017, arXiv:1706.02275),
+an actor that maximizes the lesser value plus entropy, and a temperature of its own. With Discrete actions, critics
+value all actions of an agent given the others' (arXiv:1910.07207).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from marlflow.algorithms.algorithm import Capabilities, Member
+from marlflow.algorithms.joint_actor_critic import JointActorCritic
+from marlflow.algorithms.joint_critics import Others, TermNames, actor_of, critics_of
+from marlflow.algorithms.joint_soft import (
+    JointSoftCriticsLoss,
+    JointSoftNetwork,
+    soft_actor,
+    soft_noise,
+    temperature_of,
+)
+from marlflow.algorithms.joint_soft_actor import JointSoftActorLoss, JointTemperatureLoss, TargetEntropy
+from marlflow.algorithms.sac_temperature import Temperature
+from marlflow.base.items import Fragment
+from marlflow.base.joint_transitions import JointTransitions
+from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learner.loss_groups import LossGroup
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
+from marlflow.policy.joint_critics import JointCriticSees
+from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.protocol import Replay
+from marlflow.stages import Concat, Draw, Insert, JoinSegments, Learn, NStep, Publish, SyncTarget
+
+
+@dataclass(frozen=True)
+class MASAC(JointActorCritic):
+    """MASAC's settings; an update is one optimizer step of each loss group of each policy."""
+
+    name: ClassVar[str] = "masac"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("Discrete", "Box"), "off-policy", JointTransitions, replay=True, joint=True
+    )
+
+    critic_sees: Sequence[JointCriticSees] = ("observations",)
+    others: Others = "replay"
+    batch_agent_steps: int = 512
+    train_every_agent_steps: int = 32
+    learning_starts_agent_steps: int = 4_000
+    store_agent_steps: int = 1
+    replay_agent_steps: int = 200_000
+    learning_rate: ScheduledFloat = 3e-4
+    discount: float = 0.95
+    temperature: ScheduledFloat | None = None
+    initial_temperature: float = 1.0
+    target_entropy: float | None = None
+    target_entropy_share: float = 0.5
+    tau: ScheduledFloat = 0.01
+    target_every_updates: int = 1
+    publish_every_updates: int = 1
+    max_grad_norm: ScheduledFloat = float("inf")
+    optimizer: Optimizer = Adam()
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        (replay,) = replays
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(JoinSegments(learner.seats), at=replay)
+            .then(NStep(self.n_step, self.discount), at=replay)
+            .then(Insert(), at=replay)
+        )
+        train = (
+            source(Draw(self.batch_agent_steps, gives=JointTransitions), at=replay)
+            .then(Learn(), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan("masac", output=train, also={"store": store}, pace=ratio)
+
+    def network(self, members: Mapping[str, Member], seed: int) -> JointSoftNetwork:
+        return JointSoftNetwork(members, self.critic_sees, self.initial_temperature, seed)
+
+    def policy_actor(self, spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> NetworkActor:
+        return soft_actor(spaces, model, generator)
+
+    def losses(self, members: Mapping[str, Member]) -> Sequence[LossGroup]:
+        noise, groups = soft_noise(members), list[LossGroup]()
+        for policy in members:
+            temperature = Temperature(None if self.temperature is None else initial_value(self.temperature))
+            names = TermNames(policy, members)
+            critics = JointSoftCriticsLoss(policy, self.discount, temperature, noise, names)
+            entropy = TargetEntropy(self.target_entropy, self.target_entropy_share)
+            actor = JointSoftActorLoss(policy, self.others, temperature, entropy, noise, names)
+            groups.append(LossGroup(names.of("critics"), critics_of(policy), critics))
+            groups.append(LossGroup(names.of("actor"), actor_of(policy), actor))
+            # A fixed temperature is not trained. A learned one's loss reads the entropy that the actor's computed.
+            if temperature.fixed is None:
+                parameters = temperature_of(policy)
+                groups.append(LossGroup(names.of("temperature"), parameters, JointTemperatureLoss(actor)))
+        return groups

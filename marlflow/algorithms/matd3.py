@@ -1,0 +1,96 @@
+"""Multi-Agent TD3, MATD3 (Ackermann et al., 2019, arXiv:1910.01465).
+
+MADDPG with what TD3 adds to DDPG: two critics for each policy, whose lesser value at a smoothed action of all agents is
+the target, and delayed updates of actors and targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from marlflow.algorithms.algorithm import Capabilities, Member
+from marlflow.algorithms.deterministic_loss import Smoothing
+from marlflow.algorithms.joint_actor_critic import JointActorCritic
+from marlflow.algorithms.joint_critics import Others
+from marlflow.algorithms.joint_deterministic import (
+    JointActorSettings,
+    JointDeterministicNetwork,
+    deterministic_actor,
+    deterministic_groups,
+)
+from marlflow.base.items import Fragment
+from marlflow.base.joint_transitions import JointTransitions
+from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learner.loss_groups import LossGroup
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
+from marlflow.policy.joint_critics import JointCriticSees
+from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.protocol import Replay
+from marlflow.stages import Concat, Draw, Insert, JoinSegments, Learn, NStep, Publish, SyncTarget
+
+
+@dataclass(frozen=True)
+class MATD3(JointActorCritic):
+    """MATD3's settings; an update is one optimizer step of the critics of each policy."""
+
+    name: ClassVar[str] = "matd3"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("Discrete", "Box"), "off-policy", JointTransitions, replay=True, joint=True
+    )
+
+    critic_sees: Sequence[JointCriticSees] = ("observations",)
+    others: Others = "replay"
+    batch_agent_steps: int = 512
+    train_every_agent_steps: int = 32
+    learning_starts_agent_steps: int = 4_000
+    store_agent_steps: int = 1
+    replay_agent_steps: int = 200_000
+    learning_rate: ScheduledFloat = 1e-3
+    discount: float = 0.95
+    exploration_noise: ScheduledFloat = 0.1
+    target_noise: ScheduledFloat = 0.2
+    target_noise_clip: ScheduledFloat = 0.5
+    gumbel_temperature: float = 1.0
+    logit_penalty: float = 1e-3
+    tau: ScheduledFloat = 0.01
+    actor_every_updates: int = 2
+    publish_every_updates: int = 1
+    max_grad_norm: ScheduledFloat = float("inf")
+    optimizer: Optimizer = Adam()
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        (replay,) = replays
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(JoinSegments(learner.seats), at=replay)
+            .then(NStep(self.n_step, self.discount), at=replay)
+            .then(Insert(), at=replay)
+        )
+        train = (
+            source(Draw(self.batch_agent_steps, gives=JointTransitions), at=replay)
+            .then(Learn(), at=learner)
+            # Targets are delayed as much as the actors.
+            .then(SyncTarget(every=self.actor_every_updates, tau=initial_value(self.tau)), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan("matd3", output=train, also={"store": store}, pace=ratio)
+
+    def network(self, members: Mapping[str, Member], seed: int) -> JointDeterministicNetwork:
+        return JointDeterministicNetwork(members, self.critic_sees, 2, initial_value(self.exploration_noise), seed)
+
+    def policy_actor(self, spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> NetworkActor:
+        return deterministic_actor(spaces, model, initial_value(self.exploration_noise), generator)
+
+    def losses(self, members: Mapping[str, Member]) -> Sequence[LossGroup]:
+        settings = JointActorSettings(self.others, self.gumbel_temperature, self.logit_penalty)
+        smoothing = Smoothing(initial_value(self.target_noise), initial_value(self.target_noise_clip))
+        return deterministic_groups(members, self.discount, smoothing, settings, actor_every=self.actor_every_updates)
