@@ -75,7 +75,8 @@ class RelayRace(ParallelEnv[str, Any, Any]):
 
     def state(self) -> Array:
         """Return for each agent whether it is waiting, present or gone, one-hot."""
-        return np.equal.outer(self._status, range(3)).astype(np.float32).reshape(-1)
+        kinds: Array = self._status[:, None] == np.arange(3)
+        return kinds.astype(np.float32).reshape(-1)
 
     def _observations(self, agents: list[str]) -> dict[str, Array]:
         ids = np.eye(len(self.possible_agents), dtype=np.float32)
