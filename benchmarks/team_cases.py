@@ -1,0 +1,179 @@
+"""The cases of benchmarks/team_bars.py: what is trained on which game, and what must come out, or must not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+TOLERANCE = 1e-6
+Metric = Literal["eval_return_mean", "eval_team_return_mean"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Runs of `words` (overrides), whose last evaluation has to be within `low` and `high`, both included.
+
+    In a control the bar says what an algorithm comes to that cannot come to the optimum.
+    """
+
+    name: str
+    words: Sequence[str]
+    low: float = -math.inf
+    high: float = math.inf
+    metric: Metric = "eval_return_mean"
+    policy: str = "agent"
+    is_control: bool = False
+
+    def is_met(self, value: float) -> bool:
+        """Return whether the figure is as it has to be."""
+        return self.low - TOLERANCE <= value <= self.high + TOLERANCE
+
+    @property
+    def env_steps(self) -> int:
+        """The env steps of a complete run."""
+        return next(int(word.partition("=")[2]) for word in self.words if word.startswith("stop.env_steps="))
+
+    @property
+    def bar(self) -> str:
+        """The bar in words."""
+        if self.low == self.high:
+            return f"{self.low:g}"
+        bounds = [(">=", self.low), ("<=", self.high)]
+        return " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if math.isfinite(bound))
+
+
+def _python(module: str, *arguments: str) -> tuple[str, ...]:
+    return ("env=python", f"env._target_=marlflow.env.{module}.parallel_env", *(f"env.{word}" for word in arguments))
+
+
+def _with(algorithm: str, policy: str = "agent", **settings: object) -> tuple[str, ...]:
+    """Return the words that give a policy an algorithm and settings of it."""
+    words = (f"{policy}.algorithm.{name}={value}" for name, value in settings.items())
+    return (f"policy@policies.{policy}={algorithm}", *(f"policies.{word}" for word in words))
+
+
+_SHORT = (
+    "env.num_envs=8",
+    "rollouts.num_workers=1",
+    "rollouts.fragment_env_steps=128",
+    "checkpoint.every_env_steps=null",
+)
+# Projections onto the values that an algorithm can represent need all joint actions to be equally frequent, errors to
+# be squared whatever their size, and gradients that are not clipped.
+_UNIFORM = {
+    "epsilon": 1.0,
+    "huber_delta": 1e6,
+    "max_grad_norm": 1e6,
+    "n_step": 1,
+    "batch_agent_steps": 256,
+    "train_every_agent_steps": 16,
+    "target_every_updates": 50,
+    "learning_starts_agent_steps": 500,
+    "learning_rate": 1e-3,
+}
+_ON_POLICY = {
+    "batch_agent_steps": 400,
+    "minibatch_agent_steps": 200,
+    "learning_rate": 1e-3,
+    "entropy_coefficient": 0.01,
+}
+
+
+def _matrix(game: str, learns: Sequence[str], env_steps: int, *arguments: str) -> tuple[str, ...]:
+    evaluated = ("evaluation.episodes=0", "evaluation.final_episodes=4", f"stop.env_steps={env_steps}")
+    return (*_python("matrix_games", f"game={game}", *arguments), *learns, *_SHORT, *evaluated)
+
+
+def _one_agent(game: str, *arguments: str) -> tuple[str, ...]:
+    """Return the words for a DQN that chooses all actions of the team together."""
+    learns = _with("dqn", "team", **_UNIFORM)
+    return _matrix(game, learns, 30_000, "as_one_agent=true", *arguments)
+
+
+_MATRIX_CASES = (
+    Case("two_step_dqn", _matrix("two_step", _with("dqn", **_UNIFORM), 30_000), 7, 7, is_control=True),
+    Case("climbing_one_agent", _one_agent("climbing"), 11, 11, policy="team"),
+    Case("climbing_dqn", _matrix("climbing", _with("dqn", **_UNIFORM), 30_000), 5, 5, is_control=True),
+    Case("climbing_ppo", _matrix("climbing", _with("ppo", **_ON_POLICY), 40_000), 7, 7),
+    Case("climbing_mappo", _matrix("climbing", _with("mappo", **_ON_POLICY), 40_000), 7, 7),
+    *(
+        Case(
+            f"penalty{k}_dqn",
+            _matrix("penalty", _with("dqn", **_UNIFORM), 30_000, f"penalty={k}"),
+            2,
+            2,
+            is_control=True,
+        )
+        for k in (-25, -50, -100)
+    ),
+    Case("penalty-100_one_agent", _one_agent("penalty", "penalty=-100"), 10, 10, policy="team"),
+    Case(
+        "penalty-100_mappo",
+        _matrix("penalty", _with("mappo", **_ON_POLICY), 40_000, "penalty=-100"),
+        2,
+        2,
+        is_control=True,
+    ),
+    Case("both_dqn", _matrix("both", _with("dqn", **_UNIFORM), 30_000), 10, 10),
+)
+
+
+def _sacrifice(algorithm: str, bootstraps: bool) -> tuple[str, ...]:
+    learns = _with(
+        algorithm,
+        "team",
+        batch_agent_steps=200,
+        minibatch_agent_steps=100,
+        learning_rate=5e-3,
+        bootstrap_at_death=str(bootstraps).lower(),
+    )
+    mapping = "mapping=[{match: '*', policy: team}]"
+    return (
+        *_python("sacrifice"),
+        *learns,
+        mapping,
+        *_SHORT,
+        "evaluation.episodes=0",
+        "evaluation.final_episodes=4",
+        "stop.env_steps=4000",
+    )
+
+
+_SACRIFICE_CASES = tuple(
+    Case(
+        f"sacrifice_{name}{suffix}", _sacrifice(name, credit), value, value, "eval_team_return_mean", "team", not credit
+    )
+    for name in ("mappo", "ppo")
+    for credit, suffix, value in ((True, "", 10), (False, "_without_credit", 2))
+)
+
+_RECALL = (*_python("recall"), *_SHORT, "evaluation.episodes=0", "evaluation.final_episodes=400")
+_RECALL_SETTINGS = {
+    "batch_agent_steps": 800,
+    "learning_rate": 3e-3,
+    "entropy_coefficient": 0.01,
+    "critic_sees": "[state]",
+}
+_RECALL_CASES = (
+    Case(
+        "recall_recurrent_mappo",
+        (
+            *_RECALL,
+            *_with("recurrent_ppo", **_RECALL_SETTINGS, normalize_values="true"),
+            "stop.env_steps=60000",
+        ),
+        1,
+        1,
+    ),
+    Case(
+        "recall_mappo",
+        (*_RECALL, *_with("mappo", **_RECALL_SETTINGS), "stop.env_steps=60000"),
+        high=0.35,
+        is_control=True,
+    ),
+)
+
+_ALL = (*_MATRIX_CASES, *_SACRIFICE_CASES, *_RECALL_CASES)
+CASES = {case.name: case for case in _ALL}
