@@ -42,7 +42,12 @@ def train(case: Case, seed: int) -> None:
     if saved is not None:
         command = [marlflow, "resume", str(folder)]
     else:
-        settings = [f"seed={seed}", "runtime=inline", f"log.every_env_steps={case.env_steps}", "log.tensorboard=false"]
+        settings = [
+            f"seed={seed}",
+            "runtime=inline",
+            f"log.every_env_steps={case.env_steps // 10}",
+            "log.tensorboard=false",
+        ]
         command = [marlflow, "train", *case.words, *settings, "log.console=none", f"hydra.run.dir={folder}"]
     print(f"-- {' '.join(command)}", flush=True)
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -161,15 +161,15 @@ _RECALL_CASES = (
         "recall_recurrent_mappo",
         (
             *_RECALL,
-            *_with("recurrent_ppo", **_RECALL_SETTINGS, normalize_values="true"),
-            "stop.env_steps=60000",
+            *_with("recurrent_ppo", **_RECALL_SETTINGS, normalize_values="true", epochs=5, minibatch_agent_steps=400),
+            "stop.env_steps=40000",
         ),
         1,
         1,
     ),
     Case(
         "recall_mappo",
-        (*_RECALL, *_with("mappo", **_RECALL_SETTINGS), "stop.env_steps=60000"),
+        (*_RECALL, *_with("mappo", **_RECALL_SETTINGS, minibatch_agent_steps=256), "stop.env_steps=40000"),
         high=0.35,
         is_control=True,
     ),
