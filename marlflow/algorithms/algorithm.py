@@ -110,8 +110,8 @@ class Algorithm(Protocol):
         """Make the learner of the policies `members`, one unless `capabilities.joint`; called in its process."""
         ...
 
-    def replay(self, name: str, seed: int) -> SavedReplay:
-        """Make the replay buffer or one shard; called in its process."""
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SavedReplay:
+        """Make the replay buffer of the policies `members`, or one shard; called in its process."""
         ...
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
@@ -168,6 +168,7 @@ class TorchAlgorithm:
             network,
             losses,
             policies=tuple(members),
+            seats={policy: member.spaces.seats for policy, member in members.items()},
             trains_on=self.capabilities.trains_on,
             learning_rate=initial_value(self.learning_rate),
             max_grad_norm=initial_value(self.max_grad_norm),
@@ -178,7 +179,10 @@ class TorchAlgorithm:
             learns_on=self.capabilities.learns_on,
         )
 
-    def replay(self, name: str, seed: int) -> SavedReplay:
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
+        raise NotImplementedError
+
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SavedReplay:
         raise TypeError(f"{self.name} has no replay")
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
@@ -247,8 +251,9 @@ class LearningAlgorithm(TorchAlgorithm):
 class JointAlgorithm(TorchAlgorithm):
     """Base of algorithms that train several policies on joint rows: add `network`, `losses` and `plan`.
 
-    Capabilities need `joint=True` and `trains_on=JointBatch`. The plan's `experience` is the joint stream, gathered by
-    a `Concat` and made joint rows by a `Join` at the learner.
+    Capabilities need `joint=True`. The plan's `experience` is the joint stream, gathered by a `Concat` and made joint
+    rows by a `Join` at the learner (`trains_on=JointBatch`), or by `JoinSegments` for a replay
+    (`trains_on=JointTransitions`, see JointOffPolicyAlgorithm).
     """
 
     def network(self, members: Mapping[str, Member], seed: int) -> Any:
@@ -307,7 +312,8 @@ def critic_sees(algorithm: Algorithm | TorchAlgorithm) -> tuple[CriticSees, ...]
 
 def needs_state(algorithm: Algorithm) -> bool:
     """Return whether the algorithm needs the column `state`, the environment's global state."""
-    return algorithm.capabilities.state or "state" in critic_sees(algorithm)
+    mixer_sees = getattr(algorithm, "mixer_sees", None)
+    return algorithm.capabilities.state or "state" in critic_sees(algorithm) or mixer_sees == "state"
 
 
 def critic_problems(algorithm: Algorithm | TorchAlgorithm, spaces: Spaces) -> Iterator[Problem]:

@@ -137,7 +137,8 @@ RANGES: Mapping[str, Range] = {
     **dict.fromkeys(("weight_decay", "momentum", "dampening", "alpha"), _SHARE),
     **dict.fromkeys(("start", "end", "values"), _FINITE),
     "at_agent_steps": _STEPS,
-    **dict.fromkeys(("hidden_sizes", "encoder_sizes", "hidden_size"), _WIDTH),
+    **dict.fromkeys(("hidden_sizes", "encoder_sizes", "hidden_size", "embed_size"), _WIDTH),
+    "hypernet_layers": Range(1, 2),
     **dict.fromkeys(("channels", "kernel_sizes", "strides"), _PIXELS),
 }
 

@@ -8,6 +8,8 @@ preceding sequences, so each row is stored once.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
@@ -16,7 +18,7 @@ from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.flow import Place
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.sampling import Sampling
-from marlflow.replay.segments import SegmentStore, newest_that_fit
+from marlflow.replay.segments import DECISIONS, SegmentStore, newest_that_fit
 from marlflow.replay.splitting import sequence_problems
 
 
@@ -54,7 +56,7 @@ class SequenceStore(SegmentStore):
     __slots__ = ("burn_in", "length")
 
     def __init__(self, capacity: int, length: int, burn_in: int) -> None:
-        super().__init__(capacity, properties=("length", "burn_in", "memory"))
+        super().__init__(capacity, replace(DECISIONS, properties=("length", "burn_in", "memory")))
         self.length, self.burn_in = length, burn_in
 
     @property
@@ -105,7 +107,7 @@ class SequenceStore(SegmentStore):
         super().append(batch)
         return first_segment, self.stop_segment
 
-    def take(self, units: Array, weight: Array) -> SequenceTransitions:  # type: ignore[override]
+    def take(self, units: Array, weight: Array) -> SequenceTransitions:
         _, segments = self._rings()
         ends = {name: ring.take(units % segments.size, axis=0) for name, ring in segments.columns.items()}
         length, first = ends["length"][:, None], (ends["stop"] - ends["length"])[:, None]

@@ -67,7 +67,7 @@ class LearnerHandle(Handle):
 
     def __init__(self, spec: LearnerSpec, place: Any) -> None:
         super().__init__(spec.name, f"learner {spec.name}", place)
-        algorithm, self.policies = spec.algorithm, spec.members
+        algorithm, self.policies, self.seats = spec.algorithm, spec.members, spec.seats
         capabilities = algorithm.capabilities
         self.trains_on, self.has_replay = capabilities.trains_on, capabilities.replay
         self.max_staleness = int(getattr(algorithm, "max_staleness", 0) or 0)
