@@ -15,6 +15,11 @@ Ends = Literal["all", "any"]
 """Whether a team's episode ends when all of its members have died, or with the first of them."""
 TOLERANCE = 1e-10
 
+BOTH = ((0, 0), (0, 10))
+CLIMBING = ((11, -30, 0), (-30, 7, 0), (0, 6, 5))
+TWO_STEP = (((7, 7), (7, 7)), ((0, 1), (1, 8)))
+"""Its matrices, of which the first agent's first action chooses one."""
+
 
 def additive_fit(payoffs: ArrayLike) -> NDArray[np.float64]:
     """Return the least-squares fit of a matrix by sums of one value per row and one per column.

@@ -21,6 +21,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from benchmarks.team_cases import CASES, Case
+from benchmarks.team_values import TeamValues
 from marlflow.driver.checkpointing import saved_at
 from marlflow.observe.sinks import METRICS, read_metrics
 
@@ -77,6 +78,10 @@ def report(case: Case, seeds: Sequence[int], *, trains: bool = True) -> bool:
             continue
         value, line = result(case, seed)
         met.append(case.is_met(value))
+        if case.probe is not None:
+            error, text = case.probe(TeamValues(case.words, run_dir(case, seed)))
+            met[-1] = met[-1] and error <= case.error_at_most
+            line += f"; {text} (largest error {error:.3f}, at most {case.error_at_most:g})"
         verdict = (
             ("as it must" if met[-1] else "NOT AS IT MUST") if case.is_control else ("reached" if met[-1] else "MISSED")
         )
