@@ -108,11 +108,12 @@ def relay_error(values: TeamValues) -> tuple[float, str]:
             found[kinds], greedy[kinds] = float(value), chosen
     true, early = relay_values(3, 0.9).values, relay_values(3, 0.9, ends="any").values
     best = relay_return(3, relay_values(3, 0.9).best)
-    errors = {kinds: abs(found[kinds] / true[kinds] - 1.0) for kinds in true}
+    # The first agent is present from the start.
+    errors = {kinds: abs(found[kinds] / true[kinds] - 1.0) for kinds in true if kinds[0] != 0}
     worst, start = max(errors, key=lambda kinds: errors[kinds]), (1, 0, 0)
     text = (
         f"errors of states' values {np.mean(list(errors.values())):.1%} in the mean, worst in {worst}; at the start "
-        f"{found[start]:.2f}, expected {true[start]:.2f} (control: {early[start]:.2f} if one death ended the team); its "
-        f"greedy policy returns {relay_return(3, greedy.__getitem__):.2f}, the best for this discount {best:.2f}"
+        f"{found[start]:.2f}, expected {true[start]:.2f} (control: {early[start]:.2f} if one death ended the team); "
+        f"its greedy policy returns {relay_return(3, greedy.__getitem__):.2f}, the best for this discount {best:.2f}"
     )
     return errors[worst], text
