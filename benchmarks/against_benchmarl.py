@@ -70,7 +70,7 @@ def _outcome(points: Sequence[tuple[int, float, float, float]], env_steps: int) 
     """Return the outcome of a run, from its reports: env steps, seconds, sum of returns and episodes so far."""
     first = next(point for point in points if point[0] >= WARM_UP_ENV_STEPS)
     last = points[-1]
-    late = next(point for point in points if point[0] >= (1.0 - LAST_SHARE) * env_steps)
+    late = [point for point in points if point[0] <= (1.0 - LAST_SHARE) * env_steps][-1]
     speed = (last[0] - first[0]) / (last[1] - first[1])
     return Outcome(env_steps_per_s=speed, return_mean=(last[2] - late[2]) / (last[3] - late[3]))
 

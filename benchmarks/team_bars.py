@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from statistics import fmean, stdev
 
 from benchmarks.team_cases import CASES, Case
 from benchmarks.team_values import TeamValues
@@ -69,7 +70,7 @@ def result(case: Case, seed: int) -> tuple[float, str]:
 
 def report(case: Case, seeds: Sequence[int], *, trains: bool = True) -> bool:
     """Train if necessary, and print a line for each seed; return whether all of them meet the bar."""
-    met = []
+    met, values = [], []
     for seed in seeds:
         if trains:
             train(case, seed)
@@ -77,6 +78,7 @@ def report(case: Case, seeds: Sequence[int], *, trains: bool = True) -> bool:
             print(f"{case.name} seed {seed}: no run yet", flush=True)
             continue
         value, line = result(case, seed)
+        values.append(value)
         met.append(case.is_met(value))
         if case.probe is not None:
             error, text = case.probe(TeamValues(case.words, run_dir(case, seed)))
@@ -86,7 +88,24 @@ def report(case: Case, seeds: Sequence[int], *, trains: bool = True) -> bool:
             ("as it must" if met[-1] else "NOT AS IT MUST") if case.is_control else ("reached" if met[-1] else "MISSED")
         )
         print(f"{case.name} seed {seed}: {line} (bar {case.bar}: {verdict})", flush=True)
+    if case.beside is not None and values:
+        met.append(_is_as_good(case, values, CASES[case.beside], seeds))
     return all(met)
+
+
+def _is_as_good(case: Case, values: Sequence[float], other: Case, seeds: Sequence[int]) -> bool:
+    """Print and return whether the mean is no worse than another case's on these seeds, less its standard deviation."""
+    beside = [result(other, seed)[0] for seed in seeds if (run_dir(other, seed) / METRICS).exists()]
+    if len(beside) < 2:
+        print(f"{case.name}: {other.name} has no runs of these seeds yet to compare with", flush=True)
+        return True
+    mean, reference, spread = fmean(values), fmean(beside), stdev(beside)
+    is_as_good = mean >= reference - spread
+    verdict = "reached" if is_as_good else "MISSED"
+    print(
+        f"{case.name}: mean {mean:.2f}, {other.name} {reference:.2f} +- {spread:.2f} (no worse: {verdict})", flush=True
+    )
+    return is_as_good
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -33,6 +33,8 @@ class Case:
     probe: Probe | None = None
     error_at_most: float = math.inf
     """What `probe` may return of the trained network."""
+    beside: str | None = None
+    """The case whose mean over seeds is not to be missed by more than one standard deviation of that case."""
 
     def is_met(self, value: float) -> bool:
         """Return whether the figure is as it has to be."""
@@ -231,5 +233,54 @@ _RELAY_CASES = (
     ),
 )
 
-_ALL = (*_MATRIX_CASES, *_MIXER_CASES, *_RELAY_CASES, *_SACRIFICE_CASES, *_RECALL_CASES)
+_FINAL = ("evaluation.final_episodes=400", "evaluation.every_env_steps=100000")
+_SPREAD_PPO = {"discount": 0.95, "learning_rate": 1e-3, "minibatch_agent_steps": 1_000, "normalize_values": "true"}
+# Between "nearest" and "assigned" of benchmarks/team_references.py.
+_SPREAD_BAR = -16.0
+_SPREAD_CASES = (
+    Case(
+        "spread_ppo",
+        ("env=simple_spread", *_with("ppo", **_SPREAD_PPO), *_FINAL, "stop.env_steps=500000"),
+        _SPREAD_BAR,
+    ),
+    *(
+        Case(
+            f"spread_{name}",
+            (f"experiment=simple_spread_{name}", *_FINAL, "stop.env_steps=500000"),
+            _SPREAD_BAR,
+            beside="spread_ppo",
+        )
+        for name in ("mappo", "qmix")
+    ),
+)
+
+
+def _speaker_listener(env: Sequence[str]) -> tuple[str, ...]:
+    settings = {"discount": 0.95, "learning_rate": 1e-3, "batch_agent_steps": 2_000, "minibatch_agent_steps": 500}
+    learns = (
+        word for name in ("speaker", "listener") for word in _with("mappo", name, **settings, critic_sees="[state]")
+    )
+    return (*env, *learns, *_FINAL, "stop.env_steps=500000")
+
+
+_LISTENER_CASES = (
+    Case("speaker_listener_mappo", _speaker_listener(["env=simple_speaker_listener"]), -12.0, policy="listener"),
+    Case(
+        "speaker_listener_mappo_deaf",
+        _speaker_listener(["env=python", "env._target_=benchmarks.deaf_listener.parallel_env"]),
+        high=-13.0,
+        policy="listener",
+        is_control=True,
+    ),
+)
+
+_ALL = (
+    *_MATRIX_CASES,
+    *_MIXER_CASES,
+    *_RELAY_CASES,
+    *_SACRIFICE_CASES,
+    *_RECALL_CASES,
+    *_SPREAD_CASES,
+    *_LISTENER_CASES,
+)
 CASES = {case.name: case for case in _ALL}
