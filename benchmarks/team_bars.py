@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from benchmarks.team_cases import CASES, Case
-from benchmarks.team_values import TeamValues
+from benchmarks.team_values import trained_values
 from marlflow.driver.checkpointing import saved_at
 from marlflow.observe.sinks import METRICS, read_metrics
 
@@ -81,7 +81,7 @@ def report(case: Case, seeds: Sequence[int], *, trains: bool = True) -> bool:
         values.append(value)
         met.append(case.is_met(value))
         if case.probe is not None:
-            error, text = case.probe(TeamValues(case.words, run_dir(case, seed)))
+            error, text = case.probe(trained_values(case.words, run_dir(case, seed)))
             met[-1] = met[-1] and error <= case.error_at_most
             line += f"; {text} (largest error {error:.3f}, at most {case.error_at_most:g})"
         verdict = (

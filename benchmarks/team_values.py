@@ -6,9 +6,10 @@ Every joint action is valued in every state: nothing is sampled.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,19 +20,16 @@ from benchmarks.team_answers import TWO_STEP, Kinds, relay_return, relay_values
 from marlflow.runtime.saved_league import learner_state, saved_run
 
 Table = NDArray[np.float64]
-Probe = Callable[["TeamValues"], tuple[float, str]]
+Probe: TypeAlias = Callable[["TeamValues"], tuple[float, str]]
 """Returns the largest error of a trained network, and what to print of it."""
 
 
+@dataclass(frozen=True)
 class TeamValues:
-    """The team's values in the newest checkpoint of a run, whose only learner trains one policy with a mixer."""
+    """The team's values of a network like TeamQNetwork that has one policy."""
 
-    def __init__(self, words: Sequence[str], run_dir: Path) -> None:
-        ((name, spec),) = checked(words).spec.learners.items()
-        learner = spec.learner()
-        learner.load_state(learner_state(saved_run(run_dir).checkpoint, name))
-        self._network: Any = learner.module
-        (self._policy,) = spec.members
+    network: Any
+    policy: str
 
     def of(self, obs: ArrayLike, present: ArrayLike, state: ArrayLike, actions: ArrayLike) -> Table:
         """Return the team's value [N] of `actions` [N, K] of the agents that are `present` [N, K].
@@ -40,16 +38,16 @@ class TeamValues:
         """
         values = {"obs": obs, "present": present, "state": state}
         floats = {name: torch.as_tensor(np.asarray(value, np.float32)) for name, value in values.items()}
-        policy = self._policy
+        policy = self.policy
         columns = {
             f"{policy}:obs": floats["obs"],
             f"{policy}:present": floats["present"].bool(),
             "state": floats["state"],
         }
         with torch.no_grad():
-            (q,) = self._network.values(columns)
+            (q,) = self.network.values(columns)
             taken = q.gather(2, torch.as_tensor(np.asarray(actions, np.int64))[:, :, None])[:, :, 0]
-            mixed = self._network.mixed(taken, self._network.present(columns), columns)
+            mixed = self.network.mixed(taken, self.network.present(columns), columns)
         return np.asarray(mixed.numpy(), np.float64)
 
     def matrices(self, states: int, actions: int) -> Table:
@@ -62,6 +60,15 @@ class TeamValues:
             count = len(pairs)
             tables.append(self.of([obs] * count, np.ones((count, 2)), [state] * count, pairs).reshape(actions, actions))
         return np.array(tables)
+
+
+def trained_values(words: Sequence[str], run_dir: Path) -> TeamValues:
+    """Return the values in the newest checkpoint of a run, whose only learner trains one policy with a mixer."""
+    ((name, spec),) = checked(words).spec.learners.items()
+    learner = spec.learner()
+    learner.load_state(learner_state(saved_run(run_dir).checkpoint, name))
+    (policy,) = spec.members
+    return TeamValues(learner.module, policy)
 
 
 def fits(*expected: ArrayLike) -> Probe:
