@@ -59,8 +59,8 @@ class Capabilities:
     """Whether it needs the column `state`, the environment's global state."""
     tasks: bool = False
     """Whether it needs an environment with tasks."""
-    memory: Literal["refused", "needed"] = "refused"
-    """Whether recurrent models are refused or needed."""
+    memory: Literal["refused", "optional", "needed"] = "refused"
+    """Whether recurrent models are refused, allowed or needed."""
     learns_on: LearnsOn = "learner"
     """In a learner process, or in a replica on every rollout worker."""
     joint: bool = False
@@ -108,6 +108,10 @@ class Algorithm(Protocol):
 
     def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
         """Make the learner of the policies `members`, one unless `capabilities.joint`; called in its process."""
+        ...
+
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        """Return the type of batch that its loss takes: `capabilities.trains_on`, unless it depends on the models."""
         ...
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SavedReplay:
@@ -169,7 +173,7 @@ class TorchAlgorithm:
             losses,
             policies=tuple(members),
             seats={policy: member.spaces.seats for policy, member in members.items()},
-            trains_on=self.capabilities.trains_on,
+            trains_on=self.trains_on(members),
             learning_rate=initial_value(self.learning_rate),
             max_grad_norm=initial_value(self.max_grad_norm),
             optimizer=self.optimizer,
@@ -181,6 +185,9 @@ class TorchAlgorithm:
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         raise NotImplementedError
+
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        return self.capabilities.trains_on
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SavedReplay:
         raise TypeError(f"{self.name} has no replay")
@@ -298,7 +305,7 @@ def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -
     is_recurrent, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
     if is_recurrent and capabilities.memory == "refused":
         reason = "it does not look at rows in their order"
-        remedy = "use recurrent_ppo or r2d2, or a model without memory, such as mlp"
+        remedy = "use recurrent_ppo, r2d2, vdn or qmix, or a model without memory, such as mlp"
         yield Problem(f"cannot learn with {kind}, which has memory", name, reason, remedy)
     if not is_recurrent and capabilities.memory == "needed":
         remedy = "or use ppo or dqn, which need none"

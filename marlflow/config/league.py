@@ -29,6 +29,7 @@ from marlflow.league.modes import (
     LatestPast,
     LeagueMode,
     MetaGameMode,
+    SeatingMode,
     SnapshottingMode,
 )
 from marlflow.league.nfsp import NFSP
@@ -70,6 +71,7 @@ def assign_league(experiment: Experiment, league: League, adapter: EnvAdapter, p
     found += _share_problems(league, live)
     found += _snapshot_problems(league)
     found += _store_problems(league, sides)
+    found += _match_problems(league)
     if not side_problems:
         found += _outcome_problems(league, sides)
     if not found and not problems and live:
@@ -218,6 +220,14 @@ def _symmetry_problems(league: League, sides: Sides, adapter: EnvAdapter) -> Ite
 
 
 def _share_problems(league: League, live: Sequence[str]) -> Iterator[str]:
+    if isinstance(league.matchmaker, SeatingMode):
+        name = mode_name(league.matchmaker)
+        for policy, player in league.players.items():
+            if player.share != 1.0:
+                yield f"league.players.{policy}.share is not used: {name} decides who plays how often; leave it out"
+        if league.teammates != "self":
+            yield f"league.teammates is not used: {name} seats all roles of a game itself; leave it at self"
+        return
     if live and not any(league.share(policy) for policy in live):
         yield "league.players: the share of every policy that learns is 0, so nobody's turn ever comes; raise one"
 
@@ -267,17 +277,30 @@ def _store_problems(league: League, sides: Sides) -> Iterator[str]:
         )
 
 
-def _outcome_problems(league: League, sides: Sides) -> Iterator[str]:
+def _match_problems(league: League) -> Iterator[str]:
+    if league.matches.workers and league.matches.every_env_steps is None and not is_meta_game(league):
+        yield (
+            f"league.matches.workers: {league.matches.workers} referees would have nothing to do, since "
+            "league.matches.every_env_steps is null; set it, or league.matches.workers=0"
+        )
     if league.pool.best is not None and league.matches.every_env_steps is None and not is_meta_game(league):
         yield (
             "league.pool.best: the best are those with the highest ratings, which come from matches, and there are "
             "none; set league.matches.every_env_steps, or league.pool.best=null"
         )
+
+
+def _outcome_problems(league: League, sides: Sides) -> Iterator[str]:
     if league.outcome is not None:
         try:
             scores_by(league.outcome, sides, trial_result(sides))
         except MatchmakerFailed as error:
             yield failure_problem("league.outcome", error)
+
+
+def num_referees(experiment: Experiment) -> int:
+    """Return the number of processes that play the matches of a league."""
+    return 0 if experiment.league is None else experiment.league.matches.workers
 
 
 def is_meta_game(league: League) -> bool:

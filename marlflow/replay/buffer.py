@@ -24,6 +24,8 @@ Drawn_co = TypeVar("Drawn_co", covariant=True)
 class Store(Protocol[Drawn_co]):
     """Row storage; a *unit*, which is drawn and evicted as a whole, is a row, or a sequence of rows."""
 
+    agent_steps: int
+    """The agent steps stored: rows, or in joint rows the agents present."""
     capacity: int
     first: int
     stop: int
@@ -33,11 +35,6 @@ class Store(Protocol[Drawn_co]):
     @property
     def units(self) -> tuple[int, int]:
         """The range [first, stop) of stored units."""
-        ...
-
-    @property
-    def agent_steps(self) -> int:
-        """The agent steps stored: rows, or in joint rows the agents present."""
         ...
 
     def units_of(self, row_ids: Array) -> Array:
@@ -145,7 +142,8 @@ class StoredReplay(Generic[Drawn]):
         self._sampler.added(first, stop)
         if "priority" in newest.columns:
             self._sampler.reprioritize(np.arange(first, stop), newest.columns["priority"].astype(np.float64))
-        return Inserted(batch.rows, self.stored)
+        left = int(batch.segments["seats_left_early"].sum()) if "seats_left_early" in batch.segments else 0
+        return Inserted(batch.rows, self.stored, left)
 
     def draw(self, agent_steps: int) -> Drawn:
         if agent_steps < 1:

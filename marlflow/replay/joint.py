@@ -1,19 +1,24 @@
-"""The replay buffer of joint rows, for mixers and action critics: what all members did at one env step."""
+"""Replay buffers of joint rows, for mixers and action critics: what all members did at one env step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from marlflow.base.batch import Array, Batch
+from marlflow.base.batch import Array
+from marlflow.base.errors import InvalidInput
+from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
 from marlflow.base.joint_transitions import JointTransitions
-from marlflow.base.serialization import Tree
 from marlflow.flow import Place
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.sampling import Sampling
 from marlflow.replay.segments import SegmentStore, StoredColumns
+from marlflow.replay.sequences import SequenceStore
+from marlflow.replay.splitting import sequence_problems
 
-_NEXT_NAMES = {"action_mask": "mask"}
+_TAKEN = ("action", "reward", "terminated")
+_AFTER = {"action_mask": "mask"}
+"""Names of columns after a window or segment, if they differ."""
 
 
 class JointReplay(StoredReplay[JointTransitions]):
@@ -37,69 +42,102 @@ class JointReplay(StoredReplay[JointTransitions]):
         place: Place | None = None,
     ) -> None:
         store = JointStore(capacity_agent_steps, seats)
-        terms = {f"seats of {policy}": count for policy, count in seats.items()}
+        super().__init__(store, n_step, discount, seed, sampling, name, place, _seat_terms(seats))
+
+
+class JointSequenceReplay(StoredReplay[JointSequenceTransitions]):
+    """A replay buffer of sequences of joint rows, for recurrent policies; capacity and draws are in agent steps.
+
+    `length` and `burn_in` are in joint rows: agent steps of one agent. A draw takes agent_steps / (K * length)
+    sequences. Batches need JoinSegments, SplitSegments with the same `length` and `burn_in`, then NStep.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        capacity_agent_steps: int,
+        seats: Mapping[str, int],
+        length: int,
+        burn_in: int,
+        n_step: int,
+        discount: float,
+        seed: int,
+        sampling: Sampling,
+        name: str = "replay",
+        place: Place | None = None,
+    ) -> None:
+        if broken := sequence_problems(length, burn_in):
+            raise InvalidInput([f"replay {name!r}: {problem}" for problem in broken])
+        store = JointSequenceStore(capacity_agent_steps, seats, length, burn_in)
+        terms = {**_seat_terms(seats), "length": length, "burn_in": burn_in}
         super().__init__(store, n_step, discount, seed, sampling, name, place, terms)
 
 
 class JointStore(SegmentStore):
     """Stores joint rows, its units."""
 
-    __slots__ = ("_agent_steps", "_num_seats", "_present")
+    __slots__ = ("_num_seats",)
 
-    row_name: ClassVar[str] = "env steps"
+    row_name: ClassVar[str] = "joint rows"
 
     def __init__(self, capacity_agent_steps: int, seats: Mapping[str, int]) -> None:
+        super().__init__(_joint_rows(capacity_agent_steps, seats), joint_columns(seats))
         self._num_seats = sum(seats.values())
-        self._present = [f"{policy}:present" for policy in seats]
-        self._agent_steps = 0
-        # At least one joint row, unless the capacity itself is none.
-        capacity = max(min(1, capacity_agent_steps), capacity_agent_steps // self._num_seats)
-        super().__init__(capacity, joint_columns(seats))
-
-    @property
-    def agent_steps(self) -> int:
-        return self._agent_steps
 
     def units_in(self, agent_steps: int) -> int:
         return max(1, agent_steps // self._num_seats)
-
-    def make_room(self, rows: int, skipped: int = 0) -> tuple[int, int]:
-        evicted = super().make_room(rows, skipped)
-        self._agent_steps -= self._present_in(*evicted)
-        return evicted
-
-    def append(self, batch: Batch) -> tuple[int, int]:
-        units = super().append(batch)
-        self._agent_steps += batch.rows
-        return units
-
-    def begin_at(self, first: int, first_segment: int) -> None:
-        super().begin_at(first, first_segment)
-        self._agent_steps = 0
-
-    def load(self, saved: Sequence[Tree]) -> None:
-        super().load(saved)
-        self._agent_steps = self._present_in(self.first, self.stop)
 
     def take(self, units: Array, weight: Array) -> JointTransitions:
         columns, after = self._windows(units)
         columns |= {next_name(name): column for name, column in after.items()}
         return JointTransitions({**columns, "weight": weight, "row_id": units})
 
-    def _present_in(self, first: int, stop: int) -> int:
-        if first == stop:
-            return 0
-        rows, _ = self._rings()
-        return sum(int(rows.span(name, first, stop).sum()) for name in self._present)
+
+class JointSequenceStore(SequenceStore):
+    """Stores sequences of joint rows, its units."""
+
+    __slots__ = ("_num_seats", "_policies")
+
+    row_name: ClassVar[str] = "joint rows"
+
+    def __init__(self, capacity_agent_steps: int, seats: Mapping[str, int], length: int, burn_in: int) -> None:
+        memory = [f"{policy}:memory" for policy in seats]
+        super().__init__(_joint_rows(capacity_agent_steps, seats), length, burn_in, joint_columns(seats), memory)
+        self._num_seats, self._policies = sum(seats.values()), tuple(seats)
+
+    def units_in(self, agent_steps: int) -> int:
+        return max(1, agent_steps // (self._num_seats * self.length))
+
+    def take(self, units: Array, weight: Array) -> JointSequenceTransitions:
+        steps = self._steps(units)
+        columns = {name: self._trained(name, steps) for name in ("reward", "discount", "version")}
+        columns |= {"valid": steps.valid, "trained": steps.trained, "following": self._after_windows(steps)}
+        columns |= {"weight": weight, "row_id": steps.first[:, 0]}
+        if "state" in steps.ends:
+            columns["state"] = self._seen("state", steps)
+        for policy in self._policies:
+            columns[f"{policy}:obs"] = self._seen(f"{policy}:obs", steps)
+            columns[f"{policy}:valid"] = self._seen(f"{policy}:present", steps)
+            columns[f"{policy}:memory"] = steps.ends[f"{policy}:memory"]
+            for name in _TAKEN:
+                columns[f"{policy}:{name}"] = self._trained(f"{policy}:{name}", steps)
+            if (mask := f"{policy}:action_mask") in steps.ends:
+                columns[mask] = self._seen(mask, steps)[:, self.burn_in :]
+        return JointSequenceTransitions(columns)
 
 
-def joint_columns(policies: Mapping[str, int]) -> StoredColumns:
+def joint_columns(policies: Iterable[str]) -> StoredColumns:
     """Return the columns of JointSegments that a replay of `policies` stores."""
     names = ("obs", "action_mask", "present")
-    seen = {f"{p}:{name}": f"bootstrap_{p}:{_NEXT_NAMES.get(name, name)}" for p in policies for name in names}
-    taken = [f"{policy}:{name}" for policy in policies for name in ("action", "reward", "terminated")]
-    optional = {"state", *(f"{policy}:action_mask" for policy in policies)}
-    return StoredColumns({**seen, "state": "bootstrap_state"}, (*taken, "version"), optional=frozenset(optional))
+    seen = {f"{p}:{name}": f"bootstrap_{p}:{_AFTER.get(name, name)}" for p in policies for name in names}
+    taken = [f"{policy}:{name}" for policy in policies for name in _TAKEN]
+    return StoredColumns(
+        seen={**seen, "state": "bootstrap_state"},
+        taken=(*taken, "version"),
+        optional=frozenset({"state", *(f"{policy}:action_mask" for policy in policies)}),
+        present=[f"{policy}:present" for policy in policies],
+    )
 
 
 def next_name(column: str) -> str:
@@ -109,4 +147,13 @@ def next_name(column: str) -> str:
     ['next_state', 'prey:next_obs', 'prey:next_mask']
     """
     policy, colon, name = column.rpartition(":")
-    return f"{policy}{colon}next_{_NEXT_NAMES.get(name, name)}"
+    return f"{policy}{colon}next_{_AFTER.get(name, name)}"
+
+
+def _joint_rows(capacity_agent_steps: int, seats: Mapping[str, int]) -> int:
+    # At least one, unless the capacity itself is none.
+    return max(min(1, capacity_agent_steps), capacity_agent_steps // sum(seats.values()))
+
+
+def _seat_terms(seats: Mapping[str, int]) -> dict[str, int]:
+    return {f"seats of {policy}": count for policy, count in seats.items()}

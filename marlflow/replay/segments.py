@@ -30,6 +30,8 @@ class StoredColumns:
     properties: Sequence[str] = ()
     """Properties of segments, stored unchanged."""
     optional: frozenset[str] = frozenset()
+    present: Sequence[str] = ()
+    """Columns of which each true entry is an agent step; without any, each row is one."""
 
 
 DECISIONS = StoredColumns(
@@ -46,11 +48,22 @@ class SegmentStore:
     row_name: ClassVar[str] = "agent steps"
     """What rows are, in errors."""
 
-    __slots__ = ("_names", "_rows", "_segments", "capacity", "first", "first_segment", "stop", "stop_segment")
+    __slots__ = (
+        "_names",
+        "_rows",
+        "_segments",
+        "agent_steps",
+        "capacity",
+        "first",
+        "first_segment",
+        "stop",
+        "stop_segment",
+    )
 
     def __init__(self, capacity: int, names: StoredColumns) -> None:
         self.capacity = capacity
         self._names = names
+        self.agent_steps = 0
         self.first = self.stop = 0
         self.first_segment = self.stop_segment = 0
         self._rows: Ring | None = None
@@ -66,10 +79,6 @@ class SegmentStore:
     def units_in(self, agent_steps: int) -> int:
         return agent_steps
 
-    @property
-    def agent_steps(self) -> int:
-        return self.stop - self.first
-
     def newest(self, batch: Batch) -> Batch:
         return newest_that_fit(batch, self.capacity)
 
@@ -81,15 +90,26 @@ class SegmentStore:
         evicted_first, full = self.first, self.stop + rows - self.capacity
         if skipped:
             evicted = (evicted_first, self.stop)
+            self.agent_steps = 0
             self.first = self.stop = self.stop + skipped
             self.first_segment = self.stop_segment
             return evicted
         if full > self.first:
-            rows_ring, segments = self._rings()
-            segment = int(rows_ring.columns["segment"][(full - 1) % self.capacity])
-            self.first_segment = segment + 1
-            self.first = int(segments.columns["stop"][segment % segments.size])
+            rows_ring, _ = self._rings()
+            self._evict_through(int(rows_ring.columns["segment"][(full - 1) % self.capacity]))
         return evicted_first, self.first
+
+    def _evict_through(self, segment: int) -> None:
+        _, segments = self._rings()
+        stop = int(segments.columns["stop"][segment % segments.size])
+        self.agent_steps -= self._agent_steps_in(self.first, stop)
+        self.first, self.first_segment = stop, segment + 1
+
+    def _agent_steps_in(self, first: int, stop: int) -> int:
+        if not self._names.present:
+            return stop - first
+        rows, _ = self._rings()
+        return sum(int(np.count_nonzero(rows.span(name, first, stop))) for name in self._names.present)
 
     def append(self, batch: Batch) -> tuple[int, int]:
         first, segment = self.stop, self.stop_segment
@@ -138,6 +158,7 @@ class SegmentStore:
     def begin_at(self, first: int, first_segment: int) -> None:
         self.first = self.stop = first
         self.first_segment = self.stop_segment = first_segment
+        self.agent_steps = 0
         self._rows = self._segments = None
 
     def load(self, saved: Sequence[Tree]) -> None:
@@ -180,7 +201,7 @@ class SegmentStore:
         for stored, name, table in pairs:
             if name not in table and (stored in batch.columns or stored not in names.optional):
                 yield f"the batch has no {name!r}, which a replay stores"
-            elif name in table and (text := _type_problem(name, table[name], known[stored])):
+            elif name in table and stored in known and (text := _type_problem(name, table[name], known[stored])):
                 yield text
         for name in names.properties:
             if name not in batch.segments:
@@ -197,6 +218,7 @@ class SegmentStore:
         self._segments.write(self.stop_segment, ends)
         self.stop += row_count
         self.stop_segment += segment_count
+        self.agent_steps += self._agent_steps_in(self.stop - row_count, self.stop)
 
     def _following(self, name: str, following: Array, ended: Array) -> Array:
         rows, segments = self._rings()

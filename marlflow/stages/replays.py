@@ -19,7 +19,7 @@ from marlflow.learner.protocol import Learner
 from marlflow.replay.n_step import terms_problems, windows
 from marlflow.replay.protocol import Replay
 from marlflow.replay.shards import shard_of
-from marlflow.replay.splitting import sequence_problems, split
+from marlflow.replay.splitting import memory_columns, sequence_problems, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class SplitSegments:
             raise InvalidInput([f"sequences: {problem}" for problem in broken])
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return sequences as segments, with `burn_in` (rows, int64) and `memory`, [S, ...]."""
-        if "memory" not in batch.columns:
+        """Return sequences as segments, with `burn_in` (rows, int64) and `memory` [S, ...], or each `p:memory`."""
+        if not memory_columns(batch):
             raise InvalidInput(["sequences need the column 'memory' of rows, which recurrent policies alone have"])
         return split(batch, self.length, self.burn_in)
 
