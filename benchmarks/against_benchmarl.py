@@ -57,7 +57,6 @@ _SETTINGS: Mapping[str, Mapping[str, object]] = {
         "target_every_updates": 1,
         "tau": 0.005,
         "publish_every_updates": 100,
-        "huber_delta": ".inf",
     },
 }
 

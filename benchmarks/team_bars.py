@@ -83,7 +83,7 @@ def report(case: Case, seeds: Sequence[int], *, trains: bool = True) -> bool:
         if case.probe is not None:
             error, text = case.probe(trained_values(case.words, run_dir(case, seed)))
             met[-1] = met[-1] and error <= case.error_at_most
-            line += f"; {text} (largest error {error:.3f}, at most {case.error_at_most:g})"
+            line += f"; {text} (error {error:.3f}, at most {case.error_at_most:g})"
         verdict = (
             ("as it must" if met[-1] else "NOT AS IT MUST") if case.is_control else ("reached" if met[-1] else "MISSED")
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -153,33 +153,33 @@ _MATRIX_CASES = (
 )
 
 
-def _sacrifice(algorithm: str, bootstraps: bool) -> tuple[str, ...]:
-    learns = _with(
-        algorithm,
-        "team",
-        batch_agent_steps=200,
-        minibatch_agent_steps=100,
-        learning_rate=5e-3,
-        bootstrap_at_death=str(bootstraps).lower(),
-    )
-    mapping = "mapping=[{match: '*', policy: team}]"
-    return (
-        *_python("sacrifice"),
-        *learns,
-        mapping,
-        *_SHORT,
-        "evaluation.episodes=0",
-        "evaluation.final_episodes=4",
-        "stop.env_steps=4000",
-    )
+def _sacrifice(algorithm: str, **settings: object) -> tuple[str, ...]:
+    learns = _with(algorithm, "team", **settings)
+    evaluated = ("evaluation.episodes=0", "evaluation.final_episodes=4", "stop.env_steps=4000")
+    return (*_python("sacrifice"), *learns, "mapping=[{match: '*', policy: team}]", *_SHORT, *evaluated)
 
 
-_SACRIFICE_CASES = tuple(
-    Case(
-        f"sacrifice_{name}{suffix}", _sacrifice(name, credit), value, value, "eval_team_return_mean", "team", not credit
-    )
-    for name in ("mappo", "ppo")
-    for credit, suffix, value in ((True, "", 10), (False, "_without_credit", 2))
+_SACRIFICE_SETTINGS = {"batch_agent_steps": 200, "minibatch_agent_steps": 100, "learning_rate": 5e-3}
+_OF_TEAM: dict[str, Any] = {"metric": "eval_team_return_mean", "policy": "team"}
+_SACRIFICE_CASES = (
+    *(
+        Case(
+            f"sacrifice_{name}", _sacrifice(name, **_SACRIFICE_SETTINGS, bootstrap_at_death="true"), 10, 10, **_OF_TEAM
+        )
+        for name in ("mappo", "ppo")
+    ),
+    *(
+        Case(
+            f"sacrifice_{name}_without_credit",
+            _sacrifice(name, **_SACRIFICE_SETTINGS),
+            2,
+            2,
+            is_control=True,
+            **_OF_TEAM,
+        )
+        for name in ("mappo", "ppo")
+    ),
+    Case("sacrifice_qmix", _sacrifice("qmix", **_UNIFORM, team_reward="sum"), 10, 10, **_OF_TEAM),
 )
 
 _RECALL = (*_python("recall"), *_SHORT, "evaluation.episodes=0", "evaluation.final_episodes=400")
@@ -210,9 +210,12 @@ _RECALL_CASES = (
 
 _RELAY = {
     **_UNIFORM,
+    "batch_agent_steps": 512,
+    "train_every_agent_steps": 8,
+    "target_every_updates": 100,
     "discount": 0.9,
     "epsilon": "{_target_: marlflow.Linear, start: 1.0, end: 0.3, agent_steps: 50000}",
-    "learning_rate": "{_target_: marlflow.Linear, start: 1e-3, end: 1e-5, agent_steps: 150000}",
+    "learning_rate": "{_target_: marlflow.Linear, start: 2e-3, end: 2e-5, agent_steps: 130000}",
 }
 _RELAY_CASES = (
     Case(
@@ -260,7 +263,7 @@ def _speaker_listener(env: Sequence[str]) -> tuple[str, ...]:
     learns = (
         word for name in ("speaker", "listener") for word in _with("mappo", name, **settings, critic_sees="[state]")
     )
-    return (*env, *learns, *_FINAL, "stop.env_steps=500000")
+    return (*env, *learns, *_FINAL, "stop.env_steps=300000")
 
 
 _LISTENER_CASES = (

@@ -21,7 +21,7 @@ from marlflow.runtime.saved_league import learner_state, saved_run
 
 Table = NDArray[np.float64]
 Probe: TypeAlias = Callable[["TeamValues"], tuple[float, str]]
-"""Returns the largest error of a trained network, and what to print of it."""
+"""Returns an error of a trained network, and what to print of it."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _relay_rows(num_agents: int) -> tuple[list[tuple[Kinds, tuple[int, ...]]], T
 
 
 def relay_error(values: TeamValues) -> tuple[float, str]:
-    """Return the largest relative error of the value of a state of `relay`: that of its best joint action."""
+    """Return the mean relative error of the values of all states of `relay` that occur: of their best joint actions."""
     pairs, obs, present, state, actions = _relay_rows(3)
     found: dict[Kinds, float] = {}
     greedy: dict[Kinds, tuple[int, ...]] = {}
@@ -119,8 +119,8 @@ def relay_error(values: TeamValues) -> tuple[float, str]:
     errors = {kinds: abs(found[kinds] / true[kinds] - 1.0) for kinds in true if kinds[0] != 0}
     worst, start = max(errors, key=lambda kinds: errors[kinds]), (1, 0, 0)
     text = (
-        f"errors of states' values {np.mean(list(errors.values())):.1%} in the mean, worst in {worst}; at the start "
-        f"{found[start]:.2f}, expected {true[start]:.2f} (control: {early[start]:.2f} if one death ended the team); "
-        f"its greedy policy returns {relay_return(3, greedy.__getitem__):.2f}, the best for this discount {best:.2f}"
+        f"value at the start {found[start]:.2f}, expected {true[start]:.2f} (control: {early[start]:.2f} if one death "
+        f"ended the team); errors of states at most {errors[worst]:.1%}, in {worst}; its greedy policy returns "
+        f"{relay_return(3, greedy.__getitem__):.2f}, the best for this discount {best:.2f}"
     )
-    return errors[worst], text
+    return float(np.mean(list(errors.values()))), text
