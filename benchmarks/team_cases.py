@@ -189,7 +189,29 @@ _RECALL_SETTINGS = {
     "entropy_coefficient": 0.01,
     "critic_sees": "[state]",
 }
+_RECALL_QMIX = {
+    "sequence_agent_steps": 6,
+    "burn_in_agent_steps": 0,
+    "td_lambda": 0.8,
+    "batch_agent_steps": 768,
+    "train_every_agent_steps": 48,
+    "learning_starts_agent_steps": 2_000,
+    "target_every_updates": 50,
+    "learning_rate": 1e-3,
+    "epsilon": "{_target_: marlflow.Linear, start: 1.0, end: 0.05, agent_steps: 60000}",
+}
 _RECALL_CASES = (
+    Case(
+        "recall_recurrent_qmix",
+        (
+            *_RECALL,
+            *_with("qmix", **_RECALL_QMIX),
+            "model@policies.agent.model=gru",
+            "stop.env_steps=50000",
+        ),
+        1,
+        1,
+    ),
     Case(
         "recall_recurrent_mappo",
         (
