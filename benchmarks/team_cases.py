@@ -155,11 +155,11 @@ _MATRIX_CASES = (
 
 def _sacrifice(algorithm: str, **settings: object) -> tuple[str, ...]:
     learns = _with(algorithm, "team", **settings)
-    evaluated = ("evaluation.episodes=0", "evaluation.final_episodes=4", "stop.env_steps=4000")
+    evaluated = ("evaluation.episodes=0", "evaluation.final_episodes=4", "stop.env_steps=10000")
     return (*_python("sacrifice"), *learns, "mapping=[{match: '*', policy: team}]", *_SHORT, *evaluated)
 
 
-_SACRIFICE_SETTINGS = {"batch_agent_steps": 200, "minibatch_agent_steps": 100, "learning_rate": 5e-3}
+_SACRIFICE_SETTINGS = {"batch_agent_steps": 200, "minibatch_agent_steps": 100, "learning_rate": 1e-3}
 _OF_TEAM: dict[str, Any] = {"metric": "eval_team_return_mean", "policy": "team"}
 _SACRIFICE_CASES = (
     *(
