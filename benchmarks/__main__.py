@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import (
+    against_benchmarl,
     against_rllib,
     against_sb3,
     chaos,
@@ -17,6 +18,8 @@ from benchmarks import (
     rollout_worker,
     sampling,
     suite,
+    team_bars,
+    team_references,
     together,
 )
 
@@ -43,6 +46,8 @@ def main() -> None:
     against_rllib.report()
     print("-- learners beside Stable-Baselines3's", flush=True)
     against_sb3.report()
+    print("-- teams beside BenchMARL's, three seeds", flush=True)
+    against_benchmarl.main()
     print("-- the demo, five seeds", flush=True)
     learning.report()
     print("-- every algorithm, five seeds that no setting was chosen on", flush=True)
@@ -53,6 +58,9 @@ def main() -> None:
     meta.report()
     print("-- leagues on games whose solutions are known, three seeds", flush=True)
     league_learning.main(list(league_learning.CASES))
+    print("-- teams on games whose solutions are known, three seeds", flush=True)
+    team_references.main()
+    team_bars.main(["*"])
     print("-- processes killed for a minute", flush=True)
     chaos.report()
 

@@ -19,6 +19,7 @@ from pettingzoo.utils.conversions import parallel_to_aec
 from marlflow import conf
 from marlflow.base.random import episode_seed
 from marlflow.config.environment import environment_maker
+from marlflow.env import matrix_games, recall, relay, sacrifice
 from marlflow.policy.actor import Acted
 from marlflow.policy.scripted import RandomActor
 from tests.config.composition import experiment_of
@@ -217,6 +218,14 @@ def test_only_shipped_environments_are_spoken_of():
 @pytest.mark.parametrize("name", WRAPPED)
 def test_wrapped_environments_are_exact_too(name):
     assert_exact(*maker(name, f"wrappers=[{','.join(WRAPPED[name])}]"))
+
+
+# Agents that die before the others, join late, or never join.
+@pytest.mark.parametrize(
+    "game", [matrix_games, recall, relay, sacrifice], ids=lambda game: game.__name__.split(".")[-1]
+)
+def test_games_of_teams_are_exact_too(game):
+    assert_exact(game.parallel_env, Played())
 
 
 def test_every_shipped_wrapper_is_among_them():
