@@ -22,6 +22,7 @@ from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import SavedReplay
 from marlflow.replay.shards import first_row_of
+from marlflow.runtime.imported_cohorts import alike
 from marlflow.runtime.relocation import RelocatedStages
 from marlflow.sampling.population import WORKER_MEMBERS
 from marlflow.sampling.protocol import Worker
@@ -335,6 +336,8 @@ class RunSpec:
             # An inference actor gets weights from the worker as references, and separates critics itself.
             publishing_critics=() if self.inference is not None else self.publishing_critics,
             worker_members=self.worker_members,
+            # An inference actor has the networks of all policies.
+            cohorts=() if self.inference is not None else alike(self.policies.values()),
         )
         writer = None if self.recording is None else DatasetWriter(self.recording, number)
         return RolloutWorker(config, self.actors if actors is None else actors, watchdog, worker_stages, writer)

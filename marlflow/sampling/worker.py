@@ -72,11 +72,17 @@ class RolloutWorker:
         spaces = config.spaces if config.spaces is not None else policy_spaces(adapter, self._policy_of, actors)
         self._stride = lanes_per_env(adapter)
         self._returned = set(spaces) if config.recorded is None else set(config.recorded)
+        # Datasets may record policies whose rows are not returned.
+        self._recorded = {*self._returned, *(writer.policies if writer else ())}
         self._actors = {policy: actors[policy]() for policy in spaces}
         self._adapting = adapting_actors(self._actors.values())
         table = self._table = WeightsTable(
             self._make_policy_slots(spaces), actors, config.publishing_critics, config.worker_members
         )
+        for cohort in config.cohorts:
+            scheduled = {policy: values for policy, values in cohort.items() if policy not in self._recorded}
+            if len(scheduled) > 1:
+                table.join(scheduled, self._stride * count)
         lanes = Lanes(self._stride, count, table, self._policy_of)
         self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots))
         self._episodes = TrainingEpisodes(config.seed, config.env_indices, dealt=config.mapping is None)
@@ -104,15 +110,13 @@ class RolloutWorker:
     def _make_policy_slots(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
         with_state = frozenset(self._config.with_state)
         state = self._envs.adapters[0].state_space() if with_state else None
-        # Datasets may record policies whose rows are not returned.
-        recorded = {*self._returned, *(self._writer.policies if self._writer else ())}
         return [
             PolicySlots(
                 policy,
                 self._actors[policy],
                 of_policy,
                 self._stride * len(self._config.env_indices),
-                policy in recorded,
+                policy in self._recorded,
                 state if policy in with_state else None,
             )
             for policy, of_policy in spaces.items()
