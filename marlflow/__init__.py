@@ -31,13 +31,20 @@ if TYPE_CHECKING:
     from marlflow.algorithms.maml import MAML
     from marlflow.algorithms.mappo import MAPPO
     from marlflow.algorithms.marwil import MARWIL
-    from marlflow.algorithms.off_policy import OffPolicyActorCritic, OffPolicyAlgorithm
+    from marlflow.algorithms.off_policy import (
+        JointOffPolicyActorCritic,
+        JointOffPolicyAlgorithm,
+        OffPolicyActorCritic,
+        OffPolicyAlgorithm,
+    )
     from marlflow.algorithms.ppo import PPO
+    from marlflow.algorithms.qmix import QMIX
     from marlflow.algorithms.r2d2 import R2D2
     from marlflow.algorithms.recurrent_ppo import RecurrentPPO
     from marlflow.algorithms.sac import SAC
     from marlflow.algorithms.scripted import Random, Scripted
     from marlflow.algorithms.td3 import TD3
+    from marlflow.algorithms.vdn import VDN
     from marlflow.base.batch import Batch, Decisions, EstimatedBatch, Transitions
     from marlflow.base.errors import (
         ActorLost,
@@ -62,6 +69,9 @@ if TYPE_CHECKING:
     )
     from marlflow.base.items import Fragment, Gradients, JointFragment, Update
     from marlflow.base.joint import JointBatch, JointBatches
+    from marlflow.base.joint_segments import JointSegments
+    from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
+    from marlflow.base.joint_transitions import JointTransitions
     from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
@@ -159,6 +169,7 @@ if TYPE_CHECKING:
         InitialPriorities,
         Insert,
         Join,
+        JoinSegments,
         Learn,
         MetaLearn,
         Normalize,
@@ -176,30 +187,32 @@ __version__ = "0.1.0"
 # fmt: off
 __all__ = [
     "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MAPPO",
-    "MARWIL", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt",
-    "Advantages", "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average",
-    "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig",
+    "MARWIL", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC", "TD3", "VDN", "Actor", "ActorLost",
+    "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost",
+    "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig",
     "CheckpointFailed", "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing",
     "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform",
     "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
     "EstimatedBatch", "Evaluation", "EvaluationResult", "Experiment", "Faults", "Fictitious", "Flow",
     "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities",
-    "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment",
-    "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "Learner", "LearnerConfig",
-    "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
-    "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn",
-    "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
-    "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant", "Place",
-    "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange",
-    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
-    "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
-    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",
-    "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
-    "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotLost",
-    "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoreSettings",
-    "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits",
-    "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch",
-    "check_environment", "evaluate", "initial_value", "merge", "placement", "plan", "resume", "source", "train",
+    "Insert", "InvalidInput", "Join", "JoinSegments", "JointAlgorithm", "JointBatch", "JointBatches",
+    "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments",
+    "JointSequenceTransitions", "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer",
+    "LeagueView", "Learn", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear",
+    "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
+    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
+    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
+    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",
+    "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish",
+    "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO",
+    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir",
+    "Reset", "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation",
+    "RowRandom", "Rule", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted",
+    "ShardedBatch", "Shards", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled",
+    "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget", "TorchLearner",
+    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
+    "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "evaluate", "initial_value", "merge",
+    "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 

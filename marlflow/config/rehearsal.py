@@ -81,7 +81,7 @@ def _problem(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, r
         model_problems = (
             problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None
         )
-        return next(model_problems, None) or _plan_problem(alone, learner)
+        return next(model_problems, None) or _plan_problem(alone, alone.learners[learner.name])
     except MemoryError:
         # The run may be for a larger machine.
         return None
@@ -145,7 +145,11 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
 
 
 def _single_learner_run(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> RunSpec:
-    agents = {f"{_AGENT}_{number}": policy for number, policy in enumerate(learner.policies)}
+    if learner.is_joint:
+        learner = _with_own_seats(learner)
+    # A joint learner needs all its agents; for others one of each policy will do.
+    seated = [policy for policy in learner.policies for _ in (policy.spaces.seats if learner.is_joint else ()) or (0,)]
+    agents = {f"{_AGENT}_{number}": policy for number, policy in enumerate(seated)}
     return RunSpec(
         policies={policy.name: policy for policy in learner.policies},
         learners={learner.name: learner},
@@ -156,6 +160,16 @@ def _single_learner_run(spec: RunSpec, learner: LearnerSpec, state_space: gym.Bo
         fragment_env_steps=rows,
         seed=spec.seed,
     )
+
+
+def _with_own_seats(learner: LearnerSpec) -> LearnerSpec:
+    """Return the learner with seats for its agents alone: the first of an environment without other agents."""
+    policies, first = [], 0
+    for policy in learner.policies:
+        stop = first + len(policy.spaces.seats)
+        policies.append(replace(policy, spaces=replace(policy.spaces, seats=tuple(range(first, stop)))))
+        first = max(stop, first + 1)
+    return replace(learner, policies=tuple(policies))
 
 
 def _components(spec: LearnerSpec) -> RunComponents:

@@ -200,7 +200,9 @@ def name_of(operator: Any) -> str:
 
 
 def describe(operator: Any) -> str:
-    """Return the operator with its plain settings, for printing; flags that are off are left out."""
+    """Return the operator's `description`, or its name and plain settings without flags that are off, for printing."""
+    if isinstance(description := getattr(operator, "description", None), str):
+        return description
     is_settled = dataclasses.is_dataclass(operator) and not isinstance(operator, type)
     values = {f.name: getattr(operator, f.name) for f in dataclasses.fields(operator) if f.repr} if is_settled else {}
     plain = {name: value for name, value in values.items() if isinstance(value, int | float | str)}

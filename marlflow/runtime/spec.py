@@ -153,9 +153,22 @@ class LearnerSpec:
         return replace(self, seed=key(self.seed, *b"reset", *self.name.encode(), reset) >> 33)
 
     def _learner(self, device: str) -> TorchLearner:
-        members = {policy.name: Member(policy.spaces, policy.model) for policy in self.policies}
         compute = Compute(device, self.placement.precision)
-        return self.algorithm.learner(self.name, members, _seed(self.seed, "learner", self.name), compute)
+        return self.algorithm.learner(self.name, self._members, _seed(self.seed, "learner", self.name), compute)
+
+    @property
+    def _members(self) -> dict[str, Member]:
+        return {policy.name: Member(policy.spaces, policy.model) for policy in self.policies}
+
+    @property
+    def trains_on(self) -> type:
+        """The type of batch that its loss takes."""
+        return self.algorithm.trains_on(self._members)
+
+    @property
+    def seats(self) -> dict[str, tuple[int, ...]]:
+        """The agent slots of each of its policies, sorted."""
+        return {policy.name: policy.spaces.seats for policy in self.policies}
 
     @property
     def relocated_stages(self) -> RelocatedStages:
@@ -182,7 +195,7 @@ class LearnerSpec:
     def replay(self, shard: int = 0) -> SavedReplay:
         """Make a shard's replay, if the algorithm has replays."""
         name = self.replays[shard]
-        replay = self.algorithm.replay(name, key(self.seed, *b"replay", *name.encode()) >> 33)
+        replay = self.algorithm.replay(name, self._members, key(self.seed, *b"replay", *name.encode()) >> 33)
         if shard:
             # The row numbers tell the shard, so that priorities are sent to the right one.
             replay.begin_at(first_row_of(shard))
