@@ -19,6 +19,7 @@ from marlflow.base.serialization import from_bytes
 from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
 from marlflow.runtime.saved_runs import newest
+from marlflow.sampling.protocol import Request
 from marlflow.stages import JoinSegments
 from tests.driver import coming_and_going
 from tests.driver.joint_replay_learning import RecurrentSum, Sum, sum_run
@@ -52,7 +53,7 @@ def test_team_rewards_and_what_is_in_no_row_add_up_to_what_was_issued() -> None:
     in_rows = unattributed = 0.0
     early = deaths = runs = episodes = 0
     for _ in range(12):
-        receipt, batches = worker.collect(spec.ticks, weights, {name: {"epsilon": 0.5} for name in weights})
+        receipt, batches = worker.collect(spec.ticks, Request(0, weights, {name: {"epsilon": 0.5} for name in weights}))
         made = join(JointBatches(batches))
         assert made.rows == sum(batch.rows for batch in batches.values())
         assert not made.columns["red:present"][:, 3].any()
