@@ -25,7 +25,7 @@ from marlflow.league.payoffs import Payoffs
 from marlflow.league.sides import default_sides
 from marlflow.league.standings import standings
 from marlflow.policy.torso import MLP
-from marlflow.runtime.imported_cohorts import alike
+from marlflow.runtime.sampling_worker import alike
 from marlflow.runtime.saved_league import saved_league, saved_run
 from marlflow.runtime.saved_policies import from_export, saved_policy
 from marlflow.runtime.saved_runs import newest
