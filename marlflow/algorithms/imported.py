@@ -70,9 +70,14 @@ class Imported(ActsOnly):
         flat = np.asarray(self.saved.flat, np.float32)
         # Where stages ran apart from the learner, the published parameters end with the critic's.
         actor.load_flat(flat[: len(actor.flat())] if self._ends_with_critic else flat)
-        agent_steps = int(self.saved.description["agent_steps"])
-        actor.set_schedule({**self.algorithm.schedules(agent_steps), **self.saved.description["scheduled"]})
+        actor.set_schedule(self.scheduled)
         return actor
+
+    @property
+    def scheduled(self) -> dict[str, float]:
+        """The scheduled values by which it acts."""
+        agent_steps = int(self.saved.description["agent_steps"])
+        return {**self.algorithm.schedules(agent_steps), **self.saved.description["scheduled"]}
 
     @property
     def _ends_with_critic(self) -> bool:

@@ -166,11 +166,7 @@ class Checkpointer:
         `metric`, stays besides the newest. Raises ActorLost or CheckpointFailed.
         """
         saved = self._runtime.save(self._rows_saved)
-        files: dict[str, bytes | Path] = dict(saved.files)
-        queued = QueuedItems()
-        files[DRIVER] = _driver_bytes(driver_state, queued)
-        for number, packed in enumerate(self._runtime.pack(queued.payloads)):
-            files[f"{_QUEUED}.{number}"] = packed
+        files: dict[str, bytes | Path] = {**saved.files, **self._driver_files(driver_state)}
         imported = _imported_members(self._checked)
         files |= {name: content for name, content in frozen.items() if name not in self._frozen_files}
         files |= {name: to_export(saved) for name, saved in imported.items() if name not in self._frozen_files}
@@ -193,6 +189,12 @@ class Checkpointer:
         self._recorded = recorded
         self._frozen_files = frozenset((*frozen, *imported))
         return path
+
+    def _driver_files(self, driver_state: Callable[[QueuedItems], Tree]) -> dict[str, bytes]:
+        queued = QueuedItems()
+        state = _driver_bytes(driver_state, queued)
+        payloads = self._runtime.pack(queued.payloads)
+        return {DRIVER: state, **{f"{_QUEUED}.{number}": packed for number, packed in enumerate(payloads)}}
 
     def _merge_recorded(self, new: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, Mapping[str, int]]]:
         if (recording := self._checked.spec.recording) is None:

@@ -87,21 +87,11 @@ def evaluate(
     entrants = Entrants(checked, run, sides, Path(base), trust)
     live = [name for name in checked.spec.learning if name in run.names]
     pairs = _pairs(entrants, members or live, against, sides)
-    planned = list(_planned(pairs, sides, games, seed))
+    tournament = _Tournament(sides, pairs, seed, list(_planned(pairs, sides, games, seed)))
     runtime = replace(experiment.runtime, name="ray" if workers else "inline")
-    evaluated = _play(_spec(checked.spec, planned, seed, workers), planned, replace(experiment, runtime=runtime))
-    results = {result.episode: result for result in evaluated.episodes}
-    played = [_compared(game, results[game.number], seed) for game in planned if game.number in results]
-    return EvaluationResult(
-        sides,
-        seed,
-        run.checkpoint.path,
-        {one.label: one.about for pair in pairs for whole in pair for one in (whole, *whole.everybody)},
-        played,
-        _comparisons(pairs, sides, planned, played),
-        evaluated.faults,
-        time.perf_counter() - began_s,
-    )
+    spec = _spec(checked.spec, tournament.games, seed, workers)
+    evaluated = _play(spec, tournament.games, replace(experiment, runtime=runtime))
+    return tournament.result(evaluated, run.checkpoint.path, time.perf_counter() - began_s)
 
 
 def _number_problems(games: int, seed: int, workers: int) -> Iterator[str]:
@@ -211,6 +201,31 @@ class _PlannedGame:
 
     def policy(self, agent: str) -> PolicySpec:
         return self.seating[agent].policies[agent]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tournament:
+    """The games of each pair, with environments seeded by `seed`."""
+
+    sides: Sides
+    pairs: Sequence[Pair]
+    seed: int
+    games: Sequence[_PlannedGame]
+
+    def result(self, evaluated: Evaluated, checkpoint: Path, duration_s: float) -> EvaluationResult:
+        """Return the games that were played, and what they say of each pair."""
+        results = {result.episode: result for result in evaluated.episodes}
+        played = [_compared(game, results[game.number], self.seed) for game in self.games if game.number in results]
+        return EvaluationResult(
+            self.sides,
+            self.seed,
+            checkpoint,
+            {one.label: one.about for pair in self.pairs for whole in pair for one in (whole, *whole.everybody)},
+            played,
+            _comparisons(self.pairs, self.sides, self.games, played),
+            evaluated.faults,
+            duration_s,
+        )
 
 
 def _planned(pairs: Sequence[Pair], sides: Sides, games: int, seed: int) -> Iterator[_PlannedGame]:

@@ -32,7 +32,7 @@ from marlflow.driver.relay import Relay
 from marlflow.driver.reporting import Reporting, metric
 from marlflow.driver.resets import LearnerResets
 from marlflow.driver.round_hooks import BetweenRounds, Requests
-from marlflow.driver.run_metrics import RunMetrics
+from marlflow.driver.run_metrics import metrics_of
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.stored_members import MEMBERS, StoredMembers
@@ -78,9 +78,7 @@ class Run:
         self._shutdown = shutdown
         self.stopped_by = ""
         self.budget = FaultBudget(checked.experiment.faults, console.notice)
-        members = {learner: spec.members for learner, spec in checked.spec.learners.items()}
-        of_others = [learner for learner, spec in checked.spec.learners.items() if spec.others]
-        self._metrics = RunMetrics(tuple(checked.spec.policies), members, checked.agents, of_others)
+        self._metrics = metrics_of(checked)
         self._progress = DatasetProgress(checked.spec.records)
         self._due_log = checked.experiment.log.every_env_steps
         self._clock = RunClock()
@@ -92,7 +90,6 @@ class Run:
             checked, self._parts.workers, self._metrics, self.budget, self._published, self.report, self._notify
         )
         self._nash_conv = NashConvEvaluator(checked, self._dealer, self._weights_of)
-        self._time_limit = TimeLimit(checked.experiment.stop, self._clock, self._evaluator, runtime)
         self._scheduler = Scheduler(checked.spec, self._parts)
         self._resets = LearnerResets(checked.spec, runtime, self._scheduler, self._notify)
         self.reporting = Reporting(checked.experiment, run_dir, console, self._faulted)
@@ -118,6 +115,7 @@ class Run:
         return replace(parts, workers=BudgetedWorkers(workers, self.budget))
 
     def _create_hooks(self) -> None:
+        self._time_limit = TimeLimit(self._experiment.stop, self._clock, self._evaluator, self._runtime)
         self._stops = StopConditions(
             self._experiment, self._spec, self._metrics, self._progress, self.budget, self._shutdown, self._time_limit
         )

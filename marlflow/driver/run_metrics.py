@@ -10,6 +10,7 @@ from typing import Any, cast
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
+from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.episode_metrics import (
     WINDOW_EPISODES,
     EpisodeWindow,
@@ -309,3 +310,11 @@ def _stage(meter: Mapping[str, Any]) -> StageMetrics:
         "starved_s": meter["starved_s"],
         "blocked_s": meter["blocked_s"],
     }
+
+
+def metrics_of(checked: CheckedExperiment) -> RunMetrics:
+    """Return the metrics of a run that has not begun."""
+    learners = checked.spec.learners
+    members = {name: learner.members for name, learner in learners.items()}
+    of_others = [name for name, learner in learners.items() if learner.others]
+    return RunMetrics(tuple(checked.spec.policies), members, checked.agents, of_others)

@@ -132,21 +132,20 @@ def _run_exclusively(
 def _run(
     checked: CheckedExperiment, runtime: Runtime, run_dir: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]
 ) -> Result:
-    experiment = checked.experiment
-    files = {**files, EXPERIMENT: json.dumps(plain(experiment), indent=1) + "\n"}
+    files = {**files, EXPERIMENT: json.dumps(plain(checked.experiment), indent=1) + "\n"}
     run_name = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
     if checkpoint is None:
         _write(files, run_dir)
     checked = _with_recording(checked, run_dir, run_name, checkpoint)
     # Closed in reverse order: the runtime's processes end before the relay that shows what they print.
     with ExitStack() as stack:
-        run_console = DetachableConsole(console(experiment.log.console, run_info(checked, run_dir)))
+        run_console = DetachableConsole(console(checked.experiment.log.console, run_info(checked, run_dir)))
         last_notices: list[str] = []
         # Runs after the console has closed, so that the notices stay below its last state.
         stack.callback(_notify, last_notices, run_console)
         stack.callback(run_console.close)
-        relay = Relay(experiment, run_console.notice)
-        shutdown = GracefulShutdown(experiment.stop.grace_period_s, run_console.notice, relay.running)
+        relay = Relay(checked.experiment, run_console.notice)
+        shutdown = GracefulShutdown(checked.experiment.stop.grace_period_s, run_console.notice, relay.running)
         stack.enter_context(shutdown.listening())
         stack.callback(relay.close)
         stack.callback(runtime.close)

@@ -82,8 +82,7 @@ class LeagueMatchmaker:
         self.members = members
         self.payoffs = payoffs
         self.ratings = ratings
-        table = Payoffs(members.sides, payoffs.live, payoffs.decay, payoffs.prior_games, payoffs.symmetric)
-        self.matches = Matches(table, ratings, "greedy" if rules.acts == "greedy" else "sampled", outcome)
+        self.matches = Matches(payoffs.emptied(), ratings, "greedy" if rules.acts == "greedy" else "sampled", outcome)
         self._outcome = outcome
         self._mode = mode
         # Such a mode has no turns.

@@ -90,6 +90,10 @@ class Payoffs:
         self._roles_of = [sides.of_side(side) for side in range(len(sides.names))]
         self._by_pair: dict[tuple[str, str], list[PairCell]] = {}
 
+    def emptied(self) -> Payoffs:
+        """Return a table without games, with the same settings."""
+        return Payoffs(self.sides, self.live, self.decay, self.prior_games, self.symmetric)
+
     def add(self, game: Game) -> None:
         """Count a game. A member against itself has returns and no outcomes."""
         self.changes += 1

@@ -17,19 +17,16 @@ from marlflow.learner.compute import Compute
 from marlflow.learner.learner import TorchLearner
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker
-from marlflow.offline.dataset_writer import DatasetTarget, DatasetWriter
+from marlflow.offline.dataset_writer import DatasetTarget
 from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import SavedReplay
 from marlflow.replay.shards import first_row_of, replay_names
 from marlflow.runtime.relocation import RelocatedStages
+from marlflow.runtime.sampling_worker import sampling_worker
 from marlflow.sampling.population import WORKER_MEMBERS
 from marlflow.sampling.protocol import Worker
-from marlflow.sampling.referee import Referee
-from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
-from marlflow.sampling.worker import RolloutWorker
-from marlflow.sampling.worker_stages import WorkerStages
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,11 +287,9 @@ class RunSpec:
         env_indices = self.env_indices_of(number)
         relocated = [learner.relocated_stages.on_worker(fetch) for learner in self.learners.values()]
         worker_stages = {stages.policy: stages for stages in relocated if stages is not None}
-        sampling_worker = partial(
-            self._sampling_worker, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s)
-        )
+        make = partial(sampling_worker, self, number, actors, next_episodes, watchdog or Watchdog(self.step_timeout_s))
         if not self.records:
-            return sampling_worker(env_indices, worker_stages)
+            return make(env_indices, worker_stages)
         readers = {
             name: DatasetReader(records, env_indices, self.num_envs, (next_fragments or {}).get(name))
             for name, records in self.records.items()
@@ -303,44 +298,11 @@ class RunSpec:
         of_sampled = {name: stages for name, stages in worker_stages.items() if name not in self.records}
         worker = (
             # One environment is enough for evaluation, and none is opened before.
-            OfflineWorker(number, env_indices, partial(sampling_worker, env_indices[:1], {}))
+            OfflineWorker(number, env_indices, partial(make, env_indices[:1], {}))
             if self.offline
-            else sampling_worker(env_indices, of_sampled)
+            else make(env_indices, of_sampled)
         )
         return DatasetWorker(worker, readers, worker_stages, len(env_indices))
-
-    def referee(self, number: int, watchdog: Watchdog) -> Referee:
-        """Make referee `number`, which acts by itself; one of its environments is opened at once, as a check."""
-        spec = replace(self, inference=None, recording=None)
-        return Referee(spec._sampling_worker(number, None, None, watchdog, (0,), {}))
-
-    def _sampling_worker(
-        self,
-        number: int,
-        actors: Mapping[str, Callable[[], Actor]] | None,
-        next_episodes: Mapping[int, int] | None,
-        watchdog: Watchdog,
-        env_indices: Sequence[int],
-        worker_stages: Mapping[str, WorkerStages],
-    ) -> RolloutWorker:
-        config = SamplerConfig(
-            self.make_env,
-            env_indices,
-            self.mapping,
-            self.seed,
-            worker=number,
-            recorded=[name for name in self.learning if name not in self.records],
-            spaces={name: policy.spaces for name, policy in {**self.policies, **self.opponents}.items()},
-            with_state=self.with_state,
-            tolerated_faults=self.tolerated_faults,
-            history_env_steps=self.history_env_steps,
-            next_episodes=next_episodes or {},
-            # An inference actor gets weights from the worker as references, and separates critics itself.
-            publishing_critics=() if self.inference is not None else self.publishing_critics,
-            worker_members=self.worker_members,
-        )
-        writer = None if self.recording is None else DatasetWriter(self.recording, number)
-        return RolloutWorker(config, self.actors if actors is None else actors, watchdog, worker_stages, writer)
 
     @property
     def ticks(self) -> int:

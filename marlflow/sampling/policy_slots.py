@@ -10,11 +10,11 @@ from gymnasium import spaces as gym_spaces
 
 from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
-from marlflow.base.errors import MarlflowError
 from marlflow.base.items import Weights
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces, components
 from marlflow.policy.actor import Acted, Actor, EvaluationMode, Mode, RecurrentActor, WeightedActor
+from marlflow.sampling.action_decoder import ActionDecoder
 from marlflow.sampling.recurrent_memory import Memory
 from marlflow.sampling.step_buffer import StepBuffer
 
@@ -49,11 +49,7 @@ class PolicySlots:
         self.positions: list[int] = []
         self._state, self.sees_state = state, state is not None
         self._encoder = spaces.encoder()
-        self._discrete = _numbers(spaces.action)
-        self._ends: tuple[Array, Array, gym_spaces.Box] | None = None
-        if isinstance(spaces.action, gym_spaces.Box) and spaces.action.dtype == np.float64:
-            # Policies act in float32; a float64 bound rounded to float32 may lie outside of the space.
-            self._ends = spaces.action.low.astype(np.float32), spaces.action.high.astype(np.float32), spaces.action
+        self._decoder = ActionDecoder(policy, spaces.action)
         columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"obs": (spaces.obs_shape, spaces.obs_dtype)}
         if spaces.masked:
             columns["action_mask"] = ((spaces.mask_width,), np.dtype(bool))
@@ -129,26 +125,4 @@ class PolicySlots:
 
     def choices(self, action: Array) -> list[Any]:
         """Convert `action` rows to what `action_space.sample()` would return."""
-        if self._discrete:
-            try:
-                return [self._discrete[number] for number in action.tolist()]
-            except KeyError as wrong:
-                text = f"policy {self.policy!r} chose action {wrong.args[0]}, counted from 0, of {self.spaces.action}"
-                raise MarlflowError(text) from wrong
-        space = self.spaces.action
-        if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
-            action = action + space.start
-        if self._ends is not None:
-            low, high, box = self._ends
-            return list(np.where(action == low, box.low, np.where(action == high, box.high, action)))
-        return list(action.astype(space.dtype, copy=False))
-
-
-# Larger Discrete spaces create their numbers when chosen.
-_MOST_NUMBERS = 4096
-
-
-def _numbers(space: gym_spaces.Space[Any]) -> dict[int, Any]:
-    if not isinstance(space, gym_spaces.Discrete) or space.n > _MOST_NUMBERS:
-        return {}
-    return dict(enumerate(np.arange(space.start, space.start + space.n, dtype=space.dtype)))
+        return self._decoder.choices(action)

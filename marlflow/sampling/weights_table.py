@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
-from marlflow.policy.actor import Actor, EvaluationModes, mode_in
+from marlflow.base.items import Weights
+from marlflow.policy.actor import Actor, EvaluationModes, Mode, WeightedActor, mode_in
 from marlflow.sampling.frozen_cohort import CohortMembers, FrozenCohort
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.population import WORKER_MEMBERS
@@ -42,6 +43,8 @@ class WeightsTable:
         # By entry, in order of arrival; by name.
         self._cohort_of: dict[str, FrozenCohort] = {}
         self._cohorts: dict[str, FrozenCohort] = {}
+        # By live policy that never changes, and acts in the cohort of its network.
+        self._cohort_of_fixed: dict[str, FrozenCohort] = {}
         self._make_actors, self._publishing_critics = make_actors, frozenset(publishing_critics)
         self._worker_members = worker_members
 
@@ -61,13 +64,27 @@ class WeightsTable:
 
     def seat(self, entry: str | None, lane: int) -> Seat | None:
         """Return where an entry plays `lane`, from now on; None if it is not in the table."""
+        if entry is None:
+            return None
+        if (cohort := self._cohort_of.get(entry) or self._cohort_of_fixed.get(entry)) is not None:
+            return Seat(self._numbers[cohort.policy], cohort.members.slot(entry))
         if entry in self._live:
             buffer = self._live[entry].buffer
             return Seat(self._numbers[entry], 0 if buffer is None else buffer.row(lane))
-        if entry in self._cohort_of:
-            cohort = self._cohort_of[entry]
-            return Seat(self._numbers[cohort.policy], cohort.members.slot(entry))
         return None
+
+    def join(self, scheduled: Mapping[str, Mapping[str, float]], lanes: int) -> None:
+        """Let live policies act in one call, which have one network and never change, given their scheduled values."""
+        first = next(iter(scheduled))
+        live = self._live[first]
+        cohort = FrozenCohort(f"{first}@*", live, CohortMembers(self._make_actors[first], live.actor, False), lanes)
+        self._append(cohort)
+        for number, (policy, values) in enumerate(scheduled.items()):
+            actor = self._live[policy].actor
+            assert isinstance(actor, WeightedActor)
+            # Members act in the order of their versions, whichever slots they have.
+            cohort.members.add(policy, FrozenPolicy(policy, Weights(number, actor.flat()), values))
+            self._cohort_of_fixed[policy] = cohort
 
     def add(self, frozen: Mapping[str, FrozenPolicy], lanes: int) -> None:
         """Add missing frozen entries, for a worker of `lanes` lanes.
@@ -115,9 +132,13 @@ class WeightsTable:
         live = [slots.for_evaluation(lanes, mode_in(modes, name, name)) for name, slots in self._live.items()]
         table = WeightsTable(live, {}, ())
         for entry, cohort in self._cohort_of.items():
-            # Entries of one cohort may act in two modes; they share its members.
-            mode = mode_in(modes, entry, cohort.live.policy)
-            if (name := f"{cohort.policy} {mode}") not in table._cohorts:
-                table._append(FrozenCohort(name, cohort.live, cohort.members, lanes, mode))
-            table._cohort_of[entry] = table._cohorts[name]
+            table._cohort_of[entry] = table._in_mode(cohort, mode_in(modes, entry, cohort.live.policy), lanes)
+        for policy, cohort in self._cohort_of_fixed.items():
+            table._cohort_of_fixed[policy] = table._in_mode(cohort, mode_in(modes, policy, policy), lanes)
         return table
+
+    def _in_mode(self, cohort: FrozenCohort, mode: Mode, lanes: int) -> FrozenCohort:
+        # Entries of one cohort may act in two modes; they share its members.
+        if (name := f"{cohort.policy} {mode}") not in self._cohorts:
+            self._append(FrozenCohort(name, cohort.live, cohort.members, lanes, mode))
+        return self._cohorts[name]

@@ -14,7 +14,7 @@ from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Actor, WeightedActor
+from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
@@ -72,11 +72,11 @@ class RolloutWorker:
         spaces = config.spaces if config.spaces is not None else policy_spaces(adapter, self._policy_of, actors)
         self._stride = lanes_per_env(adapter)
         self._returned = set(spaces) if config.recorded is None else set(config.recorded)
+        # Datasets may record policies whose rows are not returned.
+        self._recorded = {*self._returned, *(writer.policies if writer else ())}
         self._actors = {policy: actors[policy]() for policy in spaces}
         self._adapting = adapting_actors(self._actors.values())
-        table = self._table = WeightsTable(
-            self._make_policy_slots(spaces), actors, config.publishing_critics, config.worker_members
-        )
+        table = self._table = self._make_table(spaces, actors)
         lanes = Lanes(self._stride, count, table, self._policy_of)
         self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots))
         self._episodes = TrainingEpisodes(config.seed, config.env_indices, dealt=config.mapping is None)
@@ -85,12 +85,7 @@ class RolloutWorker:
         history = self._history = History(count, self._stride, config.history_env_steps)
         builder, episodes = self._builder, self._episodes
         self._runner = SyncVectorRunner(self._envs, table.policy_slots, lanes, episodes, builder, history)
-        self._evaluation = EvaluationEnvs(
-            self._make_envs,
-            lambda count, modes: table.for_evaluation(self._stride * count, modes),
-            self._stride,
-            self._policy_of,
-        )
+        self._evaluation = EvaluationEnvs(self._make_envs, self._evaluation_table, self._stride, self._policy_of)
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -101,18 +96,29 @@ class RolloutWorker:
         config = self._config
         return EnvPool(env_indices, config.make_env, self._watchdog, self._faults, bool(config.with_state))
 
+    def _make_table(self, spaces: Mapping[str, Spaces], actors: Mapping[str, Callable[[], Actor]]) -> WeightsTable:
+        config = self._config
+        live = self._make_policy_slots(spaces)
+        table = WeightsTable(live, actors, config.publishing_critics, config.worker_members)
+        for cohort in config.cohorts:
+            scheduled = {policy: values for policy, values in cohort.items() if policy not in self._recorded}
+            if len(scheduled) > 1:
+                table.join(scheduled, self._stride * len(config.env_indices))
+        return table
+
+    def _evaluation_table(self, num_envs: int, modes: EvaluationModes) -> WeightsTable:
+        return self._table.for_evaluation(self._stride * num_envs, modes)
+
     def _make_policy_slots(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
         with_state = frozenset(self._config.with_state)
         state = self._envs.adapters[0].state_space() if with_state else None
-        # Datasets may record policies whose rows are not returned.
-        recorded = {*self._returned, *(self._writer.policies if self._writer else ())}
         return [
             PolicySlots(
                 policy,
                 self._actors[policy],
                 of_policy,
                 self._stride * len(self._config.env_indices),
-                policy in recorded,
+                policy in self._recorded,
                 state if policy in with_state else None,
             )
             for policy, of_policy in spaces.items()

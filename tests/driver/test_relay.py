@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from marlflow.config.environment import environment_maker, opened
-from marlflow.config.experiment import Env, Stop
+from marlflow.config.experiment import Env, Rollouts, Stop
 from marlflow.driver.relay import Relay
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.sampling.messages import LeftOut, Logged, Printed, Silent, StepRunning
@@ -76,9 +76,13 @@ def test_what_is_left_out_is_said_at_once_and_then_rarely(caplog: pytest.LogCapt
     ],
 )
 def test_a_worker_that_is_silent_is_named(timeout_s: float | None, ends: str, caplog: pytest.LogCaptureFixture) -> None:
-    shown = Shown(env=Env(CartPoleTeam, step_timeout_s=timeout_s, num_envs=4))
+    env = Env(CartPoleTeam, step_timeout_s=timeout_s, num_envs=4)
+    shown = Shown(env=env, rollouts=Rollouts(num_workers=4))
     shown.relay(Silent(3, 30.0))
-    assert caplog.messages == [
+    shown.relay(Silent(5, 30.0))
+    first, second = caplog.messages
+    assert second == first.replace("rollout worker 3", "referee 1")
+    assert [first] == [
         "rollout worker 3 has not been heard from for 30 s: its process is stopped, or code in C, of an environment "
         f"for example, keeps Python's lock there; {ends}"
     ]

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 
+from marlflow.algorithms.imported import Imported
+from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.config.experiment import Experiment
 from marlflow.config.imports import load_policy
+from marlflow.config.validation import ready
 from marlflow.driver.train import resume, train
 from marlflow.league import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, MatchRules
 from marlflow.league.members import Members
@@ -20,6 +24,8 @@ from marlflow.league.modes import LeagueView
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.sides import default_sides
 from marlflow.league.standings import standings
+from marlflow.policy.torso import MLP
+from marlflow.runtime.sampling_worker import alike
 from marlflow.runtime.saved_league import saved_league, saved_run
 from marlflow.runtime.saved_policies import from_export, saved_policy
 from marlflow.runtime.saved_runs import newest
@@ -41,6 +47,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def with_veteran(source: Path, env_steps: int) -> Experiment:
     members = {"veteran": {"from": str(source), "member": "main@2"}, "dice": {"policy": "random"}}
+    # It acts in one call with the other one.
+    members["novice"] = {"from": str(source), "member": "main@1"}
     league = replace(LEAGUES["pfsp"], members=members, matches=MatchRules(every_env_steps=200, games=12))
     return league_run(league, env_steps)
 
@@ -56,7 +64,7 @@ def test_a_run_goes_on_as_it_would_have_though_the_source_is_gone(source: Path, 
     assert result.metrics["faults"]["episodes_abandoned"] == 0
     assert_equal(without_times(reports(whole)), without_times(reports(parts)))
     assert newest(parts).files["member.veteran"] == before, "the same bytes, in each checkpoint"
-    assert {name for name in newest(parts).names if name.startswith("member.")} == {"member.veteran"}
+    assert {name for name in newest(parts).names if name.startswith("member.")} == {"member.veteran", "member.novice"}
     assert_equal(kept(whole), kept(parts))
 
 
@@ -81,6 +89,21 @@ def test_it_never_changes_leaves_no_rows_and_is_rated(
     for name in ("veteran", "dice"):
         assert rows[name].games > 0
         assert rows[name].rating is not None
+
+
+def test_those_of_one_network_act_together(source: Path) -> None:
+    spec = ready(with_veteran(source, WHOLE)).spec
+    assert [list(cohort) for cohort in alike(spec.policies.values())] == [["veteran", "novice"]]
+    novice = spec.policies["novice"]
+    assert isinstance(novice.algorithm, Imported)
+    assert isinstance(novice.algorithm.algorithm, PPO)
+    for other in (
+        replace(novice, model=MLP((7,))),
+        replace(novice, spaces=replace(novice.spaces, action=Discrete(4))),
+        replace(novice, algorithm=replace(novice.algorithm, algorithm=replace(novice.algorithm.algorithm, epochs=9))),
+    ):
+        cohorts = alike([spec.policies["veteran"], other])
+        assert [list(cohort) for cohort in cohorts] == [["veteran"], ["novice"]]
 
 
 def test_another_source_than_that_of_the_run_is_refused(source: Path, tmp_path: Path) -> None:

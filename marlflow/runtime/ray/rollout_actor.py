@@ -15,6 +15,7 @@ from marlflow.runtime.ray.host import RESIDENTS, ChainResult, Host, RemoteError,
 from marlflow.runtime.ray.inference import remote_actors
 from marlflow.runtime.ray.message_channel import Address, Outbox
 from marlflow.runtime.ray.weights_by_reference import fetch_weights
+from marlflow.runtime.sampling_worker import referee
 from marlflow.runtime.sharding import shard
 from marlflow.runtime.spec import RunSpec
 from marlflow.runtime.stage_chain import run_chain
@@ -107,7 +108,7 @@ class RolloutActor(Host):
 
     def _make_worker(self) -> Worker | Referee:
         if self._number >= self._spec.num_workers:
-            return self._spec.referee(self._number, self._watchdog)
+            return referee(self._spec, self._number, self._watchdog)
         actors = None if self._inference is None else remote_actors(self._spec, self._inference)
         return self._spec.worker(
             self._number, actors, self._next_episodes, self._watchdog, fetch_weights, self._next_fragments

@@ -1,0 +1,48 @@
+"""Converts the actions of a policy to those of its environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import MarlflowError
+
+# Larger Discrete spaces create their numbers when chosen.
+_MOST_NUMBERS = 4096
+
+
+class ActionDecoder:
+    """Converts rows of the actions of `policy` to what the action space would sample."""
+
+    def __init__(self, policy: str, space: gym_spaces.Space[Any]) -> None:
+        self._policy, self._space = policy, space
+        self._discrete = _numbers(space)
+        self._ends: tuple[Array, Array, gym_spaces.Box] | None = None
+        if isinstance(space, gym_spaces.Box) and space.dtype == np.float64:
+            # Policies act in float32; a float64 bound rounded to float32 may lie outside of the space.
+            self._ends = space.low.astype(np.float32), space.high.astype(np.float32), space
+
+    def choices(self, action: Array) -> list[Any]:
+        """Convert `action` rows to what `action_space.sample()` would return."""
+        if self._discrete:
+            try:
+                return [self._discrete[number] for number in action.tolist()]
+            except KeyError as wrong:
+                text = f"policy {self._policy!r} chose action {wrong.args[0]}, counted from 0, of {self._space}"
+                raise MarlflowError(text) from wrong
+        space = self._space
+        if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
+            action = action + space.start
+        if self._ends is not None:
+            low, high, box = self._ends
+            return list(np.where(action == low, box.low, np.where(action == high, box.high, action)))
+        return list(action.astype(space.dtype, copy=False))
+
+
+def _numbers(space: gym_spaces.Space[Any]) -> dict[int, Any]:
+    if not isinstance(space, gym_spaces.Discrete) or space.n > _MOST_NUMBERS:
+        return {}
+    return dict(enumerate(np.arange(space.start, space.start + space.n, dtype=space.dtype)))
