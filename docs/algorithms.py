@@ -92,7 +92,7 @@ marlflow train env=simple_tag policy@policies.agent=dqn policy@policies.adversar
 ## Critics of all agents
 
 A learner of several agents may have critics that see what all of them see and do (Lowe et al., 2017): `maddpg` (DDPG),
-`matd3` (TD3) and `masac` (SAC). Each policy has critics of its own, which value each agent's own return. So the policies
+`matd3` (TD3) and `masac` (SAC). Each policy has its own critics, which value each agent's own return. So the policies
 of one learner may have different spaces, mix Box and Discrete actions, and be opponents.
 
 ```
@@ -100,7 +100,7 @@ marlflow train env=simple_spread policy@policies.agent=masac
 marlflow train env=simple_speaker_listener learner@learners.pair=maddpg 'learners.pair.policies=[speaker,listener]'
 ```
 
-- `critic_sees` lists `observations` (of all agents of the learner, the default) and `state` (of the environment). Agents
+- `critic_sees` lists `observations` (of all agents of the learner, the default) and `state` (the environment's). Agents
   that are absent are zeros, and critics see who is present.
 - `others: replay` takes the other agents' actions in an actor's loss from the replay, as in the paper; `policies` asks
   their policies now.
