@@ -14,7 +14,7 @@ from marlflow.sampling.matchmaker_failures import matchmaker_name
 _SINGLE = "an algorithm for single policies, such as mappo or ppo"
 
 
-def joint_problems(experiment: Experiment, adapter: EnvAdapter, policies: Mapping[str, Policy]) -> Iterator[str]:
+def joint_stream_problems(experiment: Experiment, adapter: EnvAdapter, policies: Mapping[str, Policy]) -> Iterator[str]:
     """Yield why joint algorithms cannot learn in the run; `policies` are those that have agents."""
     for name, learner in learners_of(experiment, policies).items():
         if learner.algorithm.capabilities.joint:
