@@ -34,7 +34,12 @@ if TYPE_CHECKING:
     from marlflow.algorithms.marwil import MARWIL
     from marlflow.algorithms.masac import MASAC
     from marlflow.algorithms.matd3 import MATD3
-    from marlflow.algorithms.off_policy import OffPolicyActorCritic, OffPolicyAlgorithm
+    from marlflow.algorithms.off_policy import (
+        JointOffPolicyActorCritic,
+        JointOffPolicyAlgorithm,
+        OffPolicyActorCritic,
+        OffPolicyAlgorithm,
+    )
     from marlflow.algorithms.ppo import PPO
     from marlflow.algorithms.qmix import QMIX
     from marlflow.algorithms.r2d2 import R2D2
@@ -67,6 +72,9 @@ if TYPE_CHECKING:
     )
     from marlflow.base.items import Fragment, Gradients, JointFragment, Update
     from marlflow.base.joint import JointBatch, JointBatches
+    from marlflow.base.joint_segments import JointSegments
+    from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
+    from marlflow.base.joint_transitions import JointTransitions
     from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
@@ -164,6 +172,7 @@ if TYPE_CHECKING:
         InitialPriorities,
         Insert,
         Join,
+        JoinSegments,
         Learn,
         MetaLearn,
         Normalize,
@@ -189,23 +198,25 @@ __all__ = [
     "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed",
     "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation", "EvaluationResult", "Experiment",
     "Faults", "Fictitious", "Flow", "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn",
-    "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAlgorithm",
-    "JointBatch", "JointBatches", "JointFragment", "LatestPast", "League", "LeagueMode", "LeaguePlayer",
-    "LeagueView", "Learn", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear",
-    "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
-    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
-    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
-    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",
-    "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish",
-    "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO",
-    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir",
-    "Reset", "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation",
-    "RowRandom", "Rule", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted",
-    "ShardedBatch", "Shards", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled",
-    "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget", "TorchLearner",
-    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
-    "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "evaluate", "initial_value", "merge",
-    "placement", "plan", "resume", "source", "train",
+    "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments",
+    "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic",
+    "JointOffPolicyAlgorithm", "JointSegments", "JointSequenceTransitions", "JointTransitions", "LatestPast",
+    "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "Learner", "LearnerConfig",
+    "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
+    "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn",
+    "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
+    "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant", "Place",
+    "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange",
+    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
+    "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
+    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",
+    "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
+    "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotLost",
+    "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoreSettings",
+    "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits",
+    "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch",
+    "check_environment", "evaluate", "initial_value", "merge", "placement", "plan", "resume", "source",
+    "train",
 ]
 # fmt: on
 

@@ -59,8 +59,8 @@ class Capabilities:
     """Whether it needs the column `state`, the environment's global state."""
     tasks: bool = False
     """Whether it needs an environment with tasks."""
-    memory: Literal["refused", "needed", "optional"] = "refused"
-    """Whether recurrent models are refused, needed, or as good as others."""
+    memory: Literal["refused", "optional", "needed"] = "refused"
+    """Whether recurrent models are refused, allowed or needed."""
     learns_on: LearnsOn = "learner"
     """In a learner process, or in a replica on every rollout worker."""
     joint: bool = False
@@ -110,6 +110,10 @@ class Algorithm(Protocol):
 
     def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
         """Make the learner of the policies `members`, one unless `capabilities.joint`; called in its process."""
+        ...
+
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        """Return the type of batch that its loss takes: `capabilities.trains_on`, unless it depends on the models."""
         ...
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SavedReplay:
@@ -171,7 +175,7 @@ class TorchAlgorithm:
             losses,
             policies=tuple(members),
             seats={policy: member.spaces.seats for policy, member in members.items()},
-            trains_on=self.capabilities.trains_on,
+            trains_on=self.trains_on(members),
             learning_rate=initial_value(self.learning_rate),
             max_grad_norm=initial_value(self.max_grad_norm),
             optimizer=self.optimizer,
@@ -183,6 +187,9 @@ class TorchAlgorithm:
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         raise NotImplementedError
+
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        return self.capabilities.trains_on
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SavedReplay:
         raise TypeError(f"{self.name} has no replay")
@@ -300,8 +307,8 @@ def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -
     is_recurrent, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
     if is_recurrent and capabilities.memory == "refused":
         reason = "it does not look at rows in their order"
-        others = "" if capabilities.joint else "recurrent_ppo or r2d2, or "
-        remedy = f"use {others}a model without memory, such as mlp"
+        others = "vdn or qmix" if capabilities.joint else "recurrent_ppo, r2d2, vdn or qmix"
+        remedy = f"use {others}, or a model without memory, such as mlp"
         yield Problem(f"cannot learn with {kind}, which has memory", name, reason, remedy)
     if not is_recurrent and capabilities.memory == "needed":
         remedy = "or use ppo or dqn, which need none"

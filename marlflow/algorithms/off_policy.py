@@ -9,15 +9,18 @@ from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import JointAlgorithm, LearningAlgorithm, Member, TorchAlgorithm, cannot_act
 from marlflow.base.joint_segments import TeamReward
+from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
+from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.problems import Problem
 from marlflow.base.schedules import initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.box import box_problem
+from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig
 from marlflow.policy.warmup import WarmupActor
 from marlflow.replay.buffer import ReplayBuffer
-from marlflow.replay.joint import JointReplay
+from marlflow.replay.joint import JointReplay, JointSequenceReplay
 from marlflow.replay.sampling import Prioritized, Uniform
 
 
@@ -54,8 +57,8 @@ class OffPolicySettings(TorchAlgorithm):
 class OffPolicyAlgorithm(OffPolicySettings, LearningAlgorithm):
     """Base of algorithms of one policy with a replay buffer and a target network.
 
-    A frozen dataclass derives from it, defines the fields of OffPolicySettings, and adds `network()`, `losses()` and
-    `plan()`.
+    A frozen dataclass derives from it, defines the fields `learning_starts_agent_steps`, `replay_agent_steps`,
+    `discount` and perhaps `n_step`, and adds `network()`, `losses()` and `plan()`.
     """
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> ReplayBuffer:
@@ -67,23 +70,42 @@ class OffPolicyAlgorithm(OffPolicySettings, LearningAlgorithm):
 class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):
     """Base of algorithms that train several policies on joint rows from a replay buffer, with a target network.
 
-    A frozen dataclass derives from it, defines the fields of OffPolicySettings, and adds `network()`, `losses()` and
-    `plan()`. Capabilities need `joint=True`, `replay=True` and `trains_on=JointTransitions`. The plan inserts joint
+    A frozen dataclass derives from it, defines the fields of an OffPolicyAlgorithm, and adds `network()`, `losses()`
+    and `plan()`. Capabilities need `joint=True`, `replay=True` and `trains_on=JointTransitions`. The plan inserts joint
     segments, and draws from them:
 
         experience.gather(Concat(agent_steps=...)).then(JoinSegments(learner.seats, self.team_reward), at=replay)
         .then(NStep(self.n_step, self.discount), at=replay).then(Insert(), at=replay)
 
-        source(Draw(self.batch_agent_steps, gives=JointTransitions), at=replay).then(Learn(), at=learner)
+        source(Draw(self.batch_agent_steps, gives=learner.trains_on), at=replay).then(Learn(), at=learner)
 
-    Sizes are in agent steps of all its policies.
+    Sizes are in agent steps of all its policies. Where recurrent models are allowed and used, `learner.trains_on` is
+    JointSequenceTransitions, of sequences of up to `sequence_agent_steps` steps of each agent, and the plan needs
+    SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps) before NStep.
     """
 
     team_reward: TeamReward = "mean"
+    sequence_agent_steps: int = 20
+    burn_in_agent_steps: int = 10
 
-    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> JointReplay:
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
+        problems = super().validate(spaces, model)
+        if isinstance(model, RecurrentTorsoConfig) and self.n_step > self.sequence_agent_steps:
+            message = f"sums rewards over n_step={self.n_step} decisions in sequences of {self.sequence_agent_steps}"
+            problems.append(Problem(message, self.name, remedy="raise sequence_agent_steps or lower n_step"))
+        return problems
+
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        is_recurrent = any(isinstance(member.model, RecurrentTorsoConfig) for member in members.values())
+        return JointSequenceTransitions if is_recurrent else JointTransitions
+
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> JointReplay | JointSequenceReplay:
         seats = {policy: len(member.spaces.seats) for policy, member in members.items()}
-        return JointReplay(self.replay_agent_steps, seats, self.n_step, self.discount, seed, self.sampling(), name)
+        capacity, sampling = self.replay_agent_steps, self.sampling()
+        if self.trains_on(members) is JointTransitions:
+            return JointReplay(capacity, seats, self.n_step, self.discount, seed, sampling, name)
+        length, burn_in = self.sequence_agent_steps, self.burn_in_agent_steps
+        return JointSequenceReplay(capacity, seats, length, burn_in, self.n_step, self.discount, seed, sampling, name)
 
 
 class UniformWarmup(OffPolicySettings):

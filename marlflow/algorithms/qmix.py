@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import torch
 
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.vdn import VDN
 from marlflow.base.problems import Problem
 from marlflow.base.spaces import Spaces
@@ -27,7 +28,7 @@ class QMIX(VDN):
 
     mixer_sees: MixerSees = "state"
     embed_size: int = 32
-    hypernet_layers: int = 1
+    hypernet_layers: int = 2
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = super().validate(spaces, model)
@@ -37,7 +38,9 @@ class QMIX(VDN):
             problems.append(Problem(message, self.name, remedy=f"{remedy}mixer_sees=observations"))
         return problems
 
-    def _mixer(self, spaces: Mapping[str, Spaces], generator: torch.Generator) -> tuple[MonotonicMixer, MixerInput]:
-        seen = MixerInput(spaces, self.mixer_sees)
+    def _mixer(self, members: Mapping[str, Member], generator: torch.Generator) -> tuple[MonotonicMixer, MixerInput]:
+        spaces = {name: member.spaces for name, member in members.items()}
+        normalizes = any(getattr(member.model, "normalize_observations", False) for member in members.values())
+        seen = MixerInput(spaces, self.mixer_sees, normalizes)
         seats = sum(len(member.seats) for member in spaces.values())
         return MonotonicMixer(seats, seen.width, self.embed_size, self.hypernet_layers, generator), seen

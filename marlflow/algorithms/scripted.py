@@ -37,6 +37,9 @@ class ActsOnly:
     def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
         raise TypeError(f"policy {name!r} does not learn")
 
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        return self.capabilities.trains_on
+
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> ReplayBuffer:
         raise TypeError(f"policy {name!r} does not learn")
 

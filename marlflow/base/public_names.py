@@ -22,7 +22,9 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.marwil": "MARWIL",
     "marlflow.algorithms.masac": "MASAC",
     "marlflow.algorithms.matd3": "MATD3",
-    "marlflow.algorithms.off_policy": "OffPolicyActorCritic OffPolicyAlgorithm",
+    "marlflow.algorithms.off_policy": (
+        "JointOffPolicyActorCritic JointOffPolicyAlgorithm OffPolicyActorCritic OffPolicyAlgorithm"
+    ),
     "marlflow.algorithms.ppo": "PPO",
     "marlflow.algorithms.qmix": "QMIX",
     "marlflow.algorithms.r2d2": "R2D2",
@@ -39,6 +41,9 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     ),
     "marlflow.base.items": "Fragment Gradients JointFragment Update",
     "marlflow.base.joint": "JointBatch JointBatches",
+    "marlflow.base.joint_segments": "JointSegments",
+    "marlflow.base.joint_sequence_transitions": "JointSequenceTransitions",
+    "marlflow.base.joint_transitions": "JointTransitions",
     "marlflow.base.problems": "Problem",
     "marlflow.base.random": "RowRandom",
     "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
@@ -82,7 +87,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
-        "Concat CutSequences Draw DropStale InitialPriorities Insert Join Learn MetaLearn NStep Normalize "
+        "Concat CutSequences Draw DropStale InitialPriorities Insert Join JoinSegments Learn MetaLearn NStep Normalize "
         "Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
     ),
 }

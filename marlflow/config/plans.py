@@ -104,7 +104,7 @@ def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
     learners, replays = {}, {}
     for name, learner in spec.learners.items():
         place = InlinePlace(ON_WORKERS if learner.on_workers else f"learner {name}")
-        learners[name] = placeholder(name, place, learner.algorithm.capabilities.trains_on, learner.seats)
+        learners[name] = placeholder(name, place, learner.trains_on, learner.seats)
         # Drawings name replays by their own place only where they have their own process.
         for replay in learner.replays:
             replays[replay] = placeholder(replay, InlinePlace(f"replay {replay}") if learner.replays_apart else place)

@@ -107,7 +107,9 @@ RANGES: Mapping[str, Range] = {
     # Algorithms: numbers. A schedule has to stay in the range all the time.
     **dict.fromkeys(("learning_rate", "actor_learning_rate"), _SHARE),
     "inner_learning_rate": Range(0.0, 10.0),
-    **dict.fromkeys(("discount", "gae_lambda", "trace_lambda", "epsilon", "priority_alpha", "priority_beta"), _SHARE),
+    **dict.fromkeys(
+        ("discount", "gae_lambda", "trace_lambda", "td_lambda", "epsilon", "priority_alpha", "priority_beta"), _SHARE
+    ),
     **dict.fromkeys(("target_entropy_share", "scale_rate", "priority_max_share"), _SHARE),
     **dict.fromkeys(("tau", "squash_epsilon"), _SOME_SHARE),
     **dict.fromkeys(("entropy_coefficient", "value_coefficient", "temperature", "beta"), _WEIGHT),

@@ -10,7 +10,7 @@ from typing import Any
 from marlflow.base.awaiting import begun
 from marlflow.base.errors import CheckpointUnusable, MarlflowError
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Update, Weights
+from marlflow.base.items import Inserted, Update, Weights
 from marlflow.base.serialization import Tree, differences_of_shape
 from marlflow.config.dealers import dealer_of, store_of
 from marlflow.config.drawn_league import with_league
@@ -98,7 +98,7 @@ class Run:
         self.reporting = Reporting(checked.experiment, run_dir, console, self._faulted)
         self._create_hooks()
         plan = self._plan()
-        self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.before_round)
+        self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.before_round, self._stored)
         self._clock.begin()
         if checkpoint is not None:
             self._resume_from(checkpoint)
@@ -205,6 +205,10 @@ class Run:
             reason = "its gradient was not finite, so there was no step; lower the learning rate, or scale the rewards"
             skipped = Fault(FaultKind.UPDATES_SKIPPED, f"learner {plan}", reason, "", 0)
             self.budget.spend(skipped, item.updates_skipped)
+
+    def _stored(self, plan: str, item: Any) -> None:
+        if isinstance(item, Inserted):
+            self._metrics.learners[plan].seats_left_early += item.seats_left_early
 
     def _lost(self, fault: Fault) -> None:
         self._faulted(fault)

@@ -15,6 +15,7 @@ from marlflow.base.observations import ObservationLayout, layout
 from marlflow.base.spaces import Spaces
 from marlflow.policy.dense import as_rows
 from marlflow.policy.nested import BRIGHTEST, Flattened
+from marlflow.policy.normalized import NormalizedRows, normalize_by
 
 MixerSees: TypeAlias = Literal["state", "observations"]
 """The environment's global state, or all agents' observations."""
@@ -70,44 +71,62 @@ def _layers(sizes: Sequence[int], generator: torch.Generator) -> nn.Module:
     return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
 
-class MixerInput:
-    """Makes the rows that a mixer sees, float32 [N, width]: the state or all observations, then presence bits."""
+class MixerInput(nn.Module):
+    """Makes the rows that a mixer sees, float32 [N, width]: the state or all observations, then presence bits.
 
-    def __init__(self, members: Mapping[str, Spaces], sees: MixerSees) -> None:
+    With `normalizes`, the numbers have running mean 0 and variance 1. Otherwise the mixer's weights grow with the size
+    of the state, and learning may diverge where it has no bounds.
+    """
+
+    def __init__(self, members: Mapping[str, Spaces], sees: MixerSees, normalizes: bool = False) -> None:
+        super().__init__()
         self.sees = sees
-        self._obs = {policy: Numbers(spaces.layout()) for policy, spaces in members.items()}
+        self.seats = {policy: len(spaces.seats) for policy, spaces in members.items()}
         # An environment has one state, which all members have.
         state = next(iter(members.values())).state
-        self._state = None if state is None or sees != "state" else Numbers(layout(state))
-        seats = sum(len(spaces.seats) for spaces in members.values())
-        if self._state is not None:
-            self.width = self._state.width + seats
-        else:
-            self.width = sum(self._obs[name].width * len(spaces.seats) for name, spaces in members.items()) + seats
+        self.state = None if state is None or sees != "state" else _numbers(layout(state), normalizes, "state", "valid")
+        obs = {
+            policy: _numbers(spaces.layout(), normalizes, f"{policy}:obs", f"{policy}:present")
+            for policy, spaces in members.items()
+        }
+        self.obs = nn.ModuleDict({} if self.state is not None else obs)
+        widths = [part.width * self.seats[policy] for policy, part in obs.items()]
+        self.width = (sum(widths) if self.state is None else self.state.width) + sum(self.seats.values())
 
-    def rows(self, columns: Mapping[str, Tensor], present: Tensor, prefix: Literal["", "next_"]) -> Tensor:
+    def forward(self, columns: Mapping[str, Tensor], present: Tensor, prefix: Literal["", "next_"]) -> Tensor:
         """Return the rows of `columns`, those of a joint batch, [N, ...]; `present` is float [N, K]."""
-        if self._state is not None:
-            return torch.cat((self._state(columns[f"{prefix}state"]), present), 1)
+        if self.state is not None:
+            return torch.cat((self.state(columns[f"{prefix}state"]), present), 1)
         seen = []
-        for policy, numbers in self._obs.items():
+        for policy, numbers in self.obs.items():
             obs = columns[f"{policy}:{prefix}obs"]
             seen.append(numbers(obs.flatten(0, 1)).view(len(obs), -1))
         return torch.cat((*seen, present), 1)
 
 
-class Numbers:
+def _numbers(rows: ObservationLayout, normalizes: bool, column: str, valid: str) -> Numbers:
+    numbers = Numbers(rows, normalizes)
+    normalize_by(numbers, column, valid)
+    return numbers
+
+
+class Numbers(nn.Module):
     """Reads rows of observations or states as plain numbers, float32 [N, width]; pixels become 0 to 1."""
 
-    def __init__(self, rows: ObservationLayout) -> None:
+    def __init__(self, rows: ObservationLayout, normalizes: bool = False) -> None:
+        super().__init__()
         self.width = sum(leaf.size for leaf in rows.leaves)
-        self._flattened = Flattened(rows, nn.Identity()) if rows.form == "packed" else None
-        self._scale = 1.0 / BRIGHTEST if rows.form == "plain" and rows.leaves[0].pixels else 1.0
+        self.flattened = Flattened(rows, nn.Identity()) if rows.form == "packed" else None
+        self.scale = 1.0 / BRIGHTEST if rows.form == "plain" and rows.leaves[0].pixels else 1.0
+        is_plain = self.flattened is None and self.scale == 1.0
+        self.rows = NormalizedRows(self.width) if normalizes and is_plain else None
 
-    def __call__(self, rows: Tensor) -> Tensor:
+    def forward(self, rows: Tensor) -> Tensor:
         """Return the numbers of `rows` [N, ...]."""
-        if self._flattened is not None:
-            flat: Tensor = self._flattened(rows)
+        if self.flattened is not None:
+            flat: Tensor = self.flattened(rows)
             return flat
-        numbers = as_rows(rows)
-        return numbers if self._scale == 1.0 else numbers * self._scale
+        if self.rows is not None:
+            normalized: Tensor = self.rows(rows)
+            return normalized
+        return as_rows(rows) * self.scale

@@ -12,6 +12,7 @@ from marlflow.policy.dense import Layers, as_rows
 from marlflow.policy.mixers import MixerInput
 from marlflow.policy.normalized import normalize_by
 from marlflow.policy.q import QActor
+from marlflow.policy.recurrent_actors import RecurrentNetworkActor, unrolled_after
 
 Prefix: TypeAlias = Literal["", "next_"]
 """Of the columns of JointTransitions: of the decisions themselves, or of what follows them."""
@@ -49,9 +50,37 @@ class TeamQNetwork(nn.Module):
 
     def mixed(self, q: Tensor, present: Tensor, columns: Mapping[str, Tensor], prefix: Prefix = "") -> Tensor:
         """Return the team's value [N] of one value for each agent, [N, K]."""
-        seen = None if self.mixer_input is None else self.mixer_input.rows(columns, present, prefix)
+        seen = None if self.mixer_input is None else self.mixer_input(columns, present, prefix)
         mixed: Tensor = self.mixer(q, present, seen)
         return mixed.float()
+
+
+class RecurrentTeamQNetwork(TeamQNetwork):
+    """A TeamQNetwork whose actors have memory, for JointSequenceTransitions."""
+
+    def unrolled(self, columns: Mapping[str, Tensor], burn_in: int) -> list[Tensor]:
+        """Return each policy's action values, [S, L + 1, K_p, A_p] each, of the steps after the burn-in."""
+        values = []
+        for policy, actor in self.actors.items():
+            recurrent = cast("RecurrentNetworkActor[QActor]", actor)
+            # Each seat is a sequence of its own: [S * K_p, B + L + 1, ...].
+            seats = columns[f"{policy}:obs"].shape[2]
+            obs, valid = (columns[f"{policy}:{name}"].transpose(1, 2).flatten(0, 1) for name in ("obs", "valid"))
+            q = unrolled_after(burn_in, recurrent, obs, columns[f"{policy}:memory"].flatten(0, 1), valid)
+            values.append(q.float().unflatten(0, (-1, seats)).transpose(1, 2))
+        return values
+
+    def present_after(self, columns: Mapping[str, Tensor], burn_in: int) -> Tensor:
+        """Return which agents decide, or count at the last step, float [S, L + 1, K]."""
+        valid = [columns[f"{policy}:valid"][:, burn_in:] for policy in self.policies]
+        return torch.cat(valid, 2).float()
+
+    def mixed_steps(self, q: Tensor, present: Tensor, columns: Mapping[str, Tensor], first: int) -> Tensor:
+        """Return the team's value [S, L] of one value for each agent, [S, L, K], at the steps from `first` on."""
+        seen = ["state", *(f"{policy}:obs" for policy in self.policies)]
+        steps = slice(first, first + q.shape[1])
+        rows = {name: columns[name][:, steps].flatten(0, 1) for name in seen if name in columns}
+        return self.mixed(q.flatten(0, 1), present.flatten(0, 1), rows).view(q.shape[:2])
 
 
 class TeamQPass:

@@ -142,7 +142,8 @@ class StoredReplay(Generic[Drawn]):
         self._sampler.added(first, stop)
         if "priority" in newest.columns:
             self._sampler.reprioritize(np.arange(first, stop), newest.columns["priority"].astype(np.float64))
-        return Inserted(batch.rows, self.stored)
+        left = int(batch.segments["seats_left_early"].sum()) if "seats_left_early" in batch.segments else 0
+        return Inserted(batch.rows, self.stored, left)
 
     def draw(self, agent_steps: int) -> Drawn:
         if agent_steps < 1:

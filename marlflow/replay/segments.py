@@ -201,7 +201,7 @@ class SegmentStore:
         for stored, name, table in pairs:
             if name not in table and (stored in batch.columns or stored not in names.optional):
                 yield f"the batch has no {name!r}, which a replay stores"
-            elif name in table and (text := _type_problem(name, table[name], known[stored])):
+            elif name in table and stored in known and (text := _type_problem(name, table[name], known[stored])):
                 yield text
         for name in names.properties:
             if name not in batch.segments:

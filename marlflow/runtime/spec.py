@@ -159,6 +159,11 @@ class LearnerSpec:
         return {policy.name: Member(policy.spaces, policy.model) for policy in self.policies}
 
     @property
+    def trains_on(self) -> type:
+        """The type of batch that its loss takes."""
+        return self.algorithm.trains_on(self._members)
+
+    @property
     def seats(self) -> dict[str, tuple[int, ...]]:
         """The agent slots of each of its policies, sorted."""
         return {policy.name: policy.spaces.seats for policy in self.policies}

@@ -27,7 +27,7 @@ from tests.algorithms.teams import SCOUT, TEAM, gradient_of, loss_of, team_learn
 FORMS: list[VDN] = [
     VDN(),
     VDN(double=False, huber_delta=0.5),
-    QMIX(embed_size=8),
+    QMIX(embed_size=8, hypernet_layers=1),
     QMIX(double=False, mixer_sees="observations", hypernet_layers=2, embed_size=4, huber_delta=1.0),
 ]
 
@@ -127,7 +127,7 @@ def test_another_network_than_dense_layers_has_the_composed_form() -> None:
     assert result.total is not None
 
 
-@pytest.mark.parametrize("algorithm", [VDN(), QMIX(embed_size=8)], ids=names)
+@pytest.mark.parametrize("algorithm", [VDN(), QMIX(embed_size=8, hypernet_layers=1)], ids=names)
 def test_a_seat_that_is_always_absent_changes_no_loss_and_no_gradient(algorithm: VDN) -> None:
     """Whatever its columns hold: they are read, and count for nothing."""
     learner, columns = team_learner(algorithm), team_rows()
@@ -150,7 +150,7 @@ def test_a_seat_that_is_always_absent_changes_no_loss_and_no_gradient(algorithm:
 
 @pytest.mark.parametrize("form", ["closed", "composed"])
 def test_permuting_the_seats_of_a_policy_permutes_the_mixers_gradients_and_no_actors(form: str) -> None:
-    algorithm = QMIX(embed_size=8)
+    algorithm = QMIX(embed_size=8, hypernet_layers=1)
     learner, columns = team_learner(algorithm), team_rows()
     _, gradient = gradient_of(learner, tensors(columns), form)
     first = parts(learner)

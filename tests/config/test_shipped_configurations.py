@@ -75,6 +75,7 @@ def test_wrappers_can_be_chosen_by_name(option: str) -> None:
         "mask_in_info": ["mask_in_info"],
         "padding": ["pad_observations", "pad_actions"],
         "pixels": ["gray", "resize", "stack"],
+        "random_opening": ["random_opening"],
     }
     chosen = prepared(f"wrappers={option}")
     assert list(chosen.config.env.wrappers) == around[option]

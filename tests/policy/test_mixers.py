@@ -112,8 +112,8 @@ def test_a_mixer_sees_the_state_and_who_is_present() -> None:
     present = torch.tensor([[1.0, 0.0]])
     state = torch.tensor([0, 51, 102, 255], dtype=torch.uint8).view(1, 2, 2, 1)
     assert seen.width == 6
-    assert seen.rows({"state": state}, present, "")[0].tolist() == pytest.approx([0.0, 0.2, 0.4, 1.0, 1.0, 0.0])
-    assert seen.rows({"next_state": state}, present, "next_")[0, -2:].tolist() == [1.0, 0.0]
+    assert seen({"state": state}, present, "")[0].tolist() == pytest.approx([0.0, 0.2, 0.4, 1.0, 1.0, 0.0])
+    assert seen({"next_state": state}, present, "next_")[0, -2:].tolist() == [1.0, 0.0]
 
 
 def test_a_mixer_sees_all_observations_as_numbers() -> None:
@@ -126,7 +126,7 @@ def test_a_mixer_sees_all_observations_as_numbers() -> None:
         "vector:obs": torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]),
         "nested:obs": torch.from_numpy(row).view(1, 1, -1),
     }
-    found = seen.rows(columns, torch.tensor([[1.0, 1.0, 1.0]]), "")
+    found = seen(columns, torch.tensor([[1.0, 1.0, 1.0]]), "")
     assert seen.width == found.shape[1]
     expected = [1.0, 2.0, 3.0, 4.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.2, 0.0, 1.0, 1.0, 1.0]
     assert found[0].tolist() == pytest.approx(expected)
