@@ -89,6 +89,26 @@ marlflow train env=simple_tag policy@policies.agent=dqn policy@policies.adversar
   death: the value after its last row is the survivors' mean, not 0. `rows_bootstrapped_at_death` counts these rows.
 - The critic of `recurrent_ppo` has memory only if it sees `obs` alone; otherwise it has dense layers of the same sizes.
 
+## Critics of all agents
+
+A learner of several agents may have critics that see what all of them see and do (Lowe et al., 2017): `maddpg` (DDPG),
+`matd3` (TD3) and `masac` (SAC). Each policy has critics of its own, which value each agent's own return. So the policies
+of one learner may have different spaces, mix Box and Discrete actions, and be opponents.
+
+```
+marlflow train env=simple_spread policy@policies.agent=masac
+marlflow train env=simple_speaker_listener learner@learners.pair=maddpg 'learners.pair.policies=[speaker,listener]'
+```
+
+- `critic_sees` lists `observations` (of all agents of the learner, the default) and `state` (of the environment). Agents
+  that are absent are zeros, and critics see who is present.
+- `others: replay` takes the other agents' actions in an actor's loss from the replay, as in the paper; `policies` asks
+  their policies now.
+- Discrete actions of `maddpg` and `matd3` are explored by sampling, and have the gradient of a straight-through
+  Gumbel-softmax. `logit_penalty` keeps them random. Critics of `masac` value all Discrete actions of an agent at once.
+- Parallel environments only, with declared agents. Models are of vectors (`mlp`).
+- An agent that is truncated while others go on has no target for its last row, which trains its actor alone.
+
 ## Plans
 
 The plans as `marlflow plan` prints them. *Lines* is the length of the body of the method `plan`, followed by the length

@@ -28,10 +28,8 @@ class JointActorCritic(JointOffPolicyActorCritic):
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = super().validate(spaces, model)
-        kind, reason = type(model).__name__, "its critics see all agents' observations and actions as one vector"
         if isinstance(model, NestedTorsoConfig):
-            remedy = "use a model of vectors, such as mlp"
-            problems.append(Problem(f"cannot learn with {kind}", self.name, reason, remedy))
-        if getattr(model, "normalize_observations", False):
-            problems.append(Problem("cannot do normalize_observations", self.name, reason, "leave it off"))
+            reason = "its critics see all agents' observations and actions as one vector"
+            message = f"cannot learn with {type(model).__name__}"
+            problems.append(Problem(message, self.name, reason, "use a model of vectors, such as mlp"))
         return problems

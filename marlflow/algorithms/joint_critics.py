@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Member
-from marlflow.policy.joint_critics import Prefix
+from marlflow.policy.joint_critics import JointCriticSees, JointView, Prefix
 
 Others: TypeAlias = Literal["replay", "policies"]
 """Where an actor's loss takes the other agents' actions from: those stored, or those of their policies now."""
+
+
+def joint_view(
+    members: Mapping[str, Member], sees: Sequence[JointCriticSees], values_all: Collection[str] = ()
+) -> JointView:
+    """Build the view of the critics of all members; see JointView."""
+    normalized = {policy for policy, one in members.items() if getattr(one.model, "normalize_observations", False)}
+    return JointView({policy: one.spaces for policy, one in members.items()}, sees, values_all, normalized)
 
 
 class SeatNoise:

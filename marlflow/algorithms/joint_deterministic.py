@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.deterministic_loss import Smoothing
-from marlflow.algorithms.joint_critics import AgentRows, Others, SeatNoise, TermNames, actor_of, critics_of
+from marlflow.algorithms.joint_critics import AgentRows, Others, SeatNoise, TermNames, actor_of, critics_of, joint_view
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import LossGroup
@@ -26,7 +26,8 @@ from marlflow.losses.present_agents import mean_over_present, row_means
 from marlflow.losses.twin_critics import clipped_double_q_target, critics_loss
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.deterministic import DeterministicActor
-from marlflow.policy.joint_critics import JointCritics, JointCriticSees, JointView, Prefix, only_present, replaced_own
+from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present, replaced_own
+from marlflow.policy.normalized import normalize_by
 from marlflow.policy.torso import TorsoConfig, build_torso
 
 
@@ -43,10 +44,11 @@ class JointDeterministicNetwork(nn.Module):
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.view = JointView({policy: one.spaces for policy, one in members.items()}, sees)
+        self.view = joint_view(members, sees)
         self.actors, self.critics = nn.ModuleDict(), nn.ModuleDict()
         for policy, member in members.items():
             self.actors[policy] = deterministic_actor(member.spaces, member.model, exploration_noise, generator)
+            normalize_by(self.actors[policy], f"{policy}:obs", f"{policy}:present")
             self.critics[policy] = JointCritics(self.view.width(policy), 1, member.model, critics, generator)
 
     def critics_of(self, policy: str) -> JointCritics:

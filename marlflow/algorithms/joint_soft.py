@@ -15,7 +15,7 @@ from gymnasium import spaces as gym
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.joint_critics import AgentRows, SeatNoise, TermNames
+from marlflow.algorithms.joint_critics import AgentRows, SeatNoise, TermNames, joint_view
 from marlflow.algorithms.sac_temperature import Temperature
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
@@ -28,7 +28,8 @@ from marlflow.losses.sac import (
 )
 from marlflow.losses.twin_critics import critics_loss
 from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.joint_critics import JointCritics, JointCriticSees, JointView, Prefix, only_present
+from marlflow.policy.joint_critics import JointCritics, JointCriticSees, Prefix, only_present
+from marlflow.policy.normalized import normalize_by
 from marlflow.policy.squashed import SquashedGaussianActor
 from marlflow.policy.torso import TorsoConfig, build_torso
 
@@ -55,11 +56,12 @@ class JointSoftNetwork(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         discrete = {policy for policy, one in members.items() if isinstance(one.spaces.action, gym.Discrete)}
-        self.view = JointView({policy: one.spaces for policy, one in members.items()}, sees, values_all=discrete)
+        self.view = joint_view(members, sees, values_all=discrete)
         self.actors, self.critics, self.temperatures = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
         for policy, member in members.items():
             values = member.spaces.num_actions if policy in discrete else 1
             self.actors[policy] = soft_actor(member.spaces, member.model, generator)
+            normalize_by(self.actors[policy], f"{policy}:obs", f"{policy}:present")
             self.critics[policy] = JointCritics(self.view.width(policy), values, member.model, 2, generator)
             self.temperatures[policy] = LogTemperature(temperature)
 

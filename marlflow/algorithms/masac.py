@@ -51,12 +51,12 @@ class MASAC(JointActorCritic):
 
     critic_sees: Sequence[JointCriticSees] = ("observations",)
     others: Others = "replay"
-    batch_agent_steps: int = 1_024
-    train_every_agent_steps: int = 16
-    learning_starts_agent_steps: int = 5_000
+    batch_agent_steps: int = 512
+    train_every_agent_steps: int = 32
+    learning_starts_agent_steps: int = 4_000
     store_agent_steps: int = 1
     replay_agent_steps: int = 200_000
-    learning_rate: ScheduledFloat = 1e-3
+    learning_rate: ScheduledFloat = 3e-4
     discount: float = 0.95
     temperature: ScheduledFloat | None = None
     initial_temperature: float = 1.0
@@ -72,7 +72,7 @@ class MASAC(JointActorCritic):
         (replay,) = replays
         store = (
             experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(JoinSegments(learner.seats, self.team_reward), at=replay)  # type: ignore[arg-type]  # of a joint stream
+            .then(JoinSegments(learner.seats), at=replay)
             .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
         )

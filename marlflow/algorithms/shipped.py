@@ -13,9 +13,12 @@ from marlflow.algorithms.ddpg import DDPG
 from marlflow.algorithms.ddppo import DDPPO
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.impala import IMPALA
+from marlflow.algorithms.maddpg import MADDPG
 from marlflow.algorithms.maml import MAML
 from marlflow.algorithms.mappo import MAPPO
 from marlflow.algorithms.marwil import MARWIL
+from marlflow.algorithms.masac import MASAC
+from marlflow.algorithms.matd3 import MATD3
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.qmix import QMIX
 from marlflow.algorithms.r2d2 import R2D2
@@ -41,6 +44,9 @@ SHIPPED: tuple[Algorithm, ...] = (
     SAC(),
     TD3(),
     DDPG(),
+    MADDPG(),
+    MATD3(),
+    MASAC(),
     BC(),
     MARWIL(),
     Clone(),

@@ -7,6 +7,7 @@ return, given what all agents see and do.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias, cast
 
 import torch
@@ -19,7 +20,8 @@ from marlflow.base.spaces import Spaces
 from marlflow.policy.box import BoxCoordinates
 from marlflow.policy.dense import as_rows, linear, through
 from marlflow.policy.nested import Reader
-from marlflow.policy.torso import TorsoConfig
+from marlflow.policy.normalized import NormalizedRows, normalize_by
+from marlflow.policy.torso import MLP, TorsoConfig
 
 JointCriticSees: TypeAlias = Literal["state", "observations"]
 """The environment's global state, or the observations of all agents of the learner."""
@@ -34,6 +36,9 @@ class JointCritics(nn.Module):
     def __init__(self, inputs: int, outputs: int, model: TorsoConfig, count: int, generator: torch.Generator) -> None:
         super().__init__()
         self.torsos, self.heads = nn.ModuleList(), nn.ModuleList()
+        if isinstance(model, MLP):
+            # JointView normalizes observations, and nothing else: actions are in [-1, 1] already.
+            model = replace(model, normalize_observations=False)
         for _ in range(count):
             torso, features = model.build((inputs,), generator)
             self.torsos.append(torso)
@@ -68,11 +73,15 @@ class JointView(nn.Module):
     A row of a critic of policy `p`, one for each of its seats: the parts `sees`, all agents' actions, which agents are
     present, and the seat, one-hot. Numbers that never vary are left out: the presence of the only agent, and the seat
     of the only agent of a policy. Critics of the policies `values_all` value each action of an agent, so its own action
-    is zero or left out. Absent agents are zeros throughout.
+    is zero or left out. Absent agents are zeros throughout. Observations of the policies `normalized` are normalized.
     """
 
     def __init__(
-        self, spaces: Mapping[str, Spaces], sees: Sequence[JointCriticSees], values_all: Collection[str] = ()
+        self,
+        spaces: Mapping[str, Spaces],
+        sees: Sequence[JointCriticSees],
+        values_all: Collection[str] = (),
+        normalized: Collection[str] = (),
     ) -> None:
         super().__init__()
         self.policies = tuple(spaces)
@@ -86,9 +95,15 @@ class JointView(nn.Module):
         if "state" in self.sees and state is None:
             raise ConfigInvalid(["critics see the state (critic_sees), which these spaces do not have"])
         self._observed = 0 if "state" not in self.sees or state is None else int(torch.Size(state.shape).numel())
-        if "observations" in self.sees:
-            sizes = {policy: sum(leaf.size for leaf in own.layout().leaves) for policy, own in spaces.items()}
-            self._observed += sum(self.seats[policy] * size for policy, size in sizes.items())
+        self._normalized: dict[str, NormalizedRows] = {}
+        for policy, own in spaces.items() if "observations" in self.sees else ():
+            size = sum(leaf.size for leaf in own.layout().leaves)
+            self._observed += self.seats[policy] * size
+            if policy in normalized:
+                rows = self._normalized[policy] = NormalizedRows(size)
+                normalize_by(rows, f"{policy}:obs", f"{policy}:present")
+        # Registered, so that their statistics are saved and copied into the target network.
+        self.normalizers = nn.ModuleList(self._normalized.values())
 
     def action_size(self, policy: str) -> int:
         """Return how many numbers an action of `policy` is."""
@@ -137,12 +152,14 @@ class JointView(nn.Module):
         parts = [as_rows(columns[f"{prefix}state"])] if "state" in self.sees else []
         if "observations" not in self.sees:
             return parts
-        for policy, seats in self.seats.items():
-            obs = columns[f"{policy}:{prefix}obs"].flatten(0, 1)
-            numbers = (
-                torch.cat([as_rows(read(obs)) for read in self._readers[policy]], 1) if self._readers[policy] else obs
-            )
-            parts.append(as_rows(numbers).unflatten(0, (-1, seats)).flatten(1))
+        for policy in self.policies:
+            obs, present = columns[f"{policy}:{prefix}obs"].flatten(0, 1), columns[f"{policy}:{prefix}present"]
+            numbers = as_rows(obs)
+            if readers := self._readers[policy]:
+                numbers = torch.cat([as_rows(read(obs)) for read in readers], 1)
+            if policy in self._normalized:
+                numbers = self._normalized[policy](numbers)
+            parts.append(only_present(numbers.unflatten(0, present.shape), present).flatten(1))
         return parts
 
     def _numbers_of(self, policy: str) -> ActionNumbers:

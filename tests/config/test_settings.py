@@ -93,7 +93,16 @@ ACCEPTED: Mapping[str, set[str]] = {
     | {"learning_starts_agent_steps", "burn_in_agent_steps", "learning_rate", "actor_learning_rate"}
     | {"inner_learning_rate", "discount", "gae_lambda", "trace_lambda", "epsilon", "epsilon_ladder", "priority_alpha"}
     | {"priority_beta", "priority_max_share", "target_entropy_share", "scale_rate", "entropy_coefficient", "beta"}
-    | {"value_coefficient", "temperature", "exploration_noise", "target_noise", "beta_1", "beta_2", "weight_decay"}
+    | {
+        "value_coefficient",
+        "logit_penalty",
+        "temperature",
+        "exploration_noise",
+        "target_noise",
+        "beta_1",
+        "beta_2",
+        "weight_decay",
+    }
     | {"memory_bytes", "momentum", "tau", "prior_games", "win_rate", "past", "live", "power", "delta"}
     | {
         "pfsp",
