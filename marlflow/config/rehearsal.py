@@ -36,6 +36,7 @@ from marlflow.runtime.inline.place import InlineReplicasPlace
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
+from marlflow.sampling.protocol import Request
 
 # One row is not enough: batch normalization, for example, fails on it.
 _ROWS: Final = 2
@@ -192,7 +193,7 @@ def _fragments(alone: RunSpec, parts: RunComponents) -> list[Fragment]:
     weights = parts.published()
     schedules = {name: policy.algorithm.schedules(0) for name, policy in alone.policies.items()}
     try:
-        receipt, batches = worker.collect(ticks, weights, schedules)
+        receipt, batches = worker.collect(ticks, Request(0, weights, schedules))
     finally:
         worker.close()
     return [fragment for _, fragment in divided_among(alone.learners.values())(make_round(0, [receipt], [batches]))]

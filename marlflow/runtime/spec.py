@@ -25,6 +25,7 @@ from marlflow.replay.shards import first_row_of
 from marlflow.runtime.relocation import RelocatedStages
 from marlflow.sampling.population import WORKER_MEMBERS
 from marlflow.sampling.protocol import Worker
+from marlflow.sampling.referee import Referee
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
 from marlflow.sampling.worker import RolloutWorker
@@ -226,6 +227,8 @@ class RunSpec:
         recording: the dataset to write.
         opponents: policies for evaluation episodes only.
         worker_members: frozen versions of a policy that a worker holds ready without seating them.
+        num_referees: processes for matches of a league, numbered as workers after all rollout workers; without
+            processes, workers play them.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -247,6 +250,7 @@ class RunSpec:
     recording: DatasetTarget | None = None
     opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
     worker_members: int = WORKER_MEMBERS
+    num_referees: int = 0
 
     @property
     def with_state(self) -> tuple[str, ...]:
@@ -263,7 +267,9 @@ class RunSpec:
         return next((learner for learner in self.learners.values() if policy in learner.members), None)
 
     def env_indices_of(self, worker: int) -> tuple[int, ...]:
-        """Return a worker's environments: every `num_workers`-th."""
+        """Return a worker's environments: every `num_workers`-th, and none of a referee."""
+        if worker >= self.num_workers:
+            return ()
         return tuple(range(worker, self.num_envs, self.num_workers))
 
     @property
@@ -312,6 +318,11 @@ class RunSpec:
             else sampling_worker(env_indices, of_sampled)
         )
         return DatasetWorker(worker, readers, worker_stages, len(env_indices))
+
+    def referee(self, number: int, watchdog: Watchdog) -> Referee:
+        """Make referee `number`, which acts by itself; one of its environments is opened at once, as a check."""
+        spec = replace(self, inference=None, recording=None)
+        return Referee(spec._sampling_worker(number, None, None, watchdog, (0,), {}))
 
     def _sampling_worker(
         self,
