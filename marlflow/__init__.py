@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.ddpg import DDPG
     from marlflow.algorithms.ddppo import DDPPO
     from marlflow.algorithms.dqn import DQN
+    from marlflow.algorithms.happo import HAPPO
     from marlflow.algorithms.impala import IMPALA
     from marlflow.algorithms.maml import MAML
     from marlflow.algorithms.mappo import MAPPO
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
         WeightsMismatch,
     )
     from marlflow.base.items import Fragment, Gradients, JointFragment, Update
-    from marlflow.base.joint import JointBatch, JointBatches
+    from marlflow.base.joint import EstimatedJointBatches, JointBatch, JointBatches
     from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
@@ -153,10 +154,13 @@ if TYPE_CHECKING:
         CutSequences,
         Draw,
         DropStale,
+        EachPolicy,
         InitialPriorities,
         Insert,
         Join,
+        JointAdvantages,
         Learn,
+        LearnInOrder,
         MetaLearn,
         Normalize,
         NStep,
@@ -172,17 +176,18 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MAML", "MAPPO", "MARWIL",
-    "MLP", "NFSP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt", "Advantages",
-    "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch",
+    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "HAPPO", "IMPALA", "LSTM", "MAML", "MAPPO",
+    "MARWIL", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt",
+    "Advantages", "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch",
     "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed",
     "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat",
-    "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EndOfFlow",
-    "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation", "EvaluationResult",
-    "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn",
-    "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAlgorithm", "JointBatch",
-    "JointBatches", "JointFragment", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn",
-    "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction",
+    "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy",
+    "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch",
+    "EstimatedJointBatches", "Evaluation", "EvaluationResult", "Experiment", "Faults", "Fictitious", "Flow",
+    "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert",
+    "InvalidInput", "Join", "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment",
+    "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner",
+    "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction",
     "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member",
     "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
     "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant",
@@ -211,6 +216,7 @@ _GIVEN = {
     "marlflow.algorithms.ddpg": "DDPG",
     "marlflow.algorithms.ddppo": "DDPPO",
     "marlflow.algorithms.dqn": "DQN",
+    "marlflow.algorithms.happo": "HAPPO",
     "marlflow.algorithms.impala": "IMPALA",
     "marlflow.algorithms.maml": "MAML",
     "marlflow.algorithms.mappo": "MAPPO",
@@ -229,7 +235,7 @@ _GIVEN = {
         "RuntimeFailed StageFailed Stalled UserCodeFailed WeightsMismatch"
     ),
     "marlflow.base.items": "Fragment Gradients JointFragment Update",
-    "marlflow.base.joint": "JointBatch JointBatches",
+    "marlflow.base.joint": "EstimatedJointBatches JointBatch JointBatches",
     "marlflow.base.problems": "Problem",
     "marlflow.base.random": "RowRandom",
     "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
@@ -273,8 +279,8 @@ _GIVEN = {
     "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
-        "Concat CutSequences Draw DropStale InitialPriorities Insert Join Learn MetaLearn NStep Normalize "
-        "Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
+        "Concat CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JointAdvantages Learn "
+        "LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
     ),
 }
 _MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names.split()}

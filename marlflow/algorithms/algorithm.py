@@ -247,8 +247,8 @@ class LearningAlgorithm(TorchAlgorithm):
 class JointAlgorithm(TorchAlgorithm):
     """Base of algorithms that train several policies on joint rows: add `network`, `losses` and `plan`.
 
-    Capabilities need `joint=True` and `trains_on=JointBatch`. The plan's `experience` is the joint stream, gathered by
-    a `Concat` and made joint rows by a `Join` at the learner.
+    Capabilities need `joint=True` and a `trains_on` of joint rows, such as `JointBatch`. The plan's `experience` is the
+    joint stream, gathered by a `Concat` and made joint rows by a `Join` at the learner.
     """
 
     def network(self, members: Mapping[str, Member], seed: int) -> Any:
@@ -258,6 +258,10 @@ class JointAlgorithm(TorchAlgorithm):
     def losses(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
         """Make the loss of all parameters, or a loss per parameter group."""
         raise NotImplementedError(f"{type(self).__name__} has no losses(members)")
+
+    def member_problems(self, members: Mapping[str, Member]) -> Iterator[Problem]:
+        """Yield why these policies cannot have one learner, though each could be trained alone."""
+        yield from ()
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         """Make one policy's actor, in a network of it alone: its shape must not depend on the others."""

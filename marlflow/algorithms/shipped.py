@@ -12,6 +12,7 @@ from marlflow.algorithms.clone import Clone
 from marlflow.algorithms.ddpg import DDPG
 from marlflow.algorithms.ddppo import DDPPO
 from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.happo import HAPPO
 from marlflow.algorithms.impala import IMPALA
 from marlflow.algorithms.maml import MAML
 from marlflow.algorithms.mappo import MAPPO
@@ -30,6 +31,7 @@ SHIPPED: tuple[Algorithm, ...] = (
     APPO(),
     DDPPO(),
     MAPPO(),
+    HAPPO(),
     RecurrentPPO(),
     DQN(),
     ApeX(),

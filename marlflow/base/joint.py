@@ -19,6 +19,20 @@ _AT_ENDS = ("terminated", "truncated", "carried", "bootstrap_obs", "bootstrap_ma
 class JointBatches(dict[str, Batch]):
     """Batches of the same rounds by policy: the opened rows of a joint stream."""
 
+    @property
+    def rows(self) -> int:
+        """Number of agent steps of all policies."""
+        return sum(batch.rows for batch in self.values())
+
+
+class EstimatedJointBatches(JointBatches):
+    """Joint batches with the columns `value`, `advantage` and `value_target`, float32 [N] each, by policy."""
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "JointBatches": ".then(JointAdvantages(...), at=learner)",
+        "JointFragment": ".gather(Concat(agent_steps=...)).then(JointAdvantages(...), at=learner)",
+    }
+
 
 @dataclass(frozen=True, slots=True)
 class JointBatch(TrainBatch):
@@ -93,7 +107,7 @@ def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | Non
     `agents` fixes each policy's slots (default: those in its batch). Raises ValueError if an agent has no seat, or
     decides twice at one env step.
     """
-    keys, rows = _joint_rows(batches)
+    keys, rows = joint_rows(batches)
     slots = {
         policy: np.unique(np.asarray(agents[policy] if agents else batch["agent"], np.int64))
         for policy, batch in batches.items()
@@ -122,8 +136,11 @@ def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | Non
     return JointBatch(by_key, agent_of_seat, seats, present, columns, segment_ends, _next_row(keys))
 
 
-def _joint_rows(batches: Mapping[str, Batch]) -> tuple[Array, dict[str, Array]]:
-    # Returns the joint rows' keys, [3, N], and the joint row of each policy's rows.
+def joint_rows(batches: Mapping[str, Batch]) -> tuple[Array, dict[str, Array]]:
+    """Return the keys (env, episode, t_env) of the joint rows, int64 [3, N], and each policy's rows' joint rows.
+
+    Joint rows are the distinct keys, sorted.
+    """
     table = np.array([np.concatenate([batch[key] for batch in batches.values()]) for key in _KEYS], np.int64)
     # lexsort takes its last key as the first to sort by.
     order = np.lexsort(table[::-1])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 
+from marlflow.algorithms.algorithm import JointAlgorithm, Member
 from marlflow.base.near import meant
+from marlflow.base.problems import Problem
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.runtime.spec import LearnerSpec
 
@@ -81,6 +83,15 @@ def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) 
                 f"policies.{name}.experience must be null: {path} ({learner.algorithm.name}) learns from joint rows, "
                 "which are not recorded"
             )
+
+
+def joint_problems(learners: Iterable[LearnerSpec]) -> Iterator[Problem]:
+    """Yield why the policies of a joint learner cannot be trained together."""
+    for learner in learners:
+        if isinstance(learner.algorithm, JointAlgorithm):
+            members = {policy.name: Member(policy.spaces, policy.model) for policy in learner.policies}
+            for problem in learner.algorithm.member_problems(members):
+                yield replace(problem, subject=subject_of(learner))
 
 
 def unplayed_problems(experiment: Experiment, policies: Mapping[str, Policy]) -> Iterator[str]:

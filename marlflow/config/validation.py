@@ -21,7 +21,7 @@ from marlflow.config.critics import (
 )
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.league import assign_league, league_matchmaker
-from marlflow.config.learners import learner_problems, learners_of, subject_of, unplayed_problems
+from marlflow.config.learners import joint_problems, learner_problems, learners_of, subject_of, unplayed_problems
 from marlflow.config.limits import limit_problems
 from marlflow.config.memory import memory_problems
 from marlflow.config.metric_names import goal_problems
@@ -130,6 +130,7 @@ def _checked(
     with_spaces = {name: (policy, env.spaces[name]) for name, policy in policies.items()}
     pairings = pairings_of(experiment, env.seats, with_spaces, env.fitting, problems)
     spec = replace(_spec(experiment, env.players, learners, env.spaces, records), opponents=pairings.opponents)
+    problems += joint_problems(spec.learners.values())
     problems += [problem for learner in spec.learners.values() for problem in _window_problems(learner, spec)]
     problems += reset_problems(_matchmaker(experiment, env, spec), spec, learners)
     if on_this_machine:

@@ -10,6 +10,7 @@ from marlflow.flow import Rotation
 from marlflow.stages.batches import CutSequences, DropStale, Join
 from marlflow.stages.estimates import Advantages, Normalize, VTrace
 from marlflow.stages.gradients import ApplyGradients, Average, ComputeGradients
+from marlflow.stages.joint_updates import EachPolicy, JointAdvantages, LearnInOrder
 from marlflow.stages.replays import ByShard, Draw, InitialPriorities, Insert, NStep, Reprioritize, SplitSegments
 from marlflow.stages.sampling import ByPolicy, Collect, CollectNext, Concat, Shards
 from marlflow.stages.tasks import Adapt, ByTask, MetaLearn
@@ -30,10 +31,13 @@ __all__ = [
     "CutSequences",
     "Draw",
     "DropStale",
+    "EachPolicy",
     "InitialPriorities",
     "Insert",
     "Join",
+    "JointAdvantages",
     "Learn",
+    "LearnInOrder",
     "MetaLearn",
     "NStep",
     "Normalize",
