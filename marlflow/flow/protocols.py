@@ -200,7 +200,7 @@ def name_of(operator: Any) -> str:
 
 
 def describe(operator: Any) -> str:
-    """Return the operator with its plain settings and inner operators, for printing; flags that are off are left out."""
+    """Return the operator with its plain settings and inner operators, for printing, without flags that are off."""
     is_settled = dataclasses.is_dataclass(operator) and not isinstance(operator, type)
     values = {f.name: getattr(operator, f.name) for f in dataclasses.fields(operator) if f.repr} if is_settled else {}
     plain = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
