@@ -1,9 +1,9 @@
 """Gymnasium environments of several agents, with Tuple spaces, as Parallel environments.
 
-    env = marlflow.env.gymnasium_team.parallel_env("lbforaging:Foraging-8x8-2p-3f-v3")
+    env = marlflow.env.gymnasium_team.parallel_env("my_package.games:MyGame-v0", {"size": 5})
 
-Level-based foraging (LBF) and the robotic warehouse (RWARE) have this form (Papoudakis et al., 2021, arXiv:2006.07869):
-one environment whose spaces are Tuples with an entry for each agent, and whose rewards are a list.
+The form of level-based foraging (`env.lbf`) and the robotic warehouse (`env.rware`): spaces are Tuples with an entry
+for each agent, and rewards are a list.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from marlflow.base.errors import ConfigInvalid
-
-# The extras of marlflow that install these modules.
-_EXTRAS = {"lbforaging": "lbf", "rware": "rware"}
 
 
 class GymnasiumTeam(ParallelEnv[str, Any, Any]):
@@ -139,12 +136,5 @@ def parallel_env(
         # The checker would warn of rewards that are lists.
         env = gym.make(spec, disable_env_checker=True)
     except (gym.error.Error, ImportError, TypeError) as error:
-        hint = (
-            f"; pip install 'marlflow[{_EXTRAS[module]}]'" if module in _EXTRAS and _is_missing(error, module) else ""
-        )
-        raise ConfigInvalid([f"gymnasium cannot make {id!r}: {error}{hint}"]) from error
+        raise ConfigInvalid([f"gymnasium cannot make {id!r}: {error}"]) from error
     return GymnasiumTeam(env, max_cycles)
-
-
-def _is_missing(error: Exception, module: str) -> bool:
-    return isinstance(error, ModuleNotFoundError) and error.name == module
