@@ -231,6 +231,21 @@ _ALL = (
         0.12,
         judges_last=True,
     ),
+    Case(
+        "leduc_nfsp",
+        "NFSP",
+        _nfsp,
+        (
+            "experiment=kuhn_nfsp",
+            "env.game=leduc_poker",
+            "policies.response.algorithm.replay_agent_steps=100000",
+            "policies.response.algorithm.train_every_agent_steps=16",
+            "policies.response.algorithm.epsilon.agent_steps=600000",
+            "league.nash_conv_every_env_steps=120000",
+            "stop.env_steps=1200000",
+        ),
+        2.0,
+    ),
     Case("leduc", "PSRO with DQN", _psro, ("experiment=leduc_psro",), 1.0),
     Case(
         "leduc_self_play",

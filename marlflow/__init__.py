@@ -14,6 +14,8 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from marlflow.base.public_names import MODULE_OF, RENAMED
+
 if TYPE_CHECKING:
     from marlflow.algorithms.a2c import A2C
     from marlflow.algorithms.a3c import A3C
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
         PlanInvalid,
         RecordsDamaged,
         RuntimeFailed,
+        SnapshotLost,
         StageFailed,
         Stalled,
         UserCodeFailed,
@@ -176,136 +179,34 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "HAPPO", "IMPALA", "LSTM", "MAML", "MAPPO",
-    "MARWIL", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam", "Adapt",
-    "Advantages", "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost", "Average", "Batch",
-    "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig", "CheckpointFailed",
-    "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat",
-    "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy",
-    "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch",
-    "EstimatedJointBatches", "Evaluation", "EvaluationResult", "Experiment", "Faults", "Fictitious", "Flow",
-    "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert",
-    "InvalidInput", "Join", "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment",
-    "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner",
-    "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction",
-    "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member",
-    "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
-    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant",
-    "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange",
-    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
-    "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
-    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker", "Resources",
-    "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeConfig",
-    "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotRules", "SplitSegments",
-    "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget",
-    "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform",
-    "Update", "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "evaluate", "initial_value",
-    "merge", "placement", "plan", "resume", "source", "train",
+    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "HAPPO", "IMPALA", "LSTM", "MAML",
+    "MAPPO", "MARWIL", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam",
+    "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost",
+    "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig",
+    "CheckpointFailed", "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing",
+    "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform",
+    "Draw", "DropStale", "EachPolicy", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
+    "EstimatedBatch", "EstimatedJointBatches", "Evaluation", "EvaluationResult", "Experiment", "Faults",
+    "Fictitious", "Flow", "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn", "InferencePlacement",
+    "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAdvantages", "JointAlgorithm", "JointBatch",
+    "JointBatches", "JointFragment", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView",
+    "Learn", "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear",
+    "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
+    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
+    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
+    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",
+    "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish",
+    "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO",
+    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir",
+    "Reset", "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation",
+    "RowRandom", "Rule", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted",
+    "ShardedBatch", "Shards", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled",
+    "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget", "TorchLearner",
+    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
+    "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "evaluate", "initial_value", "merge",
+    "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
-
-# Module to the names that it gives; the imports above say the same to type checkers.
-_GIVEN = {
-    "marlflow.algorithms.a2c": "A2C",
-    "marlflow.algorithms.a3c": "A3C",
-    "marlflow.algorithms.algorithm": "Algorithm Capabilities JointAlgorithm LearningAlgorithm Member",
-    "marlflow.algorithms.apex": "ApeX",
-    "marlflow.algorithms.appo": "APPO",
-    "marlflow.algorithms.bc": "BC",
-    "marlflow.algorithms.clone": "Clone",
-    "marlflow.algorithms.ddpg": "DDPG",
-    "marlflow.algorithms.ddppo": "DDPPO",
-    "marlflow.algorithms.dqn": "DQN",
-    "marlflow.algorithms.happo": "HAPPO",
-    "marlflow.algorithms.impala": "IMPALA",
-    "marlflow.algorithms.maml": "MAML",
-    "marlflow.algorithms.mappo": "MAPPO",
-    "marlflow.algorithms.marwil": "MARWIL",
-    "marlflow.algorithms.off_policy": "OffPolicyActorCritic OffPolicyAlgorithm",
-    "marlflow.algorithms.ppo": "PPO",
-    "marlflow.algorithms.r2d2": "R2D2",
-    "marlflow.algorithms.recurrent_ppo": "RecurrentPPO",
-    "marlflow.algorithms.sac": "SAC",
-    "marlflow.algorithms.scripted": "Random Scripted",
-    "marlflow.algorithms.td3": "TD3",
-    "marlflow.base.batch": "Batch Decisions EstimatedBatch Transitions",
-    "marlflow.base.errors": (
-        "ActorLost BudgetExceeded CheckpointFailed CheckpointUnusable ColumnMissing ConfigInvalid "
-        "EnvironmentFailed EnvironmentHung InvalidInput MarlflowError MatchmakerFailed PlanInvalid RecordsDamaged "
-        "RuntimeFailed StageFailed Stalled UserCodeFailed WeightsMismatch"
-    ),
-    "marlflow.base.items": "Fragment Gradients JointFragment Update",
-    "marlflow.base.joint": "EstimatedJointBatches JointBatch JointBatches",
-    "marlflow.base.problems": "Problem",
-    "marlflow.base.random": "RowRandom",
-    "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
-    "marlflow.base.train_batch": "TrainBatch",
-    "marlflow.config.experiment": (
-        "CheckpointConfig Env Evaluation Experiment Faults LearnerConfig Log OfflineData PlacementOverrides Policy "
-        "PolicyStop Record Rollouts RunPlacement RuntimeConfig Stop"
-    ),
-    "marlflow.driver.evaluate": "EvaluationResult evaluate",
-    "marlflow.driver.train": "Result resume train",
-    "marlflow.check_env": "Trial check_environment",
-    "marlflow.flow": (
-        "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
-    ),
-    "marlflow.league.alphastar": "AlphaStar",
-    "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings StoreSettings",
-    "marlflow.league.modes": "DeltaUniform Fictitious LatestPast LeagueMode LeagueView NaiveSelfPlay PFSP",
-    "marlflow.league.nfsp": "NFSP",
-    "marlflow.league.outcomes": "GameOutcome",
-    "marlflow.league.psro": "PSRO",
-    "marlflow.league.snapshots": "SnapshotRules",
-    "marlflow.learner.learner": "TorchLearner",
-    "marlflow.learner.loss": "LossFunction LossTerms",
-    "marlflow.learner.optimizer": "Adam Optimizer TorchOptimizer",
-    "marlflow.learner.loss_groups": "LossGroup",
-    "marlflow.learner.protocol": "Learner",
-    "marlflow.learner.distributed.shards": "ShardedBatch",
-    "marlflow.observe.report": "Report",
-    "marlflow.policy.actor": "Actor",
-    "marlflow.policy.q": "QNetwork",
-    "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",
-    "marlflow.policy.torso": "CNN MLP NestedTorsoConfig TorsoConfig",
-    "marlflow.replay.buffer": "ReplayBuffer StoredReplay",
-    "marlflow.replay.protocol": "Replay",
-    "marlflow.replay.reservoir": "Reservoir",
-    "marlflow.replay.sampling": "Prioritized Uniform",
-    "marlflow.sampling.mapping": "Rule",
-    "marlflow.sampling.matchmaking": "EpisodeId Matchmaker RandomSeats StatefulMatchmaker",
-    "marlflow.sampling.population": "PopulationChange PopulationMatchmaker Reset ResettingMatchmaker",
-    "marlflow.sampling.results": "ResultsMatchmaker",
-    "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
-    "marlflow.stages": (
-        "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
-        "Concat CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JointAdvantages Learn "
-        "LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
-    ),
-}
-_MODULE_OF = {name: module for module, names in _GIVEN.items() for name in names.split()}
-
-
-# Public names of earlier versions, so that scripts and saved configurations get an error that names the new one.
-_RENAMED = {
-    "Checkpoints": "CheckpointConfig",
-    "Cosine": "CosineDecay",
-    "Inference": "InferencePlacement",
-    "KeptMatchmaker": "StatefulMatchmaker",
-    "MetricsRecord": "Report",
-    "Normalise": "Normalize",
-    "Optimiser": "Optimizer",
-    "Part": "LossGroup",
-    "Placement": "LearnerPlacement",
-    "PolicyPlacement": "PlacementOverrides",
-    "Recorded": "OfflineData",
-    "Reservation": "Resources",
-    "RuntimeChoice": "RuntimeConfig",
-    "Setting": "ScheduledFloat",
-    "Step": "PiecewiseConstant",
-    "TorchOptimiser": "TorchOptimizer",
-    "at_start": "initial_value",
-}
 
 
 def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None = None) -> Together:
@@ -341,12 +242,12 @@ def _checked(
 
 
 def __getattr__(name: str) -> Any:
-    if name in _RENAMED:
+    if name in RENAMED:
         # Not an AttributeError: `from marlflow import ...` would replace its message.
-        raise ImportError(f"marlflow.{name} has become marlflow.{_RENAMED[name]}")
-    if name not in _MODULE_OF:
+        raise ImportError(f"marlflow.{name} has become marlflow.{RENAMED[name]}")
+    if name not in MODULE_OF:
         raise AttributeError(f"module 'marlflow' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    value = getattr(importlib.import_module(MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

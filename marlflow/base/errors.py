@@ -14,6 +14,7 @@ MarlflowError
 ├── RecordsDamaged          a dataset file is unreadable
 ├── ColumnMissing           a batch lacks a column
 ├── WeightsMismatch         weights do not fit the network
+├── SnapshotLost            a snapshot's file is unreadable
 ├── ActorLost               a process of the run was lost
 ├── RuntimeFailed           Ray could not start or was lost
 ├── CheckpointFailed        a checkpoint could not be written
@@ -148,6 +149,10 @@ class ColumnMissing(MarlflowError, KeyError):
 
 class WeightsMismatch(MarlflowError):
     """Weights do not fit the network that loads them."""
+
+
+class SnapshotLost(MarlflowError):
+    """A snapshot's parameters are not in memory, and their file is unreadable."""
 
 
 class ActorLost(MarlflowError):

@@ -95,11 +95,13 @@ def _show(league: SavedLeague, run_dir: Path) -> None:
 
 
 def _title(run_dir: Path) -> str:
-    """Return the environment and mode as they were chosen on the command line, or else the name of the directory."""
+    """Return the environment (in OpenSpiel, the game) and mode of the command line, or else the directory's name."""
     from marlflow.config.imports import recorded
 
     choices = recorded(run_dir, "hydra.yaml", "hydra.runtime.choices")
     env, mode = choices.get("env"), choices.get("league")
+    if env == "openspiel":
+        env = recorded(run_dir, "config.yaml", "env").get("game")
     if not isinstance(env, str) or env == "python":
         env = run_dir.resolve().name
     return f"{env}  {mode}" if isinstance(mode, str) and mode != "none" else env

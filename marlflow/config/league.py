@@ -29,6 +29,7 @@ from marlflow.league.modes import (
     LatestPast,
     LeagueMode,
     MetaGameMode,
+    SeatingMode,
     SnapshottingMode,
 )
 from marlflow.league.nfsp import NFSP
@@ -218,6 +219,14 @@ def _symmetry_problems(league: League, sides: Sides, adapter: EnvAdapter) -> Ite
 
 
 def _share_problems(league: League, live: Sequence[str]) -> Iterator[str]:
+    if isinstance(league.matchmaker, SeatingMode):
+        name = mode_name(league.matchmaker)
+        for policy, player in league.players.items():
+            if player.share != 1.0:
+                yield f"league.players.{policy}.share is not used: {name} decides who plays how often; leave it out"
+        if league.teammates != "self":
+            yield f"league.teammates is not used: {name} seats all roles of a game itself; leave it at self"
+        return
     if live and not any(league.share(policy) for policy in live):
         yield "league.players: the share of every policy that learns is 0, so nobody's turn ever comes; raise one"
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marlflow.base.errors import ActorLost
+from marlflow.base.errors import ActorLost, SnapshotLost
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes
 from marlflow.runtime.checkpoint_format import tensors_file
@@ -32,7 +32,7 @@ class StoredMembers(Mapping[str, FrozenPolicy]):
     """A FrozenStore that keeps at most `memory_bytes` of parameters in memory, the least recently dealt on disk only.
 
     `folder` has the files and is emptied first. A file that cannot be written is reported once, and those weights stay
-    in memory.
+    in memory. Raises SnapshotLost if weights are on disk only, and their file is gone.
     """
 
     def __init__(self, folder: Path, driver: DriverPlace, memory_bytes: int) -> None:
@@ -59,8 +59,15 @@ class StoredMembers(Mapping[str, FrozenPolicy]):
     def __getitem__(self, entry: str) -> FrozenPolicy:
         header = self._headers[entry]
         if entry not in self._flats:
-            self._keep(entry, frozen_from(entry, from_bytes(self.file(entry).read_bytes())).weights.flat)
+            self._keep(entry, frozen_from(entry, from_bytes(self._content(entry))).weights.flat)
         return _with_flat(header, self._flats[entry])
+
+    def _content(self, entry: str) -> bytes:
+        try:
+            return self.file(entry).read_bytes()
+        except OSError as error:
+            text = f"the parameters of snapshot {entry} cannot be read: {error}; the run's checkpoints have them"
+            raise SnapshotLost(f"{text}, so continue with marlflow resume") from error
 
     def policy_of(self, entry: str) -> str:
         return self._headers[entry].policy
@@ -70,9 +77,9 @@ class StoredMembers(Mapping[str, FrozenPolicy]):
         return self._folder / tensors_file(frozen_file(entry))
 
     def contents(self) -> dict[str, Path | bytes]:
-        """Return what a checkpoint is to have of each entry: the file, or its content if it could not be written."""
+        """Return what a checkpoint is to have of each entry: the file, or its content if there is none."""
         return {
-            entry: self.file(entry) if entry in self._on_disk else frozen_bytes(self[entry], self._driver.fetch)
+            entry: path if (path := self.file(entry)).exists() else frozen_bytes(self[entry], self._driver.fetch)
             for entry in self._headers
         }
 

@@ -342,6 +342,7 @@ def test_nash_conv_is_that_of_the_run_by_its_checkpoint_and_drawn(tmp_path: Path
     words = "env=openspiel league=self_play env.num_envs=4 rollouts.fragment_env_steps=50 hydra.run.dir=run"
     assert command("train", *SHORT, *words.split(), "league.nash_conv_every_env_steps=100").returncode == 0
     last = reports(tmp_path / "run")[-1]
+    assert command("league", "run").stdout.startswith("kuhn_poker  self_play  epoch ")
     said = command("league", "run", "--nash-conv")
     assert (said.returncode, said.stderr) == (0, "")
     (found,) = re.findall(r"NashConv (\S+) of the league's solution at (\S+) env steps", said.stdout)

@@ -391,6 +391,11 @@ class Raising:
             run(league=League(outcome=lambda result, sides: result.infos)),  # type: ignore[attr-defined]
             "it raised AttributeError: 'EpisodeResult' object has no attribute 'infos'",
         ),
+        (
+            run(league=League(NFSP(), players={"player": LeaguePlayer(share=2.0)}, teammates="past")),
+            "league.players.player.share is not used: nfsp decides who plays how often; leave it out",
+        ),
+        (run(league=League(NFSP(), teammates="past")), "league.teammates is not used: nfsp seats all roles of a game"),
         (run(league=League(Wrong())), "it seated 'mian' as agent 'player_"),
         (run(league=League(Raising())), "it raised KeyError: 'player'"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marlflow.base.errors import SnapshotLost
 from marlflow.base.items import Weights
 from marlflow.driver.stored_members import StoredMembers
 from marlflow.runtime.checkpoint_format import tensors_file
@@ -137,3 +138,19 @@ def test_without_room_on_the_disk_weights_stay_in_memory(tmp_path: Path, caplog:
     for number in range(3):
         assert_same(store[f"main@{number}"], frozen(number))
     assert all(isinstance(content, bytes) for content in store.contents().values())
+
+
+def test_a_file_that_was_deleted_is_named_unless_its_weights_are_in_memory(tmp_path: Path) -> None:
+    store = StoredMembers(tmp_path / "members", DriverPlace(), BYTES_OF_FOUR)
+    for number in range(6):
+        store.add(f"main@{number}", frozen(number))
+    for number in (0, 5):
+        store.file(f"main@{number}").unlink()
+    assert_same(store["main@5"], frozen(5))
+    for read in (store.contents, lambda: store["main@0"]):
+        with pytest.raises(SnapshotLost, match=r"main@0 cannot be read: .*main%400\.safetensors'; .* marlflow resume"):
+            read()
+    store.remove("main@0")
+    contents = store.contents()
+    assert isinstance(contents["main@5"], bytes)
+    assert contents["main@4"] == store.file("main@4")

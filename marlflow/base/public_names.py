@@ -1,0 +1,109 @@
+"""The public names of marlflow, with the modules that give them, and their earlier names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NAMES_BY_MODULE: Mapping[str, str] = {
+    "marlflow.algorithms.a2c": "A2C",
+    "marlflow.algorithms.a3c": "A3C",
+    "marlflow.algorithms.algorithm": "Algorithm Capabilities JointAlgorithm LearningAlgorithm Member",
+    "marlflow.algorithms.apex": "ApeX",
+    "marlflow.algorithms.appo": "APPO",
+    "marlflow.algorithms.bc": "BC",
+    "marlflow.algorithms.clone": "Clone",
+    "marlflow.algorithms.ddpg": "DDPG",
+    "marlflow.algorithms.ddppo": "DDPPO",
+    "marlflow.algorithms.dqn": "DQN",
+    "marlflow.algorithms.happo": "HAPPO",
+    "marlflow.algorithms.impala": "IMPALA",
+    "marlflow.algorithms.maml": "MAML",
+    "marlflow.algorithms.mappo": "MAPPO",
+    "marlflow.algorithms.marwil": "MARWIL",
+    "marlflow.algorithms.off_policy": "OffPolicyActorCritic OffPolicyAlgorithm",
+    "marlflow.algorithms.ppo": "PPO",
+    "marlflow.algorithms.r2d2": "R2D2",
+    "marlflow.algorithms.recurrent_ppo": "RecurrentPPO",
+    "marlflow.algorithms.sac": "SAC",
+    "marlflow.algorithms.scripted": "Random Scripted",
+    "marlflow.algorithms.td3": "TD3",
+    "marlflow.base.batch": "Batch Decisions EstimatedBatch Transitions",
+    "marlflow.base.errors": (
+        "ActorLost BudgetExceeded CheckpointFailed CheckpointUnusable ColumnMissing ConfigInvalid "
+        "EnvironmentFailed EnvironmentHung InvalidInput MarlflowError MatchmakerFailed PlanInvalid RecordsDamaged "
+        "RuntimeFailed SnapshotLost StageFailed Stalled UserCodeFailed WeightsMismatch"
+    ),
+    "marlflow.base.items": "Fragment Gradients JointFragment Update",
+    "marlflow.base.joint": "EstimatedJointBatches JointBatch JointBatches",
+    "marlflow.base.problems": "Problem",
+    "marlflow.base.random": "RowRandom",
+    "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
+    "marlflow.base.train_batch": "TrainBatch",
+    "marlflow.config.experiment": (
+        "CheckpointConfig Env Evaluation Experiment Faults LearnerConfig Log OfflineData PlacementOverrides Policy "
+        "PolicyStop Record Rollouts RunPlacement RuntimeConfig Stop"
+    ),
+    "marlflow.driver.evaluate": "EvaluationResult evaluate",
+    "marlflow.driver.train": "Result resume train",
+    "marlflow.check_env": "Trial check_environment",
+    "marlflow.flow": (
+        "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"
+    ),
+    "marlflow.league.alphastar": "AlphaStar",
+    "marlflow.league.league": "League LeaguePlayer MatchRules PayoffSettings Pool RatingSettings StoreSettings",
+    "marlflow.league.modes": "DeltaUniform Fictitious LatestPast LeagueMode LeagueView NaiveSelfPlay PFSP",
+    "marlflow.league.nfsp": "NFSP",
+    "marlflow.league.outcomes": "GameOutcome",
+    "marlflow.league.psro": "PSRO",
+    "marlflow.league.snapshots": "SnapshotRules",
+    "marlflow.learner.learner": "TorchLearner",
+    "marlflow.learner.loss": "LossFunction LossTerms",
+    "marlflow.learner.optimizer": "Adam Optimizer TorchOptimizer",
+    "marlflow.learner.loss_groups": "LossGroup",
+    "marlflow.learner.protocol": "Learner",
+    "marlflow.learner.distributed.shards": "ShardedBatch",
+    "marlflow.observe.report": "Report",
+    "marlflow.policy.actor": "Actor",
+    "marlflow.policy.q": "QNetwork",
+    "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",
+    "marlflow.policy.torso": "CNN MLP NestedTorsoConfig TorsoConfig",
+    "marlflow.replay.buffer": "ReplayBuffer StoredReplay",
+    "marlflow.replay.protocol": "Replay",
+    "marlflow.replay.reservoir": "Reservoir",
+    "marlflow.replay.sampling": "Prioritized Uniform",
+    "marlflow.sampling.mapping": "Rule",
+    "marlflow.sampling.matchmaking": "EpisodeId Matchmaker RandomSeats StatefulMatchmaker",
+    "marlflow.sampling.population": "PopulationChange PopulationMatchmaker Reset ResettingMatchmaker",
+    "marlflow.sampling.results": "ResultsMatchmaker",
+    "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
+    "marlflow.stages": (
+        "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
+        "Concat CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JointAdvantages Learn "
+        "LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
+    ),
+}
+"""Module to the names that it gives; the imports of `marlflow/__init__.py` say the same to type checkers."""
+
+MODULE_OF = {name: module for module, names in NAMES_BY_MODULE.items() for name in names.split()}
+
+
+RENAMED: Mapping[str, str] = {
+    "Checkpoints": "CheckpointConfig",
+    "Cosine": "CosineDecay",
+    "Inference": "InferencePlacement",
+    "KeptMatchmaker": "StatefulMatchmaker",
+    "MetricsRecord": "Report",
+    "Normalise": "Normalize",
+    "Optimiser": "Optimizer",
+    "Part": "LossGroup",
+    "Placement": "LearnerPlacement",
+    "PolicyPlacement": "PlacementOverrides",
+    "Recorded": "OfflineData",
+    "Reservation": "Resources",
+    "RuntimeChoice": "RuntimeConfig",
+    "Setting": "ScheduledFloat",
+    "Step": "PiecewiseConstant",
+    "TorchOptimiser": "TorchOptimizer",
+    "at_start": "initial_value",
+}
+"""Public names of earlier versions, so that scripts and saved configurations get an error that names the new one."""
