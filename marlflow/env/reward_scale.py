@@ -48,6 +48,7 @@ class RewardScaleAEC(BaseWrapper):
 
     @property
     def rewards(self) -> dict[str, float]:
+        """The scaled rewards of the last step, by agent."""
         return _scaled(self.env.rewards, self.scales)
 
     @property

@@ -16,18 +16,26 @@ class TupleGame(gym.Env[Any, Any]):
     """Three agents see the step, noise, and their last action; agent i is paid (i + 1) * (step + 1).
 
     With `own_ends`, agent i ends after LENGTHS[i] steps: the first terminates, the others are truncated. `paid`: how
-    rewards are given; `masked`: agents 0 and 1 may only take actions of the step's parity.
+    rewards are given; `masked`: agents 0 and 1 may only take actions of the step's parity. `alike`: all have the same
+    spaces.
     """
 
     metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
 
     def __init__(
-        self, own_ends: bool = True, paid: str = "list", masked: bool = False, render_mode: str | None = None
+        self,
+        own_ends: bool = True,
+        paid: str = "list",
+        masked: bool = False,
+        alike: bool = False,
+        render_mode: str | None = None,
     ) -> None:
-        boxes = [spaces.Box(-10.0, 10.0, (2 + number,), np.float32) for number in range(3)]
-        self.observation_space = spaces.Tuple(boxes)
+        self._widths = (2, 2, 2) if alike else (2, 3, 4)
+        self.observation_space = spaces.Tuple([spaces.Box(-10.0, 10.0, (width,), np.float32) for width in self._widths])
         last = spaces.MultiDiscrete([3, 2]) if masked else spaces.Box(1.0, 2.0, (2,), np.float32)
         self.action_space = spaces.Tuple((spaces.Discrete(4, start=1), spaces.Discrete(4), last))
+        if alike:
+            self.action_space = spaces.Tuple([spaces.Discrete(4) for _ in range(3)])
         self.render_mode, self._own_ends, self._paid, self._masked = render_mode, own_ends, paid, masked
         self.taken: list[Any] = []
 
@@ -38,7 +46,7 @@ class TupleGame(gym.Env[Any, Any]):
 
     def _seen(self) -> tuple[np.ndarray, ...]:
         noise = self.np_random.uniform(-1.0, 1.0)
-        return tuple(np.full(2 + number, noise + self._t, np.float32) for number in range(3))
+        return tuple(np.full(width, noise + self._t, np.float32) for width in self._widths)
 
     def _info(self) -> dict[str, Any]:
         if not self._masked:
