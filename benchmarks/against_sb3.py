@@ -110,7 +110,7 @@ def from_replay(algorithm: Any, theirs: Any, space: Any, model: Any, size: int, 
     """Return both as functions that make a number of updates with batches of `size` rows."""
     batch = replayed(theirs, space)
     learner = algorithm.learner("p", {"p": Member(Spaces(OBSERVATION, space), model)}, 0, ON_CPU)
-    replay = algorithm.replay("p", 0)
+    replay = algorithm.replay("p", {}, 0)
     replay.insert(NStep(1, algorithm.discount)(batch))
     every, tau = (200, 1.0) if algorithm.name == "dqn" else (1, 0.005)
     learn, sync = stage_call(Learn(), learner), stage_call(SyncTarget(every=every, tau=tau), learner)

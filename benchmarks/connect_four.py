@@ -22,7 +22,7 @@ from marlflow.policy.scripted import CallableActor, RandomActor
 from marlflow.runtime.saved_league import SavedRun, league_of, saved_run
 from marlflow.runtime.saved_policies import saved_policy
 from marlflow.sampling import RolloutWorker, SamplerConfig
-from marlflow.sampling.protocol import FrozenPolicy
+from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy
 
 SEATS = ("player_0", "player_1")
 _NUM_ENVS = 64
@@ -96,7 +96,7 @@ class Table:
         self._next += len(matchups)
         worker = self._worker()
         try:
-            results = worker.evaluate(numbers, None, matchups, mode, self.frozen).episodes
+            results = worker.evaluate(EvaluationRequest(numbers, {}, matchups, mode, self.frozen)).episodes
         finally:
             worker.close()
         counts = {pair: [0, 0, 0] for pair in pairs}

@@ -108,7 +108,7 @@ class Sampler:
         # Dealt in advance: a driver deals while the workers step.
         request = self._dealer.with_matchups(Request(0, {}, {}), TICKS)
         began, began_cpu = perf_counter(), process_time()
-        receipt, _ = self._worker.collect(TICKS, None, None, request.matchups, request.frozen, request.forget)
+        receipt, _ = self._worker.collect(TICKS, request)
         wall, cpu = perf_counter() - began, process_time() - began_cpu
         self._dealer.record_receipts([receipt])
         return receipt.env_steps, wall, cpu

@@ -43,7 +43,7 @@ from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.relocation import DriverPlace
 from marlflow.sampling.dealer import Dealer, DealtWorkers
 from marlflow.sampling.matchmaking import AllowedSeats
-from marlflow.sampling.protocol import Assign, Request, Round, Workers
+from marlflow.sampling.protocol import Assign, EvaluationRequest, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated
 
 AGENTS = ("player_0", "player_1")
@@ -218,10 +218,10 @@ class CountedWorkers:
         """Collect from one worker."""
         return await self._workers.collect_next(request, assign)
 
-    async def evaluate(self, *arguments: Any, **options: Any) -> Evaluated:
+    async def evaluate(self, request: EvaluationRequest) -> Evaluated:
         """Count, and evaluate."""
         self.calls += 1
-        return await self._workers.evaluate(*arguments, **options)
+        return await self._workers.evaluate(request)
 
 
 def matrix() -> None:

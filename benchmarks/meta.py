@@ -27,6 +27,7 @@ from marlflow.runtime.checkpoint_files import learner_file
 from marlflow.runtime.saved_runs import newest
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling import RolloutWorker, SamplerConfig
+from marlflow.sampling.protocol import Request
 
 EXPERIMENT, POLICY = "experiment=cartpole_family_maml", "team"
 SEEDS = range(3)
@@ -66,7 +67,7 @@ def adapted_returns(spec: RunSpec, weights: Weights, tasks: int = HELD_OUT_TASKS
     mapping, spaces = cast("dict[str, str]", spec.mapping), {POLICY: policy.spaces}
     config = SamplerConfig(spec.make_env, range(tasks), mapping, HELD_OUT_SEED, spaces=spaces)
     worker = RolloutWorker(config, {POLICY: policy.actor}, worker_stages={POLICY: worker_stages})
-    _, batches = worker.collect(2 * EPISODE_ENV_STEPS, {POLICY: weights})
+    _, batches = worker.collect(2 * EPISODE_ENV_STEPS, Request(weights={POLICY: weights}))
     worker.close()
     return Shown(_first_returns(batches[POLICY], 0), _first_returns(batches[POLICY], 1))
 

@@ -45,7 +45,8 @@ with `asynchronous`.
 
 - *experience*: on-policy algorithms learn from rows of their newest version (or, with `max_staleness`, of slightly
   older versions), off-policy algorithms from rows of any version, and offline algorithms from [records](offline.md).
-- *memory*: algorithms with "yes" need a recurrent model, `gru` or `lstm`; the others refuse it.
+- *memory*: algorithms with "yes" need a recurrent model, `gru` or `lstm`; those with "if recurrent" have memory with
+  such a model, and the others refuse it.
 - *runs elsewhere*: stages that run on the rollout workers, unless `placement.stages` moves them.
 
 """
@@ -178,7 +179,7 @@ def row(algorithm: Algorithm) -> str:
         title,
         ", ".join(can.actions),
         can.experience,
-        {"refused": "", "needed": "yes"}[can.memory],
+        {"refused": "", "optional": "if recurrent", "needed": "yes"}[can.memory],
         "yes" if can.replay else "",
         "yes" if needs_state(algorithm) else "",
         elsewhere,

@@ -32,13 +32,20 @@ if TYPE_CHECKING:
     from marlflow.algorithms.maml import MAML
     from marlflow.algorithms.mappo import MAPPO
     from marlflow.algorithms.marwil import MARWIL
-    from marlflow.algorithms.off_policy import OffPolicyActorCritic, OffPolicyAlgorithm
+    from marlflow.algorithms.off_policy import (
+        JointOffPolicyActorCritic,
+        JointOffPolicyAlgorithm,
+        OffPolicyActorCritic,
+        OffPolicyAlgorithm,
+    )
     from marlflow.algorithms.ppo import PPO
+    from marlflow.algorithms.qmix import QMIX
     from marlflow.algorithms.r2d2 import R2D2
     from marlflow.algorithms.recurrent_ppo import RecurrentPPO
     from marlflow.algorithms.sac import SAC
     from marlflow.algorithms.scripted import Random, Scripted
     from marlflow.algorithms.td3 import TD3
+    from marlflow.algorithms.vdn import VDN
     from marlflow.base.batch import Batch, Decisions, EstimatedBatch, Transitions
     from marlflow.base.errors import (
         ActorLost,
@@ -63,6 +70,9 @@ if TYPE_CHECKING:
     )
     from marlflow.base.items import Fragment, Gradients, JointFragment, Update
     from marlflow.base.joint import EstimatedJointBatches, JointBatch, JointBatches
+    from marlflow.base.joint_segments import JointSegments
+    from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
+    from marlflow.base.joint_transitions import JointTransitions
     from marlflow.base.problems import Problem
     from marlflow.base.random import RowRandom
     from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, ScheduledFloat, initial_value
@@ -161,6 +171,7 @@ if TYPE_CHECKING:
         InitialPriorities,
         Insert,
         Join,
+        JoinSegments,
         JointAdvantages,
         Learn,
         LearnInOrder,
@@ -180,18 +191,20 @@ __version__ = "0.1.0"
 # fmt: off
 __all__ = [
     "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "HAPPO", "IMPALA", "LSTM", "MAML",
-    "MAPPO", "MARWIL", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "R2D2", "SAC", "TD3", "Actor", "ActorLost", "Adam",
-    "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar", "ApeX", "ApplyGradients", "AtMost",
-    "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Capabilities", "CheckpointConfig",
-    "CheckpointFailed", "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing",
-    "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform",
-    "Draw", "DropStale", "EachPolicy", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
-    "EstimatedBatch", "EstimatedJointBatches", "Evaluation", "EvaluationResult", "Experiment", "Faults",
-    "Fictitious", "Flow", "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn", "InferencePlacement",
-    "InitialPriorities", "Insert", "InvalidInput", "Join", "JointAdvantages", "JointAlgorithm", "JointBatch",
-    "JointBatches", "JointFragment", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView",
-    "Learn", "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear",
-    "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
+    "MAPPO", "MARWIL", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC", "TD3", "VDN", "Actor",
+    "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar", "ApeX",
+    "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask",
+    "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable", "Clone", "Collect",
+    "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay",
+    "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EndOfFlow", "Env",
+    "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches",
+    "Evaluation", "EvaluationResult", "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
+    "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput",
+    "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment",
+    "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments", "JointSequenceTransitions",
+    "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn",
+    "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located",
+    "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
     "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
     "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
     "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",

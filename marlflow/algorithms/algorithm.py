@@ -59,8 +59,8 @@ class Capabilities:
     """Whether it needs the column `state`, the environment's global state."""
     tasks: bool = False
     """Whether it needs an environment with tasks."""
-    memory: Literal["refused", "needed"] = "refused"
-    """Whether recurrent models are refused or needed."""
+    memory: Literal["refused", "optional", "needed"] = "refused"
+    """Whether recurrent models are refused, allowed or needed."""
     learns_on: LearnsOn = "learner"
     """In a learner process, or in a replica on every rollout worker."""
     joint: bool = False
@@ -110,8 +110,12 @@ class Algorithm(Protocol):
         """Make the learner of the policies `members`, one unless `capabilities.joint`; called in its process."""
         ...
 
-    def replay(self, name: str, seed: int) -> SavedReplay:
-        """Make the replay buffer or one shard; called in its process."""
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        """Return the type of batch that its loss takes: `capabilities.trains_on`, unless it depends on the models."""
+        ...
+
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SavedReplay:
+        """Make the replay buffer of the policies `members`, or one shard; called in its process."""
         ...
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
@@ -168,7 +172,8 @@ class TorchAlgorithm:
             network,
             losses,
             policies=tuple(members),
-            trains_on=self.capabilities.trains_on,
+            seats={policy: member.spaces.seats for policy, member in members.items()},
+            trains_on=self.trains_on(members),
             learning_rate=initial_value(self.learning_rate),
             max_grad_norm=initial_value(self.max_grad_norm),
             optimizer=self.optimizer,
@@ -178,7 +183,13 @@ class TorchAlgorithm:
             learns_on=self.capabilities.learns_on,
         )
 
-    def replay(self, name: str, seed: int) -> SavedReplay:
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
+        raise NotImplementedError
+
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        return self.capabilities.trains_on
+
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SavedReplay:
         raise TypeError(f"{self.name} has no replay")
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
@@ -247,8 +258,9 @@ class LearningAlgorithm(TorchAlgorithm):
 class JointAlgorithm(TorchAlgorithm):
     """Base of algorithms that train several policies on joint rows: add `network`, `losses` and `plan`.
 
-    Capabilities need `joint=True` and a `trains_on` of joint rows, such as `JointBatch`. The plan's `experience` is the
-    joint stream, gathered by a `Concat` and made joint rows by a `Join` at the learner.
+    Capabilities need `joint=True`. The plan's `experience` is the joint stream, gathered by a `Concat` and made joint
+    rows by a `Join` at the learner (`trains_on=JointBatch`), or by `JoinSegments` for a replay
+    (`trains_on=JointTransitions`, see JointOffPolicyAlgorithm). HAPPO keeps rows by policy (`EstimatedJointBatches`).
     """
 
     def network(self, members: Mapping[str, Member], seed: int) -> Any:
@@ -297,7 +309,7 @@ def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -
     is_recurrent, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
     if is_recurrent and capabilities.memory == "refused":
         reason = "it does not look at rows in their order"
-        remedy = "use recurrent_ppo or r2d2, or a model without memory, such as mlp"
+        remedy = "use recurrent_ppo, r2d2, vdn or qmix, or a model without memory, such as mlp"
         yield Problem(f"cannot learn with {kind}, which has memory", name, reason, remedy)
     if not is_recurrent and capabilities.memory == "needed":
         remedy = "or use ppo or dqn, which need none"
@@ -311,7 +323,8 @@ def critic_sees(algorithm: Algorithm | TorchAlgorithm) -> tuple[CriticSees, ...]
 
 def needs_state(algorithm: Algorithm) -> bool:
     """Return whether the algorithm needs the column `state`, the environment's global state."""
-    return algorithm.capabilities.state or "state" in critic_sees(algorithm)
+    mixer_sees = getattr(algorithm, "mixer_sees", None)
+    return algorithm.capabilities.state or "state" in critic_sees(algorithm) or mixer_sees == "state"
 
 
 def critic_problems(algorithm: Algorithm | TorchAlgorithm, spaces: Spaces) -> Iterator[Problem]:

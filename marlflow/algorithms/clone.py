@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
 from marlflow.algorithms.bc import BCLoss, Cloner
 from marlflow.base.batch import Decisions
 from marlflow.base.items import Fragment
@@ -73,7 +73,7 @@ class Clone(LearningAlgorithm):
     def losses(self, spaces: Spaces) -> CloneLoss:
         return CloneLoss()
 
-    def replay(self, name: str, seed: int) -> Reservoir:
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> Reservoir:
         return Reservoir(self.replay_agent_steps, seed, name)
 
 

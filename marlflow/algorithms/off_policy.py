@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import LearningAlgorithm, cannot_act
+from marlflow.algorithms.algorithm import JointAlgorithm, LearningAlgorithm, Member, TorchAlgorithm, cannot_act
+from marlflow.base.joint_segments import TeamReward
+from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
+from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.problems import Problem
 from marlflow.base.schedules import initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.policy.actor import WeightedActor
 from marlflow.policy.box import box_problem
+from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig
 from marlflow.policy.warmup import WarmupActor
 from marlflow.replay.buffer import ReplayBuffer
+from marlflow.replay.joint import JointReplay, JointSequenceReplay
 from marlflow.replay.sampling import Prioritized, Uniform
 
 
-class OffPolicyAlgorithm(LearningAlgorithm):
-    """Base of algorithms with a replay buffer and a target network.
-
-    A frozen dataclass derives from it, defines these fields, and adds `network()`, `losses()` and `plan()`.
-    """
+class OffPolicySettings(TorchAlgorithm):
+    """The settings that off-policy algorithms share, and their checks."""
 
     has_target: ClassVar[bool] = True
 
@@ -44,11 +47,6 @@ class OffPolicyAlgorithm(LearningAlgorithm):
         """Return how rows are drawn from the replay buffer."""
         return Uniform()
 
-    def replay(self, name: str, seed: int) -> ReplayBuffer:
-        # Rounded up, so that shards together hold at least `replay_agent_steps`.
-        capacity = -(-self.replay_agent_steps // self.replay_shards)
-        return ReplayBuffer(capacity, self.n_step, self.discount, seed, self.sampling(), name)
-
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
         epsilon = getattr(self, "epsilon", None)
         # A constant epsilon is sent too, because the actor has no epsilon of its own.
@@ -56,8 +54,62 @@ class OffPolicyAlgorithm(LearningAlgorithm):
         return {**constant, **super().schedules(agent_steps)}
 
 
-class OffPolicyActorCritic(OffPolicyAlgorithm):
-    """An OffPolicyAlgorithm that acts uniformly at random until learning starts."""
+class OffPolicyAlgorithm(OffPolicySettings, LearningAlgorithm):
+    """Base of algorithms of one policy with a replay buffer and a target network.
+
+    A frozen dataclass derives from it, defines the fields `learning_starts_agent_steps`, `replay_agent_steps`,
+    `discount` and perhaps `n_step`, and adds `network()`, `losses()` and `plan()`.
+    """
+
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> ReplayBuffer:
+        # Rounded up, so that shards together hold at least `replay_agent_steps`.
+        capacity = -(-self.replay_agent_steps // self.replay_shards)
+        return ReplayBuffer(capacity, self.n_step, self.discount, seed, self.sampling(), name)
+
+
+class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):
+    """Base of algorithms that train several policies on joint rows from a replay buffer, with a target network.
+
+    A frozen dataclass derives from it, defines the fields of an OffPolicyAlgorithm, and adds `network()`, `losses()`
+    and `plan()`. Capabilities need `joint=True`, `replay=True` and `trains_on=JointTransitions`. The plan inserts joint
+    segments, and draws from them:
+
+        experience.gather(Concat(agent_steps=...)).then(JoinSegments(learner.seats, self.team_reward), at=replay)
+        .then(NStep(self.n_step, self.discount), at=replay).then(Insert(), at=replay)
+
+        source(Draw(self.batch_agent_steps, gives=learner.trains_on), at=replay).then(Learn(), at=learner)
+
+    Sizes are in agent steps of all its policies. Where recurrent models are allowed and used, `learner.trains_on` is
+    JointSequenceTransitions, of sequences of up to `sequence_agent_steps` steps of each agent, and the plan needs
+    SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps) before NStep.
+    """
+
+    team_reward: TeamReward = "mean"
+    sequence_agent_steps: int = 20
+    burn_in_agent_steps: int = 10
+
+    def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
+        problems = super().validate(spaces, model)
+        if isinstance(model, RecurrentTorsoConfig) and self.n_step > self.sequence_agent_steps:
+            message = f"sums rewards over n_step={self.n_step} decisions in sequences of {self.sequence_agent_steps}"
+            problems.append(Problem(message, self.name, remedy="raise sequence_agent_steps or lower n_step"))
+        return problems
+
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        is_recurrent = any(isinstance(member.model, RecurrentTorsoConfig) for member in members.values())
+        return JointSequenceTransitions if is_recurrent else JointTransitions
+
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> JointReplay | JointSequenceReplay:
+        seats = {policy: len(member.spaces.seats) for policy, member in members.items()}
+        capacity, sampling = self.replay_agent_steps, self.sampling()
+        if self.trains_on(members) is JointTransitions:
+            return JointReplay(capacity, seats, self.n_step, self.discount, seed, sampling, name)
+        length, burn_in = self.sequence_agent_steps, self.burn_in_agent_steps
+        return JointSequenceReplay(capacity, seats, length, burn_in, self.n_step, self.discount, seed, sampling, name)
+
+
+class UniformWarmup(OffPolicySettings):
+    """Acts uniformly at random until learning starts."""
 
     actor_only_settings: ClassVar[frozenset[str]] = frozenset({"acts_uniformly", "exploration_noise"})
 
@@ -69,9 +121,17 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return problems
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> WarmupActor:
-        return WarmupActor(self.network(spaces, model, seed).actor, spaces.action)
+        return WarmupActor(cast(WeightedActor, super().actor(spaces, model, seed)), spaces.action)
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
         # Sent as a schedule, so that workers switch when the first round after the warm-up starts.
         acts_uniformly = float(agent_steps < self.learning_starts_agent_steps)
         return {"acts_uniformly": acts_uniformly, **super().schedules(agent_steps)}
+
+
+class OffPolicyActorCritic(UniformWarmup, OffPolicyAlgorithm):
+    """An OffPolicyAlgorithm that acts uniformly at random until learning starts."""
+
+
+class JointOffPolicyActorCritic(UniformWarmup, JointOffPolicyAlgorithm):
+    """A JointOffPolicyAlgorithm whose policies act uniformly at random until learning starts."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm
+from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
 from marlflow.algorithms.r2d2_loss import R2D2Loss
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
@@ -102,7 +102,7 @@ class R2D2(LearningAlgorithm):
     def losses(self, spaces: Spaces) -> R2D2Loss:
         return R2D2Loss(self.burn_in_agent_steps, self.squash_epsilon, self.priority_max_share)
 
-    def replay(self, name: str, seed: int) -> SequenceReplay:
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SequenceReplay:
         return SequenceReplay(
             self.replay_agent_steps,
             self.sequence_agent_steps,

@@ -37,7 +37,10 @@ class ActsOnly:
     def learner(self, name: str, members: Mapping[str, Member], seed: int, compute: Compute) -> TorchLearner:
         raise TypeError(f"policy {name!r} does not learn")
 
-    def replay(self, name: str, seed: int) -> ReplayBuffer:
+    def trains_on(self, members: Mapping[str, Member]) -> type:
+        return self.capabilities.trains_on
+
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> ReplayBuffer:
         raise TypeError(f"policy {name!r} does not learn")
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:

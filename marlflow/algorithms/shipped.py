@@ -18,10 +18,12 @@ from marlflow.algorithms.maml import MAML
 from marlflow.algorithms.mappo import MAPPO
 from marlflow.algorithms.marwil import MARWIL
 from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.qmix import QMIX
 from marlflow.algorithms.r2d2 import R2D2
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.algorithms.sac import SAC
 from marlflow.algorithms.td3 import TD3
+from marlflow.algorithms.vdn import VDN
 
 SHIPPED: tuple[Algorithm, ...] = (
     PPO(),
@@ -36,6 +38,8 @@ SHIPPED: tuple[Algorithm, ...] = (
     DQN(),
     ApeX(),
     R2D2(),
+    VDN(),
+    QMIX(),
     SAC(),
     TD3(),
     DDPG(),

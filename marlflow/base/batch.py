@@ -33,7 +33,11 @@ class Batch(TrainBatch):
     (slot), `env`, `lane`, `episode`. A segment's rows are contiguous.
     """
 
-    made_from: ClassVar[Mapping[str, str]] = {"Fragment": ".gather(Concat(agent_steps=...))"}
+    made_from: ClassVar[Mapping[str, str]] = {
+        "Fragment": ".gather(Concat(agent_steps=...))",
+        "JointBatches": ".then(JoinSegments(learner.seats), at=learner)",
+        "JointFragment": ".gather(Concat(agent_steps=...)).then(JoinSegments(learner.seats), at=learner)",
+    }
 
     columns: Mapping[str, Array]
     segments: Mapping[str, Array]
@@ -69,12 +73,12 @@ class Batch(TrainBatch):
     def with_columns(self, **columns: Array) -> Batch:
         """Return this batch with columns added or replaced."""
         # The other columns are shared, not copied.
-        return Batch({**self.columns, **columns}, self.segments)
+        return type(self)({**self.columns, **columns}, self.segments)
 
     def only(self, selected: Array) -> Batch:
         """Return the segments `selected` (bool [S])."""
         rows = np.repeat(selected, self.segments["length"])
-        return Batch(
+        return type(self)(
             {name: column[rows] for name, column in self.columns.items()},
             {name: column[selected] for name, column in self.segments.items()},
         )
@@ -84,7 +88,7 @@ class Batch(TrainBatch):
         """Concatenate batches in order."""
         if len(batches) == 1:
             return batches[0]
-        return Batch(_concat(b.columns for b in batches), _concat(b.segments for b in batches))
+        return type(batches[0])(_concat(b.columns for b in batches), _concat(b.segments for b in batches))
 
 
 def _concat(tables: Iterable[Mapping[str, Array]]) -> dict[str, Array]:

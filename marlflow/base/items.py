@@ -60,6 +60,8 @@ class Inserted:
 
     rows: int
     stored: int
+    seats_left_early: int = 0
+    """Agents of a team that were truncated before the others, whose further rewards are in no row."""
 
 
 @dataclass(frozen=True, slots=True)

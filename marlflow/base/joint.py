@@ -34,6 +34,11 @@ class EstimatedJointBatches(JointBatches):
     }
 
 
+def doubled_rows(count: int) -> ValueError:
+    """Return the error of `count` rows that are at the place of others."""
+    return ValueError(f"{count} rows are an agent's second decision at one env step: was a batch joined twice?")
+
+
 @dataclass(frozen=True, slots=True)
 class JointBatch(TrainBatch):
     """N joint rows, one per env step at which an agent decided, ordered by env, episode and `t_env`.
@@ -117,30 +122,27 @@ def join(batches: Mapping[str, Batch], agents: Mapping[str, Sequence[int]] | Non
     columns: dict[str, Mapping[str, Array]] = {}
     segment_ends: dict[str, Mapping[str, Array]] = {}
     for policy, batch in batches.items():
-        row, seat = rows[policy], _seat(policy, batch["agent"], slots[policy])
+        row, seat = rows[policy], seat_of(policy, batch["agent"], slots[policy])
         # A view: writing to it fills `present`.
         taken = present[:, seats[policy]]
         taken[row, seat] = True
         columns[policy] = {
-            name: _spread(column, row, seat, taken.shape) for name, column in batch.columns.items() if name not in _KEYS
+            name: spread(column, row, seat, taken.shape) for name, column in batch.columns.items() if name not in _KEYS
         }
         row, seat = row[batch.ends()], seat[batch.ends()]
         ends = {name: batch.segments[name] for name in _AT_ENDS if name in batch.segments}
         ends["ends"] = np.ones(len(row), bool)
-        segment_ends[policy] = {name: _spread(column, row, seat, taken.shape) for name, column in ends.items()}
+        segment_ends[policy] = {name: spread(column, row, seat, taken.shape) for name, column in ends.items()}
     # Two rows at one place count once in `present`.
     if doubled := sum(batch.rows for batch in batches.values()) - int(present.sum()):
-        raise ValueError(f"{doubled} rows are an agent's second decision at one env step: was a batch joined twice?")
+        raise doubled_rows(doubled)
     by_key = dict(zip(_KEYS, keys, strict=True))
     agent_of_seat = np.concatenate(list(slots.values()))
     return JointBatch(by_key, agent_of_seat, seats, present, columns, segment_ends, _next_row(keys))
 
 
 def joint_rows(batches: Mapping[str, Batch]) -> tuple[Array, dict[str, Array]]:
-    """Return the keys (env, episode, t_env) of the joint rows, int64 [3, N], and each policy's rows' joint rows.
-
-    Joint rows are the distinct keys, sorted.
-    """
+    """Return the joint rows' `env`, `episode` and `t_env`, [3, N], sorted, and the joint row of each policy's rows."""
     table = np.array([np.concatenate([batch[key] for batch in batches.values()]) for key in _KEYS], np.int64)
     # lexsort takes its last key as the first to sort by.
     order = np.lexsort(table[::-1])
@@ -160,14 +162,16 @@ def _seats(slots: Mapping[str, Array]) -> dict[str, slice]:
     }
 
 
-def _seat(policy: str, agent: Array, slots: Array) -> Array:
+def seat_of(policy: str, agent: Array, slots: Array) -> Array:
+    """Return the position of each agent slot, [n], in `slots`, sorted; raises ValueError for one that is not there."""
     if unknown := sorted(set(agent.tolist()) - set(slots.tolist())):
         raise ValueError(f"policy {policy!r} has seats for agent slots {slots.tolist()}, but {unknown} decided too")
     # Slots are sorted and unique, so the insertion point is the position.
     return np.searchsorted(slots, agent)
 
 
-def _spread(column: Array, row: Array, seat: Array, shape: tuple[int, ...]) -> Array:
+def spread(column: Array, row: Array, seat: Array, shape: tuple[int, ...]) -> Array:
+    """Return an array [*shape, ...] of zeros, with entries of `column` [n, ...] at (row, seat)."""
     dense = np.zeros((*shape, *column.shape[1:]), column.dtype)
     dense[row, seat] = column
     return dense

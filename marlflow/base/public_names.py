@@ -20,13 +20,17 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.maml": "MAML",
     "marlflow.algorithms.mappo": "MAPPO",
     "marlflow.algorithms.marwil": "MARWIL",
-    "marlflow.algorithms.off_policy": "OffPolicyActorCritic OffPolicyAlgorithm",
+    "marlflow.algorithms.off_policy": (
+        "JointOffPolicyActorCritic JointOffPolicyAlgorithm OffPolicyActorCritic OffPolicyAlgorithm"
+    ),
     "marlflow.algorithms.ppo": "PPO",
+    "marlflow.algorithms.qmix": "QMIX",
     "marlflow.algorithms.r2d2": "R2D2",
     "marlflow.algorithms.recurrent_ppo": "RecurrentPPO",
     "marlflow.algorithms.sac": "SAC",
     "marlflow.algorithms.scripted": "Random Scripted",
     "marlflow.algorithms.td3": "TD3",
+    "marlflow.algorithms.vdn": "VDN",
     "marlflow.base.batch": "Batch Decisions EstimatedBatch Transitions",
     "marlflow.base.errors": (
         "ActorLost BudgetExceeded CheckpointFailed CheckpointUnusable ColumnMissing ConfigInvalid "
@@ -35,6 +39,9 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     ),
     "marlflow.base.items": "Fragment Gradients JointFragment Update",
     "marlflow.base.joint": "EstimatedJointBatches JointBatch JointBatches",
+    "marlflow.base.joint_segments": "JointSegments",
+    "marlflow.base.joint_sequence_transitions": "JointSequenceTransitions",
+    "marlflow.base.joint_transitions": "JointTransitions",
     "marlflow.base.problems": "Problem",
     "marlflow.base.random": "RowRandom",
     "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
@@ -78,8 +85,8 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
-        "Concat CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JointAdvantages Learn "
-        "LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
+        "Concat CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments JointAdvantages "
+        "Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
     ),
 }
 """Module to the names that it gives; the imports of `marlflow/__init__.py` say the same to type checkers."""

@@ -11,6 +11,7 @@ from typing import Any
 from pettingzoo import AECEnv
 
 from marlflow.base.errors import UserCodeFailed
+from marlflow.sampling import group
 
 
 @dataclass
@@ -34,6 +35,9 @@ class Ledger:
         self._step, self._reset = env.step, env.reset
         self.accounts: dict[int | None, Account] = {}
         self.running = Account(None)
+        # Groups of which several agents received a reward in one step, and those in which these ever differed.
+        self.compared: set[str] = set()
+        self.unequal: set[str] = set()
         self.slowest_step_s = 0.0
         # Patched on the instance, so that the worker plays exactly the environment that learners get.
         if isinstance(env, AECEnv):
@@ -74,12 +78,24 @@ class Ledger:
         return stepped
 
     def _issued(self, rewards: Any) -> None:
+        first: dict[str, float] = {}
         for agent, reward in rewards.items():
             try:
-                self.running.issued[agent].append(float(reward))
+                amount = float(reward)
             except (TypeError, ValueError):
                 # The rollout worker raises an error for it.
                 continue
+            self.running.issued[agent].append(amount)
+            name = group(agent)
+            if name in first:
+                self.compared.add(name)
+                if amount != first[name]:
+                    self.unequal.add(name)
+            first.setdefault(name, amount)
+
+    def has_common_reward(self, name: str) -> bool | None:
+        """Return whether all agents of a group always received equal rewards; None if never two did in one step."""
+        return name not in self.unequal if name in self.compared else None
 
 
 def without_own_frames(failure: UserCodeFailed) -> str:

@@ -52,7 +52,8 @@ class GroupOutcome:
     """Agents of one name with equal spaces.
 
     `legal_mean`: mean number of legal actions, of `num_actions`. `decisions` (agent steps) and `returns` are per agent
-    and episode. `algorithms` has by name the reason why an algorithm cannot be used, or "".
+    and episode. `common_reward`: whether its agents always received equal rewards (None: never two in one env step).
+    `algorithms` has by name the reason why an algorithm cannot be used, or "".
     """
 
     name: str
@@ -65,6 +66,7 @@ class GroupOutcome:
     legal_mean: float | None = None
     decisions: Spread | None = None
     returns: Spread | None = None
+    common_reward: bool | None = None
     terminated: int = 0
     truncated: int = 0
     reward_unattributed: float = 0.0

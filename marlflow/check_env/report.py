@@ -147,6 +147,10 @@ def _returns(group: GroupOutcome) -> Text:
     return Text("" if group.returns is None else _spread(group.returns, 2))
 
 
+def _common_reward(group: GroupOutcome) -> Text:
+    return Text({True: "always equal", False: "of its own", None: ""}[group.common_reward])
+
+
 def _decisions(group: GroupOutcome) -> Text:
     return Text("" if group.decisions is None else _spread(group.decisions, 0))
 
@@ -173,6 +177,7 @@ _SPACES: tuple[tuple[str, _Cell], ...] = (
 _EPISODES: tuple[tuple[str, _Cell], ...] = (
     ("decisions/episode", _decisions),
     ("return/episode", _returns),
+    ("agents' rewards", _common_reward),
     ("ends", _ended),
     ("never acted", _never),
     ("unattributed", _unattributed),

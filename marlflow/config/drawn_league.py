@@ -28,16 +28,18 @@ def league_work(league: League, checked: CheckedExperiment) -> WorkBetweenRounds
     policies = {name: policy for name, policy in checked.spec.policies.items() if name not in league.members}
     members = ", ".join(f"{name} ({policy.algorithm.name})" for name, policy in policies.items())
     title = f"{mode_name(league.matchmaker)} over {members}; sides {' | '.join(sides.names)}"
+    referees = checked.spec.num_referees if checked.experiment.runtime.name == "ray" else 0
     results = ("results", ("Score", "Decide", "Apply"), "after every round")
-    return WorkBetweenRounds("league", title, (results, *_matches(league)))
+    return WorkBetweenRounds("league", title, (results, *_matches(league, referees)))
 
 
-def _matches(league: League) -> tuple[tuple[str, tuple[str, ...], str], ...]:
+def _matches(league: League, referees: int) -> tuple[tuple[str, tuple[str, ...], str], ...]:
+    by = f", by {referees} referee{'s' * (referees > 1)}" if referees else ""
     if is_meta_game(league):
         games = f"{league.matchmaker.games:,} games" if isinstance(league.matchmaker, PSRO) else "games"
-        return (("matches", ("Referee", "Score", "Solve"), f"{games} of each new profile, for which rounds wait"),)
+        return (("matches", ("Referee", "Score", "Solve"), f"{games} of each new profile{by}, for which rounds wait"),)
     rules = league.matches
     if rules.every_env_steps is None:
         return ()
     when = f"at most {rules.games:,} games for every {rules.every_env_steps:,} env steps"
-    return (("matches", ("Referee", "Score"), when),)
+    return (("matches", ("Referee", "Score"), f"{when}{by}{', beside rounds' if by else ''}"),)

@@ -71,6 +71,7 @@ def assign_league(experiment: Experiment, league: League, adapter: EnvAdapter, p
     found += _share_problems(league, live)
     found += _snapshot_problems(league)
     found += _store_problems(league, sides)
+    found += _match_problems(league)
     if not side_problems:
         found += _outcome_problems(league, sides)
     if not found and not problems and live:
@@ -276,17 +277,30 @@ def _store_problems(league: League, sides: Sides) -> Iterator[str]:
         )
 
 
-def _outcome_problems(league: League, sides: Sides) -> Iterator[str]:
+def _match_problems(league: League) -> Iterator[str]:
+    if league.matches.workers and league.matches.every_env_steps is None and not is_meta_game(league):
+        yield (
+            f"league.matches.workers: {league.matches.workers} referees would have nothing to do, since "
+            "league.matches.every_env_steps is null; set it, or league.matches.workers=0"
+        )
     if league.pool.best is not None and league.matches.every_env_steps is None and not is_meta_game(league):
         yield (
             "league.pool.best: the best are those with the highest ratings, which come from matches, and there are "
             "none; set league.matches.every_env_steps, or league.pool.best=null"
         )
+
+
+def _outcome_problems(league: League, sides: Sides) -> Iterator[str]:
     if league.outcome is not None:
         try:
             scores_by(league.outcome, sides, trial_result(sides))
         except MatchmakerFailed as error:
             yield failure_problem("league.outcome", error)
+
+
+def num_referees(experiment: Experiment) -> int:
+    """Return the number of processes that play the matches of a league."""
+    return 0 if experiment.league is None else experiment.league.matches.workers
 
 
 def is_meta_game(league: League) -> bool:

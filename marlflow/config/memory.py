@@ -111,7 +111,9 @@ def _needs(experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence
             yield from _row_needs(policy, path, spec, most)
     if experiment.runtime.name == "ray":
         processes = len(requests_of(spec))
-        yield Need(processes * _PROCESS_BYTES, f"{processes:,} processes (num_workers, num_learners, replay_shards)")
+        referees = ", league.matches.workers" if spec.num_referees else ""
+        keys_of_processes = f"num_workers, num_learners, replay_shards{referees}"
+        yield Need(processes * _PROCESS_BYTES, f"{processes:,} processes ({keys_of_processes})")
 
 
 def _network_needs(
@@ -120,11 +122,12 @@ def _network_needs(
     algorithm = policy.algorithm
     num_parameters = parameters_of(policy.actor)
     if num_parameters is not None:
-        # Each learner has weights, gradients and Adam's moments. One copy more is published, and one is on each worker.
+        # Each learner has weights, gradients and Adam's moments. One copy more is published, and one is on each worker
+        # and referee.
         moments = 2 if isinstance(getattr(algorithm, "optimizer", None), Adam) else 0
         on_cpu = torch.device(placement.torch_device).type == "cpu"
         learners = placement.num_learners if separate else 1
-        sets = ((2 + moments) * learners if on_cpu else 0) + 1 + spec.num_workers
+        sets = ((2 + moments) * learners if on_cpu else 0) + 1 + spec.num_workers + spec.num_referees
         size = "parameters" if num_parameters == _UNCOUNTABLE else f"{num_parameters:,} parameters"
         yield Need(num_parameters * sets * _FLOAT32, f"{size} of policy {policy.name!r} ({keys})")
 

@@ -9,7 +9,8 @@ from marlflow.runtime.process_layout import PlacedProcess, place_processes
 from marlflow.runtime.resources import Machines, requests_of
 from marlflow.runtime.spec import RunSpec
 
-_WORKER = "rollout worker "
+_NUMBERED = ("rollout worker ", "referee ")
+"""Names of processes of which there are several that do the same, before their number."""
 _MOST_NAMED = 4
 
 
@@ -49,20 +50,25 @@ def _devices(spec: RunSpec) -> dict[str, str]:
 
 def _row_key(seat: PlacedProcess) -> tuple[object, ...]:
     """Return the key by which seats share a line: equal workers on one machine."""
-    return seat.machine, *seat.resources.items(), seat.gpus, _WORKER if seat.name.startswith(_WORKER) else seat.name
+    return seat.machine, *seat.resources.items(), seat.gpus, _kind(seat) or seat.name
+
+
+def _kind(seat: PlacedProcess) -> str:
+    return next((kind for kind in _NUMBERED if seat.name.startswith(kind)), "")
 
 
 def _process_names(seats: Sequence[PlacedProcess]) -> str:
     if len(seats) == 1:
         return seats[0].name
-    numbers = [int(seat.name.removeprefix(_WORKER)) for seat in seats]
+    kind = _kind(seats[0])
+    numbers = [int(seat.name.removeprefix(kind)) for seat in seats]
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         listed = f"{numbers[0]} to {numbers[-1]}"
     elif len(numbers) <= _MOST_NAMED:
         listed = ", ".join(map(str, numbers))
     else:
         listed = f"{', '.join(map(str, numbers[: _MOST_NAMED - 1]))}, ... ({len(numbers)})"
-    return f"{_WORKER.strip()}s {listed}"
+    return f"{kind.strip()}s {listed}"
 
 
 def _resources_and_device(seat: PlacedProcess, devices: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -93,6 +93,7 @@ class _DrawnComponent:
     name: str
     place: Place | None
     trains_on: type = Batch
+    seats: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
@@ -101,7 +102,7 @@ def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
     learners, replays = {}, {}
     for name, learner in spec.learners.items():
         place = InlinePlace(ON_WORKERS if learner.on_workers else f"learner {name}")
-        learners[name] = placeholder(name, place, learner.algorithm.capabilities.trains_on)
+        learners[name] = placeholder(name, place, learner.trains_on, learner.seats)
         # Drawings name replays by their own place only where they have their own process.
         for replay in learner.replays:
             replays[replay] = placeholder(replay, InlinePlace(f"replay {replay}") if learner.replays_apart else place)

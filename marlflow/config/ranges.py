@@ -73,6 +73,7 @@ RANGES: Mapping[str, Range] = {
     "num_envs": Range(1, 10**6),
     "step_timeout_s": Range(0.001, 1e6, unit=" seconds"),
     "num_workers": _PROCESSES,
+    "MatchRules.workers": Range(0, 10_000),
     "fragment_env_steps": _STEPS,
     "queue_fragments": _COUNT,
     "env_steps": _STEPS,
@@ -107,7 +108,9 @@ RANGES: Mapping[str, Range] = {
     # Algorithms: numbers. A schedule has to stay in the range all the time.
     **dict.fromkeys(("learning_rate", "actor_learning_rate"), _SHARE),
     "inner_learning_rate": Range(0.0, 10.0),
-    **dict.fromkeys(("discount", "gae_lambda", "trace_lambda", "epsilon", "priority_alpha", "priority_beta"), _SHARE),
+    **dict.fromkeys(
+        ("discount", "gae_lambda", "trace_lambda", "td_lambda", "epsilon", "priority_alpha", "priority_beta"), _SHARE
+    ),
     **dict.fromkeys(("target_entropy_share", "scale_rate", "priority_max_share"), _SHARE),
     **dict.fromkeys(("tau", "squash_epsilon"), _SOME_SHARE),
     **dict.fromkeys(("entropy_coefficient", "value_coefficient", "temperature", "beta"), _WEIGHT),
@@ -137,7 +140,8 @@ RANGES: Mapping[str, Range] = {
     **dict.fromkeys(("weight_decay", "momentum", "dampening", "alpha"), _SHARE),
     **dict.fromkeys(("start", "end", "values"), _FINITE),
     "at_agent_steps": _STEPS,
-    **dict.fromkeys(("hidden_sizes", "encoder_sizes", "hidden_size"), _WIDTH),
+    **dict.fromkeys(("hidden_sizes", "encoder_sizes", "hidden_size", "embed_size"), _WIDTH),
+    "hypernet_layers": Range(1, 2),
     **dict.fromkeys(("channels", "kernel_sizes", "strides"), _PIXELS),
 }
 

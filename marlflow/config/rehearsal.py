@@ -36,6 +36,7 @@ from marlflow.runtime.inline.place import InlineReplicasPlace
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
+from marlflow.sampling.protocol import Request
 
 # One row is not enough: batch normalization, for example, fails on it.
 _ROWS: Final = 2
@@ -80,7 +81,7 @@ def _problem(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, r
         model_problems = (
             problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None
         )
-        return next(model_problems, None) or _plan_problem(alone, learner)
+        return next(model_problems, None) or _plan_problem(alone, alone.learners[learner.name])
     except MemoryError:
         # The run may be for a larger machine.
         return None
@@ -144,7 +145,11 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
 
 
 def _single_learner_run(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, rows: int) -> RunSpec:
-    agents = {f"{_AGENT}_{number}": policy for number, policy in enumerate(learner.policies)}
+    if learner.is_joint:
+        learner = _with_own_seats(learner)
+    # A joint learner needs all its agents; for others one of each policy will do.
+    seated = [policy for policy in learner.policies for _ in (policy.spaces.seats if learner.is_joint else ()) or (0,)]
+    agents = {f"{_AGENT}_{number}": policy for number, policy in enumerate(seated)}
     return RunSpec(
         policies={policy.name: policy for policy in learner.policies},
         learners={learner.name: learner},
@@ -155,6 +160,16 @@ def _single_learner_run(spec: RunSpec, learner: LearnerSpec, state_space: gym.Bo
         fragment_env_steps=rows,
         seed=spec.seed,
     )
+
+
+def _with_own_seats(learner: LearnerSpec) -> LearnerSpec:
+    """Return the learner with seats for its agents alone: the first of an environment without other agents."""
+    policies, first = [], 0
+    for policy in learner.policies:
+        stop = first + len(policy.spaces.seats)
+        policies.append(replace(policy, spaces=replace(policy.spaces, seats=tuple(range(first, stop)))))
+        first = max(stop, first + 1)
+    return replace(learner, policies=tuple(policies))
 
 
 def _components(spec: LearnerSpec) -> RunComponents:
@@ -178,7 +193,7 @@ def _fragments(alone: RunSpec, parts: RunComponents) -> list[Fragment]:
     weights = parts.published()
     schedules = {name: policy.algorithm.schedules(0) for name, policy in alone.policies.items()}
     try:
-        receipt, batches = worker.collect(ticks, weights, schedules)
+        receipt, batches = worker.collect(ticks, Request(0, weights, schedules))
     finally:
         worker.close()
     return [fragment for _, fragment in divided_among(alone.learners.values())(make_round(0, [receipt], [batches]))]

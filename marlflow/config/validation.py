@@ -20,7 +20,7 @@ from marlflow.config.critics import (
     with_state_space,
 )
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
-from marlflow.config.league import assign_league, league_matchmaker
+from marlflow.config.league import assign_league, league_matchmaker, num_referees
 from marlflow.config.learners import joint_problems, learner_problems, learners_of, subject_of, unplayed_problems
 from marlflow.config.limits import limit_problems
 from marlflow.config.memory import memory_problems
@@ -38,7 +38,14 @@ from marlflow.env import EnvAdapter
 from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
 from marlflow.offline.dataset import Dataset
-from marlflow.runtime.resources import Machines, ResourceRequest, requests_of, requests_of_learner, total
+from marlflow.runtime.resources import (
+    Machines,
+    ResourceRequest,
+    requests_of,
+    requests_of_learner,
+    requests_of_workers,
+    total,
+)
 from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 from marlflow.sampling.matchmaking import AllowedSeats
@@ -204,9 +211,7 @@ def _assigned(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -
 
 def _known_requests(experiment: Experiment) -> list[ResourceRequest]:
     rollouts, inference = experiment.rollouts, experiment.placement.inference
-    requests = [
-        ResourceRequest(f"rollout worker {number}", rollouts.placement) for number in range(rollouts.num_workers)
-    ]
+    requests = requests_of_workers(rollouts.num_workers, num_referees(experiment), rollouts.placement)
     learners = learners_of(experiment, experiment.policies)
     for name, placement in placements(experiment.placement, learners).items():
         if learners[name].algorithm.capabilities.learns_on == "learner":
@@ -246,6 +251,7 @@ def _spec(
         records=records,
         offline=offline_records(experiment.env) is not None,
         worker_members=(experiment.league.store if experiment.league else StoreSettings()).worker_members,
+        num_referees=num_referees(experiment),
     )
 
 

@@ -29,7 +29,7 @@ from marlflow.runtime.resources import Machines
 from marlflow.runtime.saved_league import SavedRun, saved_run
 from marlflow.runtime.spec import PolicySpec, Resources, RunSpec
 from marlflow.sampling.episodes import EVALUATION
-from marlflow.sampling.protocol import Matchup
+from marlflow.sampling.protocol import EvaluationRequest, Matchup
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault
 
 _MOST_GAMES = 10_000_000
@@ -241,6 +241,7 @@ def _spec(spec: RunSpec, planned: Sequence[_PlannedGame], seed: int, workers: in
         mapping=None,
         num_envs=max(1, workers),
         num_workers=max(1, workers),
+        num_referees=0,
         seed=_worker_seed(seed),
         rollout_placement=Resources(),
         inference=None,
@@ -265,7 +266,7 @@ def _play(spec: RunSpec, planned: Sequence[_PlannedGame], experiment: Experiment
         parts = runtime.start(spec)
 
         async def play() -> Evaluated:
-            results.append(await parts.workers.evaluate(episodes, {}, matchups, modes))
+            results.append(await parts.workers.evaluate(EvaluationRequest(episodes, {}, matchups, modes)))
             return results[0]
 
         def play_once() -> Evaluated | Awaitable[Evaluated]:

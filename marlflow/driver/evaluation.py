@@ -15,7 +15,7 @@ from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.same_games import SelfPlay, same_games
 from marlflow.flow import Executor, Plan, source
 from marlflow.policy.actor import EvaluationModes
-from marlflow.sampling.protocol import Workers
+from marlflow.sampling.protocol import EvaluationRequest, Workers
 from marlflow.sampling.receipts import Evaluated, Receipt
 
 
@@ -83,7 +83,7 @@ class Evaluator:
         matchups = [pairing.matchup for pairing in pairings] or None
         count = len(pairings) or episodes
         # Where opponents are named, each policy plays `episodes` episodes of its own.
-        results = await self._workers.evaluate(range(count), weights, matchups, self._modes)
+        results = await self._workers.evaluate(EvaluationRequest(range(count), weights, matchups, self._modes))
         self._evaluated(results, context, began_s)
         return results
 

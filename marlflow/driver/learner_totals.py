@@ -15,6 +15,7 @@ _TOTALS = (
     "updates",
     "stale_rows_dropped",
     "rows_bootstrapped_at_death",
+    "seats_left_early",
     "updates_skipped",
     "staleness",
 )
@@ -28,6 +29,7 @@ class LearnerTotals:
     updates: int = 0
     stale_rows_dropped: int = 0
     rows_bootstrapped_at_death: int = 0
+    seats_left_early: int = 0
     updates_skipped: int = 0
     loss: Mapping[str, float] = field(default_factory=dict)
     staleness: float | None = None
@@ -84,6 +86,7 @@ class LearnerTotals:
             "staleness_mean": staleness,
             "stale_rows_dropped": self.stale_rows_dropped,
             "rows_bootstrapped_at_death": self.rows_bootstrapped_at_death,
+            "seats_left_early": self.seats_left_early,
             "schedules": dict(schedules),
             "loss": dict(loss),
         }

@@ -11,6 +11,7 @@ from time import perf_counter
 from marlflow.config.experiment import Experiment, Stop
 from marlflow.sampling.messages import LeftOut, Logged, News, Printed, Silent, StepRunning
 from marlflow.sampling.output import LineLimit
+from marlflow.sampling.referee import worker_name
 
 log = logging.getLogger("marlflow")
 
@@ -28,6 +29,7 @@ class Relay:
 
     def __init__(self, experiment: Experiment, notify: Callable[[str], None]) -> None:
         self._notify = notify
+        self._num_workers = experiment.rollouts.num_workers
         self._step_timeout_s = experiment.env.step_timeout_s
         self._bounds = _bounds(experiment.env.step_timeout_s, experiment.stop)
         self._limits = {kind: LineLimit(_BURST, _EVERY_S) for kind in (Printed, Logged)}
@@ -65,6 +67,9 @@ class Relay:
                 self._describe_running(worker, where, now_s - since) for worker, (where, since) in self._running.items()
             ]
 
+    def _name_of(self, worker: int) -> str:
+        return worker_name(worker, self._num_workers)
+
     def _show(self, news: Printed | Logged) -> None:
         line = f"[worker {news.worker}{f', {news.env}' if news.env else ''}] {news.text}"
         # Logged under its own logger, so that the driver's logging configuration applies.
@@ -78,7 +83,7 @@ class Relay:
         self._left_out[worker] = self._left_out.get(worker, 0) + lines
         if file and self._files.get(worker) != file:
             self._files[worker] = file
-            log.info("all that rollout worker %s prints is in %s, and in .err beside it", worker, file)
+            log.info("all that %s prints is in %s, and in .err beside it", self._name_of(worker), file)
         if perf_counter() >= self._report_left_out_at_s:
             self._report_left_out()
             self._report_left_out_at_s = perf_counter() + _LEFT_OUT_EVERY_S
@@ -101,7 +106,8 @@ class Relay:
         if news.is_over:
             self._running.pop(news.worker, None)
             if news.running_s >= REPORT_AFTER_S:
-                log.warning("rollout worker %s: %s is over after %.0f s", news.worker, news.where, news.running_s)
+                name = self._name_of(news.worker)
+                log.warning("%s: %s is over after %.0f s", name, news.where, news.running_s)
             return
         self._running[news.worker] = (news.where, perf_counter() - news.running_s)
         if news.running_s >= REPORT_AFTER_S:
@@ -112,12 +118,12 @@ class Relay:
         if self._step_timeout_s is not None:
             ends = f"env.step_timeout_s={self._step_timeout_s:g} ends it, with its process"
         return (
-            f"rollout worker {news.worker} has not been heard from for {news.silent_s:.0f} s: its process is stopped, "
+            f"{self._name_of(news.worker)} has not been heard from for {news.silent_s:.0f} s: its process is stopped, "
             f"or code in C, of an environment for example, keeps Python's lock there; {ends}"
         )
 
     def _describe_running(self, worker: int, where: str, running_s: float) -> str:
-        return f"rollout worker {worker}: {where} has been running for {running_s:.0f} s; {self._bounds}"
+        return f"{self._name_of(worker)}: {where} has been running for {running_s:.0f} s; {self._bounds}"
 
 
 def _worker_names(workers: Sequence[int]) -> str:

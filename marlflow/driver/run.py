@@ -10,10 +10,11 @@ from typing import Any
 from marlflow.base.awaiting import begun
 from marlflow.base.errors import CheckpointUnusable, MarlflowError
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Update, Weights
+from marlflow.base.items import Inserted, Update, Weights
 from marlflow.base.serialization import Tree, differences_of_shape
 from marlflow.config.dealers import dealer_of, store_of
 from marlflow.config.drawn_league import with_league
+from marlflow.config.league import is_meta_game
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_timing import CheckpointTiming
@@ -22,7 +23,7 @@ from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.faults import BudgetedWorkers, FaultBudget
 from marlflow.driver.graceful_shutdown import GracefulShutdown
 from marlflow.driver.league_metrics import league_metrics
-from marlflow.driver.matches import MatchingWorkers, MatchTimes
+from marlflow.driver.matches import MatchTimes, with_matches
 from marlflow.driver.nash_conv import MemberWeights, NashConvEvaluator
 from marlflow.driver.never_updated import why_never_updated
 from marlflow.driver.queued_items import QueuedItems
@@ -37,7 +38,6 @@ from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.stored_members import MEMBERS, StoredMembers
 from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor, Together
-from marlflow.league.matches import MatchingMatchmaker
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import Report
 from marlflow.runtime.checkpoint_notes import notes_of
@@ -98,7 +98,7 @@ class Run:
         self.reporting = Reporting(checked.experiment, run_dir, console, self._faulted)
         self._create_hooks()
         plan = self._plan()
-        self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.before_round)
+        self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.before_round, self._stored)
         self._clock.begin()
         if checkpoint is not None:
             self._resume_from(checkpoint)
@@ -112,8 +112,9 @@ class Run:
         workers = parts.workers
         if self._dealer is not None:
             workers = DealtWorkers(workers, self._dealer, self._spec.ticks)
-            if isinstance(self._dealer.matchmaker, MatchingMatchmaker):
-                workers = MatchingWorkers(workers, self._dealer.matchmaker, self.budget, self._match_times)
+            league = self._experiment.league
+            waits = league is None or is_meta_game(league)
+            workers = with_matches(workers, parts.referees, self._dealer, waits, self.budget, self._match_times)
         return replace(parts, workers=BudgetedWorkers(workers, self.budget))
 
     def _create_hooks(self) -> None:
@@ -205,6 +206,10 @@ class Run:
             reason = "its gradient was not finite, so there was no step; lower the learning rate, or scale the rewards"
             skipped = Fault(FaultKind.UPDATES_SKIPPED, f"learner {plan}", reason, "", 0)
             self.budget.spend(skipped, item.updates_skipped)
+
+    def _stored(self, plan: str, item: Any) -> None:
+        if isinstance(item, Inserted):
+            self._metrics.learners[plan].seats_left_early += item.seats_left_early
 
     def _lost(self, fault: Fault) -> None:
         self._faulted(fault)

@@ -264,8 +264,9 @@ def _rounds_too_long(checked: CheckedExperiment) -> Iterator[str]:
 def _processes(checked: CheckedExperiment) -> str:
     on_workers = [name for name, learner in checked.spec.learners.items() if learner.on_workers]
     workers, learners = checked.spec.num_workers, len(checked.spec.learners) - len(on_workers)
+    referees = f", referees {count}" if (count := checked.spec.num_referees) else ""
     suffix = f" (where {', '.join(on_workers)} learns)" if on_workers else ""
-    return f"{checked.experiment.runtime.name}: rollout workers {workers}{suffix}, learners {learners}"
+    return f"{checked.experiment.runtime.name}: rollout workers {workers}{suffix}, learners {learners}{referees}"
 
 
 def run_info(checked: CheckedExperiment, run_dir: Path) -> RunInfo:

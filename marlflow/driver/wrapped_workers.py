@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable
 from typing import TypeVar
 
-from marlflow.base.items import Weights
-from marlflow.policy.actor import EvaluationModes
-from marlflow.sampling.protocol import Assign, FrozenPolicy, Matchup, Request, Round, Workers
+from marlflow.sampling.protocol import Assign, EvaluationRequest, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated
 
 T = TypeVar("T")
@@ -33,12 +31,5 @@ class WrappedWorkers:
     def under_way(self) -> int:
         return self._workers.under_way
 
-    async def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights],
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
-        return await self._call(self._workers.evaluate(episodes, weights, matchups, mode, frozen))
+    async def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        return await self._call(self._workers.evaluate(request))

@@ -21,6 +21,7 @@ from supersuit.utils.basic_transforms import resize as resizing
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.joint_state import with_joint_state
+from marlflow.env.random_opening import RandomOpening
 from marlflow.env.reward_scale import ScaleBy, measured_scales, with_scaled_rewards
 from marlflow.env.wrapping import BlackDeath, change_actions, change_observations, move_mask_to_info
 
@@ -131,8 +132,12 @@ def _append_marks(observation: Any, marks: Array) -> Array:
     return np.concatenate([array, np.broadcast_to(marks, (*array.shape[:-1], len(marks)))], axis=-1, dtype=marks.dtype)
 
 
-def black_death(env: _Env) -> Any:
-    """Keep ended agents until the episode ends, with zero observations and rewards."""
+def black_death(env: _Env, keeps_receiving: bool = False) -> Any:
+    """Keep ended agents until the episode ends, with zero observations.
+
+    Their rewards are 0 where the environment gives them none, or with `keeps_receiving`, for teams, the mean of the
+    living agents' rewards.
+    """
     if not isinstance(env, ParallelEnv):
         raise ConfigInvalid(["it takes a Parallel environment, not an AEC one: name its parallel_env"])
     for agent in _declared_agents(env):
@@ -143,7 +148,7 @@ def black_death(env: _Env) -> Any:
             raise ConfigInvalid(
                 [f"agent {agent!r} can never see zeros: they are outside {_describe_space(space)}'s bounds"]
             )
-    return BlackDeath(env)
+    return BlackDeath(env, keeps_receiving)
 
 
 def joint_state(env: _Env) -> Any:
@@ -184,6 +189,20 @@ def mask_in_info(env: _Env) -> Any:
                 [f"agent {agent!r} sees {_describe_space(space)}, not a Dict of an observation and an action_mask"]
             )
     return move_mask_to_info(env)
+
+
+def random_opening(env: _Env, moves: int = 8) -> Any:
+    """Begin each episode of an AEC environment with 0 to `moves` random moves (see RandomOpening)."""
+    if not isinstance(env, AECEnv):
+        raise ConfigInvalid(["it takes an AEC environment, in which agents take turns, not a Parallel one"])
+    if moves < 1:
+        raise ConfigInvalid([f"moves is at least 1, not {moves}"])
+    for agent in _declared_agents(env):
+        if not isinstance(env.action_space(agent), spaces.Discrete):
+            raise ConfigInvalid(
+                [f"agent {agent!r} has {_describe_space(env.action_space(agent))} actions, not Discrete"]
+            )
+    return RandomOpening(env, moves)
 
 
 def _declared_agents(env: _Env) -> Sequence[str]:

@@ -142,10 +142,14 @@ class _MaskInInfoParallel(BaseParallelWrapper):
 
 
 class BlackDeath(BaseParallelWrapper):
-    """Keeps ended agents, observing zeros, until all have ended; then each ends as it did."""
+    """Keeps ended agents, observing zeros, until all have ended; then each ends as it did.
 
-    def __init__(self, env: Any) -> None:
+    Their reward is what the environment gives them, else 0, or with `keeps_receiving` the mean of the living agents'.
+    """
+
+    def __init__(self, env: Any, keeps_receiving: bool = False) -> None:
         super().__init__(env)
+        self._keeps_receiving = keeps_receiving
         self.agents: list[str] = []
         self._living: list[str] = []
         self._ends: dict[str, tuple[bool, bool]] = {}
@@ -159,7 +163,7 @@ class BlackDeath(BaseParallelWrapper):
         return observations, infos
 
     def step(self, actions: Mapping[str, Any]) -> _Stepped:
-        before = list(self.env.agents)
+        before, acted, ended = list(self.env.agents), self._living, set(self._ends)
         observations, rewards, terminations, truncations, infos = self.env.step(
             {agent: actions[agent] for agent in self._living}
         )
@@ -175,10 +179,12 @@ class BlackDeath(BaseParallelWrapper):
         agents, over = list(self.agents), not self._living
         if over:
             self.agents = []
+        living = [rewards[agent] for agent in acted if agent in rewards]
+        posthumous = sum(living) / len(living) if self._keeps_receiving and living else 0.0
         ends_of = {agent: self._ends[agent] if over else (False, False) for agent in agents}
         return (
             {agent: observations[agent] if agent in observations else self._zeros(agent) for agent in agents},
-            {agent: rewards.get(agent, 0.0) for agent in agents},
+            {agent: rewards.get(agent, posthumous if agent in ended else 0.0) for agent in agents},
             {agent: ends[0] for agent, ends in ends_of.items()},
             {agent: ends[1] for agent, ends in ends_of.items()},
             {agent: infos[agent] if agent in infos else self._ended_info(agent) for agent in agents},

@@ -32,8 +32,9 @@ _SWEEPS_AT_ONCE = 100
 class Executor:
     """Runs a plan: `await executor.run()`, or `executor.run_sync()` from synchronous code.
 
-    `on_output(plan name, item)` receives each output. Raises PlanInvalid at construction, StageFailed when an operator
-    raises, Stalled on deadlock; exceptions of hooks and `on_output` propagate. `between_rounds`: see RoundPause.
+    `on_output(plan name, item)` receives each output, `on_also` each item that leaves another flow of a plan. Raises
+    PlanInvalid at construction, StageFailed when an operator raises, Stalled on deadlock; exceptions of hooks,
+    `on_output` and `on_also` propagate. `between_rounds`: see RoundPause.
     """
 
     def __init__(
@@ -42,10 +43,11 @@ class Executor:
         on_output: Callable[[str, Any], None] | None = None,
         hooks: Sequence[Hook] = (),
         between_rounds: Callable[[], Callable[[], None] | None] | None = None,
+        on_also: Callable[[str, Any], None] | None = None,
     ) -> None:
         plan.check()
         self._network = compile_plan(plan)
-        self._firing = Firing(on_output or _ignore, hooks)
+        self._firing = Firing(on_output or _ignore, hooks, on_also)
         self._pause = RoundPause(between_rounds)
         self._metered_before: dict[str, dict[str, Any]] = {}
         members = plan.plans if isinstance(plan, Together) else ()

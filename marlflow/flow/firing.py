@@ -21,8 +21,13 @@ _ENDS_OF_FLOW = (EndOfFlow, StopIteration, StopAsyncIteration)
 class Firing:
     """Fires an executor's cells; tracks calls in flight and the first failure."""
 
-    def __init__(self, on_output: Callable[[str, Any], None], hooks: Sequence[Hook]) -> None:
-        self._on_output = on_output
+    def __init__(
+        self,
+        on_output: Callable[[str, Any], None],
+        hooks: Sequence[Hook],
+        on_also: Callable[[str, Any], None] | None = None,
+    ) -> None:
+        self._on_output, self._on_also = on_output, on_also
         self._hooks = tuple(hooks)
         self.in_flight = 0
         # Whether any source has ended by itself.
@@ -102,6 +107,8 @@ class Firing:
             self._record_passed(cell, emitted)
         elif side == "output":
             self._on_output(cell.stages[0].plan, items[0])
+        elif self._on_also is not None:
+            self._on_also(cell.stages[0].plan, items[0])
 
     async def settle(self, limit_s: float) -> None:
         """Wait up to `limit_s` seconds for calls in flight."""

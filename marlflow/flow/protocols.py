@@ -200,11 +200,11 @@ def name_of(operator: Any) -> str:
 
 
 def describe(operator: Any) -> str:
-    """Return the operator with its plain settings and inner operators, for printing, without flags that are off."""
+    """Return the operator's `description`, or its name and plain settings without flags that are off, for printing."""
+    if isinstance(description := getattr(operator, "description", None), str):
+        return description
     is_settled = dataclasses.is_dataclass(operator) and not isinstance(operator, type)
     values = {f.name: getattr(operator, f.name) for f in dataclasses.fields(operator) if f.repr} if is_settled else {}
     plain = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
     settings = [f"{name}={value!r}" for name, value in plain.items() if value is not False]
-    inner = [value for value in values.values() if callable(value) and dataclasses.is_dataclass(value)]
-    settings = [*map(describe, inner), *settings]
     return f"{name_of(operator)}({', '.join(settings)})" if settings else name_of(operator)

@@ -11,7 +11,7 @@ import numpy as np
 from marlflow.base.random import key
 from marlflow.base.serialization import Tree
 from marlflow.league.league import MatchRules, Teammates
-from marlflow.league.matches import MatchBatch, Matches
+from marlflow.league.matches import Matches
 from marlflow.league.members import Members, Snapshot
 from marlflow.league.modes import (
     LeagueMode,
@@ -30,6 +30,7 @@ from marlflow.league.ratings import Ratings
 from marlflow.league.snapshots import SnapshotRules
 from marlflow.sampling.matchmaking import EpisodeId
 from marlflow.sampling.population import PopulationChange, Reset
+from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Evaluated
 
 _MATCH_RULES = MatchRules()
@@ -240,13 +241,13 @@ class LeagueMatchmaker:
         solution = self._mode.solution(self.members) if isinstance(self._mode, SolvingMode) else None
         return {role.name: mixture for role, mixture in zip(self.members.sides.roles, solution or (), strict=False)}
 
-    def matches_due(self) -> MatchBatch | None:
+    def matches_due(self) -> EvaluationRequest | None:
         """Return the matches to play now, between two rounds; None if there are none.
 
         Ask until there are none: then missing games were asked for again, and a meta-game is solved.
         """
-        if (batch := self.matches.due()) is not None:
-            return batch
+        if (games := self.matches.due()) is not None:
+            return games
         if isinstance(self._mode, MetaGameMode):
             wanted = self._mode.matches_wanted(self.members, self.matches)
             if not wanted:

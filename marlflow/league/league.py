@@ -65,12 +65,17 @@ class MatchRules:
     `pairs`: `live` is pairs with at least one live member. `all` are also pairs without one, for half of the games, as
     the weights of members in standings need them. Pairs with the fewest games are next. `mirrored`: each pair plays all
     seatings that fit, equally often; else one. None for `every_env_steps` is no matches.
+
+    With `workers`, that many processes of their own play all matches, also those of a meta-game. Training then does not
+    wait for games, which count once all of a set have been played; a meta-game still waits. The inline runtime has one
+    process, so rounds wait there.
     """
 
     every_env_steps: int | None = 100_000
     games: int = 40
     pairs: Literal["live", "all"] = "all"
     mirrored: bool = True
+    workers: int = 0
 
 
 @dataclass(frozen=True)

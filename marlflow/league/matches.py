@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import product
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,7 +19,7 @@ from marlflow.league.outcomes import GameOutcome
 from marlflow.league.payoffs import Payoffs, Profile, game_of
 from marlflow.league.ratings import Ratings
 from marlflow.policy.actor import EvaluationModes
-from marlflow.sampling.protocol import Matchup, Workers
+from marlflow.sampling.protocol import EvaluationRequest, Workers
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, MembersSent
 
 FIRST_MATCH = 1 << 41
@@ -70,21 +70,12 @@ def _games_wanted(cell: ProfileCell | None, lost: int, games: int, payoff_se: fl
     return max(0, wanted - played - lost)
 
 
-@dataclass(frozen=True, slots=True)
-class MatchBatch:
-    """Games to play in one call of `Workers.evaluate`."""
-
-    episodes: Sequence[int]
-    matchups: Sequence[Matchup]
-    modes: EvaluationModes
-
-
 class Matches:
     """Numbers the games that are asked for, and counts each exactly once, in order of number.
 
         matches.request({("main", "main@1"): 20})
-        while (batch := matches.due()) is not None:
-            matches.observe(await workers.evaluate(batch.episodes, weights, batch.matchups, batch.modes))
+        while (games := matches.due()) is not None:
+            matches.observe(await workers.evaluate(replace(games, weights=weights)))
 
     `payoffs` and `ratings` are updated. Missing games are asked for again, at most twice; `lost` has the games of each
     profile that were given up. `outcome` decides who wins, else the returns do. `modes` is how members act: `sampled`
@@ -118,13 +109,14 @@ class Matches:
             self._next += count
         self._attempts = 0
 
-    def due(self) -> MatchBatch | None:
-        """Return the games that are not played yet; None if all are."""
+    def due(self) -> EvaluationRequest | None:
+        """Return the games that are not played yet, without weights; None if all are."""
         if not self._pending:
             return None
         # One matchup per profile, so that a batch is small when it is sent.
         matchups = {profile: self.payoffs.sides.matchup(profile) for profile in set(self._pending.values())}
-        return MatchBatch(tuple(self._pending), [matchups[profile] for profile in self._pending.values()], self.modes)
+        seated = [matchups[profile] for profile in self._pending.values()]
+        return EvaluationRequest(tuple(self._pending), matchups=seated, mode=self.modes)
 
     def observe(self, evaluated: Evaluated) -> None:
         """Count the games of a batch, each at most once, and what was `sent` for it.
@@ -152,7 +144,8 @@ class Matches:
         self.ratings.add([[profile[role] for role in roles] for roles in roles_of], game.side_scores(sides))
 
     def reset(self, member: str, incarnation: int) -> None:
-        """Let a live member begin without games and with a new rating."""
+        """Let a live member begin without games and with a new rating; its games that are being played do not count."""
+        self._pending = {number: profile for number, profile in self._pending.items() if member not in profile}
         self.payoffs.reset(member, incarnation)
         self.ratings.reset(member)
         self.lost = {profile: count for profile, count in self.lost.items() if member not in profile}
@@ -176,8 +169,8 @@ class Matches:
 class MatchingMatchmaker(Protocol):
     """A matchmaker that wants matches played between rounds."""
 
-    def matches_due(self) -> MatchBatch | None:
-        """Return the games to play now; None if there are none."""
+    def matches_due(self) -> EvaluationRequest | None:
+        """Return the games to play now, without weights; None if there are none."""
         ...
 
     def observe_matches(self, evaluated: Evaluated) -> None:
@@ -193,8 +186,8 @@ async def play_matches(
     `workers` know the frozen entries, as DealtWorkers do. Ends early if the run's deadline passes.
     """
     faults: list[Fault] = []
-    while (batch := matchmaker.matches_due()) is not None:
-        evaluated = await workers.evaluate(batch.episodes, weights, batch.matchups, batch.modes)
+    while (games := matchmaker.matches_due()) is not None:
+        evaluated = await workers.evaluate(replace(games, weights=weights))
         faults += evaluated.faults
         matchmaker.observe_matches(evaluated)
         if evaluated.was_cut:

@@ -43,9 +43,10 @@ _EXCHANGES: Mapping[LearnsOn, tuple[GradientExchange, Callable[[Collective, Any]
 class TorchLearner:
     """Trains a PyTorch module on minibatches, in one process or data-parallel in several.
 
-    `policies` defaults to the learner's `name`. `module` has an `actor`, or `actors` by policy, and a `critic` if
-    `values` is called. `losses` is one loss or several loss groups, on batches of type `trains_on`. With `target`, they
-    get a frozen copy of the module, updated by `sync_target`. `place` None is this process.
+    `policies` defaults to the learner's `name`; `seats` has their agent slots, if known. `module` has an `actor`, or
+    `actors` by policy, and a `critic` if `values` is called. `losses` is one loss or several loss groups, on batches of
+    type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`. `place` None is
+    this process.
 
     With `learns_on` "learner", a data-parallel group has a leader, used like a single process, and followers:
 
@@ -65,6 +66,7 @@ class TorchLearner:
         trains_on: type,
         learning_rate: float,
         policies: Sequence[str] = (),
+        seats: Mapping[str, tuple[int, ...]] | None = None,
         max_grad_norm: float = float("inf"),
         optimizer: Optimizer = Adam(),
         seed: int = 0,
@@ -73,6 +75,7 @@ class TorchLearner:
         learns_on: LearnsOn = "learner",
     ) -> None:
         self.name = name
+        self.seats = dict(seats or {})
         self.trains_on = trains_on
         self.place: Place | None = None
         self.scheduled: Mapping[str, float] = {}

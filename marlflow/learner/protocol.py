@@ -139,6 +139,11 @@ class Learner(ValueFunction, PriorityFunction, GradientFunction, Updates, HasTar
     name: str
     place: Place | None
 
+    @property
+    def seats(self) -> Mapping[str, tuple[int, ...]]:
+        """The agent slots of each of its policies, sorted; an empty tuple if they are not known beforehand."""
+        ...
+
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Set the current values of scheduled settings, by name."""
         ...

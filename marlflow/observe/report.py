@@ -50,6 +50,7 @@ class LearnerMetrics(TypedDict):
     staleness_mean: float | None  # versions
     stale_rows_dropped: int  # rows
     rows_bootstrapped_at_death: int  # rows; algorithm.bootstrap_at_death
+    seats_left_early: int  # agents; learners from a replay of joint rows
     schedules: Mapping[str, float]  # by setting, as of its policies' agent_steps_sampled
     loss: Mapping[str, float]
 

@@ -38,6 +38,7 @@ _NOT_LEARNING = LearnerMetrics(
     staleness_mean=None,
     stale_rows_dropped=0,
     rows_bootstrapped_at_death=0,
+    seats_left_early=0,
     schedules={},
     loss={},
 )

@@ -14,11 +14,9 @@ import numpy as np
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.offline.dataset import Dataset
-from marlflow.policy.actor import EvaluationModes
-from marlflow.sampling.protocol import FrozenPolicy, Matchup, Worker
+from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, Worker
 from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
 from marlflow.sampling.saved_state import ResumeReport
 from marlflow.sampling.worker_stages import WorkerStages
@@ -104,24 +102,15 @@ class DatasetWorker:
         self._num_envs = num_envs
         self._versions: dict[str, int] = {}
 
-    def collect(
-        self,
-        ticks: int,
-        weights: Mapping[str, Weights] | None = None,
-        schedules: Mapping[str, Mapping[str, float]] | None = None,
-        matchups: Mapping[int, Sequence[Matchup]] | None = None,
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-        forget: Collection[str] = (),
-        reset: Collection[str] = (),
-    ) -> tuple[Receipt, dict[str, Batch]]:
-        receipt, batches = self._worker.collect(ticks, weights, schedules, matchups, frozen, forget, reset)
+    def collect(self, ticks: int, request: Request = NOTHING_NEW) -> tuple[Receipt, dict[str, Batch]]:
+        receipt, batches = self._worker.collect(ticks, request)
         began = perf_counter()
         policies, batches, env_steps = dict(receipt.policies), dict(batches), 0
         for policy, reader in self._readers.items():
             batch, taken = reader.take(ticks * self._num_envs)
             # Policies of one environment share its env steps, which count once.
             env_steps = max(env_steps, taken)
-            policies[policy], batches[policy] = self._process(policy, batch, weights or {}, schedules or {})
+            policies[policy], batches[policy] = self._process(policy, batch, request)
         rows = sum(policies[policy].rows for policy in self._readers)
         return replace(
             receipt,
@@ -133,13 +122,8 @@ class DatasetWorker:
             next_fragments={policy: dict(reader.positions) for policy, reader in self._readers.items()},
         ), batches
 
-    def _process(
-        self,
-        policy: str,
-        batch: Batch,
-        weights: Mapping[str, Weights],
-        schedules: Mapping[str, Mapping[str, float]],
-    ) -> tuple[PolicyReceipt, Batch]:
+    def _process(self, policy: str, batch: Batch, request: Request) -> tuple[PolicyReceipt, Batch]:
+        weights, schedules = request.weights, request.schedules
         if policy in weights:
             self._versions[policy] = weights[policy].version
         # The version of the current weights: the recorded one is of another learner.
@@ -156,15 +140,8 @@ class DatasetWorker:
         batch, times = worker_stages(batch)
         return replace(receipt, rows=batch.rows, stage_times=times), batch
 
-    def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights] | None = None,
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
-        return self._worker.evaluate(episodes, weights, matchups, mode, frozen)
+    def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        return self._worker.evaluate(request)
 
     def state(self) -> Tree:
         tree = self._worker.state()
@@ -210,31 +187,15 @@ class OfflineWorker:
         self._make = make
         self._evaluator: Worker | None = None
 
-    def collect(
-        self,
-        ticks: int,
-        weights: Mapping[str, Weights] | None = None,
-        schedules: Mapping[str, Mapping[str, float]] | None = None,
-        matchups: Mapping[int, Sequence[Matchup]] | None = None,
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-        forget: Collection[str] = (),
-        reset: Collection[str] = (),
-    ) -> tuple[Receipt, dict[str, Batch]]:
+    def collect(self, ticks: int, request: Request = NOTHING_NEW) -> tuple[Receipt, dict[str, Batch]]:
         next_episodes = dict.fromkeys(self._env_indices, 0)
         return Receipt(self._number, 0, 0, (), {}, 0, 0.0, 0.0, 0.0, next_episodes=next_episodes), {}
 
-    def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights] | None = None,
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
+    def evaluate(self, request: EvaluationRequest) -> Evaluated:
         # Environments are opened only when needed: many offline runs never evaluate.
         if self._evaluator is None:
             self._evaluator = self._make()
-        return self._evaluator.evaluate(episodes, weights, matchups, mode, frozen)
+        return self._evaluator.evaluate(request)
 
     def state(self) -> dict[str, Any]:
         envs = [{"env": env_index, "next_episode": 0, "running": None} for env_index in self._env_indices]

@@ -71,6 +71,8 @@ class NormalizedRows(nn.Module):
         self.moments = RunningMoments(width)
         self.column = "obs"
         """The column of a training batch that it normalizes; `central` in a central critic."""
+        self.valid = "valid"
+        """The bool column that says which of its rows exist, if there is one."""
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return normalized rows [N, D] of `obs` [N, ...]."""
@@ -79,7 +81,7 @@ class NormalizedRows(nn.Module):
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
-            self.moments.add(as_rows(_valid_rows(columns, self.column)))
+            self.moments.add(as_rows(_valid_rows(columns, self.column, self.valid)))
 
 
 class NormalizedTorso(nn.Module):
@@ -140,5 +142,12 @@ def observers(module: nn.Module) -> list[Observer]:
     return [part for part in module.modules() if isinstance(part, Observer)]
 
 
-def _valid_rows(columns: Mapping[str, Tensor], name: str) -> Tensor:
-    return columns[name][columns["valid"]] if "valid" in columns else columns[name]
+def normalize_by(module: nn.Module, column: str, valid: str) -> None:
+    """Have normalization of observations in `module` use these columns of training batches, not `obs` and `valid`."""
+    for part in module.modules():
+        if isinstance(part, NormalizedRows):
+            part.column, part.valid = column, valid
+
+
+def _valid_rows(columns: Mapping[str, Tensor], name: str, valid: str = "valid") -> Tensor:
+    return columns[name][columns[valid]] if valid in columns else columns[name]

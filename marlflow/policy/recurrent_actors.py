@@ -135,8 +135,15 @@ class RecurrentQNetwork(nn.Module):
         The first `burn_in` steps only refresh the memory (Kapturowski et al., 2019,
         https://openreview.net/forum?id=r1lyTjAqYX, section 3).
         """
-        if burn_in:
-            with torch.no_grad():
-                _, memory = self.actor.torso.unroll(obs[:, :burn_in], memory, valid[:, :burn_in])
-        q, _, _ = self.actor.unroll(obs[:, burn_in:], memory, valid[:, burn_in:])
-        return q
+        return unrolled_after(burn_in, self.actor, obs, memory, valid)
+
+
+def unrolled_after(
+    burn_in: int, actor: RecurrentNetworkActor[Head], obs: Tensor, memory: Tensor, valid: Tensor
+) -> Tensor:
+    """Return the actor's outputs [S, T - burn_in, ...]; the first `burn_in` steps only refresh the memory."""
+    if burn_in:
+        with torch.no_grad():
+            _, memory = actor.torso.unroll(obs[:, :burn_in], memory, valid[:, :burn_in])
+    outputs, _, _ = actor.unroll(obs[:, burn_in:], memory, valid[:, burn_in:])
+    return outputs

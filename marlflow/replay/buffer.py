@@ -15,15 +15,17 @@ from marlflow.base.serialization import Tree
 from marlflow.flow import Place
 from marlflow.replay.n_step import terms_problems
 from marlflow.replay.sampling import Sampling
-from marlflow.replay.segments import SegmentStore, row_type
+from marlflow.replay.segments import TransitionStore, row_type
 
 Drawn = TypeVar("Drawn")
 Drawn_co = TypeVar("Drawn_co", covariant=True)
 
 
 class Store(Protocol[Drawn_co]):
-    """Row storage; a *unit* is a row (SegmentStore) or a sequence (SequenceStore)."""
+    """Row storage; a *unit*, which is drawn and evicted as a whole, is a row, or a sequence of rows."""
 
+    agent_steps: int
+    """The agent steps stored: rows, or in joint rows the agents present."""
     capacity: int
     first: int
     stop: int
@@ -123,7 +125,7 @@ class StoredReplay(Generic[Drawn]):
     @property
     def stored(self) -> int:
         """The agent steps stored."""
-        return self._store.stop - self._store.first
+        return self._store.agent_steps
 
     def insert(self, batch: Batch) -> Inserted:
         # All checks come first: a rejected batch changes nothing.
@@ -135,12 +137,13 @@ class StoredReplay(Generic[Drawn]):
         if "priority" in batch.columns:
             self._check_priorities(batch.columns["priority"])
         newest = self._store.newest(batch)
-        self._sampler.evicted(*self._store.make_room(newest.rows, batch.rows - newest.rows))
+        self._sampler.evicted(*self._store.make_room(newest.count, batch.count - newest.count))
         first, stop = self._store.append(newest)
         self._sampler.added(first, stop)
         if "priority" in newest.columns:
             self._sampler.reprioritize(np.arange(first, stop), newest.columns["priority"].astype(np.float64))
-        return Inserted(batch.rows, self.stored)
+        left = int(batch.segments["seats_left_early"].sum()) if "seats_left_early" in batch.segments else 0
+        return Inserted(batch.rows, self.stored, left)
 
     def draw(self, agent_steps: int) -> Drawn:
         if agent_steps < 1:
@@ -261,4 +264,4 @@ class ReplayBuffer(StoredReplay[Transitions]):
         name: str = "replay",
         place: Place | None = None,
     ) -> None:
-        super().__init__(SegmentStore(capacity_agent_steps), n_step, discount, seed, sampling, name, place)
+        super().__init__(TransitionStore(capacity_agent_steps), n_step, discount, seed, sampling, name, place)

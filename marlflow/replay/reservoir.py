@@ -38,9 +38,10 @@ class Reservoir:
         "_drawn",
         "_emptied_at",
         "_inserted",
-        "_numbers",
+        "_numbers_by_slot",
         "_seed",
         "_stop",
+        "_stored",
         "capacity",
         "name",
         "place",
@@ -52,15 +53,20 @@ class Reservoir:
         if capacity_agent_steps < 1:
             raise InvalidInput([f"replay {name!r}: capacity_agent_steps is at least 1, not {capacity_agent_steps}"])
         self.capacity, self.name, self.place, self._seed = capacity_agent_steps, name, place, seed
-        self._inserted = self._emptied_at = self._drawn = self._stop = 0
-        # The number of the row in each slot that is in use.
-        self._numbers = np.zeros(0, np.int64)
+        self._inserted = self._emptied_at = self._drawn = self._stop = self._stored = 0
+        # As long as the columns: the number of the row in each slot; those from `_stored` on are not in use.
+        self._numbers_by_slot = np.zeros(0, np.int64)
         self._columns: dict[str, Array] = {}
 
     @property
     def stored(self) -> int:
         """The agent steps stored."""
-        return len(self._numbers)
+        return self._stored
+
+    @property
+    def _numbers(self) -> Array:
+        """The number of the row in each slot that is in use, a view."""
+        return self._numbers_by_slot[: self._stored]
 
     def insert(self, batch: Batch) -> Inserted:
         """Take in each row with the probability capacity / (rows inserted so far), in place of a random one."""
@@ -132,7 +138,7 @@ class Reservoir:
         parts = [part for part in rows if part]
         self._inserted, self._emptied_at = state["inserted"], state["emptied_at"]
         self._drawn, self._stop = state["drawn"], state["stop"]
-        self._numbers, self._columns = np.zeros(0, np.int64), {}
+        self._stored, self._numbers_by_slot, self._columns = 0, np.zeros(0, np.int64), {}
         if parts:
             self._load_rows(np.array(state["numbers"]), parts)
         else:
@@ -140,7 +146,7 @@ class Reservoir:
 
     def clear(self) -> None:
         """Empty the reservoir: later rows are a sample of those inserted from now on."""
-        self._emptied_at, self._numbers = self._inserted, self._numbers[:0]
+        self._emptied_at, self._stored = self._inserted, 0
 
     def begin_at(self, first_row_id: int) -> None:
         """Empty the reservoir; number new rows from `first_row_id`."""
@@ -158,17 +164,18 @@ class Reservoir:
         return RowRandom(keys, np.arange(first, first + count)).uniform()
 
     def _grow(self, stored: int, columns: Mapping[str, Array]) -> None:
-        """Make room for `stored` rows, at least; memory grows with the rows, up to the capacity."""
-        if stored <= self.stored:
+        """Use `stored` slots, at least; memory doubles as the rows grow, up to the capacity."""
+        if stored <= self._stored:
             return
-        size = len(next(iter(self._columns.values()), ()))
+        size = len(self._numbers_by_slot)
         if stored > size:
             size = min(self.capacity, max(stored, 2 * size))
-            grown = {name: np.zeros((size, *column.shape[1:]), column.dtype) for name, column in columns.items()}
-            for name, column in self._columns.items():
-                grown[name][: self.stored] = column[: self.stored]
-            self._columns = grown
-        self._numbers = np.concatenate([self._numbers, np.zeros(stored - self.stored, np.int64)])
+            self._columns = {
+                name: _longer(self._columns.get(name, column[:0]), self._stored, size)
+                for name, column in columns.items()
+            }
+            self._numbers_by_slot = _longer(self._numbers_by_slot, self._stored, size)
+        self._stored = stored
 
     def _load_rows(self, numbers: Array, parts: Sequence[Tree]) -> None:
         saved = np.concatenate([part["numbers"] for part in parts])
@@ -181,7 +188,7 @@ class Reservoir:
             for name in parts[0]["columns"]
         }
         self._grow(len(numbers), columns)
-        self._numbers = numbers
+        self._numbers[:] = numbers
         for name, column in columns.items():
             self._columns[name][: len(numbers)] = column
 
@@ -196,3 +203,9 @@ class Reservoir:
                 yield f"the batch has {name!r}, and the rows in replay {self.name!r} have none"
             elif name in columns and row_type(columns[name]) != row_type(known[name]):
                 yield f"{name!r} of the batch is {row_type(columns[name])}, expected {row_type(known[name])}"
+
+
+def _longer(array: Array, used: int, size: int) -> Array:
+    longer = np.zeros((size, *array.shape[1:]), array.dtype)
+    longer[:used] = array[:used]
+    return longer

@@ -6,7 +6,9 @@ is followed by a later row, or by the bootstrap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,17 +20,50 @@ from marlflow.replay.ring import Ring
 _FEW_SEGMENTS = 64
 
 
+@dataclass(frozen=True, slots=True)
+class StoredColumns:
+    """The columns of batches that a store keeps, beside the windows of NStep; `optional` ones may be in no batch."""
+
+    seen: Mapping[str, str]
+    """What is needed also after a row's window, with the segment property that has it after the last row."""
+    taken: Sequence[str]
+    properties: Sequence[str] = ()
+    """Properties of segments, stored unchanged."""
+    optional: frozenset[str] = frozenset()
+    present: Sequence[str] = ()
+    """Columns of which each true entry is an agent step; without any, each row is one."""
+
+
+DECISIONS = StoredColumns(
+    seen={"obs": "bootstrap_obs", "action_mask": "bootstrap_mask"},
+    taken=("action", "version"),
+    optional=frozenset({"action_mask", "version"}),
+)
+"""The columns of one policy's rows."""
+
+
 class SegmentStore:
-    """Stores at most `capacity` rows in whole segments; a unit is a row, drawn as a transition.
+    """Stores at most `capacity` rows in whole segments; a unit is a row."""
 
-    `properties` names columns of segments to store unchanged.
-    """
+    row_name: ClassVar[str] = "agent steps"
+    """What rows are, in errors."""
 
-    __slots__ = ("_properties", "_rows", "_segments", "capacity", "first", "first_segment", "stop", "stop_segment")
+    __slots__ = (
+        "_names",
+        "_rows",
+        "_segments",
+        "agent_steps",
+        "capacity",
+        "first",
+        "first_segment",
+        "stop",
+        "stop_segment",
+    )
 
-    def __init__(self, capacity: int, properties: Sequence[str] = ()) -> None:
+    def __init__(self, capacity: int, names: StoredColumns) -> None:
         self.capacity = capacity
-        self._properties = tuple(properties)
+        self._names = names
+        self.agent_steps = 0
         self.first = self.stop = 0
         self.first_segment = self.stop_segment = 0
         self._rows: Ring | None = None
@@ -55,53 +90,55 @@ class SegmentStore:
         evicted_first, full = self.first, self.stop + rows - self.capacity
         if skipped:
             evicted = (evicted_first, self.stop)
+            self.agent_steps = 0
             self.first = self.stop = self.stop + skipped
             self.first_segment = self.stop_segment
             return evicted
         if full > self.first:
-            rows_ring, segments = self._rings()
-            segment = int(rows_ring.columns["segment"][(full - 1) % self.capacity])
-            self.first_segment = segment + 1
-            self.first = int(segments.columns["stop"][segment % segments.size])
+            rows_ring, _ = self._rings()
+            self._evict_through(int(rows_ring.columns["segment"][(full - 1) % self.capacity]))
         return evicted_first, self.first
+
+    def _evict_through(self, segment: int) -> None:
+        _, segments = self._rings()
+        stop = int(segments.columns["stop"][segment % segments.size])
+        self.agent_steps -= self._agent_steps_in(self.first, stop)
+        self.first, self.first_segment = stop, segment + 1
+
+    def _agent_steps_in(self, first: int, stop: int) -> int:
+        if not self._names.present:
+            return stop - first
+        rows, _ = self._rings()
+        return sum(int(np.count_nonzero(rows.span(name, first, stop))) for name in self._names.present)
 
     def append(self, batch: Batch) -> tuple[int, int]:
         first, segment = self.stop, self.stop_segment
         length = batch.segments["length"]
         numbers = np.arange(segment, segment + len(length))
         segment_of_row = np.repeat(numbers, length)
-        rows = _named(batch.columns, {name: name for name in ("obs", "action", "action_mask", "version")})
+        names = self._names
+        rows = _named(batch.columns, {name: name for name in (*names.seen, *names.taken)})
         rows |= _named(batch.columns, {"window_reward": "reward", "window_discount": "discount"})
         following = np.arange(first, first + len(segment_of_row)) + batch.columns["window_steps"]
         stop = first + np.cumsum(length)
         # The row after the window, or ~segment (negative) if the window bootstraps at its segment's end.
         rows["next"] = np.where(following == np.repeat(stop, length), ~segment_of_row, following)
         rows["segment"] = segment_of_row
-        ends = _named(batch.segments, {"bootstrap_obs": "obs", "bootstrap_mask": "action_mask"})
-        ends |= {name: batch.segments[name] for name in self._properties}
+        ends = {name: batch.segments[after] for name, after in names.seen.items() if name in rows}
+        ends |= {name: batch.segments[name] for name in names.properties}
         ends["stop"] = stop
         self._write(rows, ends, len(segment_of_row), len(numbers))
         return first, self.stop
 
-    def take(self, row_ids: Array, weight: Array) -> Transitions:
+    def _windows(self, row_ids: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return the columns of stored rows, [B, ...], and those seen after their windows."""
         rows, _ = self._rings()
         slots = row_ids % self.capacity
-        column = {name: ring.take(slots, axis=0) for name, ring in rows.columns.items() if name != "segment"}
-        following = column["next"]
+        columns = {name: ring.take(slots, axis=0) for name, ring in rows.columns.items() if name != "segment"}
+        following = columns.pop("next")
         # Negative: the complement of a segment's number (see append).
         ended = np.flatnonzero(following < 0)
-        return Transitions(
-            obs=column["obs"],
-            action=column["action"],
-            reward=column["reward"],
-            discount=column["discount"],
-            next_obs=self._following("obs", following, ended),
-            weight=weight,
-            row_id=row_ids,
-            action_mask=column.get("action_mask"),
-            next_mask=self._following("action_mask", following, ended) if "action_mask" in column else None,
-            version=column.get("version"),
-        )
+        return columns, {n: self._following(n, following, ended) for n in self._names.seen if n in columns}
 
     def rows(self, first: int) -> Tree:
         """Return the rows from `first`, a segment's start, on, with their segments; {} if there are none."""
@@ -121,6 +158,7 @@ class SegmentStore:
     def begin_at(self, first: int, first_segment: int) -> None:
         self.first = self.stop = first
         self.first_segment = self.stop_segment = first_segment
+        self.agent_steps = 0
         self._rows = self._segments = None
 
     def load(self, saved: Sequence[Tree]) -> None:
@@ -139,38 +177,35 @@ class SegmentStore:
         length = batch.segments["length"]
         if not batch.rows:
             raise InvalidInput(["a replay was given a batch without rows"])
-        if int(length.min()) < 1 or int(length.sum()) != batch.rows:
-            raise InvalidInput([f"a batch of {batch.rows} rows says its segments have lengths {length.tolist()}"])
+        if int(length.min()) < 1 or int(length.sum()) != batch.count:
+            raise InvalidInput([f"a batch of {batch.count} rows says its segments have lengths {length.tolist()}"])
         if (longest := int(length.max())) > self.capacity:
-            text = f"a segment of {longest} agent steps does not fit a replay of {self.capacity}"
+            text = f"a segment of {longest} {self.row_name} does not fit a replay of {self.capacity}"
             raise InvalidInput([f"{text}; raise its capacity_agent_steps or lower rollouts.fragment_env_steps"])
-        if problems := self._column_problems(batch):
+        if problems := list(self._column_problems(batch)):
             raise InvalidInput(problems)
 
-    def _column_problems(self, batch: Batch) -> list[str]:
+    def _column_problems(self, batch: Batch) -> Iterator[str]:
         # The first batch defines the columns' types.
-        known = batch.columns if self._rows is None else self._rows.columns
-        problems = [
-            f"the batch has no {name!r}: put NStep before Insert"
-            for name in ("window_reward", "window_discount", "window_steps")
-            if name not in batch.columns
-        ]
-        if ("action_mask" in known) != ("action_mask" in batch.columns):
-            masked = "with" if "action_mask" in known else "without"
-            problems.append(f"this replay holds rows {masked} an action mask, and the batch is not so")
-        missing = [name for name in self._properties if name not in batch.segments]
-        problems += [f"the batch's segments have no {name!r}, which this replay stores" for name in missing]
-        pairs = [("obs", "obs", batch.columns), ("action", "action", batch.columns)]
-        pairs.append(("obs", "bootstrap_obs", batch.segments))
-        if "action_mask" in known and "action_mask" in batch.columns:
-            pairs.append(("action_mask", "action_mask", batch.columns))
-            pairs.append(("action_mask", "bootstrap_mask", batch.segments))
+        known, names = batch.columns if self._rows is None else self._rows.columns, self._names
+        for name in ("window_reward", "window_discount", "window_steps"):
+            if name not in batch.columns:
+                yield f"the batch has no {name!r}: put NStep before Insert"
+        for name in sorted(names.optional):
+            if (name in known) != (name in batch.columns):
+                having = "with" if name in known else "without"
+                yield f"this replay holds rows {having} {_described(name)}, and the batch is not so"
+        required = [name for name in (*names.seen, *names.taken) if name in known or name not in names.optional]
+        pairs = [(name, name, batch.columns) for name in required]
+        pairs += [(name, after, batch.segments) for name, after in names.seen.items() if name in required]
         for stored, name, table in pairs:
-            if name not in table:
-                problems.append(f"the batch has no {name!r}, which a replay stores")
-            elif (want := known[stored]).dtype != table[name].dtype or want.shape[1:] != table[name].shape[1:]:
-                problems.append(f"{name!r} of the batch is {row_type(table[name])}, expected {row_type(want)}")
-        return problems
+            if name not in table and (stored in batch.columns or stored not in names.optional):
+                yield f"the batch has no {name!r}, which a replay stores"
+            elif name in table and stored in known and (text := _type_problem(name, table[name], known[stored])):
+                yield text
+        for name in names.properties:
+            if name not in batch.segments:
+                yield f"the batch's segments have no {name!r}, which this replay stores"
 
     def _write(self, rows: Mapping[str, Array], ends: Mapping[str, Array], row_count: int, segment_count: int) -> None:
         if self._rows is None or self._segments is None:
@@ -183,6 +218,7 @@ class SegmentStore:
         self._segments.write(self.stop_segment, ends)
         self.stop += row_count
         self.stop_segment += segment_count
+        self.agent_steps += self._agent_steps_in(self.stop - row_count, self.stop)
 
     def _following(self, name: str, following: Array, ended: Array) -> Array:
         rows, segments = self._rings()
@@ -196,15 +232,49 @@ class SegmentStore:
         return self._rows, self._segments
 
 
+class TransitionStore(SegmentStore):
+    """Stores one policy's rows, drawn as transitions."""
+
+    __slots__ = ()
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity, DECISIONS)
+
+    def take(self, units: Array, weight: Array) -> Transitions:
+        columns, after = self._windows(units)
+        return Transitions(
+            obs=columns["obs"],
+            action=columns["action"],
+            reward=columns["reward"],
+            discount=columns["discount"],
+            next_obs=after["obs"],
+            weight=weight,
+            row_id=units,
+            action_mask=columns.get("action_mask"),
+            next_mask=after.get("action_mask"),
+            version=columns.get("version"),
+        )
+
+
 def newest_that_fit(batch: Batch, capacity: int) -> Batch:
     """Return the newest segments of `batch` with at most `capacity` rows."""
-    if batch.rows <= capacity:
+    if batch.count <= capacity:
         return batch
     return batch.only(np.cumsum(batch.segments["length"][::-1])[::-1] <= capacity)
 
 
 def _named(table: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Array]:
     return {new: table[old] for old, new in names.items() if old in table}
+
+
+def _type_problem(name: str, came: Array, expected: Array) -> str:
+    if came.dtype == expected.dtype and came.shape[1:] == expected.shape[1:]:
+        return ""
+    return f"{name!r} of the batch is {row_type(came)}, expected {row_type(expected)}"
+
+
+def _described(name: str) -> str:
+    return "an action mask" if name == "action_mask" else repr(name)
 
 
 def row_type(column: Array) -> str:

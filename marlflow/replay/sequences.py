@@ -8,6 +8,10 @@ preceding sequences, so each row is stored once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
@@ -16,7 +20,7 @@ from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.flow import Place
 from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.sampling import Sampling
-from marlflow.replay.segments import SegmentStore, newest_that_fit
+from marlflow.replay.segments import DECISIONS, SegmentStore, StoredColumns, newest_that_fit
 from marlflow.replay.splitting import sequence_problems
 
 
@@ -43,9 +47,37 @@ class SequenceReplay(StoredReplay[SequenceTransitions]):
     ) -> None:
         if broken := sequence_problems(length, burn_in):
             raise InvalidInput([f"replay {name!r}: {problem}" for problem in broken])
-        store = SequenceStore(capacity_agent_steps, length, burn_in)
+        store = TransitionSequenceStore(capacity_agent_steps, length, burn_in)
         terms = {"length": length, "burn_in": burn_in}
         super().__init__(store, n_step, discount, seed, sampling, name, place, terms)
+
+
+class SequenceSteps(NamedTuple):
+    """Where the steps of S drawn sequences are: up to B of burn-in, and up to L trained rows."""
+
+    ends: Mapping[str, Array]
+    """The sequences' properties, and what follows their last rows, [S, ...] each."""
+    first: Array
+    """The first trained row, [S, 1]."""
+    burned: Array
+    """Bool [S, B + L + 1]: which rows of burn-in and trained rows exist."""
+    step: Array
+    """[B + L + 1], from -B."""
+    trained: Array
+    """Bool [S, L]: which trained rows exist."""
+
+    @property
+    def after(self) -> tuple[Array, Array]:
+        """The sequence and the step, from -B, after each sequence's last row."""
+        burn_in = self.burned.shape[1] - self.trained.shape[1] - 1
+        return np.arange(len(self.first)), self.ends["length"] + burn_in
+
+    @property
+    def valid(self) -> Array:
+        """Bool [S, B + L + 1]: which observations exist; one follows each sequence's last row."""
+        valid = self.burned.copy()
+        valid[self.after] = True
+        return valid
 
 
 class SequenceStore(SegmentStore):
@@ -53,8 +85,8 @@ class SequenceStore(SegmentStore):
 
     __slots__ = ("burn_in", "length")
 
-    def __init__(self, capacity: int, length: int, burn_in: int) -> None:
-        super().__init__(capacity, properties=("length", "burn_in", "memory"))
+    def __init__(self, capacity: int, length: int, burn_in: int, names: StoredColumns, memory: Sequence[str]) -> None:
+        super().__init__(capacity, replace(names, properties=("length", "burn_in", *memory)))
         self.length, self.burn_in = length, burn_in
 
     @property
@@ -68,9 +100,6 @@ class SequenceStore(SegmentStore):
         numbers: Array = rows.columns["segment"].take(row_ids % self.capacity)
         return numbers
 
-    def units_in(self, agent_steps: int) -> int:
-        return max(1, agent_steps // self.length)
-
     def check(self, batch: Batch) -> None:
         super().check(batch)
         length, burn_in = batch.segments["length"], batch.segments["burn_in"]
@@ -80,7 +109,7 @@ class SequenceStore(SegmentStore):
         # A sequence without burn-in starts a new group; the rest of the group depends on its rows.
         together = np.add.reduceat(length, np.flatnonzero(burn_in == 0))
         if (longest := int(together.max())) > self.capacity:
-            text = f"sequences of {longest} agent steps share rows, and do not fit a replay of {self.capacity}"
+            text = f"sequences of {longest} {self.row_name} share rows, and do not fit a replay of {self.capacity}"
             raise InvalidInput([f"{text}; raise its capacity_agent_steps or lower rollouts.fragment_env_steps"])
 
     def newest(self, batch: Batch) -> Batch:
@@ -96,8 +125,7 @@ class SequenceStore(SegmentStore):
         super().make_room(rows, skipped)
         # Also evict the sequences whose burn-in rows are gone.
         while self.first < self.stop and self._segment("burn_in", self.first_segment) > 0:
-            self.first = int(self._segment("stop", self.first_segment))
-            self.first_segment += 1
+            self._evict_through(self.first_segment)
         return evicted_first, self.first_segment
 
     def append(self, batch: Batch) -> tuple[int, int]:
@@ -105,42 +133,30 @@ class SequenceStore(SegmentStore):
         super().append(batch)
         return first_segment, self.stop_segment
 
-    def take(self, units: Array, weight: Array) -> SequenceTransitions:  # type: ignore[override]
+    def _steps(self, units: Array) -> SequenceSteps:
         _, segments = self._rings()
         ends = {name: ring.take(units % segments.size, axis=0) for name, ring in segments.columns.items()}
         length, first = ends["length"][:, None], (ends["stop"] - ends["length"])[:, None]
-        # Time steps of the result: burn-in, trained rows, and the observation after the last.
         step = np.arange(-self.burn_in, self.length + 1)
-        trained = step[self.burn_in : -1] < length
-        behind = (np.arange(len(units)), ends["length"])
-        row = first + step[self.burn_in : -1]
-        window = {name: self._at(name, row, trained) for name in ("action", "reward", "discount", "next")}
-        obs = self._at("obs", first + step, (step >= -ends["burn_in"][:, None]) & (step < length))
-        # The bootstrap observation follows each sequence's last row.
-        obs[behind[0], behind[1] + self.burn_in] = ends["obs"]
-        return SequenceTransitions(
-            obs=obs,
-            valid=(step >= -ends["burn_in"][:, None]) & (step <= length),
-            memory=ends["memory"],
-            trained=trained,
-            action=window["action"],
-            reward=window["reward"],
-            discount=window["discount"],
-            # A negative `next` means that the window ends with the sequence.
-            following=np.where(trained, np.where(window["next"] < 0, length, window["next"] - first), 0),
-            weight=weight,
-            row_id=first[:, 0],
-            version=self._at("version", row, trained)[trained],
-            mask=self._mask(first, trained, ends["action_mask"]) if "action_mask" in ends else None,
-        )
+        burned = (step >= -ends["burn_in"][:, None]) & (step < length)
+        return SequenceSteps(ends, first, burned, step, step[self.burn_in : -1] < length)
 
-    def _mask(self, first: Array, trained: Array, last: Array) -> Array:
-        count, steps = trained.shape
-        # All actions are legal at padding, so that no softmax or max is over nothing.
-        mask = np.ones((count, steps + 1, *last.shape[1:]), bool)
-        mask[:, :-1][trained] = self._at("action_mask", first + np.arange(steps), trained)[trained]
-        mask[np.arange(count), trained.sum(1)] = last
-        return mask
+    def _seen(self, name: str, steps: SequenceSteps) -> Array:
+        """Return a column, [S, B + L + 1, ...], with what follows each sequence's last row."""
+        column = self._at(name, steps.first + steps.step, steps.burned)
+        column[steps.after] = steps.ends[name]
+        return column
+
+    def _trained(self, name: str, steps: SequenceSteps) -> Array:
+        """Return a column of trained rows, [S, L, ...]."""
+        return self._at(name, steps.first + np.arange(self.length), steps.trained)
+
+    def _after_windows(self, steps: SequenceSteps) -> Array:
+        """Return the step after each trained row's window, [S, L]."""
+        following = self._trained("next", steps)
+        # Negative means that the window ends with the sequence.
+        within = np.where(following < 0, steps.ends["length"][:, None], following - steps.first)
+        return np.where(steps.trained, within, 0)
 
     def _at(self, name: str, row: Array, valid: Array) -> Array:
         rows, _ = self._rings()
@@ -152,3 +168,38 @@ class SequenceStore(SegmentStore):
         _, segments = self._rings()
         value: Array = segments.columns[name][number % segments.size]
         return value
+
+
+class TransitionSequenceStore(SequenceStore):
+    """Stores sequences of one policy's rows."""
+
+    __slots__ = ()
+
+    def __init__(self, capacity: int, length: int, burn_in: int) -> None:
+        super().__init__(capacity, length, burn_in, DECISIONS, ["memory"])
+
+    def units_in(self, agent_steps: int) -> int:
+        return max(1, agent_steps // self.length)
+
+    def take(self, units: Array, weight: Array) -> SequenceTransitions:
+        steps = self._steps(units)
+        return SequenceTransitions(
+            obs=self._seen("obs", steps),
+            valid=steps.valid,
+            memory=steps.ends["memory"],
+            trained=steps.trained,
+            action=self._trained("action", steps),
+            reward=self._trained("reward", steps),
+            discount=self._trained("discount", steps),
+            following=self._after_windows(steps),
+            weight=weight,
+            row_id=steps.first[:, 0],
+            version=self._trained("version", steps)[steps.trained],
+            mask=self._mask(steps) if "action_mask" in steps.ends else None,
+        )
+
+    def _mask(self, steps: SequenceSteps) -> Array:
+        mask = self._seen("action_mask", steps)[:, self.burn_in :]
+        # All actions are legal at padding, so that no softmax or max is over nothing.
+        mask[~steps.valid[:, self.burn_in :]] = True
+        return mask

@@ -10,10 +10,11 @@ import numpy as np
 from marlflow.base.batch import Array, Batch
 
 _MEMORY_PROPERTIES = ("memory", "memory_version", "bootstrap_memory")
+_BOOTSTRAP = "bootstrap_"
 
 
 def split(batch: Batch, length: int, burn_in: int) -> Batch:
-    """Split a batch with column `memory`, as SplitSegments describes."""
+    """Split a batch with columns of memory, as SplitSegments describes."""
     segments, columns = batch.segments, batch.columns
     parts = -(-segments["length"] // length)
     # The segment of each sequence, and the sequence's index in its segment.
@@ -29,13 +30,30 @@ def split(batch: Batch, length: int, burn_in: int) -> Batch:
     properties |= {name: properties[name] & last for name in ("terminated", "truncated") if name in properties}
     if "carried" in properties:
         properties["carried"] &= number == 0
+    if "seats_left_early" in properties:
+        properties["seats_left_early"] = np.where(last, properties["seats_left_early"], 0)
     # Index 0 is a placeholder: the last sequence uses the segment's own bootstrap.
     after = np.where(last, 0, first + stop - start)
-    for name, row in (("bootstrap_obs", "obs"), ("bootstrap_mask", "action_mask")):
-        if name in properties:
-            properties[name] = _where(last, properties[name], columns[row][after])
-    properties |= {"length": stop - start, "burn_in": before, "memory": columns["memory"][first - before]}
-    return Batch({name: column for name, column in columns.items() if name != "memory"}, properties)
+    for name in properties:
+        if (column := _column_of(name)) in columns:
+            properties[name] = _where(last, properties[name], columns[column][after])
+    memories = memory_columns(batch)
+    properties |= {"length": stop - start, "burn_in": before}
+    properties |= {name: columns[name][first - before] for name in memories}
+    return type(batch)({name: column for name, column in columns.items() if name not in memories}, properties)
+
+
+def memory_columns(batch: Batch) -> list[str]:
+    """Return the columns of memory: `memory`, or of joint rows one for each policy, `p:memory`."""
+    return [name for name in batch.columns if name.rpartition(":")[2] == "memory"]
+
+
+def _column_of(segment_property: str) -> str:
+    """Return the column that a bootstrap continues; empty for other properties."""
+    if not segment_property.startswith(_BOOTSTRAP):
+        return ""
+    policy, colon, name = segment_property.removeprefix(_BOOTSTRAP).rpartition(":")
+    return f"{policy}{colon}{'action_mask' if name == 'mask' else name}"
 
 
 def sequence_problems(length: int, burn_in: int) -> list[str]:

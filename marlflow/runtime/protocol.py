@@ -28,6 +28,8 @@ class RunComponents:
     learners: Mapping[str, Learner]
     replays: Mapping[str, Replay]
     driver: DriverPlace = field(default_factory=DriverPlace)
+    referees: Workers | None = None
+    """Workers that play matches, and collect nothing, while `workers` collect. None: there are no such processes."""
 
     def of(self, learner: str) -> list[Learner | Replay]:
         """Return a learner and its replays."""

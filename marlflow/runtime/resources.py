@@ -10,6 +10,7 @@ import torch
 
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
+from marlflow.sampling.referee import worker_name
 
 _SMALLEST_SHARE = 0.01
 _SLACK = 1e-9
@@ -52,15 +53,19 @@ class BundleLayout:
 
 def requests_of(spec: RunSpec) -> list[ResourceRequest]:
     """Return the requests of all processes of a run."""
-    requests = [
-        ResourceRequest(f"rollout worker {number}", spec.rollout_placement) for number in range(spec.num_workers)
-    ]
+    requests = requests_of_workers(spec.num_workers, spec.num_referees, spec.rollout_placement)
     for name, learner in spec.learners.items():
         if not learner.on_workers:
             requests += requests_of_learner(name, learner.placement, learner.replays if learner.replays_apart else ())
     if spec.inference is not None:
         requests.append(ResourceRequest("inference", spec.inference.process))
     return requests
+
+
+def requests_of_workers(num_workers: int, num_referees: int, placement: Resources) -> list[ResourceRequest]:
+    """Return the requests of rollout workers, and of referees, which have the same resources."""
+    numbers = range(num_workers + num_referees)
+    return [ResourceRequest(worker_name(number, num_workers), placement) for number in numbers]
 
 
 def requests_of_learner(name: str, placement: LearnerPlacement, replays: Sequence[str]) -> list[ResourceRequest]:

@@ -25,6 +25,7 @@ from marlflow.replay.shards import first_row_of
 from marlflow.runtime.relocation import RelocatedStages
 from marlflow.sampling.population import WORKER_MEMBERS
 from marlflow.sampling.protocol import Worker
+from marlflow.sampling.referee import Referee
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
 from marlflow.sampling.worker import RolloutWorker
@@ -151,9 +152,22 @@ class LearnerSpec:
         return replace(self, seed=key(self.seed, *b"reset", *self.name.encode(), reset) >> 33)
 
     def _learner(self, device: str) -> TorchLearner:
-        members = {policy.name: Member(policy.spaces, policy.model) for policy in self.policies}
         compute = Compute(device, self.placement.precision)
-        return self.algorithm.learner(self.name, members, _seed(self.seed, "learner", self.name), compute)
+        return self.algorithm.learner(self.name, self._members, _seed(self.seed, "learner", self.name), compute)
+
+    @property
+    def _members(self) -> dict[str, Member]:
+        return {policy.name: Member(policy.spaces, policy.model) for policy in self.policies}
+
+    @property
+    def trains_on(self) -> type:
+        """The type of batch that its loss takes."""
+        return self.algorithm.trains_on(self._members)
+
+    @property
+    def seats(self) -> dict[str, tuple[int, ...]]:
+        """The agent slots of each of its policies, sorted."""
+        return {policy.name: policy.spaces.seats for policy in self.policies}
 
     @property
     def relocated_stages(self) -> RelocatedStages:
@@ -180,7 +194,7 @@ class LearnerSpec:
     def replay(self, shard: int = 0) -> SavedReplay:
         """Make a shard's replay, if the algorithm has replays."""
         name = self.replays[shard]
-        replay = self.algorithm.replay(name, key(self.seed, *b"replay", *name.encode()) >> 33)
+        replay = self.algorithm.replay(name, self._members, key(self.seed, *b"replay", *name.encode()) >> 33)
         if shard:
             # The row numbers tell the shard, so that priorities are sent to the right one.
             replay.begin_at(first_row_of(shard))
@@ -213,6 +227,8 @@ class RunSpec:
         recording: the dataset to write.
         opponents: policies for evaluation episodes only.
         worker_members: frozen versions of a policy that a worker holds ready without seating them.
+        num_referees: processes for matches of a league, numbered as workers after all rollout workers; without
+            processes, workers play them.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -234,6 +250,7 @@ class RunSpec:
     recording: DatasetTarget | None = None
     opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
     worker_members: int = WORKER_MEMBERS
+    num_referees: int = 0
 
     @property
     def with_state(self) -> tuple[str, ...]:
@@ -250,7 +267,9 @@ class RunSpec:
         return next((learner for learner in self.learners.values() if policy in learner.members), None)
 
     def env_indices_of(self, worker: int) -> tuple[int, ...]:
-        """Return a worker's environments: every `num_workers`-th."""
+        """Return a worker's environments: every `num_workers`-th, and none of a referee."""
+        if worker >= self.num_workers:
+            return ()
         return tuple(range(worker, self.num_envs, self.num_workers))
 
     @property
@@ -299,6 +318,11 @@ class RunSpec:
             else sampling_worker(env_indices, of_sampled)
         )
         return DatasetWorker(worker, readers, worker_stages, len(env_indices))
+
+    def referee(self, number: int, watchdog: Watchdog) -> Referee:
+        """Make referee `number`, which acts by itself; one of its environments is opened at once, as a check."""
+        spec = replace(self, inference=None, recording=None)
+        return Referee(spec._sampling_worker(number, None, None, watchdog, (0,), {}))
 
     def _sampling_worker(
         self,

@@ -10,7 +10,6 @@ from time import perf_counter
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
-from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.distinct_members import DistinctMembers
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.sampling.frozen_store import FrozenStore, StoredEntries
@@ -32,7 +31,7 @@ from marlflow.sampling.population import (
     Reset,
     ResettingMatchmaker,
 )
-from marlflow.sampling.protocol import Assign, FrozenPolicy, Matchup, Request, Round, Workers
+from marlflow.sampling.protocol import Assign, EvaluationRequest, Matchup, Request, Round, Workers
 from marlflow.sampling.receipts import Evaluated, Receipt
 from marlflow.sampling.results import ResultLedger, ResultsMatchmaker
 
@@ -222,6 +221,10 @@ class Dealer:
         """Return the frozen entries in `matchups`, which any worker may play."""
         return self._population.send(matchups)
 
+    def frozen_for_referees(self, matchups: Sequence[Matchup]) -> StoredEntries:
+        """Return the frozen entries in `matchups`, which no rollout worker will hold because of that."""
+        return self._population.send(matchups, workers=())
+
     def state(self) -> Tree:
         """Return unused matchups, episode lengths, and the matchmaker's state if any; nothing may be in flight."""
         return {
@@ -305,14 +308,10 @@ class DealtWorkers:
     def under_way(self) -> int:
         return self._workers.under_way
 
-    async def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights],
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
+    async def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        matchups = request.matchups
         if matchups is None:
-            matchups = self._dealer.deal_evaluation(episodes)
-        return await self._workers.evaluate(episodes, weights, matchups, mode, self._dealer.frozen_in(matchups))
+            matchups = self._dealer.deal_evaluation(request.episodes)
+        return await self._workers.evaluate(
+            replace(request, matchups=matchups, frozen=self._dealer.frozen_in(matchups))
+        )

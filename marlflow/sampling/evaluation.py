@@ -15,7 +15,7 @@ from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.episodes import EvaluationEpisodes
 from marlflow.sampling.lanes import Lanes, PolicyOf
 from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.protocol import Matchup
+from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Fault
 from marlflow.sampling.vector_runner import SyncVectorRunner
 from marlflow.sampling.weights_table import WeightsTable
@@ -48,12 +48,7 @@ class EvaluationEnvs:
         return faults
 
     def play(
-        self,
-        seed: int,
-        episodes: Sequence[int],
-        matchups: Sequence[Matchup] | None,
-        modes: EvaluationModes,
-        is_late: Callable[[], bool],
+        self, seed: int, request: EvaluationRequest, is_late: Callable[[], bool]
     ) -> tuple[list[EpisodeResult], bool]:
         """Return the results in order, and whether `is_late` ended evaluation early; call `widen` first.
 
@@ -61,16 +56,16 @@ class EvaluationEnvs:
         """
         envs = self._envs
         assert envs is not None, "widen opens them"
-        table = self._make_table(len(envs.env_indices), modes)
+        table = self._make_table(len(envs.env_indices), request.mode)
         lanes = Lanes(self._stride, len(envs.env_indices), table, self._policy_of)
         history = _Fingerprints(lanes, len(envs.env_indices))
-        dealt = EvaluationEpisodes(seed, episodes, matchups)
+        dealt = EvaluationEpisodes(seed, request.episodes, request.matchups)
         runner = SyncVectorRunner(envs, table.policy_slots, lanes, dealt, None, history)
         runner.begin()
         while not (runner.idle or is_late()):
             runner.tick()
         # Environments finish in any order.
-        order = {episode: number for number, episode in enumerate(episodes)}
+        order = {episode: number for number, episode in enumerate(request.episodes)}
         results = sorted(runner.results, key=lambda result: order[result.episode])
         fingerprints = history.by_episode()
         return [replace(result, fingerprint=fingerprints[result.episode]) for result in results], not runner.idle

@@ -31,11 +31,11 @@ class FrozenPolicy:
 class Request:
     """The input of one round for every worker."""
 
-    round: int
-    weights: Mapping[str, Weights]
-    """Published weights by learning policy."""
-    schedules: Mapping[str, Mapping[str, float]]
-    """Scheduled values by learning policy."""
+    round: int = 0
+    weights: Mapping[str, Weights] = field(default_factory=dict)
+    """Published weights by policy; the others keep their last."""
+    schedules: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Scheduled values by policy; the others keep their last."""
     matchups: Mapping[int, Sequence[Matchup]] | None = None
     """Each environment's next matchups; without one it waits for the next round. None: the workers' mapping."""
     frozen: Mapping[str, FrozenPolicy] = field(default_factory=dict)
@@ -44,6 +44,25 @@ class Request:
     """Entries that leave the table once no running episode uses them; repeated until then."""
     reset: Collection[str] = ()
     """Policies whose learner was reset since the last round: their unfinished rows and their memories are dropped."""
+
+
+NOTHING_NEW = Request()
+"""A round with the weights, scheduled values and matchups of before."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """Evaluation episodes, by number."""
+
+    episodes: Sequence[int]
+    weights: Mapping[str, Weights] = field(default_factory=dict)
+    """Published weights by policy; the others keep their last."""
+    matchups: Sequence[Matchup] | None = None
+    """One for each episode. None: the workers' mapping, or matchups that the dealer deals."""
+    mode: EvaluationModes = "greedy"
+    """How all policies and frozen entries act, or each."""
+    frozen: Mapping[str, FrozenPolicy] = field(default_factory=dict)
+    """The frozen entries in these matchups."""
 
 
 Assign: TypeAlias = Callable[[Request, Sequence[int]], Request]
@@ -77,38 +96,21 @@ class Round:
 class Worker(Protocol):
     """One rollout worker.
 
-    receipt, batches = worker.collect(ticks=64, weights={"prey": Weights(version, flat)})
+    receipt, batches = worker.collect(64, Request(weights={"prey": Weights(version, flat)}))
     """
 
-    def collect(
-        self,
-        ticks: int,
-        weights: Mapping[str, Weights] | None = None,
-        schedules: Mapping[str, Mapping[str, float]] | None = None,
-        matchups: Mapping[int, Sequence[Matchup]] | None = None,
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-        forget: Collection[str] = (),
-        reset: Collection[str] = (),
-    ) -> tuple[Receipt, dict[str, Batch]]:
+    def collect(self, ticks: int, request: Request = NOTHING_NEW) -> tuple[Receipt, dict[str, Batch]]:
         """Step every environment `ticks` times; return a receipt and each policy's complete rows.
 
-        Policies without new weights keep their last; policies without rows get an empty batch. The other arguments are
-        as in Request.
+        Policies without rows get an empty batch.
         """
         ...
 
-    def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights] | None = None,
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
-        """Play evaluation episodes by number in separate environments; training state is unchanged.
+    def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        """Play evaluation episodes in separate environments; training state is unchanged.
 
-        Seeds depend only on the run's seed and the episode's number. `matchups` has one per episode, `mode` how all
-        policies act, or each. Memories start at zero. Results are in order, without broken episodes, which are faults.
+        Seeds depend only on the run's seed and the episode's number. Memories start at zero. Results are in order,
+        without broken episodes, which are faults.
         """
         ...
 
@@ -173,7 +175,7 @@ class Workers(Protocol):
     """All rollout workers of a run.
 
         round = await workers.collect(Request(round=0, weights={...}, schedules={...}))
-        evaluated = await workers.evaluate(range(10), weights)
+        evaluated = await workers.evaluate(EvaluationRequest(range(10), weights))
 
     Workers in the driver's process never suspend.
     """
@@ -191,19 +193,9 @@ class Workers(Protocol):
 
     @property
     def under_way(self) -> int:
-        """Number of workers with a running collect for `collect_next`."""
+        """Number of workers with a running collect for `collect_next`; wrappers may have more under way."""
         ...
 
-    async def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights],
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
-        """Play evaluation episodes by number, without rows or changes of training state.
-
-        `matchups` has one per episode (None: the workers' mapping), `mode` how all policies act, or each.
-        """
+    async def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        """Play evaluation episodes, without rows or changes of training state."""
         ...

@@ -59,10 +59,10 @@ class StepBuffer:
         action: tuple[tuple[int, ...], np.dtype[np.generic]],
     ) -> None:
         self._row_of: dict[int, int] = {}
-        # Flat views of `data`: numpy writes with one index array several times as fast as with two.
-        self._flat: dict[str, Array] = {}
         shapes = {**seen, "action": action, "behavior_logp": ((), np.dtype(np.float32))}
         self.data = {name: np.zeros((0, 0, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+        # Flat views of `data`: numpy writes with one index array several times as fast as with two.
+        self._flat = {name: np.zeros((0, *shape), dtype) for name, (shape, dtype) in shapes.items()}
         self.rows = self.capacity = 0
 
     @property

@@ -14,7 +14,7 @@ from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
+from marlflow.policy.actor import Actor, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
@@ -25,7 +25,7 @@ from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.lanes import Lanes, lanes_per_env
 from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
 from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.protocol import FrozenPolicy, Matchup, RowWriter
+from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, RowWriter
 from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
 from marlflow.sampling.sampler_config import SamplerConfig, policy_spaces
 from marlflow.sampling.saved_state import ResumeReport
@@ -118,34 +118,25 @@ class RolloutWorker:
             for policy, of_policy in spaces.items()
         ]
 
-    def collect(
-        self,
-        ticks: int,
-        weights: Mapping[str, Weights] | None = None,
-        schedules: Mapping[str, Mapping[str, float]] | None = None,
-        matchups: Mapping[int, Sequence[Matchup]] | None = None,
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-        forget: Collection[str] = (),
-        reset: Collection[str] = (),
-    ) -> tuple[Receipt, dict[str, Batch]]:
+    def collect(self, ticks: int, request: Request = NOTHING_NEW) -> tuple[Receipt, dict[str, Batch]]:
         began = perf_counter()
         # At the start of a collect the driver has the receipts of all earlier rows, so no recorded row is collected
         # twice.
         self._write_records()
-        self._drop_unfinished(reset)
-        self._remove_frozen(forget)
+        self._drop_unfinished(request.reset)
+        self.remove_frozen(request.forget)
         self._table.trim(self._runner.lanes.entry_of, self._runner.lanes.row_of)
-        self._add_frozen(frozen or {})
-        self._load(weights or {})
+        self._add_frozen(request.frozen)
+        self._load(request.weights)
         for policy, worker_stages in self._worker_stages.items():
-            if weights and policy in weights:
-                worker_stages.published = {policy: weights[policy]}
-            worker_stages.scheduled = (schedules or {}).get(policy, worker_stages.scheduled)
+            if policy in request.weights:
+                worker_stages.published = {policy: request.weights[policy]}
+            worker_stages.scheduled = request.schedules.get(policy, worker_stages.scheduled)
             worker_stages.actor = self._actors[policy]
-        for policy, values in (schedules or {}).items():
+        for policy, values in request.schedules.items():
             self._actors[policy].set_schedule(values)
-        if matchups is not None:
-            self._episodes.deal(matchups)
+        if request.matchups is not None:
+            self._episodes.deal(request.matchups)
         runner = self._runner
         # One cell more than ticks: the open row of the last collect is in cell 0.
         self._widen(ticks + 1)
@@ -161,7 +152,8 @@ class RolloutWorker:
             self._table.add(frozen, len(self._runner.lanes.entry_of))
             self._builder.renumber(len(self._table.policy_slots))
 
-    def _remove_frozen(self, entries: Collection[str]) -> None:
+    def remove_frozen(self, entries: Collection[str]) -> None:
+        """Remove frozen entries that no running episode uses."""
         lanes = self._runner.lanes
         # Finished episodes keep their matchup until the next reset, so only running ones count.
         seated = {entry for index in self._runner.running for entry in lanes.matchups[index].values()}
@@ -314,24 +306,15 @@ class RolloutWorker:
             p.policy: Weights(p.version, p.actor.flat()) for p in policy_slots if isinstance(p.actor, WeightedActor)
         }
 
-    def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights] | None = None,
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
-        self._add_frozen(frozen or {})
+    def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        self._add_frozen(request.frozen)
         # Evaluation uses the actors of training, so their weights are restored afterwards.
-        training = self._snapshot(weights or {})
-        for fault in self._evaluation.widen(len(episodes)):
+        training = self._snapshot(request.weights)
+        for fault in self._evaluation.widen(len(request.episodes)):
             self._faults.report(fault)
-        self._load(weights or {})
+        self._load(request.weights)
         with self._watchdog.on_guard():
-            results, was_cut = self._evaluation.play(
-                self._config.seed, episodes, matchups, mode, lambda: self._watchdog.is_late
-            )
+            results, was_cut = self._evaluation.play(self._config.seed, request, lambda: self._watchdog.is_late)
         self._load(training)
         return Evaluated(tuple(results), self._faults.take(), was_cut=was_cut)
 

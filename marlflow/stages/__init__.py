@@ -11,7 +11,16 @@ from marlflow.stages.batches import CutSequences, DropStale, Join
 from marlflow.stages.estimates import Advantages, Normalize, VTrace
 from marlflow.stages.gradients import ApplyGradients, Average, ComputeGradients
 from marlflow.stages.joint_updates import EachPolicy, JointAdvantages, LearnInOrder
-from marlflow.stages.replays import ByShard, Draw, InitialPriorities, Insert, NStep, Reprioritize, SplitSegments
+from marlflow.stages.replays import (
+    ByShard,
+    Draw,
+    InitialPriorities,
+    Insert,
+    JoinSegments,
+    NStep,
+    Reprioritize,
+    SplitSegments,
+)
 from marlflow.stages.sampling import ByPolicy, Collect, CollectNext, Concat, Shards
 from marlflow.stages.tasks import Adapt, ByTask, MetaLearn
 from marlflow.stages.updates import Learn, Publish, SyncTarget
@@ -35,6 +44,7 @@ __all__ = [
     "InitialPriorities",
     "Insert",
     "Join",
+    "JoinSegments",
     "JointAdvantages",
     "Learn",
     "LearnInOrder",

@@ -12,6 +12,7 @@ from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.items import Update
 from marlflow.base.joint import EstimatedJointBatches, JointBatches
 from marlflow.flow import Traits
+from marlflow.flow.protocols import describe
 from marlflow.flow.traits import traits_of
 from marlflow.learner.protocol import Learner
 from marlflow.learner.sequential_updates import TeamLearner, joint_advantages, update_in_order
@@ -24,6 +25,11 @@ class EachPolicy:
     """Applies `operator`, which takes a Batch and the learner, to the rows of each policy of a joint stream."""
 
     operator: Callable[[Batch, Any], Batch]
+
+    @property
+    def description(self) -> str:
+        """The text of a drawn plan, with the operator's."""
+        return f"EachPolicy({describe(self.operator)})"
 
     @property
     def traits(self) -> Traits:

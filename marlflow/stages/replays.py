@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,13 +11,41 @@ import numpy as np
 from marlflow.base.batch import Batch, Transitions
 from marlflow.base.errors import InvalidInput
 from marlflow.base.items import Fragment, Inserted, Update
+from marlflow.base.joint import JointBatches
+from marlflow.base.joint_segments import JointSegments, TeamReward, joint_segments
 from marlflow.flow import Traits
 from marlflow.learner.initial_priorities import transitions_of
 from marlflow.learner.protocol import Learner
 from marlflow.replay.n_step import terms_problems, windows
 from marlflow.replay.protocol import Replay
 from marlflow.replay.shards import shard_of
-from marlflow.replay.splitting import sequence_problems, split
+from marlflow.replay.splitting import memory_columns, sequence_problems, split
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSegments:
+    """Joins a joint stream's batches as segments of joint rows, for a replay buffer of joint rows.
+
+    `seats` has each policy's agent slots, such as `learner.seats`. The team's reward is the mean or the sum of the
+    rewards of the agents that decided.
+    """
+
+    traits: ClassVar[Traits] = Traits(accepts=JointBatches)
+
+    seats: Mapping[str, Sequence[int]]
+    reward: TeamReward = "mean"
+
+    @property
+    def description(self) -> str:
+        """The text in drawings."""
+        seats = ", ".join(
+            f"{policy}: {len(slots)} seat{'s' * (len(slots) != 1)}" for policy, slots in self.seats.items()
+        )
+        return f"JoinSegments({seats}, reward={self.reward})"
+
+    # Any, because a Flow is typed alike whether its items are of one policy or of several.
+    def __call__(self, batches: Any) -> JointSegments:
+        return joint_segments(batches, self.seats, self.reward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +97,8 @@ class SplitSegments:
             raise InvalidInput([f"sequences: {problem}" for problem in broken])
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return sequences as segments, with `burn_in` (rows, int64) and `memory`, [S, ...]."""
-        if "memory" not in batch.columns:
+        """Return sequences as segments, with `burn_in` (rows, int64) and `memory` [S, ...], or each `p:memory`."""
+        if not memory_columns(batch):
             raise InvalidInput(["sequences need the column 'memory' of rows, which recurrent policies alone have"])
         return split(batch, self.length, self.burn_in)
 

@@ -25,11 +25,18 @@ class Collect:
     workers: Workers = field(repr=False)
     next_request: Callable[[], Request | Drain | None] = field(repr=False)
 
+    @property
+    def under_way(self) -> int:
+        """What workers still do besides the rounds, such as matches."""
+        return self.workers.under_way
+
     def __call__(self) -> Round | Awaitable[Round]:
         request = self.next_request()
-        if not isinstance(request, Request):
+        if isinstance(request, Request):
+            return begun(self.workers.collect(request))
+        if not self.under_way:
             raise StopIteration
-        return begun(self.workers.collect(request))
+        return begun(self.workers.collect_next(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class CollectNext:
 
     @property
     def under_way(self) -> int:
-        """The number of running workers."""
+        """The number of running workers, and of what they do besides."""
         return self.workers.under_way
 
     def __call__(self) -> Round | Awaitable[Round]:

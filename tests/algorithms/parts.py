@@ -48,7 +48,7 @@ def make_plan(algorithm: Algorithm, own_replay: bool = False, spaces: Spaces = D
     place = learner.place = InlinePlace("learner hunter")
     replays: list[Replay] = []
     if algorithm.replay_shards:
-        replay = algorithm.replay("hunter", seed=0)
+        replay = algorithm.replay("hunter", {}, seed=0)
         replay.place = InlinePlace("replay hunter") if own_replay else place
         replays.append(replay)
     plan = algorithm.plan(source(experience), learner, replays)

@@ -99,10 +99,10 @@ def test_epsilon_falls_linearly_and_stays() -> None:
 
 
 def test_its_replay_has_its_settings() -> None:
-    replay = DQN(n_step=2, discount=0.5, replay_agent_steps=30).replay("hunter", seed=0)
+    replay = DQN(n_step=2, discount=0.5, replay_agent_steps=30).replay("hunter", {}, seed=0)
     assert (replay.state()["n_step"], replay.state()["discount"]) == (2, 0.5)
     plain, prioritized = (
-        config.replay("hunter", seed=0).state()["sampler"]
+        config.replay("hunter", {}, seed=0).state()["sampler"]
         for config in (DQN(), DQN(prioritized=True, priority_beta=0.7))
     )
     assert plain == {"kind": "uniform"}

@@ -36,6 +36,7 @@ from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.recurrent_actors import RecurrentActorCritic
 from marlflow.policy.torso import MLP
 from marlflow.sampling.mapping import Rule
+from marlflow.sampling.protocol import Request
 from tests.algorithms.parts import make_plan
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run, without_times
@@ -226,7 +227,7 @@ def test_the_dead_have_no_rows_and_are_zeros_in_what_the_others_see() -> None:
     spec = ready(experiment).spec
     learner, worker = spec.learners["team"].learner(), spec.worker(0)
     try:
-        receipt, batches = worker.collect(40, learner.publish(), {"team": {}})
+        receipt, batches = worker.collect(40, Request(0, learner.publish(), {"team": {}}))
     finally:
         worker.close()
     batch = batches["team"]

@@ -96,7 +96,7 @@ def test_an_algorithm_with_a_replay_has_a_target_a_replay_and_acts_uniformly_fir
     assert learner.parameters.target_module is not None
     assert [group.optimizer.learning_rate for group in learner.parameters.groups] == [0.5]
     assert isinstance(algorithm.actor(DISCRETE, SMALL, 0), WarmupActor)
-    assert algorithm.replay("hunter", 0).name == "hunter"
+    assert algorithm.replay("hunter", {}, 0).name == "hunter"
     update = learner.update(transitions(8))
     assert update.updates == 1
 

@@ -77,7 +77,7 @@ def test_it_schedules_nothing_and_remembers_nothing() -> None:
     assert PPO().schedules(0) == PPO().schedules(10**9) == {}
     assert isinstance(PPO(), Algorithm)
     with pytest.raises(TypeError, match="ppo has no replay"):
-        PPO().replay("hunter", seed=0)
+        PPO().replay("hunter", {}, seed=0)
 
 
 # -- the loss -------------------------------------------------------------------------------------------------------

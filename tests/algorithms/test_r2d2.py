@@ -51,7 +51,7 @@ def make_learner(config: R2D2, spaces: Spaces = DISCRETE, seed: int = 0, model: 
 
 
 def test_the_plan_reads_as_its_paper() -> None:
-    learner, replay = make_learner(CONFIG), CONFIG.replay("hunter", seed=0)
+    learner, replay = make_learner(CONFIG), CONFIG.replay("hunter", {}, seed=0)
     learner.place = replay.place = InlinePlace("learner hunter")
     plan = CONFIG.plan(source(experience), learner, [replay])
     plan.check()
@@ -114,7 +114,7 @@ def _drawn(masked: bool) -> SequenceTransitions:
         tables["bootstrap_mask"] = generator.random((count, NUM_ACTIONS)) < 0.6
         for mask in (columns["action_mask"], tables["bootstrap_mask"]):
             mask[:, 1] |= ~mask.any(1)
-    replay = CONFIG.replay("hunter", seed=1)
+    replay = CONFIG.replay("hunter", {}, seed=1)
     put(replay, Batch(columns, tables))
     return replay.draw(40)
 

@@ -29,6 +29,7 @@ from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.torso import MLP
 from marlflow.runtime.inline import InlinePlace
 from marlflow.sampling import Rule
+from marlflow.sampling.protocol import Request
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, experience, loss_and_gradient
 from tests.sampling.workers import rollout_worker
 from tests.sentences import sentences
@@ -149,7 +150,7 @@ def collected(make_env: Callable[[], Any], model: GRU | LSTM) -> tuple[list[Batc
     actor = RecurrentPPO().actor(spaces, model, 7)
     worker = rollout_worker(make_env, [0, 1, 2], [Rule("*", "all")], {"all": actor}, seed=1)
     weights = {"all": learner_of(spaces=spaces, model=model).published["hunter"]}
-    batches = [worker.collect(11, weights)[1]["all"] for _ in range(5)]
+    batches = [worker.collect(11, Request(weights=weights))[1]["all"] for _ in range(5)]
     worker.close()
     return batches, spaces
 

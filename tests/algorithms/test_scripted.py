@@ -40,7 +40,7 @@ def test_they_take_part_without_learning(algorithm: Algorithm) -> None:
     with pytest.raises(TypeError, match="'hunter' does not learn"):
         algorithm.learner("hunter", {"hunter": Member(DISCRETE, SMALL)}, 0, ON_CPU)
     with pytest.raises(TypeError, match="'hunter' does not learn"):
-        algorithm.replay("hunter", 0)
+        algorithm.replay("hunter", {}, 0)
     with pytest.raises(TypeError, match="has no plan"):
         algorithm.plan(source(experience), make_learner(PPO()), [])
 

@@ -57,6 +57,8 @@ def test_a_good_environment_is_ready_and_its_figures_agree() -> None:
     assert group.decisions == group.returns
     assert group.decisions.high == episodes.length.high
     assert group.terminated + group.truncated == 18
+    assert group.common_reward is True
+    assert "always equal" in str(trial)
     assert list(group.algorithms) == [*(algorithm.name for algorithm in SHIPPED), "random"]
     assert {name for name, reason in group.algorithms.items() if reason} == {"td3", "ddpg", "maml", "mappo"}
     assert "add wrappers=joint_state" in group.algorithms["mappo"]
@@ -78,6 +80,7 @@ def test_masks_and_a_zero_sum_are_seen() -> None:
     (group,) = trial.groups
     assert trial.ready
     assert trial.episodes.zero_sum
+    assert group.common_reward is False
     assert (group.masks, group.num_actions) == ("in the observation", 9)
     assert 5 <= group.legal_mean <= 7  # 9, 8, ... are legal, for 5 to 9 turns
     assert (group.decisions.low >= 2, group.decisions.high <= 5) == (True, True)

@@ -21,6 +21,7 @@ from marlflow.config.dealers import dealer_of
 from marlflow.config.drawn_league import league_work
 from marlflow.config.experiment import Env, Evaluation, Experiment, Policy
 from marlflow.config.league import mode_name
+from marlflow.config.placement_table import drawn_placement
 from marlflow.config.validation import problems_of, ready
 from marlflow.driver.checkpointing import identity
 from marlflow.driver.preamble import plain
@@ -42,6 +43,7 @@ from marlflow.league import (
     StoreSettings,
 )
 from marlflow.league.dealing import LeagueMatchmaker
+from marlflow.runtime.resources import Machines, requests_of
 from marlflow.sampling.mapping import Rule
 from marlflow.sampling.receipts import EpisodeResult
 from tests.config.composition import algorithms, experiment_of, prepared, ready_of
@@ -121,6 +123,23 @@ def test_matches_are_played_by_the_rules_of_the_configuration() -> None:
     batch = matchmaker.matches_due()
     assert len(batch.matchups) == 6
     assert {frozenset(matchup.values()) for matchup in batch.matchups} == {frozenset({"player", "player@1"})}
+
+
+def test_referees_have_processes_over_ray_and_none_in_one_process() -> None:
+    words = ["env=rps", "league=pfsp", "league.matches.workers=2", "rollouts.num_workers=3"]
+    checked = ready_of(*words, "runtime=ray")
+    names = [request.name for request in requests_of(checked.spec)]
+    assert names == [*(f"rollout worker {n}" for n in range(3)), "referee 0", "referee 1", "learner player"]
+    table = drawn_placement(checked, Machines([{"CPU": 6.0}], here=False))
+    assert "rollout workers 0 to 2  1 CPU each" in table
+    assert "referees 0, 1           1 CPU each" in table
+    assert league_work(checked.experiment.league, checked).rows[1][2].endswith(", by 2 referees, beside rounds")
+    # Three workers, two referees and a learner need six CPUs if each has one.
+    asked = experiment_of(*words, "runtime=ray", "rollouts.placement.num_cpus=1")
+    assert any("5 CPU" in text for text in sentences(problems_of(asked, Machines([{"CPU": 4.0}], here=False))[1]))
+    inline = ready_of(*words, "runtime=inline")
+    assert drawn_placement(inline, None) == "placement: one process, without Ray; learner player on cpu"
+    assert "referee" not in league_work(inline.experiment.league, inline).rows[1][2]
 
 
 def test_psro_by_nash_is_refused_where_there_are_more_than_two_sides() -> None:
@@ -378,6 +397,15 @@ class Raising:
         (
             run(league=League(pool=Pool(best=3), matches=MatchRules(every_env_steps=None))),
             "league.pool.best: the best are those with the highest ratings, which come from matches",
+        ),
+        (
+            run(league=League(matches=MatchRules(every_env_steps=None, workers=2))),
+            "league.matches.workers: 2 referees would have nothing to do, since league.matches.every_env_steps is "
+            "null; set it, or league.matches.workers=0",
+        ),
+        (
+            run(league=League(matches=MatchRules(workers=-1))),
+            "league.matches.workers must be at least 0, not -1",
         ),
         (
             run(league=League(outcome=lambda result, sides: [0.0, 1.0])),

@@ -88,6 +88,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "num_gpus",
         "fpga",
         "max_staleness",
+        "workers",
     }
     | {field.name for field in dataclasses.fields(Faults)}
     | {"learning_starts_agent_steps", "burn_in_agent_steps", "learning_rate", "actor_learning_rate"}

@@ -80,6 +80,7 @@ def test_wrappers_can_be_chosen_by_name(option: str) -> None:
         "padding": ["pad_observations", "pad_actions"],
         "pixels": ["gray", "resize", "stack"],
         "reward_scale": ["reward_scale"],
+        "random_opening": ["random_opening"],
     }
     chosen = prepared(f"wrappers={option}")
     assert list(chosen.config.env.wrappers) == around[option]

@@ -90,6 +90,8 @@ SMALL: dict[str, tuple[Algorithm, TorsoConfig]] = {
         mf.R2D2(**(OFF | {"train_every_agent_steps": 16}), sequence_agent_steps=4, burn_in_agent_steps=2, n_step=2),
         GRU,
     ),
+    "vdn": (mf.VDN(**OFF, n_step=2), MLP),
+    "qmix": (mf.QMIX(**OFF, prioritized=True, mixer_sees="observations", embed_size=4), MLP),
     "sac": (mf.SAC(**OFF), MLP),
     "td3": (mf.TD3(**OFF), MLP),
     "ddpg": (mf.DDPG(**OFF), MLP),

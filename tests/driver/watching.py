@@ -46,6 +46,7 @@ LEARNER_KEYS = {
     "staleness_mean",
     "stale_rows_dropped",
     "rows_bootstrapped_at_death",
+    "seats_left_early",
     "schedules",
     "loss",
 }

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -184,6 +185,20 @@ def test_the_dead_see_zeros_and_end_with_the_others_as_they_ended(name):
     assert len(raw[-1][0]) < len(everybody), "nobody died before the others"
 
 
+@pytest.mark.parametrize("name", ["cartpole_team", "multiwalker"])
+def test_the_dead_of_a_team_keep_receiving_what_the_living_get(name):
+    raw = steps(made(name))
+    black = steps(made(name, partial(wrappers.black_death, keeps_receiving=True)))
+    ended, posthumous = set(), 0
+    for (_, rewards, terminations, truncations, _), (_, got, *_) in zip(raw[1:], black[1:], strict=True):
+        acted = [agent for agent in terminations if agent not in ended]
+        mean = sum(rewards[agent] for agent in acted) / len(acted)
+        assert got == pytest.approx({agent: rewards.get(agent, mean) for agent in got})
+        posthumous += sum(agent not in rewards for agent in got)
+        ended |= {agent for agent in acted if terminations[agent] or truncations[agent]}
+    assert posthumous > 0, "nobody died before the others"
+
+
 def test_masks_move_from_the_observation_to_the_info_of_whoever_is_to_move():
     raw, env = made("connect_four"), made("connect_four", wrappers.mask_in_info)
     raw.reset(seed=0), env.reset(seed=0)
@@ -243,6 +258,8 @@ def test_wrappers_from_a_configuration_can_be_sent_to_other_processes():
         ("connect_four", wrappers.black_death, "name its parallel_env$"),
         ("rps", wrappers.black_death, r"'player_0' sees Discrete\(4\), not a Box$"),
         ("cartpole_team", wrappers.gray, "not pixels$"),
+        ("cartpole_team", wrappers.random_opening, "it takes an AEC environment, in which agents take turns"),
+        ("connect_four", lambda env: wrappers.random_opening(env, 0), "moves is at least 1, not 0$"),
         ("cartpole_team", wrappers.mask_in_info, "not a Dict of an observation and an action_mask$"),
         ("simple_tag", wrappers.agent_indicator, "put padding before it$"),
         (

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from marlflow.base.items import Weights
 from marlflow.env import openspiel
-from marlflow.policy.actor import Acted, EvaluationModes
+from marlflow.policy.actor import Acted
 from marlflow.sampling import RolloutWorker, Rule, SamplerConfig
-from marlflow.sampling.protocol import FrozenPolicy, Matchup
+from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy
 from marlflow.sampling.receipts import Evaluated
 
 UNIFORM = np.full(12, 0.5, np.float32)
@@ -56,13 +57,6 @@ class KuhnWorkers:
         self.frozen = {name: FrozenPolicy("main", Weights(0, flat)) for name, flat in frozen.items()}
         self.calls: list[int] = []
 
-    async def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights],
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
-        self.calls.append(len(episodes))
-        return self.worker.evaluate(episodes, weights, matchups, mode, self.frozen)
+    async def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        self.calls.append(len(request.episodes))
+        return self.worker.evaluate(replace(request, frozen=self.frozen))

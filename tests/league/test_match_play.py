@@ -22,7 +22,7 @@ def play(workers: KuhnWorkers, games: int, modes: EvaluationModes = "sampled") -
     matches = Matches(Payoffs(PAIR), Ratings(), modes)
     matches.request(until_known(all_profiles([names, names]), matches, games))
     while (batch := matches.due()) is not None:
-        matches.observe(asyncio.run(workers.evaluate(batch.episodes, {}, batch.matchups, batch.modes)))
+        matches.observe(asyncio.run(workers.evaluate(batch)))
     return matches
 
 
@@ -61,9 +61,7 @@ class Sampled(Exact):
         flats = {name: self.parameters(name) for _, name in self.mixtures}
         workers = KuhnWorkers(flats)
         while (batch := self.matchmaker.matches_due()) is not None:
-            self.matchmaker.observe_matches(
-                asyncio.run(workers.evaluate(batch.episodes, {}, batch.matchups, batch.modes))
-            )
+            self.matchmaker.observe_matches(asyncio.run(workers.evaluate(batch)))
 
     def parameters(self, name: str) -> np.ndarray:
         if name == "random":

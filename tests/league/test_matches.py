@@ -16,7 +16,6 @@ from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.league import MatchRules
 from marlflow.league.matches import (
     FIRST_MATCH,
-    MatchBatch,
     Matches,
     MatchingMatchmaker,
     all_profiles,
@@ -29,6 +28,7 @@ from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import default_sides
 from marlflow.league.snapshots import SnapshotRules
+from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault
 from tests.league.population import NEVER, PAIR, members_of
 
@@ -114,7 +114,7 @@ def test_all_games_are_one_batch_and_share_a_matchup_by_profile() -> None:
     assert batch.episodes == (FIRST_MATCH, FIRST_MATCH + 1, FIRST_MATCH + 2)
     assert [matchup["player_1"] for matchup in batch.matchups] == ["random", "random", "main@1"]
     assert batch.matchups[0] is batch.matchups[1]
-    assert batch.modes == "sampled"
+    assert batch.mode == "sampled"
     with pytest.raises(RuntimeError, match="earlier ones are not played"):
         matches.request({("main", "random"): 1})
 
@@ -246,12 +246,10 @@ class Playing:
     def __init__(self, broken: dict[int, int] | None = None, cut_after: int = 9) -> None:
         self.broken, self.calls, self.cut_after = dict(broken or {}), [], cut_after
 
-    async def evaluate(
-        self, episodes: Sequence[int], weights: Any, matchups: Any = None, mode: Any = "greedy", frozen: Any = None
-    ) -> Evaluated:
-        self.calls.append(list(episodes))
+    async def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        self.calls.append(list(request.episodes))
         results, faults = [], []
-        for number in episodes:
+        for number in request.episodes:
             if self.broken.get(number, 0):
                 self.broken[number] -= 1
                 faults.append(Fault(FaultKind.ENV_ERRORS, "env", "it broke", "", 0))
@@ -301,12 +299,11 @@ def test_the_best_snapshots_are_chosen_again_after_matches() -> None:
 
         wins = False
 
-        async def evaluate(
-            self, episodes: Sequence[int], weights: Any, matchups: Any = None, mode: Any = "greedy", frozen: Any = None
-        ) -> Evaluated:
+        async def evaluate(self, request: EvaluationRequest) -> Evaluated:
+            matchups = request.matchups or ()
             won = [WON if (matchup["player_0"] == "main@1") == self.wins else LOST for matchup in matchups]
             drawn = [returns if "main@1" in m.values() else {} for returns, m in zip(won, matchups, strict=True)]
-            return Evaluated(tuple(result(n, returns) for n, returns in zip(episodes, drawn, strict=True)))
+            return Evaluated(tuple(result(n, returns) for n, returns in zip(request.episodes, drawn, strict=True)))
 
     workers, dealt = OfTheFirst(), []
     for steps in range(1, 8):
@@ -331,8 +328,8 @@ def test_snapshots_may_act_greedily_in_matches() -> None:
     )
     train(matchmaker, 1)
     batch = matchmaker.matches_due()
-    assert isinstance(batch, MatchBatch)
-    assert batch.modes == "greedy"
+    assert isinstance(batch, EvaluationRequest)
+    assert batch.mode == "greedy"
 
 
 def test_broken_games_are_played_again_and_their_faults_returned() -> None:

@@ -11,7 +11,6 @@ from open_spiel.python.egt import alpharank as openspiel
 from marlflow.base.errors import MarlflowError
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.league.dealing import LeagueMatchmaker
-from marlflow.league.matches import MatchBatch
 from marlflow.league.members import Members
 from marlflow.league.modes import LeagueView, MetaGameMode, SnapshottingMode
 from marlflow.league.payoffs import Game, Payoffs
@@ -21,6 +20,7 @@ from marlflow.league.sides import default_sides
 from marlflow.league.snapshots import SnapshotRules
 from marlflow.sampling.matchmaking import EpisodeId
 from marlflow.sampling.population import Reset
+from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Evaluated
 from tests.league.games import BIASED, PENNIES, kuhn, nash_conv
 from tests.league.population import NEVER, PAIR, agree, members_of
@@ -65,7 +65,7 @@ class Exact:
         while (batch := self.matchmaker.matches_due()) is not None:
             self.matchmaker.observe_matches(Evaluated(tuple(self.played(batch))))
 
-    def played(self, batch: MatchBatch) -> list[EpisodeResult]:
+    def played(self, batch: EvaluationRequest) -> list[EpisodeResult]:
         results = []
         for number, matchup in zip(batch.episodes, batch.matchups, strict=True):
             first, second = (self.mixtures[role, matchup[agent]] for role, agent in enumerate(AGENTS))

@@ -15,6 +15,7 @@ from marlflow.base.items import Weights
 from marlflow.offline.dataset import Dataset, find_dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker, next_fragments
 from marlflow.offline.dataset_writer import DatasetWriter
+from marlflow.sampling.protocol import Request
 from marlflow.sampling.receipts import Receipt
 from marlflow.sampling.saved_state import merged, share
 from tests.offline.batches import recording, rows
@@ -108,7 +109,7 @@ def test_recorded_rows_have_the_version_of_the_weights_that_came_with_the_collec
     (worker,) = _workers(records, 1, 1)
     versions = []
     for weights in ({}, {"team": Weights(4, None)}, {}):
-        receipt, batches = worker.collect(ENV_STEPS, weights)
+        receipt, batches = worker.collect(ENV_STEPS, Request(weights=weights))
         versions += [receipt.policies["team"].version, *batches["team"].columns["version"].tolist()]
     assert versions == [0, 0, 4, 4, 4, 4]
 

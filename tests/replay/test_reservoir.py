@@ -14,6 +14,7 @@ from marlflow.base.batch import Batch, Decisions
 from marlflow.base.errors import CheckpointUnusable, InvalidInput
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.replay import Reservoir
+from marlflow.replay import reservoir as reservoir_module
 from tests.driver.kept_runs import assert_equal
 
 
@@ -174,3 +175,19 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
         Reservoir(5, 1).draw(1)
     with pytest.raises(InvalidInput, match="at least 1"):
         Reservoir(0, 1)
+
+
+def test_while_it_fills_up_rows_are_copied_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+    longer = reservoir_module._longer
+
+    def counted(array: np.ndarray, used: int, size: int) -> np.ndarray:
+        copied.append(used)
+        return longer(array, used, size)
+
+    monkeypatch.setattr(reservoir_module, "_longer", counted)
+    reservoir = filled(1_000, [1] * 1_200)
+    # Four columns and the row numbers, each of which doubles: less than twice as many rows as there are.
+    assert sum(copied) < 5 * 2 * 1_000
+    held = reservoir.state()["numbers"]
+    assert len(held) == 1_000 == len(set(held.tolist()))

@@ -21,7 +21,7 @@ from marlflow.flow.protocols import OperatorRaised, stage_call
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import RunSpec
-from marlflow.sampling.protocol import Request, Round
+from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec
 
 
@@ -140,7 +140,7 @@ def test_close_closes_every_environment_and_gives_the_threads_back() -> None:
     runtime = InlineRuntime()
     parts = runtime.start(spec)
     collect(parts, 0)
-    begun(parts.workers.evaluate(range(3), {}))
+    begun(parts.workers.evaluate(EvaluationRequest(range(3), {})))
     assert Counted.open == 7
     runtime.close()
     assert Counted.open == 0

@@ -17,6 +17,7 @@ from marlflow.base.items import Weights
 from marlflow.base.random import key
 from marlflow.base.spaces import Spaces
 from marlflow.sampling.episodes import EVALUATION
+from marlflow.sampling.protocol import EvaluationRequest, Request
 from tests.sampling.reference_recorder import Reference, TooManyFaults
 from tests.sampling.row_actors import Policy
 from tests.sampling.workers import rollout_worker
@@ -100,7 +101,7 @@ class Side:
         references = [self.played_greedily(episode) for episode in episodes]
         self.evaluation_faults += sum(reference.faults for reference in references)
         try:
-            found = self.worker.evaluate(episodes, matchups=matchups)
+            found = self.worker.evaluate(EvaluationRequest(episodes, matchups=matchups))
         except EnvironmentFailed:
             assert self.faults > self.tolerated
             return False
@@ -132,7 +133,7 @@ class Side:
             matchups = {c: [self.seats.matchup(c, e + i) for i in range(collect.matchups)] for c, e in following}
         before = sum(reference.env_steps for reference in self.references)
         try:
-            receipt, batches = self.worker.collect(collect.ticks, weights, matchups=matchups)
+            receipt, batches = self.worker.collect(collect.ticks, Request(weights=weights, matchups=matchups))
         except EnvironmentFailed:
             self.collect_reference(collect)
             assert self.faults > self.tolerated

@@ -16,6 +16,7 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.policy.actor import Acted
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling import Rule
+from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.watchdog import Watchdog
 from tests.sampling.workers import rollout_worker
 
@@ -149,9 +150,9 @@ def test_choices_of_undeclared_agents_depend_on_their_names_and_not_on_who_came_
     def choices(before):
         actor = Recalling(spaces.Discrete(1000))
         playing = rollout_worker(Crowd, [0], EVERYBODY, {"all": actor}, seed=1)
-        playing.evaluate(before)
+        playing.evaluate(EvaluationRequest(before))
         actor.chosen = []
-        playing.evaluate([17])
+        playing.evaluate(EvaluationRequest([17]))
         return actor.chosen
 
     assert choices([]) == choices([3, 4, 5, 6])

@@ -12,6 +12,7 @@ from marlflow.policy.scripted import RandomActor
 from marlflow.sampling import Rule
 from marlflow.sampling import deadline as module
 from marlflow.sampling.deadline import Deadline
+from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.watchdog import Watchdog
 from tests.sampling.workers import rollout_worker
 
@@ -43,9 +44,9 @@ def test_the_next_collect_goes_on_where_it_ended():
 
 
 def test_of_an_evaluation_that_the_deadline_ends_it_is_said_so():
-    evaluated = worker(CartPoleTeam, watchdog_until(-1.0)).evaluate(range(5))
+    evaluated = worker(CartPoleTeam, watchdog_until(-1.0)).evaluate(EvaluationRequest(range(5)))
     assert (evaluated.episodes, evaluated.was_cut) == ((), True)
-    evaluated = worker(CartPoleTeam, watchdog_until(3_600.0)).evaluate(range(5))
+    evaluated = worker(CartPoleTeam, watchdog_until(3_600.0)).evaluate(EvaluationRequest(range(5)))
     assert (len(evaluated.episodes), evaluated.was_cut) == (5, False)
 
 

@@ -22,7 +22,7 @@ from marlflow.policy.recurrent_actors import recurrent_stochastic_actor
 from marlflow.policy.stacked import StackedMembers
 from marlflow.policy.torso import MLP
 from marlflow.sampling import RolloutWorker, SamplerConfig, frozen_cohort
-from marlflow.sampling.protocol import FrozenPolicy
+from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Request
 
 ENTRIES, ENVS = 20, range(12)
 SPACES = Spaces(cartpole_team.CartPoleTeam(2).observation_space("cart_0"), Discrete(2))
@@ -87,8 +87,8 @@ def test_rows_against_frozen_entries_are_those_against_policies_with_the_same_we
     for seed, ticks in enumerate((30, 1, 64)):
         games = dealt(seed)
         own = {"main": schedules["main"]}
-        found = playing.collect(ticks, {"main": main}, own, games, entries)
-        expected = plain.collect(ticks, published, schedules, games)
+        found = playing.collect(ticks, Request(0, {"main": main}, own, games, entries))
+        expected = plain.collect(ticks, Request(0, published, schedules, games))
         assert found[0].episodes == expected[0].episodes
         assert found[0].agent_steps == expected[0].agent_steps
         assert_same_rows(found, expected)
@@ -105,7 +105,7 @@ def test_a_tick_costs_one_call_for_all_frozen_entries(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(StackedMembers, "act", counted)
     playing = worker("mlp", lambda: cartpole_team.CartPoleTeam(2), ["main"])
-    playing.collect(9, {"main": weights("mlp", 100)}, None, dealt(0), frozen("mlp"))
+    playing.collect(9, Request(0, {"main": weights("mlp", 100)}, {}, dealt(0), frozen("mlp")))
     assert len(groups) == 9
     assert min(groups) > 5
 
@@ -119,13 +119,13 @@ def test_slots_without_lanes_are_given_up_by_least_recent_use() -> None:
         games = dealt(seed)
         # Entries are sent once: after that, the worker has to find their weights itself.
         sent = {} if seed else entries
-        expected = unbounded.collect(17, main, None, games, sent)
-        found = bounded.collect(17, main, None, games, sent)
+        expected = unbounded.collect(17, Request(0, main, {}, games, sent))
+        found = bounded.collect(17, Request(0, main, {}, games, sent))
         assert found[0].episodes == expected[0].episodes
         assert_same_rows(found, expected)
         most = max(most, len(slots_of(bounded)))
     assert len(slots_of(unbounded)) == ENTRIES
-    bounded.collect(0, None, None, {})
+    bounded.collect(0, Request(0, {}, {}, {}))
     assert len(slots_of(bounded)) < ENTRIES
     assert set(bounded.entries) == {"main", *entries}
 
@@ -154,12 +154,12 @@ def test_evaluation_uses_the_same_members_and_leaves_training_as_it_was() -> Non
     for seed in range(3):
         games = dealt(seed, entries=5)
         sent = {} if seed else {name: entries[name] for name in list(entries)[:5]}
-        found = playing.collect(13, main, None, games, sent)
-        assert_same_rows(found, undisturbed.collect(13, main, None, games, sent))
+        found = playing.collect(13, Request(0, main, {}, games, sent))
+        assert_same_rows(found, undisturbed.collect(13, Request(0, main, {}, games, sent)))
         seats = [{"cart_0": "main", "cart_1": f"main@{5 + 5 * seed + number}"} for number in range(5)]
-        evaluated = playing.evaluate(range(5), main, seats, "greedy", entries)
+        evaluated = playing.evaluate(EvaluationRequest(range(5), main, seats, "greedy", entries))
         assert [result.matchup for result in evaluated.episodes] == seats
-    again = playing.evaluate(range(5), main, seats, "greedy")
+    again = playing.evaluate(EvaluationRequest(range(5), main, seats, "greedy"))
     assert again.episodes == evaluated.episodes
 
 
@@ -167,14 +167,14 @@ def test_evaluation_uses_the_same_members_and_leaves_training_as_it_was() -> Non
 def test_a_resume_with_other_slots_goes_on_bit_for_bit(kind: str) -> None:
     entries, main = frozen(kind), {"main": weights(kind, 100)}
     playing = worker(kind, lambda: cartpole_team.CartPoleTeam(2), ["main"])
-    playing.collect(17, main, None, dealt(0), entries)
+    playing.collect(17, Request(0, main, {}, dealt(0), entries))
     kept = from_bytes(to_bytes(playing.state()))
     other = worker(kind, lambda: cartpole_team.CartPoleTeam(2), ["main"])
     backwards = dict(reversed(entries.items()))
     assert other.load_state(kept, 10_000, backwards).episodes_abandoned == 0
     assert slots_of(other) != slots_of(playing)
     for seed, ticks in ((1, 20), (2, 31)):
-        one, same = (made.collect(ticks, main, None, dealt(seed)) for made in (playing, other))
+        one, same = (made.collect(ticks, Request(0, main, {}, dealt(seed))) for made in (playing, other))
         assert one[0].episodes == same[0].episodes
         assert_same_rows(one, same)
     assert_equal_states(playing.state(), other.state())
@@ -200,9 +200,9 @@ def test_evaluation_may_give_entries_of_one_cohort_different_modes(monkeypatch: 
     monkeypatch.setattr(StackedMembers, "act", watched)
     playing = worker("mlp", lambda: cartpole_team.CartPoleTeam(2), ["main"])
     entries = frozen("mlp")
-    playing.collect(1, {"main": weights("mlp", 100)}, None, dealt(0), entries)
+    playing.collect(1, Request(0, {"main": weights("mlp", 100)}, {}, dealt(0), entries))
     members_slots |= {slot: int(name.removeprefix("main@")) for name, slot in slots_of(playing).items()}
     modes.clear()
     seats = [{"cart_0": "main@1", "cart_1": "main@2"}]
-    playing.evaluate([0], None, seats, {"main": "sampled", "main@2": "greedy"})
+    playing.evaluate(EvaluationRequest([0], {}, seats, {"main": "sampled", "main@2": "greedy"}))
     assert set(modes) == {("sampled", 1), ("greedy", 2)}

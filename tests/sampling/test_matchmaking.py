@@ -17,7 +17,7 @@ from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.dealer import Dealer, DealtWorkers
 from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId, RandomSeats, deal_one
-from marlflow.sampling.protocol import Request, Round
+from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt
 from tests.sampling.workers import rollout_worker
 
@@ -249,10 +249,8 @@ class Played:
     async def collect_next(self, request: Request | None, assign: Any = None) -> Round:
         raise AssertionError("matchups are dealt in rounds")
 
-    async def evaluate(
-        self, episodes: range, weights: Any, matchups: Any = None, mode: Any = "greedy", frozen: Any = None
-    ) -> Evaluated:
-        self.evaluated = matchups
+    async def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        self.evaluated = request.matchups
         return Evaluated(())
 
 
@@ -262,7 +260,7 @@ def test_each_collect_begins_where_the_last_one_ended() -> None:
     for number in range(10):
         assert asyncio.run(dealt.collect(Request(number, {}, {}))).number == number
     assert workers.begun == [deal_one(matchmaker, SEATS, EpisodeId(0, episode), 9) for episode in range(20)]
-    asyncio.run(dealt.evaluate(range(3), {}))
+    asyncio.run(dealt.evaluate(EvaluationRequest(range(3), {})))
     assert len(workers.evaluated) == 3
 
 
@@ -289,6 +287,6 @@ def test_reward_after_an_agents_end_is_counted_for_who_played_it_in_that_episode
         spaces=dict.fromkeys(actors, Spaces(space, Discrete(2))),
     )
     seated = {"cart_0": "x", "cart_1": "y"}, {"cart_0": "y", "cart_1": "x"}
-    receipt, _ = worker.collect(3, matchups={0: [*seated, seated[0]]})
+    receipt, _ = worker.collect(3, Request(matchups={0: [*seated, seated[0]]}))
     assert [episode.matchup for episode in receipt.episodes] == [seated[0]]
     assert {name: made.reward_unattributed for name, made in receipt.policies.items()} == {"x": 0.0, "y": 5.0}

@@ -18,6 +18,7 @@ from marlflow.policy.torso import MLP
 from marlflow.runtime.relocation import RelocatedStages
 from marlflow.sampling import Rule
 from marlflow.sampling.phases import phase_ticks
+from marlflow.sampling.protocol import EvaluationRequest, Request
 from marlflow.sampling.saved_state import merged, share
 from tests.sampling.row_actors import RowActor
 from tests.sampling.workers import rollout_worker
@@ -102,7 +103,7 @@ def worker(env_indices, seed=7, rules=EVERYBODY, others=()):
 
 
 def collected(made, ticks=TICKS):
-    _, batches = made.collect(ticks, {"all": WEIGHTS})
+    _, batches = made.collect(ticks, Request(weights={"all": WEIGHTS}))
     return batches["all"]
 
 
@@ -129,7 +130,7 @@ def test_each_env_has_one_task_in_all_phases_and_another_in_the_next_collect():
 
 
 def test_no_row_is_lost_and_no_episode_is_in_two_phases():
-    receipt, batches = worker([0, 1]).collect(TICKS, {"all": WEIGHTS})
+    receipt, batches = worker([0, 1]).collect(TICKS, Request(weights={"all": WEIGHTS}))
     batch = batches["all"]
     assert batch.rows == receipt.policies["all"].rows == receipt.agent_steps == 2 * 2 * TICKS
     assert receipt.env_steps == 2 * TICKS
@@ -203,17 +204,17 @@ def test_nothing_of_a_task_is_kept_and_another_goes_on_as_this_one(workers):
 
 def test_evaluation_is_without_adaptation_and_changes_nothing():
     made, other = worker([0, 1]), worker([0, 1])
-    first = made.evaluate(range(4), {"all": WEIGHTS}).episodes
+    first = made.evaluate(EvaluationRequest(range(4), {"all": WEIGHTS})).episodes
     collected(made)
     collected(other)
-    assert made.evaluate(range(4), {"all": WEIGHTS}).episodes == first
+    assert made.evaluate(EvaluationRequest(range(4), {"all": WEIGHTS})).episodes == first
     assert by_copies(collected(made)) == by_copies(collected(other))
 
 
 def test_a_policy_that_does_not_adapt_may_share_the_worker():
     rules = (Rule("a", "all"), Rule("*", "other"))
     made = worker([0, 1], rules=rules, others={"other": RowActor(spaces.Discrete(3))})
-    receipt, batches = made.collect(TICKS, {"all": WEIGHTS})
+    receipt, batches = made.collect(TICKS, Request(weights={"all": WEIGHTS}))
     assert batches["all"].rows == batches["other"].rows == 2 * TICKS
     assert "advantage" not in batches["other"].columns
     assert receipt.policies["other"].rows == 2 * TICKS

@@ -18,6 +18,7 @@ from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
 from marlflow.sampling import RolloutWorker, SamplerConfig
+from marlflow.sampling.protocol import Request
 from tests.driver.kept_runs import assert_equal
 
 SEEN = Spaces(spaces.Box(0, 1, (3, 3, 2), np.int8), spaces.Discrete(9), masked=True)
@@ -41,7 +42,7 @@ def collects(of: RolloutWorker, recurrent: bool, reset_in: Collection[int]) -> l
     found = []
     for number in range(8):
         weights = {name: Weights(number, flat * np.float32(1 + number / 10)) for name in ("one", "two")}
-        found.append(of.collect(5, weights, reset=["one"] if number in reset_in else ()))
+        found.append(of.collect(5, Request(weights=weights, reset=["one"] if number in reset_in else ())))
     return found
 
 
@@ -82,5 +83,5 @@ def test_the_memory_of_the_one_policy_is_zero_again() -> None:
 def test_a_policy_that_a_worker_does_not_have_is_passed_over() -> None:
     made = worker()
     weights = {name: Weights(0, actor(False).flat()) for name in ("one", "two")}
-    receipt, _ = made.collect(5, weights, reset=["nobody"])
+    receipt, _ = made.collect(5, Request(weights=weights, reset=["nobody"]))
     assert receipt.env_steps == 15

@@ -6,6 +6,7 @@ from marlflow.league.payoffs import Payoffs, game_of
 from marlflow.league.sides import default_sides
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling import Rule
+from marlflow.sampling.protocol import EvaluationRequest
 from tests.sampling.workers import rollout_worker
 
 
@@ -13,7 +14,7 @@ def episodes(make_env):
     env = make_env()
     actors = {"all": RandomActor(env.action_space(env.possible_agents[0]))}
     worker = rollout_worker(make_env, [0], [Rule("*", "all")], actors, seed=0)
-    return [*worker.collect(100)[0].episodes, *worker.evaluate(range(3), None).episodes]
+    return [*worker.collect(100)[0].episodes, *worker.evaluate(EvaluationRequest(range(3), {})).episodes]
 
 
 def test_rock_paper_scissors_is_truncated_and_connect_four_never_is() -> None:

@@ -15,7 +15,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.actor import Acted
 from marlflow.sampling import RolloutWorker, SamplerConfig
-from marlflow.sampling.protocol import FrozenPolicy
+from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Request
 
 SPACES = Spaces(CartPoleTeam(2).observation_space("cart_0"), Discrete(2))
 ALONE = {"cart_0": "main", "cart_1": "main"}
@@ -71,7 +71,9 @@ def test_a_frozen_entry_acts_by_its_own_weights_and_leaves_no_rows() -> None:
     playing, actors = worker()
     dealt = {0: [AGAINST] * 4}
     entries = {"main@1": frozen(2, 1, epsilon=0.9)}
-    receipt, batches = playing.collect(4, {"main": weights(7, 0)}, {"main": {"epsilon": 0.2}}, dealt, entries)
+    receipt, batches = playing.collect(
+        4, Request(0, {"main": weights(7, 0)}, {"main": {"epsilon": 0.2}}, dealt, entries)
+    )
     assert playing.entries == ("main", "main@1")
     assert [(actor.parameter[0], actor.scheduled) for actor in actors] == [(0, {"epsilon": 0.2}), (1, {"epsilon": 0.9})]
     assert actors[1].modes == {"explore"}
@@ -81,14 +83,16 @@ def test_a_frozen_entry_acts_by_its_own_weights_and_leaves_no_rows() -> None:
     assert actions_of(batches["main"], 0) == {0}
     assert set(batches["main"].segments["agent"].tolist()) == {0}
     # Newer weights of the live policy change nothing of the frozen one.
-    playing.collect(3, {"main": weights(8, 0)}, {"main": {"epsilon": 0.1}}, {0: [AGAINST]})
+    playing.collect(3, Request(0, {"main": weights(8, 0)}, {"main": {"epsilon": 0.1}}, {0: [AGAINST]}))
     assert (actors[1].parameter[0], actors[1].scheduled) == (1, {"epsilon": 0.9})
     assert actors[1].memories == [0, 1, 2, 3, 4, 5, 6]  # a memory of its own, over the end of a fragment
 
 
 def test_results_name_the_entries_and_rewards_of_frozen_ones_belong_to_nobody_else() -> None:
     playing, _ = worker()
-    receipt, batches = playing.collect(60, {"main": weights(0, 0)}, None, {0: [AGAINST] * 30}, {"main@1": frozen(0, 1)})
+    receipt, batches = playing.collect(
+        60, Request(0, {"main": weights(0, 0)}, {}, {0: [AGAINST] * 30}, {"main@1": frozen(0, 1)})
+    )
     assert receipt.episodes
     assert {tuple(result.matchup.items()) for result in receipt.episodes} == {tuple(AGAINST.items())}
     issued = sum(result.returns["cart_0"] for result in receipt.episodes)
@@ -100,16 +104,16 @@ def test_results_name_the_entries_and_rewards_of_frozen_ones_belong_to_nobody_el
 
 def test_an_entry_to_forget_goes_when_no_running_episode_seats_it() -> None:
     playing, actors = worker(env_indices=(0, 1))
-    playing.collect(1, {"main": weights(0, 0)}, None, {0: [AGAINST], 1: [ALONE]}, {"main@1": frozen(0, 1)})
-    playing.collect(1, None, None, {0: [], 1: []}, forget=["main@1"])
+    playing.collect(1, Request(0, {"main": weights(0, 0)}, {}, {0: [AGAINST], 1: [ALONE]}, {"main@1": frozen(0, 1)}))
+    playing.collect(1, Request(0, {}, {}, {0: [], 1: []}, forget=["main@1"]))
     assert playing.entries == ("main", "main@1")  # env 0 still plays against it
     assert actors[1].memories == [0, 1]
     played = 0
     while "main@1" in playing.entries and played < 300:
-        playing.collect(5, None, None, {0: [ALONE] * 5, 1: [ALONE] * 5}, forget=["main@1"])
+        playing.collect(5, Request(0, {}, {}, {0: [ALONE] * 5, 1: [ALONE] * 5}, forget=["main@1"]))
         played += 5
     assert playing.entries == ("main",)
-    receipt, batches = playing.collect(5, None, None, {0: [ALONE] * 5, 1: [ALONE] * 5})
+    receipt, batches = playing.collect(5, Request(0, {}, {}, {0: [ALONE] * 5, 1: [ALONE] * 5}))
     assert actions_of(batches["main"], 1) == {0}
     assert batches["main"].rows == receipt.agent_steps
 
@@ -118,11 +122,11 @@ def test_the_table_grows_again_under_an_id_that_was_forgotten_and_others_keep_th
     playing, actors = worker(env_indices=(0, 1))
     both = {"main@1": frozen(1, 1), "main@2": frozen(2, 1)}
     seated = {"cart_0": "main", "cart_1": "main@2"}
-    playing.collect(1, {"main": weights(0, 0)}, None, {0: [seated], 1: [seated]}, both)
-    playing.collect(2, None, None, {0: [], 1: []}, forget=["main@1"])
+    playing.collect(1, Request(0, {"main": weights(0, 0)}, {}, {0: [seated], 1: [seated]}, both))
+    playing.collect(2, Request(0, {}, {}, {0: [], 1: []}, forget=["main@1"]))
     assert playing.entries == ("main", "main@2")
     assert actors[2].memories == [0, 1, 2]
-    playing.collect(1, None, None, {0: [], 1: []}, {"main@1": frozen(9, 0)})
+    playing.collect(1, Request(0, {}, {}, {0: [], 1: []}, {"main@1": frozen(9, 0)}))
     assert playing.entries == ("main", "main@2", "main@1")
     assert actors[3].parameter[0] == 0
     assert actors[2].memories == [0, 1, 2, 3]
@@ -130,14 +134,14 @@ def test_the_table_grows_again_under_an_id_that_was_forgotten_and_others_keep_th
 
 def test_running_episodes_against_frozen_entries_are_played_again_elsewhere() -> None:
     entries = {"main@1": frozen(0, 1)}
-    given = ({"main": weights(0, 0)}, None, {0: [AGAINST] * 9, 1: [AGAINST] * 9})
+    given = ({"main": weights(0, 0)}, {}, {0: [AGAINST] * 9, 1: [AGAINST] * 9})
     playing, _ = worker(env_indices=(0, 1))
-    playing.collect(13, *given, entries)
+    playing.collect(13, Request(0, *given, entries))
     kept = from_bytes(to_bytes(playing.state()))
     other, actors = worker(env_indices=(0, 1))
     assert other.load_state(kept, EVER, entries).episodes_abandoned == 0
     for ticks in (6, 11):
-        one, same = (made.collect(ticks, *given) for made in (playing, other))
+        one, same = (made.collect(ticks, Request(0, *given)) for made in (playing, other))
         assert one[0].episodes == same[0].episodes
         for name, column in one[1]["main"].columns.items():
             np.testing.assert_array_equal(column, same[1]["main"].columns[name])
@@ -149,30 +153,34 @@ def test_running_episodes_against_frozen_entries_are_played_again_elsewhere() ->
 def test_evaluation_episodes_seat_frozen_entries_as_they_are() -> None:
     playing, actors = worker()
     seats = [AGAINST, {"cart_0": "main@1", "cart_1": "main"}]
-    playing.collect(5, {"main": weights(0, 0)}, None, {0: [ALONE] * 5})
-    evaluated = playing.evaluate(range(2), {"main": weights(5, 0)}, seats, "greedy", {"main@1": frozen(0, 1)})
+    playing.collect(5, Request(0, {"main": weights(0, 0)}, {}, {0: [ALONE] * 5}))
+    evaluated = playing.evaluate(
+        EvaluationRequest(range(2), {"main": weights(5, 0)}, seats, "greedy", {"main@1": frozen(0, 1)})
+    )
     assert [result.matchup for result in evaluated.episodes] == seats
     assert actors[1].modes == {"greedy"}
     assert playing.entries == ("main", "main@1")
-    _, batches = playing.collect(100, None, None, {0: [AGAINST] * 100})
+    _, batches = playing.collect(100, Request(0, {}, {}, {0: [AGAINST] * 100}))
     assert (batches["main"]["version"] == 0).all()
     assert actors[1].modes == {"greedy", "explore"}
 
 
 def test_entries_act_in_their_own_mode_in_evaluation_and_remember_nothing() -> None:
     playing, actors = worker()
-    playing.collect(5, {"main": weights(0, 0)}, None, {0: [AGAINST] * 5}, {"main@1": frozen(0, 1)})
+    playing.collect(5, Request(0, {"main": weights(0, 0)}, {}, {0: [AGAINST] * 5}, {"main@1": frozen(0, 1)}))
     made = {"main@2": frozen(0, 1), "main@3": frozen(0, 1)}
     seats = [{"cart_0": "main@2", "cart_1": entry} for entry in ("main", "main@1", "main@3")]
     for actor in actors:
         actor.modes.clear()
         actor.memories.clear()
-    playing.evaluate(range(3), {}, seats, {"main": "sampled", "main@3": "greedy", "main@1": "greedy"}, made)
+    playing.evaluate(
+        EvaluationRequest(range(3), {}, seats, {"main": "sampled", "main@3": "greedy", "main@1": "greedy"}, made)
+    )
     assert [actor.modes for actor in actors] == [{"sampled"}, {"greedy"}, {"sampled"}, {"greedy"}]
     assert [actor.memories[0] for actor in actors] == [0, 0, 0, 0]
-    assert playing.evaluate(range(1), {}, [AGAINST], {"rival": "sampled"}).episodes
+    assert playing.evaluate(EvaluationRequest(range(1), {}, [AGAINST], {"rival": "sampled"})).episodes
     assert actors[0].modes == {"sampled", "greedy"}, "policies that are not named are greedy"
-    playing.collect(5, None, None, {0: [AGAINST] * 5})
+    playing.collect(5, Request(0, {}, {}, {0: [AGAINST] * 5}))
     assert actors[1].modes == {"greedy", "explore"}
 
 
@@ -181,4 +189,4 @@ def test_an_entry_of_a_policy_that_nobody_has_is_refused() -> None:
     with pytest.raises(
         ConfigInvalid, match="frozen entry 'rival@1' is of policy 'rival', which no worker has; there are main"
     ):
-        playing.collect(1, frozen={"rival@1": FrozenPolicy("rival", weights(0, 0))})
+        playing.collect(1, Request(frozen={"rival@1": FrozenPolicy("rival", weights(0, 0))}))

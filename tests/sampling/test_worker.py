@@ -12,6 +12,7 @@ from marlflow.base.items import Weights
 from marlflow.env import cartpole_team
 from marlflow.policy.actor import Acted
 from marlflow.sampling import Rule
+from marlflow.sampling.protocol import EvaluationRequest, Request
 from tests.env.test_adapter import Scripted, Undeclared
 from tests.sampling.workers import rollout_worker
 
@@ -46,7 +47,9 @@ def team(actor, **arguments):
 def test_weights_and_schedules_reach_the_actor_and_the_rows():
     actor = Constant()
     worker = team(actor)
-    receipt, batches = worker.collect(3, {"all": Weights(4, np.ones(1, np.float32))}, {"all": {"epsilon": 0.5}})
+    receipt, batches = worker.collect(
+        3, Request(0, {"all": Weights(4, np.ones(1, np.float32))}, {"all": {"epsilon": 0.5}})
+    )
     assert actor.scheduled == {"epsilon": 0.5}
     assert (batches["all"]["action"] == 1).all()
     assert (batches["all"]["version"] == 4).all()
@@ -89,7 +92,7 @@ def test_the_seconds_of_a_collect_are_shared_out():
 def test_evaluation_is_greedy_and_leaves_training_as_it_was():
     actors = [Constant(), Constant()]
     alone, disturbed = (team(actor) for actor in actors)
-    results = disturbed.evaluate([3, 5], {"all": Weights(9, np.ones(1, np.float32))})
+    results = disturbed.evaluate(EvaluationRequest([3, 5], {"all": Weights(9, np.ones(1, np.float32))}))
     assert {mode for _, mode in actors[1].asked} == {"greedy"}
     assert [result.episode for result in results.episodes] == [3, 5]
     expected, found = alone.collect(30), disturbed.collect(30)
@@ -101,7 +104,7 @@ def test_evaluation_is_greedy_and_leaves_training_as_it_was():
 
 def test_the_actor_is_asked_in_the_mode_of_the_evaluation():
     actor = Constant()
-    team(actor).evaluate([3], mode="sampled")
+    team(actor).evaluate(EvaluationRequest([3], mode="sampled"))
     assert {mode for _, mode in actor.asked} == {"sampled"}
 
 
@@ -110,8 +113,8 @@ def test_an_evaluation_episode_depends_on_its_number_alone():
         team(Constant()),
         rollout_worker(cartpole_team.parallel_env, [7], EVERYBODY, {"all": Constant()}, seed=1),
     )
-    many = {result.episode: result.returns for result in worker.evaluate(range(40)).episodes}
-    (one,) = other.evaluate([23]).episodes
+    many = {result.episode: result.returns for result in worker.evaluate(EvaluationRequest(range(40))).episodes}
+    (one,) = other.evaluate(EvaluationRequest([23])).episodes
     assert one.returns == many[23]
     assert len({tuple(returns.values()) for returns in many.values()}) > 1
 

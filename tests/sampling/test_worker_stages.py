@@ -13,6 +13,7 @@ from marlflow.base.errors import StageFailed
 from marlflow.base.items import Weights
 from marlflow.env import cartpole_team
 from marlflow.policy.scripted import RandomActor
+from marlflow.sampling.protocol import Request
 from marlflow.sampling.worker import RolloutWorker
 from marlflow.sampling.worker_stages import WorkerStages
 from tests.sampling.workers import rollout_worker
@@ -67,7 +68,7 @@ def test_a_worker_finishes_the_rows_of_a_policy_and_leaves_the_others() -> None:
     plain, finished = worker(), worker(one=worker_stages)
     for number in range(3):
         weights = {"one": Weights(number, None)}
-        expected, got = plain.collect(20, weights), finished.collect(20, weights)
+        expected, got = plain.collect(20, Request(weights=weights)), finished.collect(20, Request(weights=weights))
         assert worker_stages.published["one"].version == number
         own = halved(doubled(expected[1]["one"]))
         for name, column in own.columns.items():

@@ -18,6 +18,7 @@ from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling import Rule
 from marlflow.sampling.episodes import RESTARTED_EPISODE
+from marlflow.sampling.protocol import Request
 from marlflow.sampling.saved_state import ResumeReport, merged, share
 from tests.sampling.built_environments import BuiltAEC, BuiltParallel
 from tests.sampling.row_comparison import built_seats, built_spaces, collects, worker_of
@@ -46,7 +47,7 @@ class Played:
         dealt = None
         if self.seats.dealt:
             dealt = {c: [self.seats.matchup(c, e + i) for i in range(matchups)] for c, e in self.following.items()}
-        made = [worker.collect(ticks, weights, matchups=dealt) for worker in self.workers]
+        made = [worker.collect(ticks, Request(weights=weights, matchups=dealt)) for worker in self.workers]
         for receipt, _ in made:
             self.following.update(receipt.next_episodes)
         parts = {

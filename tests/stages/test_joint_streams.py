@@ -181,7 +181,10 @@ def test_check_knows_which_streams_are_joint() -> None:
         "put .then(Join(), at=learner) between them"
     ]
     forgotten = problems(lambda flow: Plan("p", flow.gather(Concat(1)).then(takes_rows, at=somebody)), "mixer")
-    assert forgotten == ["stage 'takes_rows' of plan 'mixer' expects Batch, but 'Concat' gives JointBatches"]
+    assert forgotten == [
+        "stage 'takes_rows' of plan 'mixer' expects Batch, but 'Concat' gives JointBatches; "
+        "put .then(JoinSegments(learner.seats), at=learner) between them"
+    ]
 
 
 def takes_joint(batch: JointBatch, _learner: Any) -> int:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.items import Fragment, Packed, Weights
+from marlflow.base.items import Fragment, Packed
 from marlflow.flow import Executor, Plan, source
-from marlflow.sampling.protocol import Request, Round
+from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import EpisodeResult
 from marlflow.stages import ByPolicy, Collect, Concat
 
@@ -92,12 +92,13 @@ class Rounds:
 
     def __init__(self) -> None:
         self.asked: list[Request] = []
+        self.under_way = 0
 
     async def collect(self, request: Request) -> Round:
         self.asked.append(request)
         return Round(request.round, (), [fragment(request.round + 1, request.round)])
 
-    async def evaluate(self, episodes: range, weights: Mapping[str, Weights]) -> Sequence[EpisodeResult]:
+    async def evaluate(self, request: EvaluationRequest) -> Sequence[EpisodeResult]:
         raise AssertionError("nobody asked for an evaluation")
 
 

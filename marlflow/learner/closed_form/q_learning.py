@@ -40,11 +40,24 @@ def q_learning_gradient(
     legal = q_t_selector if rows.mask_t is None else np.where(rows.mask_t, q_t_selector, -np.inf)
     target = rows.r_t + rows.discount_t * q_t_value[every, legal.argmax(1)]
     error = target - q_tm1[every, taken]
-    limited = np.minimum(np.maximum(error, -huber_delta), huber_delta)
-    share = rows.weight / np.float32(len(error))
+    loss, d_taken = huber_gradient(error, rows.weight, huber_delta)
+    gradient = np.zeros_like(q_tm1)
+    gradient[every, taken] = d_taken
+    terms = {"td": loss, "td_error_mean": float(np.abs(error).mean()), "q_mean": float(q_tm1.mean())}
+    return terms, gradient, error
+
+
+def huber_gradient(error: NDArray[Any], weight: Vector, delta: float) -> tuple[float, Vector]:
+    """Compute the weighted mean of the Huber losses of `error` [N], and its gradient by the predictions, [N].
+
+    Args:
+        error: target minus prediction of each row, [N].
+        weight: importance weights, [N].
+        delta: the error above which the loss is linear.
+    """
+    limited = np.minimum(np.maximum(error, -delta), delta)
+    share = weight / np.float32(len(error))
     # The Huber loss, quadratic inside and linear outside: limited * (error - limited / 2) is both.
     loss = np.add.reduce(limited * (error - 0.5 * limited) * share)
-    gradient = np.zeros_like(q_tm1)
-    gradient[every, taken] = -limited * share
-    terms = {"td": float(loss), "td_error_mean": float(np.abs(error).mean()), "q_mean": float(q_tm1.mean())}
-    return terms, gradient, error
+    gradient: Vector = -limited * share
+    return float(loss), gradient

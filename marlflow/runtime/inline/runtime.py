@@ -12,10 +12,8 @@ import torch
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
-from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.learner.learner import TorchLearner
-from marlflow.policy.actor import EvaluationModes
 from marlflow.replay.protocol import SavedReplay
 from marlflow.runtime.checkpoint_files import (
     WORKERS,
@@ -36,7 +34,7 @@ from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.hang_monitor import HangMonitor
 from marlflow.sampling.messages import News
 from marlflow.sampling.population import seated_in
-from marlflow.sampling.protocol import Assign, FrozenPolicy, Matchup, Request, Round, Worker
+from marlflow.sampling.protocol import Assign, EvaluationRequest, FrozenPolicy, Request, Round, Worker
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 from marlflow.sampling.saved_state import ResumeReport, files_recorded, merged, share
 from marlflow.sampling.watchdog import Watchdog
@@ -75,29 +73,14 @@ class InlineWorkers:
     def _collect(self, number: int, request: Request, assign: Assign | None) -> tuple[Receipt, dict[str, Batch]]:
         if assign is not None:
             request = assign(request, self._spec.env_indices_of(number))
-        return self._workers[number].collect(
-            self._spec.ticks,
-            request.weights,
-            request.schedules,
-            request.matchups,
-            request.frozen,
-            request.forget,
-            request.reset,
-        )
+        return self._workers[number].collect(self._spec.ticks, request)
 
     # Every call has finished when it returns.
     under_way = 0
 
-    async def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights],
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
+    async def evaluate(self, request: EvaluationRequest) -> Evaluated:
         # The results of an episode do not depend on the worker.
-        return self._workers[0].evaluate(episodes, weights, matchups, mode, frozen)
+        return self._workers[0].evaluate(request)
 
     def end_by(self, deadline: Deadline) -> None:
         """Make later calls end with the env step in which the deadline passes."""
@@ -146,7 +129,8 @@ class InlineRuntime:
     ) -> RunComponents:
         """Build all components; raises ConfigInvalid if a learner needs a GPU and there is none.
 
-        Data-parallel learners are one here, and workers act without inference actor; results are the same.
+        Data-parallel learners are one here, workers act without inference actor and play the matches of referees;
+        results are the same.
         """
         # There is no other process that could be lost.
         del on_fault

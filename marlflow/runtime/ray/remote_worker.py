@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
 
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
-from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray.actors import UNEXPLAINED_EXIT, Actors, cause, never_ran
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference_members import frozen_by_reference
 from marlflow.runtime.ray.message_channel import Address
-from marlflow.runtime.ray.rollout_actor import Headers, RolloutActor
+from marlflow.runtime.ray.rollout_actor import RolloutActor, without_parameters
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.frozen_store import StoredEntries
-from marlflow.sampling.protocol import FrozenPolicy, Matchup, Request
+from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Matchup, Request
 from marlflow.sampling.receipts import Fault, Receipt
+from marlflow.sampling.referee import worker_name
 
 
 class RemoteWorker:
-    """One rollout worker, restarted after each loss; `generation` counts its processes.
+    """One rollout worker or referee, restarted after each loss; `generation` counts its processes.
 
     Weight synchronization: with a round it is sent the weights that it lacks, newer versions of live policies and
     frozen entries of its matchups.
@@ -38,7 +39,7 @@ class RemoteWorker:
         inference: Any,
         address: Address | None = None,
     ) -> None:
-        self.name = f"rollout worker {number}"
+        self.name = worker_name(number, spec.num_workers)
         self.number = number
         self._spec = spec
         self._actors = actors
@@ -52,6 +53,7 @@ class RemoteWorker:
         # The version of each live policy, and the frozen entries, that the current process has.
         self._sent: dict[str, int] = {}
         self._frozen: set[str] = set()
+        self._keeps_frozen = number < spec.num_workers
         # Whether weights that were sent were lost with a machine.
         self._reloads = False
         self.generation = 0
@@ -101,6 +103,9 @@ class RemoteWorker:
     def record_progress(self, receipt: Receipt) -> None:
         """Record where a replacement would start."""
         self.next_episodes, self.next_fragments = receipt.next_episodes, receipt.next_fragments
+
+    def note_answer(self) -> None:
+        """Record that the weights of a call arrived."""
         self._reloads = False
 
     @property
@@ -133,30 +138,27 @@ class RemoteWorker:
         if request.matchups is not None:
             matchups = {env_index: request.matchups[env_index] for env_index in self.env_indices}
         seated = [matchup for of_env in (matchups or {}).values() for matchup in of_env]
-        headers, flats = Headers.of(self.unsent(request.weights), self._unsent_frozen(request.frozen, seated))
-        self._sent.update(headers.versions)
+        unsent, frozen = self.unsent(request.weights), self._unsent_frozen(request.frozen, seated)
+        self._sent.update((name, new.version) for name, new in unsent.items())
         self._frozen.difference_update(request.forget)
-        refs = self._collect.remote(headers, request.schedules, matchups, request.forget, request.reset, *flats)
+        request, flats = without_parameters(replace(request, weights=unsent, matchups=matchups, frozen=frozen))
+        refs = self._collect.remote(request, *flats)
         # With num_returns=1 Ray gives the reference itself instead of a list.
         return refs if self._spec.learning else [refs]
 
-    def evaluate(
-        self,
-        episodes: Sequence[int],
-        matchups: Sequence[Matchup] | None,
-        mode: EvaluationModes,
-        weights: Mapping[str, Weights],
-        frozen: Mapping[str, FrozenPolicy],
-    ) -> Any:
+    def evaluate(self, request: EvaluationRequest) -> Any:
         """Request evaluation episodes; later rounds use the training weights again."""
-        headers, flats = Headers.of(weights, self._unsent_frozen(frozen, matchups or ()))
-        return self.actor.evaluate.remote(episodes, matchups, mode, headers, *flats)
+        frozen = self._unsent_frozen(request.frozen, request.matchups or ())
+        if not self._keeps_frozen:
+            self._frozen.clear()
+        request, flats = without_parameters(replace(request, frozen=frozen))
+        return self.actor.evaluate.remote(request, *flats)
 
     def load(self, kept: Any, replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]) -> Any:
         """Restore the worker's environments; return a reference to its ResumeReport counts."""
         self._frozen.update(frozen)
-        headers, flats = Headers.of({}, self._as_sent(frozen))
-        return self.actor.load.remote(kept, replay_max_env_steps, headers, *flats)
+        request, flats = without_parameters(Request(frozen=self._as_sent(frozen)))
+        return self.actor.load.remote(kept, replay_max_env_steps, request, *flats)
 
     def _unsent_frozen(self, frozen: Mapping[str, FrozenPolicy], seated: Iterable[Matchup]) -> dict[str, FrozenPolicy]:
         names = dict.fromkeys(name for matchup in seated for name in matchup.values())

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.flow.protocols import OperatorRaised
-from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray.host import RESIDENTS, ChainResult, Host, RemoteError, as_array, flats_of, remote_error
 from marlflow.runtime.ray.inference import remote_actors
 from marlflow.runtime.ray.message_channel import Address, Outbox
@@ -22,46 +21,46 @@ from marlflow.runtime.stage_chain import run_chain
 from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.hang_monitor import HangMonitor
 from marlflow.sampling.output import OutputCapture
-from marlflow.sampling.protocol import FrozenPolicy, Matchup
+from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Matchup, Request, Worker
 from marlflow.sampling.receipts import MembersSent
+from marlflow.sampling.referee import Referee
 from marlflow.sampling.watchdog import Watchdog
 
 _KILL_AFTER_TIMEOUTS = 2
 """The process is killed after this many step timeouts, since an exception cannot interrupt code in C."""
 
 
-class Headers(NamedTuple):
-    """Versions and frozen entries of weights sent to a worker, without their parameters.
+Sent = TypeVar("Sent", Request, EvaluationRequest)
 
-    headers, flats = Headers.of(weights, frozen)
-    """
 
-    versions: Mapping[str, int]
-    frozen: Mapping[str, FrozenPolicy]
+def without_parameters(request: Sent) -> tuple[Sent, list[Any]]:
+    """Return a request without parameters, and these: of its live entries, then of its frozen ones."""
+    live = {name: replace(new, flat=None) for name, new in request.weights.items()}
+    frozen = {name: replace(entry, weights=replace(entry.weights, flat=None)) for name, entry in request.frozen.items()}
+    flats = [
+        *(new.flat for new in request.weights.values()),
+        *(entry.weights.flat for entry in request.frozen.values()),
+    ]
+    return replace(request, weights=live, frozen=frozen), flats
 
-    @classmethod
-    def of(cls, weights: Mapping[str, Weights], frozen: Mapping[str, FrozenPolicy]) -> tuple[Headers, list[Any]]:
-        """Return headers of live and frozen entries, and the parameters of all in the same order."""
-        versions = {name: new.version for name, new in weights.items()}
-        bare = {name: replace(entry, weights=replace(entry.weights, flat=None)) for name, entry in frozen.items()}
-        flats = [*(new.flat for new in weights.values()), *(entry.weights.flat for entry in frozen.values())]
-        return cls(versions, bare), flats
 
-    def joined(self, flats: Sequence[Any]) -> tuple[dict[str, Weights], dict[str, FrozenPolicy]]:
-        """Return the entries with their parameters."""
-        live, others = flats[: len(self.versions)], flats[len(self.versions) :]
-        weights = {
-            name: Weights(version, flat) for (name, version), flat in zip(self.versions.items(), live, strict=True)
-        }
-        frozen = {
+def with_parameters(request: Sent, flats: Sequence[Any]) -> Sent:
+    """Return the request with its parameters."""
+    live, others = flats[: len(request.weights)], flats[len(request.weights) :]
+    return replace(
+        request,
+        weights={
+            name: replace(new, flat=flat) for (name, new), flat in zip(request.weights.items(), live, strict=True)
+        },
+        frozen={
             name: replace(entry, weights=replace(entry.weights, flat=flat))
-            for (name, entry), flat in zip(self.frozen.items(), others, strict=True)
-        }
-        return weights, frozen
+            for (name, entry), flat in zip(request.frozen.items(), others, strict=True)
+        },
+    )
 
 
 class RolloutActor(Host):
-    """Hosts rollout worker `number`; a replacement starts where the lost worker had got to.
+    """Hosts rollout worker or referee `number`; a replacement starts where the lost worker had got to.
 
     The actor `inference` computes its actions; None: it computes them itself.
     """
@@ -76,7 +75,10 @@ class RolloutActor(Host):
         address: Address | None = None,
     ) -> None:
         super().__init__(
-            {f"learner {name}": each.learner for name, each in spec.learners.items() if each.on_workers}, 1
+            {f"learner {name}": each.learner for name, each in spec.learners.items() if each.on_workers}
+            if number < spec.num_workers
+            else {},
+            1,
         )
         self._spec, self._number = spec, number
         self._next_episodes, self._next_fragments = next_episodes, next_fragments
@@ -96,36 +98,32 @@ class RolloutActor(Host):
         if (failed := super().ready()) is not None:
             return failed
         try:
-            actors = None if self._inference is None else remote_actors(self._spec, self._inference)
-            self._worker = self._spec.worker(
-                self._number, actors, self._next_episodes, self._watchdog, fetch_weights, self._next_fragments
-            )
+            self._worker = self._make_worker()
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return self._failed(error)
         # The environments live as long as the process, so garbage collections need not scan them.
         gc.freeze()
         return None
 
-    def collect(
-        self,
-        headers: Headers,
-        schedules: Mapping[str, Mapping[str, float]],
-        matchups: Mapping[int, Sequence[Matchup]] | None,
-        forget: Collection[str],
-        reset: Collection[str],
-        *flats: Any,
-    ) -> Any:
-        """Return a receipt and a batch per learning policy; `flats` are the weights' parameters."""
+    def _make_worker(self) -> Worker | Referee:
+        if self._number >= self._spec.num_workers:
+            return self._spec.referee(self._number, self._watchdog)
+        actors = None if self._inference is None else remote_actors(self._spec, self._inference)
+        return self._spec.worker(
+            self._number, actors, self._next_episodes, self._watchdog, fetch_weights, self._next_fragments
+        )
+
+    def collect(self, request: Request, *flats: Any) -> Any:
+        """Return a receipt and a batch per learning policy; `flats` are the request's parameters."""
         learning = self._spec.learning
-        live, frozen = headers.joined(flats)
+        request = with_parameters(request, flats)
         # Weights that a replica here has learned since the last round were not sent.
-        weights = {**self._learned, **live}
+        request = replace(request, weights={**self._learned, **request.weights})
         self._learned.clear()
         try:
-            collect, ticks = self._worker.collect, self._spec.ticks
-            receipt, batches = collect(ticks, weights, schedules, matchups, frozen, forget, reset)
-            seated = [matchup for of_env in (matchups or {}).values() for matchup in of_env]
-            receipt = replace(receipt, sent=self._sent(frozen, seated))
+            receipt, batches = self._worker.collect(self._spec.ticks, request)
+            seated = [matchup for of_env in (request.matchups or {}).values() for matchup in of_env]
+            receipt = replace(receipt, sent=self._sent(request.frozen, seated))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             receipt, batches = self._failed(error), dict.fromkeys(learning)
         # Without learning policies there is one return value, which Ray does not accept in a tuple.
@@ -158,19 +156,12 @@ class RolloutActor(Host):
         """Return the replica's version and published parameters."""
         return RESIDENTS[name].version, *flats_of(RESIDENTS[name])
 
-    def evaluate(
-        self,
-        episodes: Sequence[int],
-        matchups: Sequence[Matchup] | None,
-        mode: EvaluationModes,
-        headers: Headers,
-        *flats: Any,
-    ) -> Any:
-        """Return the results of evaluation episodes."""
-        weights, frozen = headers.joined(flats)
+    def evaluate(self, request: EvaluationRequest, *flats: Any) -> Any:
+        """Return the results of evaluation episodes; `flats` are the request's parameters."""
         try:
-            evaluated = self._worker.evaluate(episodes, weights, matchups, mode, frozen)
-            return replace(evaluated, sent=self._sent(frozen, matchups or ()))
+            request = with_parameters(request, flats)
+            evaluated = self._worker.evaluate(request)
+            return replace(evaluated, sent=self._sent(request.frozen, request.matchups or ()))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return self._failed(error)
 
@@ -222,9 +213,9 @@ class RolloutActor(Host):
         finally:
             worker.close()
 
-    def load(self, kept: Any, replay_max_env_steps: int, headers: Headers, *flats: Any) -> Any:
-        """Restore the worker's environments; return the ResumeReport counts."""
-        _, frozen = headers.joined(flats)
+    def load(self, kept: Any, replay_max_env_steps: int, request: Request, *flats: Any) -> Any:
+        """Restore the worker's environments, with the request's frozen entries; return the ResumeReport counts."""
+        frozen = with_parameters(request, flats).frozen
         try:
             return tuple(self._worker.load_state(from_bytes(memoryview(kept)), replay_max_env_steps, frozen))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver

@@ -86,6 +86,7 @@ class RayRuntime:
         self._replays: dict[str, ReplayHandle] = {}
         self._keeping: RayCheckpointing | None = None
         self._workers: RayWorkers | None = None
+        self._referees: RayWorkers | None = None
         self._inbox: Inbox | None = None
 
     def machines(self) -> Machines | None:
@@ -125,6 +126,12 @@ class RayRuntime:
         workers = RayWorkers(spec, self._actors, on_fault, self._current_weights, inference, address)
         self._workers = workers
         refs = workers.start() + ([] if inference is None else [inference.ready.remote()])
+        if spec.num_referees:
+            # They act by themselves: an inference actor is for the rollout workers.
+            numbers = range(spec.num_workers, spec.num_workers + spec.num_referees)
+            referees = RayWorkers(spec, self._actors, on_fault, self._current_weights, None, address, numbers)
+            self._referees = referees
+            refs += referees.start()
         hosts: list[RestartableHost | RayReplicas] = []
         for name, learner in spec.learners.items():
             if learner.on_workers:
@@ -145,11 +152,16 @@ class RayRuntime:
             {name: cast("Learner", handle) for name, handle in self._learners.items()},
             {name: cast("Replay", handle) for name, handle in self._replays.items()},
             DriverPlace(_fetch, ray.put),
+            self._referees,
         )
 
     def end_by(self, deadline: Deadline) -> None:
-        for worker in self._workers.all if self._workers is not None else ():
-            worker.end_by(deadline)
+        for workers in self._running_workers():
+            for worker in workers.all:
+                worker.end_by(deadline)
+
+    def _running_workers(self) -> list[RayWorkers]:
+        return [workers for workers in (self._workers, self._referees) if workers is not None]
 
     def _host_learner(
         self, spec: LearnerSpec, actors: Actors, on_fault: Callable[[Fault], None]
@@ -214,8 +226,9 @@ class RayRuntime:
     # -- connecting and closing -----------------------------------------------------------------------------------
 
     def close_environments(self) -> tuple[Fault, ...]:
-        workers, self._workers = self._workers, None
-        return () if workers is None else workers.close()
+        closing = self._running_workers()
+        self._workers = self._referees = None
+        return tuple(fault for workers in closing for fault in workers.close())
 
     def close(self) -> None:
         self._keeping = None

@@ -15,7 +15,6 @@ import ray
 from marlflow.base.errors import ActorLost
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
-from marlflow.policy.actor import EvaluationModes
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import RemoteError, as_exception
@@ -25,7 +24,7 @@ from marlflow.runtime.ray.weights_by_reference import by_reference
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.env_closing import CLOSE_TIMEOUT_S
-from marlflow.sampling.protocol import Assign, FrozenPolicy, Matchup, Request, Round
+from marlflow.sampling.protocol import Assign, EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import Evaluated, Fault, MembersSent, Receipt
 
 _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
@@ -37,7 +36,7 @@ _CLOSE_TIMEOUT_S = 1.5 * CLOSE_TIMEOUT_S
 
 
 class RayWorkers:
-    """All rollout workers of a run.
+    """The workers of a run with these numbers: all rollout workers, or all referees.
 
     `inference` computes their actions; None: each worker does. `current_weights` replaces requested weights that were
     lost with their machine.
@@ -51,12 +50,14 @@ class RayWorkers:
         current_weights: Callable[[], Awaitable[Mapping[str, Weights]]],
         inference: Any = None,
         address: Address | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> None:
         self._spec = spec
         self._actors = actors
         self._inference = inference
         self._current_weights = current_weights
-        numbers = range(spec.num_workers)
+        numbers = range(spec.num_workers) if numbers is None else numbers
+        self._kind = "rollout worker" if numbers[0] < spec.num_workers else "referee"
         self.all = [RemoteWorker(spec, number, actors, on_fault, inference, address) for number in numbers]
         self._rounds_in_flight: dict[asyncio.Task[Round | None], RemoteWorker] = {}
 
@@ -124,25 +125,13 @@ class RayWorkers:
         worker.record_progress(receipt)
         return make_round(number, [receipt], [dict(zip(self._spec.learning, refs[1:], strict=True))])
 
-    async def evaluate(
-        self,
-        episodes: Sequence[int],
-        weights: Mapping[str, Weights],
-        matchups: Sequence[Matchup] | None = None,
-        mode: EvaluationModes = "greedy",
-        frozen: Mapping[str, FrozenPolicy] | None = None,
-    ) -> Evaluated:
-        remaining, parts, failed_attempts = list(range(len(episodes))), [], 0
+    async def evaluate(self, request: EvaluationRequest) -> Evaluated:
+        remaining, parts, failed_attempts = list(range(len(request.episodes))), [], 0
         while remaining:
             ready = await self._ready_workers()
-            live = weights if self._inference is None else by_reference(weights)
             shares = [remaining[first :: len(ready)] for first in range(len(ready))]
             assigned = [(worker, share) for worker, share in zip(ready, shares, strict=True) if share]
-            calls = []
-            for worker, share in assigned:
-                share_matchups = None if matchups is None else [matchups[index] for index in share]
-                share_episodes = [episodes[index] for index in share]
-                calls.append(worker.evaluate(share_episodes, share_matchups, mode, live, frozen or {}))
+            calls = [worker.evaluate(self._share(request, share)) for worker, share in assigned]
             answers: list[Evaluated | None] = await _answers([worker for worker, _ in assigned], calls)
             parts += [part for part in answers if part is not None]
             # Episodes of a lost worker are played by the others.
@@ -150,13 +139,19 @@ class RayWorkers:
             remaining = sorted(index for share in unplayed for index in share)
             failed_attempts = failed_attempts + 1 if all(part is None for part in answers) else 0
             if failed_attempts == _MAX_FAILED_ATTEMPTS:
-                raise ActorLost(f"{failed_attempts} times in a row no rollout worker lived through its evaluation")
+                raise ActorLost(f"{failed_attempts} times in a row no {self._kind} lived through its evaluation")
             if failed_attempts:
-                weights = {**weights, **await self._current_weights()}
+                request = replace(request, weights={**request.weights, **await self._current_weights()})
         results = sorted((result for part in parts for result in part.episodes), key=lambda result: result.episode)
         faults = tuple(fault for part in parts for fault in part.faults)
         sent = sum((part.sent for part in parts), MembersSent())
         return Evaluated(tuple(results), faults, any(part.was_cut for part in parts), sent)
+
+    def _share(self, request: EvaluationRequest, indices: Sequence[int]) -> EvaluationRequest:
+        matchups = None if request.matchups is None else [request.matchups[index] for index in indices]
+        weights = request.weights if self._inference is None else by_reference(request.weights)
+        episodes = [request.episodes[index] for index in indices]
+        return replace(request, episodes=episodes, weights=weights, matchups=matchups)
 
     def request_states(self) -> list[tuple[RemoteWorker, Any]]:
         """Request each worker's state, of a worker being restarted from another one.
@@ -211,7 +206,7 @@ class RayWorkers:
 
     def _no_worker_left(self) -> ActorLost:
         return ActorLost(
-            f"all rollout workers died, and none was back within {limits.RESTART_TIMEOUT_S:g} s: "
+            f"all {self._kind}s died, and none was back within {limits.RESTART_TIMEOUT_S:g} s: "
             f"{self._actors.describe_shortage(self.all[0].name)}"
         )
 
@@ -237,4 +232,6 @@ async def _answers(workers: Sequence[RemoteWorker], refs: Sequence[Any]) -> list
             worker.resend_weights()
         elif isinstance(answer, BaseException):
             raise answer
+        else:
+            worker.note_answer()
     return [None if isinstance(answer, _LOST) else answer for answer in answers]

@@ -151,7 +151,7 @@ class JournalledDQN(DQN):
     def learner(self, *arguments: Any, **options: Any) -> TorchLearner:
         return JournalledLearner.of(super().learner(*arguments, **options), self.folder)
 
-    def replay(self, name: str, seed: int) -> ReplayBuffer:
+    def replay(self, name: str, members: Any, seed: int) -> ReplayBuffer:
         sampling = Prioritized(self.priority_alpha, self.priority_beta) if self.prioritized else Uniform()
         terms = (self.replay_agent_steps, self.n_step, self.discount, seed, sampling, name)
         return JournalledReplay(self.folder, *terms)

@@ -32,7 +32,7 @@ from marlflow.runtime.ray.inference import (
 from marlflow.runtime.ray.inference_members import InferenceInput
 from marlflow.runtime.ray.weights_by_reference import ByReference
 from marlflow.runtime.spec import InferencePlacement, RunSpec
-from marlflow.sampling.protocol import Request, Round
+from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import Evaluated
 from tests.runtime.small_runs import SMALL_PPO, policies, small_spec
 
@@ -59,7 +59,9 @@ class Play:
 
     def evaluate(self, version: int, mode: EvaluationMode) -> Mapping[int, tuple[int, Mapping[str, float]]]:
         """Env steps and returns of each evaluation episode."""
-        made: Evaluated = asyncio.run(self.workers.evaluate(range(3), self._weights(version, -1.0), mode=mode))
+        made: Evaluated = asyncio.run(
+            self.workers.evaluate(EvaluationRequest(range(3), self._weights(version, -1.0), mode=mode))
+        )
         return {one.episode: (one.env_steps, one.returns) for one in made.episodes}
 
 

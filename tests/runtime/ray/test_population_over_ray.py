@@ -19,11 +19,11 @@ from marlflow.driver.train import resume, train
 from marlflow.league.psro import PSRO
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.ray import RayRuntime
+from marlflow.runtime.ray import RayRuntime, remote_worker
 from marlflow.runtime.ray.inference import MAX_CACHED_VERSIONS
-from marlflow.runtime.ray.rollout_actor import Headers
+from marlflow.runtime.ray.rollout_actor import without_parameters
 from marlflow.runtime.spec import InferencePlacement
-from marlflow.sampling.protocol import FrozenPolicy, Request, Round
+from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Request, Round
 from marlflow.sampling.receipts import Fault
 from tests.driver.kept_runs import assert_equal, by_env, kept, without_times
 from tests.driver.past_selves import against_past_selves
@@ -103,7 +103,9 @@ class Play:
     def evaluate(self, entry: str) -> Any:
         seats = [{"cart_0": entry, "cart_1": "main"}, {"cart_0": "main", "cart_1": entry}]
         modes = {entry: "greedy", "main": "sampled"}
-        made = self.workers.evaluate([3, 1 << 41], {"main": self._weights(0)}, seats, modes, self.entries([entry]))
+        made = self.workers.evaluate(
+            EvaluationRequest([3, 1 << 41], {"main": self._weights(0)}, seats, modes, self.entries([entry]))
+        )
         return [(one.returns, one.matchup) for one in asyncio.run(made).episodes]
 
 
@@ -119,13 +121,12 @@ def opened(made: Round) -> dict[int, Any]:
 
 def test_weights_of_an_entry_are_sent_once_to_each_process_that_seats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[str]] = []
-    of = Headers.of
 
-    def watched(weights: Any, frozen: Mapping[str, FrozenPolicy]) -> Any:
-        sent.append(list(frozen))
-        return of(weights, frozen)
+    def watched(request: Any) -> Any:
+        sent.append(list(request.frozen))
+        return without_parameters(request)
 
-    monkeypatch.setattr(Headers, "of", watched)
+    monkeypatch.setattr(remote_worker, "without_parameters", watched)
     runtime, same = RayRuntime(), InlineRuntime()
     try:
         play, inline = (

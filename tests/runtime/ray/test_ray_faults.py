@@ -20,6 +20,7 @@ from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import Env
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.handles import FAR_ABOVE
+from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import Fault
 from tests.runtime.driven_runs import DrivenRun, driven
 from tests.runtime.ray.deadly import Deadly, DeadlyPPO, kill
@@ -180,8 +181,8 @@ def test_evaluation_is_played_by_those_who_are_there(lossy: Lossy) -> None:
     run = lossy.run
     lossy.all_back()
     weights = run.parts.published()
-    whole = asyncio.run(run.parts.workers.evaluate(range(5), weights))
+    whole = asyncio.run(run.parts.workers.evaluate(EvaluationRequest(range(5), weights)))
     lossy.in_step.touch()
-    alone = asyncio.run(run.parts.workers.evaluate(range(5), weights))
+    alone = asyncio.run(run.parts.workers.evaluate(EvaluationRequest(range(5), weights)))
     assert alone.episodes == whole.episodes
     assert [fault.kind for fault in lossy.new_faults()][-1] == "workers_lost"

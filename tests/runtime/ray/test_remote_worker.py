@@ -60,7 +60,7 @@ class Sends:
     def __init__(self) -> None:
         self.flats: list[Any] = []
 
-    def remote(self, headers: Any, schedules: Any, matchups: Any, forget: Any, reset: Any, *flats: Any) -> list[Any]:
+    def remote(self, request: Request, *flats: Any) -> list[Any]:
         self.flats = list(flats)
         return []
 

@@ -1,0 +1,145 @@
+"""Value-decomposition networks, VDN (Sunehag et al., 2017, arXiv:1706.05296): Q-learning of a team.
+
+The value of a joint action is the sum of the agents' own action values. One loss trains them all by the team's reward,
+and each agent acts greedily by its own values. Plan and options are DQN's (`algorithms.dqn`), on joint rows. With
+recurrent models the replay has sequences, whose burn-in and priorities are R2D2's (`algorithms.r2d2`), and targets are
+Peng's lambda returns instead of n-step ones (`losses.mixing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from marlflow.algorithms.algorithm import Capabilities, Member
+from marlflow.algorithms.mixing_loss import MixingLoss
+from marlflow.algorithms.off_policy import JointOffPolicyAlgorithm
+from marlflow.algorithms.recurrent_mixing_loss import RecurrentMixingLoss
+from marlflow.base.items import Fragment
+from marlflow.base.joint_segments import TeamReward
+from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
+from marlflow.base.joint_transitions import JointTransitions
+from marlflow.base.schedules import Linear, ScheduledFloat, initial_value
+from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
+from marlflow.policy.actor import Actor
+from marlflow.policy.mixers import MixerInput, SumMixer
+from marlflow.policy.q import QNetwork
+from marlflow.policy.recurrent import RecurrentTorsoConfig
+from marlflow.policy.recurrent_actors import RecurrentQNetwork
+from marlflow.policy.team_q import RecurrentTeamQNetwork, TeamQNetwork
+from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.joint import JointReplay, JointSequenceReplay
+from marlflow.replay.protocol import Replay
+from marlflow.replay.sampling import Prioritized, Uniform
+from marlflow.stages import (
+    Concat,
+    Draw,
+    Insert,
+    JoinSegments,
+    Learn,
+    NStep,
+    Publish,
+    Reprioritize,
+    SplitSegments,
+    SyncTarget,
+)
+
+
+@dataclass(frozen=True)
+class VDN(JointOffPolicyAlgorithm):
+    """VDN's settings; an update is one optimizer step, and agent steps are those of all agents together."""
+
+    name: ClassVar[str] = "vdn"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("Discrete",), "off-policy", JointTransitions, replay=True, joint=True, memory="optional"
+    )
+
+    batch_agent_steps: int = 384
+    train_every_agent_steps: int = 24
+    learning_starts_agent_steps: int = 3_000
+    store_agent_steps: int = 1
+    replay_agent_steps: int = 300_000
+    learning_rate: ScheduledFloat = 5e-4
+    discount: float = 0.99
+    n_step: int = 3
+    team_reward: TeamReward = "mean"
+    sequence_agent_steps: int = 20
+    burn_in_agent_steps: int = 10
+    td_lambda: float = 0.6
+    double: bool = True
+    dueling: bool = False
+    prioritized: bool = False
+    priority_alpha: float = 0.6
+    priority_beta: ScheduledFloat = 0.4
+    priority_max_share: float = 0.9
+    target_every_updates: int = 200
+    tau: ScheduledFloat = 1.0
+    publish_every_updates: int = 10
+    epsilon: ScheduledFloat = Linear(1.0, 0.05, 100_000)
+    huber_delta: ScheduledFloat = float("inf")
+    max_grad_norm: ScheduledFloat = 10.0
+    optimizer: Optimizer = Adam()
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        (replay,) = replays
+        joined = experience.gather(Concat(agent_steps=self.store_agent_steps)).then(
+            JoinSegments(learner.seats, self.team_reward), at=replay
+        )
+        if learner.trains_on is JointSequenceTransitions:
+            split = SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps)
+            windows = joined.then(split, at=replay).then(NStep(1, self.discount), at=replay)
+        else:
+            windows = joined.then(NStep(self.n_step, self.discount), at=replay)
+        train = (
+            source(Draw(self.batch_agent_steps, gives=learner.trains_on), at=replay)
+            .then(Learn(), at=learner)
+            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+            .then(Reprioritize(), at=replay)
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan(self.name, output=train, also={"store": windows.then(Insert(), at=replay)}, pace=ratio)
+
+    def network(self, members: Mapping[str, Member], seed: int) -> TeamQNetwork:
+        actors = {
+            name: self._network(member.spaces, member.model, seed + number).actor
+            for number, (name, member) in enumerate(members.items())
+        }
+        mixer, seen = self._mixer(members, torch.Generator().manual_seed(seed + len(members)))
+        is_recurrent = self.trains_on(members) is JointSequenceTransitions
+        return (RecurrentTeamQNetwork if is_recurrent else TeamQNetwork)(actors, mixer, seen)
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
+        return self._network(spaces, model, seed).actor
+
+    def losses(self, members: Mapping[str, Member]) -> MixingLoss | RecurrentMixingLoss:
+        delta = initial_value(self.huber_delta)
+        if self.trains_on(members) is not JointSequenceTransitions:
+            return MixingLoss(self.double, delta)
+        return RecurrentMixingLoss(
+            self.burn_in_agent_steps, self.td_lambda, self.double, delta, self.priority_max_share
+        )
+
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> JointReplay | JointSequenceReplay:
+        # Lambda returns are made of one-step rewards, by the loss.
+        is_recurrent = self.trains_on(members) is JointSequenceTransitions
+        settings = replace(self, n_step=1) if is_recurrent else self
+        return JointOffPolicyAlgorithm.replay(settings, name, members, seed)
+
+    def sampling(self) -> Uniform | Prioritized:
+        return Prioritized(self.priority_alpha, initial_value(self.priority_beta)) if self.prioritized else Uniform()
+
+    def _network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | RecurrentQNetwork:
+        is_recurrent = isinstance(model, RecurrentTorsoConfig)
+        return (RecurrentQNetwork if is_recurrent else QNetwork)(spaces, model, self.dueling, seed)
+
+    def _mixer(
+        self, members: Mapping[str, Member], generator: torch.Generator
+    ) -> tuple[torch.nn.Module, MixerInput | None]:
+        return SumMixer(), None

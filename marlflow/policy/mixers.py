@@ -1,0 +1,132 @@
+"""Mixers, which make one value for a team of its agents' values (VDN, QMIX), and what a mixer sees."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from marlflow.base.observations import ObservationLayout, layout
+from marlflow.base.spaces import Spaces
+from marlflow.policy.dense import as_rows
+from marlflow.policy.nested import BRIGHTEST, Flattened
+from marlflow.policy.normalized import NormalizedRows, normalize_by
+
+MixerSees: TypeAlias = Literal["state", "observations"]
+"""The environment's global state, or all agents' observations."""
+
+_HYPERNET_HIDDEN = 64
+
+
+class SumMixer(nn.Module):
+    """The sum of the present agents' values (VDN: Sunehag et al., 2017, arXiv:1706.05296, section 3.1)."""
+
+    def forward(self, q: Tensor, present: Tensor, seen: Tensor | None) -> Tensor:
+        """Return team values [N] of the agents' values `q` [N, K], and which are `present`, float [N, K]."""
+        return (q * present).sum(1)
+
+
+class MonotonicMixer(nn.Module):
+    """A network from agents' values to the team's, which increases with each (QMIX: Rashid et al., 2018, section 4).
+
+    Hypernetworks of what the mixer sees give its weights, of which the absolute values are used, and its biases.
+    `hypernet_layers` 1 is linear, 2 has a hidden layer.
+    """
+
+    def __init__(self, seats: int, width: int, embed: int, hypernet_layers: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.seats, self.embed = seats, embed
+
+        def weights(outputs: int) -> nn.Module:
+            sizes = [width, outputs] if hypernet_layers == 1 else [width, _HYPERNET_HIDDEN, outputs]
+            return _layers(sizes, generator)
+
+        self.w1, self.w2 = weights(seats * embed), weights(embed)
+        self.b1 = _layers([width, embed], generator)
+        self.v = _layers([width, embed, 1], generator)
+
+    def forward(self, q: Tensor, present: Tensor, seen: Tensor | None) -> Tensor:
+        """Return team values [N] of `q` [N, K], `present`, float [N, K], and rows that the mixer sees, [N, D]."""
+        assert seen is not None
+        w1 = self.w1(seen).abs().view(-1, self.seats, self.embed)
+        hidden = functional.elu(torch.bmm((q * present).unsqueeze(1), w1).squeeze(1) + self.b1(seen))
+        mixed: Tensor = (self.w2(seen).abs() * hidden).sum(1) + self.v(seen).squeeze(1)
+        return mixed
+
+
+def _layers(sizes: Sequence[int], generator: torch.Generator) -> nn.Module:
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layer = nn.Linear(inputs, outputs)
+        # torch's own start, with random biases: of zero biases, hypernetworks would make no weights for a state of 0.
+        bound = 1.0 / math.sqrt(inputs)
+        for parameter in (layer.weight, layer.bias):
+            nn.init.uniform_(parameter, -bound, bound, generator)
+        layers += [nn.ReLU(), layer] if layers else [layer]
+    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+
+
+class MixerInput(nn.Module):
+    """Makes the rows that a mixer sees, float32 [N, width]: the state or all observations, then presence bits.
+
+    With `normalizes`, the numbers have running mean 0 and variance 1. Otherwise the mixer's weights grow with the size
+    of the state, and learning may diverge where it has no bounds.
+    """
+
+    def __init__(self, members: Mapping[str, Spaces], sees: MixerSees, normalizes: bool = False) -> None:
+        super().__init__()
+        self.sees = sees
+        self.seats = {policy: len(spaces.seats) for policy, spaces in members.items()}
+        # An environment has one state, which all members have.
+        state = next(iter(members.values())).state
+        self.state = None if state is None or sees != "state" else _numbers(layout(state), normalizes, "state", "valid")
+        obs = {
+            policy: _numbers(spaces.layout(), normalizes, f"{policy}:obs", f"{policy}:present")
+            for policy, spaces in members.items()
+        }
+        self.obs = nn.ModuleDict({} if self.state is not None else obs)
+        widths = [part.width * self.seats[policy] for policy, part in obs.items()]
+        self.width = (sum(widths) if self.state is None else self.state.width) + sum(self.seats.values())
+
+    def forward(self, columns: Mapping[str, Tensor], present: Tensor, prefix: Literal["", "next_"]) -> Tensor:
+        """Return the rows of `columns`, those of a joint batch, [N, ...]; `present` is float [N, K]."""
+        if self.state is not None:
+            return torch.cat((self.state(columns[f"{prefix}state"]), present), 1)
+        seen = []
+        for policy, numbers in self.obs.items():
+            obs = columns[f"{policy}:{prefix}obs"]
+            seen.append(numbers(obs.flatten(0, 1)).view(len(obs), -1))
+        return torch.cat((*seen, present), 1)
+
+
+def _numbers(rows: ObservationLayout, normalizes: bool, column: str, valid: str) -> Numbers:
+    numbers = Numbers(rows, normalizes)
+    normalize_by(numbers, column, valid)
+    return numbers
+
+
+class Numbers(nn.Module):
+    """Reads rows of observations or states as plain numbers, float32 [N, width]; pixels become 0 to 1."""
+
+    def __init__(self, rows: ObservationLayout, normalizes: bool = False) -> None:
+        super().__init__()
+        self.width = sum(leaf.size for leaf in rows.leaves)
+        self.flattened = Flattened(rows, nn.Identity()) if rows.form == "packed" else None
+        self.scale = 1.0 / BRIGHTEST if rows.form == "plain" and rows.leaves[0].pixels else 1.0
+        is_plain = self.flattened is None and self.scale == 1.0
+        self.rows = NormalizedRows(self.width) if normalizes and is_plain else None
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the numbers of `rows` [N, ...]."""
+        if self.flattened is not None:
+            flat: Tensor = self.flattened(rows)
+            return flat
+        if self.rows is not None:
+            normalized: Tensor = self.rows(rows)
+            return normalized
+        return as_rows(rows) * self.scale

@@ -1,0 +1,116 @@
+"""The network of a team of Q-learners: an actor for each policy, and a mixer of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+
+from marlflow.policy.dense import Layers, as_rows
+from marlflow.policy.mixers import MixerInput
+from marlflow.policy.normalized import normalize_by
+from marlflow.policy.q import QActor
+from marlflow.policy.recurrent_actors import RecurrentNetworkActor, unrolled_after
+
+Prefix: TypeAlias = Literal["", "next_"]
+"""Of the columns of JointTransitions: of the decisions themselves, or of what follows them."""
+
+
+class TeamQNetwork(nn.Module):
+    """Publishes `actors`, by policy. All agents of a policy share its actor.
+
+    `mixer` maps the agents' values [N, K], presence [N, K] and the rows of `mixer_input` (None: it sees nothing) to the
+    team's value [N]. Agents are in the order of `actors`, and those of a policy in the order of its seats.
+    """
+
+    def __init__(self, actors: Mapping[str, nn.Module], mixer: nn.Module, mixer_input: MixerInput | None) -> None:
+        super().__init__()
+        self.actors = nn.ModuleDict(actors)
+        self.mixer = mixer
+        self.mixer_input = mixer_input
+        self.policies = tuple(actors)
+        for policy, actor in actors.items():
+            normalize_by(actor, f"{policy}:obs", f"{policy}:present")
+        self.layers = [actor.layers if isinstance(actor, QActor) else None for actor in actors.values()]
+
+    def values(self, columns: Mapping[str, Tensor], prefix: Prefix = "") -> list[Tensor]:
+        """Return each policy's action values, [N, K_p, A_p] each, of a minibatch of JointTransitions."""
+        values = []
+        for policy, actor in self.actors.items():
+            obs = columns[f"{policy}:{prefix}obs"]
+            q: Tensor = actor(obs.flatten(0, 1))
+            values.append(q.float().unflatten(0, obs.shape[:2]))
+        return values
+
+    def present(self, columns: Mapping[str, Tensor], prefix: Prefix = "") -> Tensor:
+        """Return which agents decide, float [N, K]."""
+        return torch.cat([columns[f"{policy}:{prefix}present"] for policy in self.policies], 1).float()
+
+    def mixed(self, q: Tensor, present: Tensor, columns: Mapping[str, Tensor], prefix: Prefix = "") -> Tensor:
+        """Return the team's value [N] of one value for each agent, [N, K]."""
+        seen = None if self.mixer_input is None else self.mixer_input(columns, present, prefix)
+        mixed: Tensor = self.mixer(q, present, seen)
+        return mixed.float()
+
+
+class RecurrentTeamQNetwork(TeamQNetwork):
+    """A TeamQNetwork whose actors have memory, for JointSequenceTransitions."""
+
+    def unrolled(self, columns: Mapping[str, Tensor], burn_in: int) -> list[Tensor]:
+        """Return each policy's action values, [S, L + 1, K_p, A_p] each, of the steps after the burn-in."""
+        values = []
+        for policy, actor in self.actors.items():
+            recurrent = cast("RecurrentNetworkActor[QActor]", actor)
+            # Each seat is a sequence of its own: [S * K_p, B + L + 1, ...].
+            seats = columns[f"{policy}:obs"].shape[2]
+            obs, valid = (columns[f"{policy}:{name}"].transpose(1, 2).flatten(0, 1) for name in ("obs", "valid"))
+            q = unrolled_after(burn_in, recurrent, obs, columns[f"{policy}:memory"].flatten(0, 1), valid)
+            values.append(q.float().unflatten(0, (-1, seats)).transpose(1, 2))
+        return values
+
+    def present_after(self, columns: Mapping[str, Tensor], burn_in: int) -> Tensor:
+        """Return which agents decide, or count at the last step, float [S, L + 1, K]."""
+        valid = [columns[f"{policy}:valid"][:, burn_in:] for policy in self.policies]
+        return torch.cat(valid, 2).float()
+
+    def mixed_steps(self, q: Tensor, present: Tensor, columns: Mapping[str, Tensor], first: int) -> Tensor:
+        """Return the team's value [S, L] of one value for each agent, [S, L, K], at the steps from `first` on."""
+        seen = ["state", *(f"{policy}:obs" for policy in self.policies)]
+        steps = slice(first, first + q.shape[1])
+        rows = {name: columns[name][:, steps].flatten(0, 1) for name in seen if name in columns}
+        return self.mixed(q.flatten(0, 1), present.flatten(0, 1), rows).view(q.shape[:2])
+
+
+class TeamQPass:
+    """Forward pass of a TeamQNetwork's actors without autograd, with a closed-form backward pass, if it `fits`."""
+
+    __slots__ = ("_layers", "_outputs", "_seats", "values")
+
+    @staticmethod
+    def fits(module: TeamQNetwork) -> bool:
+        """Return whether all actors are fully connected, not dueling, and gradients are on a CPU."""
+        return all(layers is not None and layers.take_gradients for layers in module.layers)
+
+    def __init__(self, module: TeamQNetwork, columns: Mapping[str, Tensor]) -> None:
+        self._layers = [cast(Layers, layers) for layers in module.layers]
+        observed = [columns[f"{policy}:obs"] for policy in module.policies]
+        self._seats = [obs.shape[1] for obs in observed]
+        rows = (as_rows(obs.flatten(0, 1)) for obs in observed)
+        self._outputs = [layers.run(own) for layers, own in zip(self._layers, rows, strict=True)]
+        self.values = [
+            outputs[-1].unflatten(0, obs.shape[:2]) for outputs, obs in zip(self._outputs, observed, strict=True)
+        ]
+        """As TeamQNetwork.values."""
+
+    def pull(self, d_taken: Tensor, actions: Sequence[Tensor]) -> None:
+        """Write the actors' gradients, given the gradient of the taken actions' values, [N, K].
+
+        `actions` are each policy's, [N, K_p].
+        """
+        gradients = d_taken.split(self._seats, 1)
+        for layers, outputs, action, gradient in zip(self._layers, self._outputs, actions, gradients, strict=True):
+            d_q = torch.zeros_like(outputs[-1])
+            d_q.scatter_(1, action.reshape(-1, 1), gradient.reshape(-1, 1))
+            layers.pull(d_q, outputs)

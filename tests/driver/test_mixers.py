@@ -1,0 +1,118 @@
+"""VDN and QMIX in whole runs: as DQN for one agent, beside PPO, over Ray, and resumed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import marlflow as mf
+from tests.driver.joint_learning import team_run
+from tests.driver.kept_runs import kept
+from tests.driver.two_groups import MLP, TwoGroups
+from tests.driver.watching import standing
+
+OFF: dict[str, Any] = {
+    "batch_agent_steps": 16,
+    "train_every_agent_steps": 8,
+    "learning_starts_agent_steps": 40,
+    "replay_agent_steps": 200,
+    "target_every_updates": 7,
+    "publish_every_updates": 3,
+    "n_step": 2,
+    "learning_rate": 5e-3,
+}
+
+
+def groups(right: mf.Algorithm, left: mf.Algorithm | None = None, **changes: Any) -> mf.Experiment:
+    """Two agents on the left, one of which leaves early at times, and one on the right; see TwoGroups."""
+    settings: dict[str, Any] = {
+        "policies": {"left": mf.Policy(left or mf.Random(), MLP), "right": mf.Policy(right, MLP)},
+        "rollouts": mf.Rollouts(num_workers=2, fragment_env_steps=20),
+        "stop": mf.Stop(env_steps=400),
+        "evaluation": mf.Evaluation(episodes=0),
+        "checkpoint": mf.CheckpointConfig(every_env_steps=None),
+        "log": mf.Log(every_env_steps=200, console="none", tensorboard=False),
+        "runtime": mf.RuntimeConfig("inline"),
+    }
+    return mf.Experiment(env=mf.Env(TwoGroups, num_envs=4), **(settings | changes))
+
+
+@pytest.mark.parametrize("changes", [{}, {"prioritized": True, "double": False}], ids=["uniform", "prioritized"])
+def test_vdn_of_one_agent_is_dqn_bit_for_bit(changes: dict[str, Any], tmp_path: Path) -> None:
+    settings = OFF | {"huber_delta": 0.5, "epsilon": mf.Linear(1.0, 0.05, 300)} | changes
+    # Joint rows are in the order of environments, whichever worker each is in.
+    one = mf.Rollouts(num_workers=1, fragment_env_steps=20)
+    for name, algorithm in {"dqn": mf.DQN(**settings), "vdn": mf.VDN(**settings)}.items():
+        mf.train(groups(algorithm, rollouts=one), tmp_path / name)
+    dqn, vdn = (kept(tmp_path / name)["learner.right"] for name in ("dqn", "vdn"))
+    assert dqn["updates"] == (400 - 40) // 8
+    assert dqn.keys() == vdn.keys()
+    for name, value in dqn.items():
+        np.testing.assert_array_equal(vdn[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("team", [mf.VDN(**OFF), mf.QMIX(**OFF, mixer_sees="observations", prioritized=True)])
+def test_a_team_learns_beside_ppo_as_each_alone(team: mf.VDN, tmp_path: Path) -> None:
+    ppo = mf.PPO(batch_agent_steps=40, epochs=2, minibatch_agent_steps=20)
+    random = mf.Random()
+    for name, (left, right) in {"both": (team, ppo), "left": (team, random), "right": (random, ppo)}.items():
+        result = mf.train(groups(right, left), tmp_path / name)
+        if name == "both":
+            steps = standing(result.metrics, "left")
+            assert steps["updates"] == (result.metrics["policies"]["left"]["agent_steps_sampled"] - 40) // 8
+    for side in ("left", "right"):
+        beside, alone = (kept(tmp_path / run)[f"learner.{side}"] for run in ("both", side))
+        for name, value in alone.items():
+            np.testing.assert_array_equal(beside[name], value, err_msg=f"{side} {name}")
+
+
+MEMBERS = ["speaker", "listener"]
+TEAM = {"pair": mf.LearnerConfig(MEMBERS, mf.QMIX(**OFF, mixer_sees="state", prioritized=True))}
+
+
+def with_state(**changes: Any) -> mf.Experiment:
+    """Speaker and listener, who see and do different things, have one mixer of the state, beside a walker."""
+    made = team_run(learners=TEAM, **changes)
+    return replace(made, env=replace(made.env, wrappers=[joint_state]))
+
+
+def joint_state(env: Any) -> Any:
+    from marlflow.env.wrappers import joint_state as wrapper
+
+    return wrapper(env)
+
+
+def test_a_resumed_run_learns_as_one_that_was_not_ended(tmp_path: Path) -> None:
+    whole = mf.train(with_state(env_steps=480), tmp_path / "whole")
+    mf.train(with_state(env_steps=280), tmp_path / "parts")
+    parts = mf.resume(with_state(env_steps=480), tmp_path / "parts")
+    expected, found = kept(tmp_path / "whole"), kept(tmp_path / "parts")
+    assert expected.keys() == found.keys()
+    for name in expected:
+        if name.startswith(("learner.", "replay.")):
+            np.testing.assert_equal(found[name], expected[name])
+    pairs = [one.metrics["learners"]["pair"] for one in (whole, parts)]
+    assert pairs[0]["updates"] == pairs[1]["updates"] > 0
+    assert set(pairs[0]["loss"]) == {"td", "td_error_mean", "q_tot_mean", "reward_spread", "grad_norm"}
+
+
+def test_a_team_learns_over_ray(ray_session: None, tmp_path: Path) -> None:
+    result = mf.train(with_state(env_steps=240, runtime="ray"), tmp_path / "run")
+    pair = result.metrics["learners"]["pair"]
+    assert pair["updates"] > 0
+    assert np.isfinite(list(pair["loss"].values())).all()
+    policies = result.metrics["policies"]
+    assert policies["speaker"]["version"] == policies["listener"]["version"] > 0
+
+
+def test_a_mixer_without_a_state_is_refused_with_two_remedies() -> None:
+    team = {"pair": mf.LearnerConfig(MEMBERS, mf.QMIX(**OFF))}
+    with pytest.raises(mf.ConfigInvalid) as raised:
+        mf.plan(team_run(learners=team))
+    said = "has a mixer that sees the state (mixer_sees), and the environment has no state() of numbers; add "
+    remedies = "wrappers=joint_state, which makes one of all agents' observations, or set mixer_sees=observations"
+    assert list(raised.value.problems) == [f"policy {name!r} (qmix) {said}{remedies}" for name in MEMBERS]
