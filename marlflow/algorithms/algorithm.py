@@ -262,7 +262,7 @@ class JointAlgorithm(TorchAlgorithm):
 
     Capabilities need `joint=True`. The plan's `experience` is the joint stream, gathered by a `Concat` and made joint
     rows by a `Join` at the learner (`trains_on=JointBatch`), or by `JoinSegments` for a replay
-    (`trains_on=JointTransitions`, see JointOffPolicyAlgorithm).
+    (`trains_on=JointTransitions`, see JointOffPolicyAlgorithm). HAPPO keeps rows by policy (`EstimatedJointBatches`).
     """
 
     def network(self, members: Mapping[str, Member], seed: int) -> Any:
@@ -272,6 +272,10 @@ class JointAlgorithm(TorchAlgorithm):
     def losses(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
         """Make the loss of all parameters, or a loss per parameter group."""
         raise NotImplementedError(f"{type(self).__name__} has no losses(members)")
+
+    def member_problems(self, members: Mapping[str, Member]) -> Iterator[Problem]:
+        """Yield why these policies cannot have one learner, though each could be trained alone."""
+        yield from ()
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         """Make one policy's actor, in a network of it alone: its shape must not depend on the others."""

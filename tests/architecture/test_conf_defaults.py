@@ -29,6 +29,7 @@ from marlflow.env.make import import_factory
 from marlflow.league import League
 from marlflow.runtime.spec import InferencePlacement
 from tests.architecture.sources import REPOSITORY, within
+from tests.env.optional import is_installed
 
 CONF = REPOSITORY / "conf"
 TARGETS = sorted(CONF.glob("algorithm/*.yaml")) + sorted(CONF.glob("model/*.yaml"))
@@ -179,7 +180,9 @@ TAKEN_BY = {
 }
 
 
-@pytest.mark.parametrize("path", [path for path in ENVIRONMENTS if path.stem != "python"], ids=within)
+@pytest.mark.parametrize(
+    "path", [path for path in ENVIRONMENTS if path.stem != "python" and is_installed(path.stem)], ids=within
+)
 def test_an_environments_arguments_have_the_defaults_of_its_factory(path: Path) -> None:
     values = _read(path)
     module, _, name = values["_target_"].rpartition(".")
