@@ -46,6 +46,11 @@ def episode_seed(seed: int, env_index: int, episode: int) -> int:
     return key(seed, env_index, episode) >> 33
 
 
+def named_seed(seed: int, purpose: str, name: str) -> int:
+    """Return the seed of what is random of `name` for `purpose`, in [0, 2**31)."""
+    return key(seed, *purpose.encode(), *name.encode()) >> 33
+
+
 class RowRandom:
     """N independent random streams, one per row; each call draws once from all.
 

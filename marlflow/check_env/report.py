@@ -148,7 +148,7 @@ def _returns(group: GroupOutcome) -> Text:
 
 
 def _common_reward(group: GroupOutcome) -> Text:
-    return Text({True: "always equal", False: "of its own", None: ""}[group.common_reward])
+    return Text({True: "always equal", False: "not always equal", None: ""}[group.common_reward])
 
 
 def _decisions(group: GroupOutcome) -> Text:

@@ -103,12 +103,13 @@ def parameters_of(build: Callable[[], Any]) -> int | None:
 def _needs(experiment: Experiment, spec: RunSpec, players: Mapping[str, Sequence[str]]) -> Iterator[Need]:
     for learner in spec.learners.values():
         path = experiment.path_of_learner(learner.name)
+        seats = {name: len(slots) or 1 for name, slots in learner.seats.items()}
         for policy in learner.policies:
             policy_path = f"policies.{policy.name}" if policy.name in experiment.policies else "default_policy"
             most = None if experiment.stop.env_steps is None else experiment.stop.env_steps * len(players[policy.name])
             keys = f"{policy_path}.model, {path}.algorithm"
             yield from _network_needs(policy, learner.placement, keys, spec, experiment.runtime.name == "ray")
-            yield from _row_needs(policy, path, spec, most)
+            yield from _row_needs(policy, path, spec, most, seats[policy.name] / sum(seats.values()))
     if experiment.runtime.name == "ray":
         processes = len(requests_of(spec))
         referees = ", league.matches.workers" if spec.num_referees else ""
@@ -132,14 +133,17 @@ def _network_needs(
         yield Need(num_parameters * sets * _FLOAT32, f"{size} of policy {policy.name!r} ({keys})")
 
 
-def _row_needs(policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: int | None) -> Iterator[Need]:
+def _row_needs(
+    policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: int | None, share: float
+) -> Iterator[Need]:
+    """Yield the needs of a policy's rows, a `share` of those of its learner."""
     algorithm, row = policy.algorithm, _row_bytes(policy.spaces)
-    held = getattr(algorithm, "replay_agent_steps", 0) if algorithm.capabilities.replay else 0
+    held = int(share * getattr(algorithm, "replay_agent_steps", 0)) if algorithm.capabilities.replay else 0
     if most_agent_steps is not None and held * row <= _whole_memory():
         # Pages that were never written take no memory, but a single allocation cannot exceed the machine's memory.
         held = min(held, most_agent_steps)
     yield Need(held * row, f"the rows of a replay ({path}.algorithm.replay_agent_steps)")
-    batch = getattr(algorithm, "batch_agent_steps", 0)
+    batch = int(share * getattr(algorithm, "batch_agent_steps", 0))
     yield Need(batch * row, f"the rows of a batch ({path}.algorithm.batch_agent_steps)")
     if policy.name not in spec.records:
         fragments = spec.ticks * spec.num_envs

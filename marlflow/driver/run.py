@@ -40,12 +40,12 @@ from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor, Together
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import Report
+from marlflow.replay.shards import learner_of_replay
 from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.frozen_policies import frozen_file
 from marlflow.runtime.protocol import RunComponents, Runtime
 from marlflow.runtime.saved_runs import usable
-from marlflow.runtime.spec import learner_of_replay
 from marlflow.sampling.dealer import Dealer, DealtWorkers
 from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import Round

@@ -10,9 +10,10 @@ from marlflow.base.errors import RuntimeFailed
 from marlflow.base.items import Weights
 from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
+from marlflow.replay.shards import learner_of_replay
 from marlflow.runtime.relocation import DriverPlace
 from marlflow.runtime.resources import Machines
-from marlflow.runtime.spec import LearnerSpec, RunSpec, learner_of_replay
+from marlflow.runtime.spec import LearnerSpec, RunSpec
 from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.messages import News
 from marlflow.sampling.protocol import FrozenPolicy, Workers

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from marlflow.algorithms.algorithm import Algorithm, Member, needs_state
 from marlflow.base.batch import Array
 from marlflow.base.items import as_it_is
-from marlflow.base.random import key
+from marlflow.base.random import key, named_seed
 from marlflow.base.spaces import Spaces
 from marlflow.flow.relocate import Where
 from marlflow.learner.compute import Compute
@@ -21,7 +21,7 @@ from marlflow.offline.dataset_writer import DatasetTarget, DatasetWriter
 from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import SavedReplay
-from marlflow.replay.shards import first_row_of
+from marlflow.replay.shards import first_row_of, replay_names
 from marlflow.runtime.relocation import RelocatedStages
 from marlflow.sampling.population import WORKER_MEMBERS
 from marlflow.sampling.protocol import Worker
@@ -98,7 +98,7 @@ class PolicySpec:
 
     def actor(self) -> Actor:
         """Make an actor; published weights replace its parameters before it acts."""
-        return self.algorithm.actor(self.spaces, self.model, _seed(self.seed, "actor", self.name))
+        return self.algorithm.actor(self.spaces, self.model, named_seed(self.seed, "actor", self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class LearnerSpec:
 
     def _learner(self, device: str) -> TorchLearner:
         compute = Compute(device, self.placement.precision)
-        return self.algorithm.learner(self.name, self._members, _seed(self.seed, "learner", self.name), compute)
+        return self.algorithm.learner(self.name, self._members, named_seed(self.seed, "learner", self.name), compute)
 
     @property
     def _members(self) -> dict[str, Member]:
@@ -183,8 +183,7 @@ class LearnerSpec:
     @property
     def replays(self) -> tuple[str, ...]:
         """The replays' names: the learner's, or with shards `prey@0`, `prey@1`, ..."""
-        shards = self.algorithm.replay_shards
-        return (self.name,) * shards if shards < 2 else tuple(f"{self.name}@{shard}" for shard in range(shards))
+        return replay_names(self.name, self.algorithm.replay_shards)
 
     @property
     def replays_apart(self) -> bool:
@@ -194,20 +193,11 @@ class LearnerSpec:
     def replay(self, shard: int = 0) -> SavedReplay:
         """Make a shard's replay, if the algorithm has replays."""
         name = self.replays[shard]
-        replay = self.algorithm.replay(name, self._members, key(self.seed, *b"replay", *name.encode()) >> 33)
+        replay = self.algorithm.replay(name, self._members, named_seed(self.seed, "replay", name))
         if shard:
             # The row numbers tell the shard, so that priorities are sent to the right one.
             replay.begin_at(first_row_of(shard))
         return replay
-
-
-def _seed(seed: int, purpose: str, name: str) -> int:
-    return key(seed, *purpose.encode(), *name.encode()) >> 33
-
-
-def learner_of_replay(name: str) -> str:
-    """Return the learner of a replay: `prey` for `prey@0`."""
-    return name.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)

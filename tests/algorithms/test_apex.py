@@ -9,8 +9,9 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.apex import ApeX
 from marlflow.base.schedules import Linear
 from marlflow.flow import source
+from marlflow.replay.shards import learner_of_replay
 from marlflow.runtime.inline import InlinePlace
-from marlflow.runtime.spec import LearnerSpec, PolicySpec, learner_of_replay
+from marlflow.runtime.spec import LearnerSpec, PolicySpec
 from tests.algorithms.parts import DISCRETE, SMALL, experience, make_learner
 
 

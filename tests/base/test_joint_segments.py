@@ -270,3 +270,30 @@ def test_an_agent_without_a_seat_and_a_row_that_came_twice_are_errors() -> None:
     twice = {**batches, "left": Batch.concat([batches["left"], batches["left"]])}
     with pytest.raises(ValueError, match="2 rows are an agent's second decision"):
         joint_segments(twice, SLOTS)
+
+
+@settings(max_examples=40)
+@given(segments=played())
+def test_one_policy_of_two_agents_is_two_policies_of_one_side_by_side(segments: list[Segment]) -> None:
+    left = [one for one in segments if one.policy == "left"]
+    if not {1, 4} <= {one.agent for one in left}:
+        return
+    whole = batch_of("left", left)
+    parts = {name: whole.only(whole.segments["agent"] == slot) for name, slot in (("a", 1), ("b", 4))}
+    together = joint_segments({"left": whole}, {"left": (1, 4)})
+    apart = joint_segments(parts, {"a": (1,), "b": (4,)})
+    for one, other in ((together.columns, apart.columns), (together.segments, apart.segments)):
+        for name, column in one.items():
+            if "left:" in name:
+                sides = [other[name.replace("left:", f"{side}:")] for side in parts]
+                np.testing.assert_array_equal(column, np.concatenate(sides, axis=1))
+            else:
+                np.testing.assert_array_equal(column, other[name])
+
+
+def test_a_team_of_forty() -> None:
+    slots = tuple(range(40))
+    segments = [Segment("left", slot, 0, 0, list(range(slot % 3, 5 + slot % 2))) for slot in slots]
+    made = joint_segments({"left": batch_of("left", segments)}, {"left": slots}, "sum")
+    assert made.columns["left:present"].sum(axis=0).tolist() == [len(one.times) for one in segments]
+    assert made.count == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from marlflow.config.experiment import Policy, Rollouts, RuntimeConfig, Stop
 from marlflow.config.memory import available_memory, memory_problems, parameters_of
 from marlflow.config.validation import problems_of, ready
 from marlflow.policy.torso import MLP
+from tests.driver.joint_replay_learning import Sum, sum_run
 from tests.runtime.small_runs import small_run
 from tests.sentences import sentences
 
@@ -85,3 +87,14 @@ def test_an_object_store_larger_than_the_memory_is_refused_before_ray_refuses_to
         "lower it, or leave it null"
     )
     assert list(memory_problems(experiment, made.spec, made.players, available_bytes=2**41)) == []
+
+
+def test_a_replay_of_joint_rows_takes_what_its_seats_do() -> None:
+    made, huge = ready(sum_run()), Sum(replay_agent_steps=6 * 10**12)
+    policies = {name: replace(one, algorithm=huge) for name, one in made.spec.policies.items()}
+    learner = replace(made.spec.learners["both"], algorithm=huge, policies=tuple(policies.values()))
+    spec = replace(made.spec, policies=policies, learners={"both": learner})
+    # Of six seats four are red, with rows of 8 + 8 bytes, and two are blue, with rows of 12 + 8 bytes.
+    needed = 10**12 * (4 * 16 + 2 * 20)
+    assert not list(memory_problems(made.experiment, spec, made.players, needed + GIB))
+    assert list(memory_problems(made.experiment, spec, made.players, needed - GIB))

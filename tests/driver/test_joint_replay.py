@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import marlflow as mf
 from marlflow.base.batch import Batch
@@ -19,12 +20,14 @@ from marlflow.base.serialization import from_bytes
 from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
 from marlflow.runtime.saved_runs import newest
-from marlflow.stages import JoinSegments
+from marlflow.sampling.protocol import Request
+from marlflow.stages import Concat, Insert, JoinSegments, NStep
 from tests.driver import coming_and_going
 from tests.driver.joint_replay_learning import RecurrentSum, Sum, sum_run
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports
 
+EXPLORING = {"red": {"epsilon": 0.5}, "blue": {"epsilon": 0.5}}
 GRU = {"red": mf.Policy(model=mf.GRU(6, (8,))), "blue": mf.Policy(model=mf.GRU(5, (6,)))}
 
 
@@ -52,7 +55,7 @@ def test_team_rewards_and_what_is_in_no_row_add_up_to_what_was_issued() -> None:
     in_rows = unattributed = 0.0
     early = deaths = runs = episodes = 0
     for _ in range(12):
-        receipt, batches = worker.collect(spec.ticks, weights, {name: {"epsilon": 0.5} for name in weights})
+        receipt, batches = worker.collect(spec.ticks, Request(0, weights, EXPLORING))
         made = join(JointBatches(batches))
         assert made.rows == sum(batch.rows for batch in batches.values())
         assert not made.columns["red:present"][:, 3].any()
@@ -67,6 +70,47 @@ def test_team_rewards_and_what_is_in_no_row_add_up_to_what_was_issued() -> None:
     assert in_rows + unattributed == pytest.approx(sum(coming_and_going.ISSUED.values()))
     assert min(early, deaths) > 10
     assert runs > episodes + 4 * 12, "some agents returned"
+
+
+def test_agents_remember_in_joint_rows_what_they_remembered_when_they_decided() -> None:
+    """The memory of each decision is what unrolling its run to there gives, whoever came, left and returned."""
+    made = ready(
+        sum_run(policies=GRU, **of(RecurrentSum()), rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=60))
+    )
+    spec, network = made.spec, made.spec.learners["both"].learner()
+    worker, join = made.spec.worker(0), JoinSegments(spec.learners["both"].seats)
+    _, first = worker.collect(spec.ticks, Request(0, network.published, EXPLORING))
+    _, second = worker.collect(spec.ticks, Request(0, network.published, EXPLORING))
+    worker.close()
+    segments = join(JointBatches({name: Batch.concat([first[name], second[name]]) for name in first}))
+    starts = np.cumsum(segments.segments["length"]) - segments.segments["length"]
+    late = 0
+    for policy in spec.policies:
+        torso = network.module.actors[policy].torso
+        columns = {name: torch.as_tensor(segments.columns[f"{policy}:{name}"]) for name in ("obs", "memory", "present")}
+        for row in range(segments.count):
+            if row in starts:
+                memory = columns["memory"][row]
+            present = columns["present"][row]
+            torch.testing.assert_close(memory[present], columns["memory"][row][present], atol=1e-5, rtol=1e-5)
+            late += int((present & ~columns["present"][row - 1]).sum()) if row not in starts else 0
+            with torch.no_grad():
+                _, memory = torso.unroll(columns["obs"][row][:, None], memory, present[:, None])
+    assert late > 5, "some agents came late"
+
+
+def test_a_plan_without_joint_segments_is_refused_before_it_runs() -> None:
+    class Forgetful(Sum):
+        def plan(self, experience: Any, learner: Any, replays: Any) -> mf.Plan:
+            rows = experience.gather(Concat(1)).then(NStep(2, 0.9), at=replays[0]).then(Insert(), at=replays[0])
+            return mf.Plan("forgetful", rows)
+
+    with pytest.raises(mf.PlanInvalid) as raised:
+        mf.plan(sum_run(**of(Forgetful())))
+    assert raised.value.problems[0] == (
+        "stage 'NStep' of plan 'both' expects Batch, but 'Concat' gives JointBatches; "
+        "put .then(JoinSegments(learner.seats), at=learner) between them"
+    )
 
 
 def test_updates_are_in_ratio_to_the_agent_steps_of_all(tmp_path: Path) -> None:
@@ -87,10 +131,9 @@ def test_updates_are_in_ratio_to_the_agent_steps_of_all(tmp_path: Path) -> None:
     "changes",
     [
         of(Sum(prioritized=True, replay_agent_steps=500)),
-        of(Sum(), replay="own"),
-        {"policies": GRU, **of(RecurrentSum(prioritized=True))},
+        {"policies": GRU, **of(RecurrentSum(), replay="own")},
     ],
-    ids=["prioritized", "own process", "recurrent"],
+    ids=["prioritized", "recurrent, with a replay of its own process"],
 )
 def test_a_resumed_run_is_one_that_was_not_ended(tmp_path: Path, changes: dict[str, Any]) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"

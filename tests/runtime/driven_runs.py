@@ -13,8 +13,9 @@ from marlflow.config.experiment import Experiment
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import ready
 from marlflow.flow import Executor
+from marlflow.replay.shards import learner_of_replay
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.spec import RunSpec, learner_of_replay
+from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.protocol import Request, Round
 from marlflow.sampling.receipts import Fault
 
