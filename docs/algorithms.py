@@ -38,8 +38,8 @@ marlflow train env=simple_tag policy@policies.adversary=appo policy@policies.age
 
 `impala`, `appo`, `a3c`, and `apex` are made for `rollouts.pace=asynchronous`, in which no worker waits for another; set
 it with them. With the default, `lockstep`, they learn too, but workers wait for each other. Algorithms that need fresh
-rows (`ppo`, `mappo`, `a2c`, `recurrent_ppo`, `ddppo`, `maml`) have a `max_staleness` of 0, and are refused with
-`asynchronous`.
+rows (`ppo`, `mappo`, `happo`, `a2c`, `recurrent_ppo`, `ddppo`, `maml`) have a `max_staleness` of 0, and are refused
+with `asynchronous`.
 
 ## What they can be used for
 
@@ -108,6 +108,19 @@ marlflow train env=simple_speaker_listener learner@learners.pair=maddpg 'learner
   Gumbel-softmax. `logit_penalty` keeps them random. Critics of `masac` value all Discrete actions of an agent at once.
 - Parallel environments only, with declared agents. Models are of vectors (`mlp`).
 - An agent that is truncated while others go on has no target for its last row, which trains its actor alone.
+
+## Policies in turn
+
+`happo` trains several policies, which may see and do different things, with one central critic. After each batch the
+policies are updated in random order. Each policy's advantages are multiplied by the ratio of the probabilities, after
+and before, of what the agents of the policies before it did at the same env step; `loss.factor_distance` is the mean
+distance of this factor from 1. Rewards should be common. With one policy it is MAPPO, bit for bit.
+
+- `critic_sees` is `[state, agent]`; `obs` can be added if all policies see the same space. The critic has layers like
+  the model of the learner's first policy.
+- An agent that is absent at an env step changes no factor.
+- With several policies, each actor and the critic have optimizers and a clipped gradient norm (`max_grad_norm`) of
+  their own. The critic is trained in every policy's turn, on its rows.
 
 ## Plans
 

@@ -38,6 +38,7 @@ file, and from the classes of the code.
 | `env=simple_tag` | chooses a file of a group: `conf/env/simple_tag.yaml` |
 | `policy@policies.prey=dqn` | adds a policy, `prey`, from `conf/policy/dqn.yaml` |
 | `algorithm@policies.prey.algorithm=apex` | another algorithm for an existing policy |
+| `learner@learners.team=qmix` | adds a learner of several policies, from `conf/learner/qmix.yaml` |
 | `model@policies.prey.model=cnn` | another network for an existing policy |
 | `'policies.prey.algorithm.optimizer={_target_: torch.optim.RMSprop}'` | a class with its settings |
 | `+env.render_mode=human` | adds a key that the file does not have: an argument that the environment takes |
@@ -266,13 +267,16 @@ def wrappers() -> Iterator[str]:
 
 def text() -> str:
     """Return the text of the page."""
-    policy, placement = files("policy")["ppo"], files("placement")
+    policy, learner, placement = files("policy")["ppo"], files("learner")["qmix"], files("placement")
     parts = [
         HEAD,
         *run(),
         f"## A policy: `policy@policies.<id>=`\n\n{choices('policy')}",
         "`default_policy` has the same keys: it plays the groups of agents that no policy was given for.\n",
         table(own(policy), "policies.<id>.", mf.Policy),
+        f"## A learner of several policies: `learner@learners.<id>=`\n\n{choices('learner')}",
+        "The keys of its algorithm are under `learners.<id>.algorithm`; [Teams](teams.md) explains them.\n",
+        table(own(learner), "learners.<id>.", mf.LearnerConfig),
         "## Its algorithm: under `policies.<id>.algorithm`\n",
         *settings("algorithm"),
         "## Its network: under `policies.<id>.model`\n",

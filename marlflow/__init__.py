@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.ddpg import DDPG
     from marlflow.algorithms.ddppo import DDPPO
     from marlflow.algorithms.dqn import DQN
+    from marlflow.algorithms.happo import HAPPO
     from marlflow.algorithms.impala import IMPALA
     from marlflow.algorithms.maddpg import MADDPG
     from marlflow.algorithms.maml import MAML
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
         WeightsMismatch,
     )
     from marlflow.base.items import Fragment, Gradients, JointFragment, Update
-    from marlflow.base.joint import JointBatch, JointBatches
+    from marlflow.base.joint import EstimatedJointBatches, JointBatch, JointBatches
     from marlflow.base.joint_segments import JointSegments
     from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
     from marlflow.base.joint_transitions import JointTransitions
@@ -169,11 +170,14 @@ if TYPE_CHECKING:
         CutSequences,
         Draw,
         DropStale,
+        EachPolicy,
         InitialPriorities,
         Insert,
         Join,
         JoinSegments,
+        JointAdvantages,
         Learn,
+        LearnInOrder,
         MetaLearn,
         Normalize,
         NStep,
@@ -189,34 +193,34 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "IMPALA", "LSTM", "MADDPG", "MAML",
-    "MAPPO", "MARWIL", "MASAC", "MATD3", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC", "TD3",
-    "VDN", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar",
+    "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "HAPPO", "IMPALA", "LSTM", "MADDPG",
+    "MAML", "MAPPO", "MARWIL", "MASAC", "MATD3", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC",
+    "TD3", "VDN", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar",
     "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask",
     "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable", "Clone", "Collect",
     "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay",
-    "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EndOfFlow", "Env", "EnvironmentFailed",
-    "EnvironmentHung", "EpisodeId", "EstimatedBatch", "Evaluation", "EvaluationResult", "Experiment",
-    "Faults", "Fictitious", "Flow", "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn",
-    "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments",
-    "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic",
-    "JointOffPolicyAlgorithm", "JointSegments", "JointSequenceTransitions", "JointTransitions", "LatestPast",
-    "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "Learner", "LearnerConfig",
-    "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
-    "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn",
-    "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
-    "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant", "Place",
-    "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange",
-    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
-    "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
-    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",
-    "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement",
-    "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotLost",
-    "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoreSettings",
-    "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits",
-    "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch",
-    "check_environment", "evaluate", "initial_value", "merge", "placement", "plan", "resume", "source",
-    "train",
+    "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EndOfFlow", "Env",
+    "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches",
+    "Evaluation", "EvaluationResult", "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
+    "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput",
+    "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment",
+    "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments", "JointSequenceTransitions",
+    "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn",
+    "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located",
+    "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
+    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
+    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
+    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",
+    "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish",
+    "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO",
+    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir",
+    "Reset", "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation",
+    "RowRandom", "Rule", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted",
+    "ShardedBatch", "Shards", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled",
+    "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget", "TorchLearner",
+    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
+    "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "evaluate", "initial_value", "merge",
+    "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 

@@ -262,7 +262,7 @@ class JointAlgorithm(TorchAlgorithm):
 
     Capabilities need `joint=True`. The plan's `experience` is the joint stream, gathered by a `Concat` and made joint
     rows by a `Join` at the learner (`trains_on=JointBatch`), or by `JoinSegments` for a replay
-    (`trains_on=JointTransitions`, see JointOffPolicyAlgorithm).
+    (`trains_on=JointTransitions`, see JointOffPolicyAlgorithm). HAPPO keeps rows by policy (`EstimatedJointBatches`).
     """
 
     def network(self, members: Mapping[str, Member], seed: int) -> Any:
@@ -272,6 +272,10 @@ class JointAlgorithm(TorchAlgorithm):
     def losses(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
         """Make the loss of all parameters, or a loss per parameter group."""
         raise NotImplementedError(f"{type(self).__name__} has no losses(members)")
+
+    def member_problems(self, members: Mapping[str, Member]) -> Iterator[Problem]:
+        """Yield why these policies cannot have one learner, though each could be trained alone."""
+        yield from ()
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         """Make one policy's actor, in a network of it alone: its shape must not depend on the others."""
@@ -307,8 +311,8 @@ def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -
     is_recurrent, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
     if is_recurrent and capabilities.memory == "refused":
         reason = "it does not look at rows in their order"
-        others = "" if capabilities.joint else "recurrent_ppo or r2d2, or "
-        remedy = f"use {others}a model without memory, such as mlp"
+        others = "vdn or qmix" if capabilities.joint else "recurrent_ppo, r2d2, vdn or qmix"
+        remedy = f"use {others}, or a model without memory, such as mlp"
         yield Problem(f"cannot learn with {kind}, which has memory", name, reason, remedy)
     if not is_recurrent and capabilities.memory == "needed":
         remedy = "or use ppo or dqn, which need none"

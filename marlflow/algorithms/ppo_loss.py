@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from marlflow.learner.closed_form.ppo import PPORows, ppo_gradient
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss, clipped_value_loss, value_loss
 from marlflow.policy.actor_critic import ActorCritic, DensePass, StochasticActor
+
+_TERMS = ("policy", "value", "entropy", "kl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +67,34 @@ class PPOLoss:
 
         `value_error` converts squared errors to the critic's scale.
         """
-        weights = self.coefficients
+        acting, values = self.of_actor(actor, outputs, rows, mean), self.of_critic(value_error, value, rows, mean)
+        assert acting.total is not None
+        assert values.total is not None
+        terms: dict[str, Any] = {**acting.terms, **values.terms}
+        return LossTerms(acting.total + values.total, {name: terms[name] for name in _TERMS})
+
+    def of_actor(
+        self, actor: StochasticActor, outputs: Tensor, rows: Mapping[str, Tensor], mean: Callable[[Tensor], Tensor]
+    ) -> LossTerms:
+        """Return the actor's part of the loss: clipped surrogate and entropy bonus."""
         behavior_logp = rows["behavior_logp"]
         logp, entropy_by_row = actor.log_prob_and_entropy(outputs, rows["action"], rows.get("action_mask"))
-        policy = mean(clipped_surrogate_loss(logp, behavior_logp, rows["advantage"], weights.clip_range))
-        values = mean(value_error(self._value_loss(value, rows)))
+        policy = mean(clipped_surrogate_loss(logp, behavior_logp, rows["advantage"], self.coefficients.clip_range))
         entropy = mean(entropy_by_row)
-        total = policy + weights.value * values - weights.entropy * entropy
         kl = mean(approximate_kl(logp.detach(), behavior_logp))
-        terms = {"policy": policy.detach(), "value": values.detach(), "entropy": entropy.detach(), "kl": kl}
-        return LossTerms(total, terms)
+        terms = {"policy": policy.detach(), "entropy": entropy.detach(), "kl": kl}
+        return LossTerms(policy - self.coefficients.entropy * entropy, terms)
+
+    def of_critic(
+        self,
+        value_error: Callable[[Tensor], Tensor],
+        value: Tensor,
+        rows: Mapping[str, Tensor],
+        mean: Callable[[Tensor], Tensor],
+    ) -> LossTerms:
+        """Return the critic's part of the loss: the value loss."""
+        values = mean(value_error(self._value_loss(value, rows)))
+        return LossTerms(self.coefficients.value * values, {"value": values.detach()})
 
     def in_closed_form(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Return the same loss with gradients already set, for small networks on a CPU."""

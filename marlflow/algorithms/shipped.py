@@ -12,6 +12,7 @@ from marlflow.algorithms.clone import Clone
 from marlflow.algorithms.ddpg import DDPG
 from marlflow.algorithms.ddppo import DDPPO
 from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.happo import HAPPO
 from marlflow.algorithms.impala import IMPALA
 from marlflow.algorithms.maddpg import MADDPG
 from marlflow.algorithms.maml import MAML
@@ -35,6 +36,7 @@ SHIPPED: tuple[Algorithm, ...] = (
     APPO(),
     DDPPO(),
     MAPPO(),
+    HAPPO(),
     RecurrentPPO(),
     DQN(),
     ApeX(),

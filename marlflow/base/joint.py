@@ -19,6 +19,20 @@ _AT_ENDS = ("terminated", "truncated", "carried", "bootstrap_obs", "bootstrap_ma
 class JointBatches(dict[str, Batch]):
     """Batches of the same rounds by policy: the opened rows of a joint stream."""
 
+    @property
+    def rows(self) -> int:
+        """Number of agent steps of all policies."""
+        return sum(batch.rows for batch in self.values())
+
+
+class EstimatedJointBatches(JointBatches):
+    """Joint batches with the columns `value`, `advantage` and `value_target`, float32 [N] each, by policy."""
+
+    made_from: ClassVar[Mapping[str, str]] = {
+        "JointBatches": ".then(JointAdvantages(...), at=learner)",
+        "JointFragment": ".gather(Concat(agent_steps=...)).then(JointAdvantages(...), at=learner)",
+    }
+
 
 def doubled_rows(count: int) -> ValueError:
     """Return the error of `count` rows that are at the place of others."""

@@ -15,6 +15,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.ddpg": "DDPG",
     "marlflow.algorithms.ddppo": "DDPPO",
     "marlflow.algorithms.dqn": "DQN",
+    "marlflow.algorithms.happo": "HAPPO",
     "marlflow.algorithms.impala": "IMPALA",
     "marlflow.algorithms.maddpg": "MADDPG",
     "marlflow.algorithms.maml": "MAML",
@@ -40,7 +41,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
         "RuntimeFailed SnapshotLost StageFailed Stalled UserCodeFailed WeightsMismatch"
     ),
     "marlflow.base.items": "Fragment Gradients JointFragment Update",
-    "marlflow.base.joint": "JointBatch JointBatches",
+    "marlflow.base.joint": "EstimatedJointBatches JointBatch JointBatches",
     "marlflow.base.joint_segments": "JointSegments",
     "marlflow.base.joint_sequence_transitions": "JointSequenceTransitions",
     "marlflow.base.joint_transitions": "JointTransitions",
@@ -87,8 +88,8 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
-        "Concat CutSequences Draw DropStale InitialPriorities Insert Join JoinSegments Learn MetaLearn NStep Normalize "
-        "Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
+        "Concat CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments JointAdvantages "
+        "Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
     ),
 }
 """Module to the names that it gives; the imports of `marlflow/__init__.py` say the same to type checkers."""

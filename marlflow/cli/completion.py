@@ -6,6 +6,7 @@ eval "$(marlflow --shell-completion install=bash)"
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from marlflow.base.errors import ConfigInvalid
@@ -40,6 +41,10 @@ def complete(words: Sequence[str]) -> int:
                 return 0
             # To Hydra, an environment is an override.
             rest = [f"env={word}" if word in named else word for word in rest]
+        # Hydra knows the choices of a package only once the package exists.
+        if not line.endswith(" ") and (chosen := re.fullmatch(r"(\+?(policy|learner)@[^=]+=)(\w*)", rest[-1])):
+            print(" ".join(f"{chosen[1]}{name}" for name in names(chosen[2]) if name.startswith(chosen[3])))
+            return 0
         # Hydra completes overrides of a program without commands, so the command is removed from the line.
         os.environ["COMP_LINE"] = " ".join([typed[0], *_to_hydra_overrides(rest, line)])
     from marlflow.cli.train import hand_to_hydra

@@ -65,6 +65,7 @@ examples:
   marlflow {command} env=simple_tag
   marlflow {command} env=simple_tag policy@policies.adversary=ppo policy@policies.agent=dqn \\
       policies.agent.algorithm.learning_rate=5e-4
+  marlflow {command} env=simple_speaker_listener learner@learners.pair=vdn 'learners.pair.policies=[speaker,listener]'
   marlflow {command} experiment=cartpole_team_ppo_dqn runtime=inline {last}
 
 choices:
@@ -73,6 +74,7 @@ choices:
   <id> names a policy. Without a mapping, the policy of a group's name plays that group of agents (adversary_0 and
   adversary_1: adversary), and default_policy plays the groups that have none. Other names need rules:
   'mapping=[{{match: "adversary_*", policy: hunters}}, {{match: "agent_*", policy: prey}}]'
+  A learner trains the policies that its learners.<id>.policies lists together; every other policy learns alone.
   Which algorithms can play an environment, says marlflow check-env <environment>.
 
 some values (--cfg job of train prints all, with comments):
@@ -229,6 +231,7 @@ _CHOICES = {
     "policy": "policy@policies.<id>",
     "algorithm": "algorithm@policies.<id>.algorithm",
     "model": "model@policies.<id>.model",
+    "learner": "learner@learners.<id>",
     "league": "league",
     "placement": "placement",
     "runtime": "runtime",

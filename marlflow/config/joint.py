@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from marlflow.algorithms.algorithm import JointAlgorithm, Member
+from marlflow.base.problems import Problem
 from marlflow.config.environment import environment_name
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
-from marlflow.config.learners import learner_subject, learners_of
+from marlflow.config.learners import learner_subject, learners_of, subject_of
 from marlflow.env import EnvAdapter
 from marlflow.policy.recurrent import RecurrentTorsoConfig
+from marlflow.runtime.spec import LearnerSpec
 from marlflow.sampling.matchmaker_failures import matchmaker_name
 
 _SINGLE = "an algorithm for single policies, such as mappo or ppo"
 
 
-def joint_problems(experiment: Experiment, adapter: EnvAdapter, policies: Mapping[str, Policy]) -> Iterator[str]:
+def joint_problems(learners: Iterable[LearnerSpec]) -> Iterator[Problem]:
+    """Yield why the policies of a joint learner cannot be trained together."""
+    for learner in learners:
+        if isinstance(learner.algorithm, JointAlgorithm):
+            members = {policy.name: Member(policy.spaces, policy.model) for policy in learner.policies}
+            for problem in learner.algorithm.member_problems(members):
+                yield replace(problem, subject=subject_of(learner))
+
+
+def joint_stream_problems(experiment: Experiment, adapter: EnvAdapter, policies: Mapping[str, Policy]) -> Iterator[str]:
     """Yield why joint algorithms cannot learn in the run; `policies` are those that have agents."""
     for name, learner in learners_of(experiment, policies).items():
         if learner.algorithm.capabilities.joint:

@@ -29,6 +29,8 @@ SIGNATURE: Final = ".hydra/signature"
 SIGNED: Final = (".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml")
 _KEY_BYTES = 32
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+# Gymnasium imports the module of an environment's id, `module:name` or `module:namespace/name`.
+_GYMNASIUM_ID = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:([\w:-]+/)?[\w:.-]+")
 
 
 def signed(contents: Mapping[str, str]) -> dict[str, str]:
@@ -80,12 +82,12 @@ def names_outside(config: Any) -> set[str]:
 
 
 def _is_import_path(text: str) -> bool:
-    return _IMPORT_PATH.fullmatch(text) is not None
+    return (_IMPORT_PATH.fullmatch(text) or _GYMNASIUM_ID.fullmatch(text)) is not None
 
 
 def _is_there(text: str) -> bool:
     try:
-        return find_spec(text.partition(".")[0]) is not None
+        return find_spec(re.split("[.:]", text)[0]) is not None
     except ValueError:  # a module without a spec, as __main__ is
         return True
 

@@ -20,7 +20,7 @@ from marlflow.config.critics import (
     with_state_space,
 )
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
-from marlflow.config.joint import joint_problems
+from marlflow.config.joint import joint_problems, joint_stream_problems
 from marlflow.config.league import assign_league, league_matchmaker, num_referees
 from marlflow.config.learners import assigned_learner_problems, learner_problems, learners_of, resolved, subject_of
 from marlflow.config.limits import limit_problems
@@ -136,6 +136,7 @@ def _checked(
     with_spaces = {name: (policy, env.spaces[name]) for name, policy in policies.items()}
     pairings = pairings_of(experiment, env.seats, with_spaces, env.fitting, problems)
     spec = replace(_spec(experiment, env.players, learners, env.spaces, records), opponents=pairings.opponents)
+    problems += joint_problems(spec.learners.values())
     problems += [problem for learner in spec.learners.values() for problem in _window_problems(learner, spec)]
     problems += reset_problems(_matchmaker(experiment, env, spec), spec, learners)
     if on_this_machine:
@@ -188,7 +189,7 @@ def _inspect(experiment: Experiment, problems: Problems) -> _InspectedEnv:
         narrowed = players.mapping is not None or experiment.league is not None
         fitting = players.agents if narrowed else _fitting(adapter, spaces)
         problems += critic_environment_problems(experiment.env, adapter, policies)
-        problems += joint_problems(experiment, adapter, policies)
+        problems += joint_stream_problems(experiment, adapter, policies)
         has_needy = any(needs_state(policy.acts_by) for policy in policies.values())
         state_space = adapter.state_space() if has_needy else None
         return _InspectedEnv(

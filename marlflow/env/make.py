@@ -22,7 +22,9 @@ _EXTRAS = {
     "pettingzoo.classic": "classic",
     "pettingzoo.butterfly": "butterfly",
     "pettingzoo.sisl": "sisl",
+    "marlflow.env.lbf": "lbf",
     "marlflow.env.openspiel": "openspiel",
+    "marlflow.env.rware": "rware",
 }
 
 # Warnings of these modules' environments that their users cannot fix.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 from gymnasium import spaces
@@ -22,6 +22,7 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.joint_state import with_joint_state
 from marlflow.env.random_opening import RandomOpening
+from marlflow.env.reward_scale import ScaleBy, measured_scales, with_scaled_rewards
 from marlflow.env.wrapping import BlackDeath, change_actions, change_observations, move_mask_to_info
 
 _Env: TypeAlias = "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]"
@@ -158,6 +159,25 @@ def joint_state(env: _Env) -> Any:
     """
     _declared_agents(env)
     return with_joint_state(env)
+
+
+def reward_scale(
+    env: _Env, discount: float = 0.99, env_steps: int = 1_000, by: ScaleBy = "agent", scale: float | None = None
+) -> Any:
+    """Divide rewards by the standard deviation of discounted returns; nothing is subtracted.
+
+    It is measured once, in `env_steps` of random play, by agent, by group (name without number) or for all together.
+    With `scale`, all rewards are divided by it, and nothing is measured.
+    """
+    agents = _declared_agents(env)
+    problems = [] if 0.0 <= discount <= 1.0 else [f"discount must be at least 0 and at most 1, not {discount}"]
+    problems += [] if env_steps >= 1 else [f"env_steps must be at least 1, not {env_steps}"]
+    problems += [] if by in get_args(ScaleBy) else [f"by must be {', '.join(get_args(ScaleBy))}, not {by!r}"]
+    problems += [] if scale is None or 0.0 < scale < np.inf else [f"scale must be more than 0, not {scale}"]
+    if problems:
+        raise ConfigInvalid(problems)
+    scales = measured_scales(env, discount, env_steps, by) if scale is None else dict.fromkeys(agents, scale)
+    return with_scaled_rewards(env, scales)
 
 
 def mask_in_info(env: _Env) -> Any:

@@ -83,4 +83,5 @@ def equal_job(request: UpdateRequest, rank: int = 0, world_size: int = 1) -> Upd
     num_minibatches = 1 if least is None else max(1, min(batch.count, batch.rows // least))
     division = EqualDivision(batch.count, num_minibatches, rank, world_size)
     epochs = request.epochs if batch.rows else 0
-    return UpdateJob(batch.columns_for_losses(), division, epochs, request.updates_before, BatchSummary.of(request))
+    summary = BatchSummary.of(request)
+    return UpdateJob(batch.columns_for_losses(), division, epochs, request.updates_before, summary, request.policy)

@@ -80,6 +80,7 @@ class TorchLearner:
         self.place: Place | None = None
         self.scheduled: Mapping[str, float] = {}
         self.stale_rows_dropped = 0
+        self.seed = seed
         self.device, self._autocast = torch.device(compute.device), compute.autocast()
         self._tensor = tensors_on(self.device)
         groups = loss_groups(losses)
@@ -183,14 +184,21 @@ class TorchLearner:
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
-    def update(self, batch: TrainBatch, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
+    def update(
+        self,
+        batch: TrainBatch,
+        epochs: int = 1,
+        minibatch_agent_steps: int | None = None,
+        policy: str | None = None,
+    ) -> Update:
         """Train on each row of `batch` once per epoch, in minibatches of at least `minibatch_agent_steps` rows.
 
         There are floor(rows / minibatch_agent_steps) minibatches, at least one, of nearly equal size; None means one.
         Sequences are not split. The report's `loss` has the means of the loss terms and of `grad_norm` over the steps
-        taken; steps with a gradient that is not finite are skipped. Raises ActorLost if a process has ended.
+        taken; steps with a gradient that is not finite are skipped. With `policy`, only the loss groups of this policy
+        are trained, and those of no policy. Raises ActorLost if a process has ended.
         """
-        request = UpdateRequest(batch, epochs, minibatch_agent_steps, self.updates, self.stale_rows_dropped)
+        request = UpdateRequest(batch, epochs, minibatch_agent_steps, self.updates, self.stale_rows_dropped, policy)
         exchange = self.exchange
         with exchange.leaving_on_error():
             job = exchange.job(request)

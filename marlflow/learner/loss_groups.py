@@ -25,7 +25,8 @@ class LossGroup:
 
     Stepped on each `every`-th minibatch (delayed updates; Fujimoto et al., 2018, arXiv:1802.09477). `learning_rate`
     None means the learner's. A schedule of `<name>_learning_rate` sets it; of a group `actor/<policy>`, one of
-    `actor_learning_rate`.
+    `actor_learning_rate`. A group with a `policy` is not stepped in updates of one other policy (see
+    `TorchLearner.update`).
     """
 
     name: str
@@ -33,6 +34,11 @@ class LossGroup:
     loss: LossFunction
     learning_rate: float | None = None
     every: int = 1
+    policy: str | None = None
+
+    def takes_part(self, policy: str | None) -> bool:
+        """Return whether it is stepped in an update of `policy` alone; None is an update of all."""
+        return policy is None or self.policy in (None, policy)
 
 
 class OptimizerGroup:
@@ -48,6 +54,7 @@ class OptimizerGroup:
         max_norm: float,
     ) -> None:
         self.name, self.loss, self.every = group.name, group.loss, group.every
+        self.takes_part = group.takes_part
         self._parameters = [parameter for parameter in group.parameters(module) if parameter.requires_grad]
         span = flat.span(self._parameters)
         self._is_whole = span.stop - span.start == sum(p.numel() for p in flat.parameters if p.requires_grad)

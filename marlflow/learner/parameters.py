@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from marlflow.base.batch import Array
 from marlflow.base.items import Weights
@@ -16,6 +16,7 @@ from marlflow.learner.flat_parameters import FlatParameters
 from marlflow.learner.loss_groups import LossGroup, OptimizerGroup, actors_of, frozen_copy
 from marlflow.learner.optimizer import Optimizer
 from marlflow.learner.saved_state import as_mapping
+from marlflow.policy.normalized import Observer, observers
 from marlflow.policy.tensors import as_tensor
 
 COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced")
@@ -54,7 +55,12 @@ class LearnerParameters:
             self.target_module, self._target_flat = frozen_copy(self.module, policies, groups)
         self.version = self.updates = self.updates_when_published = self.updates_when_synced = 0
         self.published: Mapping[str, Weights] = {}
+        self._observers = [(observer, _policies_of(observer, module, groups)) for observer in observers(module)]
         self._copy_to_published()
+
+    def observers(self, policy: str | None) -> list[Observer]:
+        """Return the module's running statistics that an update of `policy` alone changes; None is one of all."""
+        return [observer for observer, owners in self._observers if policy is None or owners & {None, policy}]
 
     def publish(self) -> Mapping[str, Weights]:
         self.version += 1
@@ -123,3 +129,9 @@ class LearnerParameters:
     def _vectors(self) -> dict[str, Tensor]:
         vectors = {"vector": self.flat.vector}
         return vectors if self._target_flat is None else {**vectors, "target": self._target_flat.vector}
+
+
+def _policies_of(observer: Observer, module: Any, groups: Sequence[LossGroup]) -> set[str | None]:
+    """Return the policies of the loss groups that have the observer's parameters; {None} if no group has them."""
+    own = set(observer.parameters()) if isinstance(observer, nn.Module) else set()
+    return {group.policy for group in groups if own & set(group.parameters(module))} or {None}

@@ -77,8 +77,14 @@ class Updates(Protocol):
         """Number of optimizer steps so far."""
         ...
 
-    def update(self, batch: TrainBatch, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
-        """Train on each row of `batch` once per epoch."""
+    def update(
+        self,
+        batch: TrainBatch,
+        epochs: int = 1,
+        minibatch_agent_steps: int | None = None,
+        policy: str | None = None,
+    ) -> Update:
+        """Train on each row of `batch` once per epoch: all, or only the parts of `policy` and those of no policy."""
         ...
 
     def apply(self, gradients: Gradients) -> Update:

@@ -18,7 +18,8 @@ from marlflow.learner.minibatches import Division
 class UpdateRequest(NamedTuple):
     """A request to train on each row of `batch` once per epoch.
 
-    Minibatches have at least `minibatch` agent steps; None trains on all rows at once.
+    Minibatches have at least `minibatch` agent steps; None trains on all rows at once. With `policy`, only its loss
+    groups, and those of no policy, are trained.
     """
 
     batch: TrainBatch
@@ -26,6 +27,7 @@ class UpdateRequest(NamedTuple):
     minibatch: int | None
     updates_before: int
     stale_rows_dropped: int
+    policy: str | None = None
 
 
 class BatchSummary(NamedTuple):
@@ -54,6 +56,7 @@ class UpdateJob(NamedTuple):
     epochs: int
     updates_before: int = 0
     summary: BatchSummary = BatchSummary()
+    policy: str | None = None
 
     @property
     def items(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from marlflow.learner.loss_groups import OptimizerGroup, total_norm
 from marlflow.learner.minibatches import Division
 from marlflow.learner.parameters import LearnerParameters
 from marlflow.learner.update_job import StepLog, UpdateJob, UpdateResult
-from marlflow.policy.normalized import observers
 
 
 class UpdateLoop:
@@ -32,12 +31,12 @@ class UpdateLoop:
         self._parameters = parameters
         self._noise_per_row = noise_per_row
         self._tensor, self._autocast = tensors_on(torch.device(compute.device)), compute.autocast()
-        self._observers = observers(parameters.module)
         self.generator = torch.Generator().manual_seed(seed)
 
     def run(self, job: UpdateJob, exchange: GradientExchange) -> UpdateResult:
         """Run all optimizer steps of an update; skip those whose gradient is not finite."""
         tensors = self._tensors(job.columns)
+        groups = [group for group in self._parameters.groups if group.takes_part(job.policy)]
         # Drawn for all epochs before the first step, so that a GPU is not waited for between epochs.
         draws = [(self._order(job.division), self._noise(job.items)) for _ in range(job.epochs)]
         fractions = job.division.fractions() if job.epochs else ()
@@ -48,13 +47,14 @@ class UpdateLoop:
             priorities.clear()
             minibatches = _minibatches({**tensors, **noise} if noise else tensors, order, job.division)
             for minibatch, fraction in zip(minibatches, fractions, strict=True):
-                new_priorities, is_taken = self._step(minibatch, fraction, minibatches_seen + 1, exchange, log)
+                number = minibatches_seen + 1
+                new_priorities, is_taken = self._step(groups, minibatch, fraction, number, exchange, log)
                 minibatches_seen += is_taken
                 priorities += [] if new_priorities is None else [new_priorities]
         steps = log.steps()
         # Running statistics (of returns, for instance) must not include rows that gave a gradient of inf or NaN.
         if all(math.isfinite(step[-1]) for step in steps):
-            for observer in self._observers:
+            for observer in self._parameters.observers(job.policy):
                 observer.observe(tensors)
         return UpdateResult(log.names, steps, priorities, order)
 
@@ -95,6 +95,7 @@ class UpdateLoop:
     @np.errstate(over="ignore", invalid="ignore")
     def _step(
         self,
+        groups: Sequence[OptimizerGroup],
         minibatch: Mapping[str, Tensor],
         fraction: float,
         number: int,
@@ -106,7 +107,7 @@ class UpdateLoop:
         terms: dict[str, Any] | None = None
         norms: list[Tensor | float] = []
         priorities, is_taken = None, True
-        for group in self._parameters.groups:
+        for group in groups:
             if number % group.every:
                 continue
             group.gradient.zero_()

@@ -23,7 +23,12 @@ class PolicyEvaluator(Protocol):
 
 def log_probs(learner: PolicyEvaluator, batch: Batch) -> Array:
     """Return the log-probabilities of the batch's actions under the current actor, float32 [N], in nats."""
-    tensor, actor = tensors_on(learner.device), learner.module.actor
+    return actor_log_probs(learner.module.actor, batch, learner.device)
+
+
+def actor_log_probs(actor: Any, batch: Batch, device: torch.device) -> Array:
+    """Return the log-probabilities of the batch's actions under `actor`, which is on `device`, float32 [N]."""
+    tensor = tensors_on(device)
     with torch.inference_mode():
         outputs = actor(tensor(batch.columns["obs"]))
         mask = tensor(batch.columns["action_mask"]) if "action_mask" in batch.columns else None

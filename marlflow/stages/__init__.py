@@ -10,6 +10,7 @@ from marlflow.flow import Rotation
 from marlflow.stages.batches import CutSequences, DropStale, Join
 from marlflow.stages.estimates import Advantages, Normalize, VTrace
 from marlflow.stages.gradients import ApplyGradients, Average, ComputeGradients
+from marlflow.stages.joint_updates import EachPolicy, JointAdvantages, LearnInOrder
 from marlflow.stages.replays import (
     ByShard,
     Draw,
@@ -39,11 +40,14 @@ __all__ = [
     "CutSequences",
     "Draw",
     "DropStale",
+    "EachPolicy",
     "InitialPriorities",
     "Insert",
     "Join",
     "JoinSegments",
+    "JointAdvantages",
     "Learn",
+    "LearnInOrder",
     "MetaLearn",
     "NStep",
     "Normalize",

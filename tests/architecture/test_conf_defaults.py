@@ -17,6 +17,7 @@ from marlflow.config.experiment import (
     Evaluation,
     Experiment,
     Faults,
+    LearnerConfig,
     Log,
     Policy,
     Rollouts,
@@ -28,6 +29,7 @@ from marlflow.env.make import import_factory
 from marlflow.league import League
 from marlflow.runtime.spec import InferencePlacement
 from tests.architecture.sources import REPOSITORY, within
+from tests.env.optional import is_installed
 
 CONF = REPOSITORY / "conf"
 TARGETS = sorted(CONF.glob("algorithm/*.yaml")) + sorted(CONF.glob("model/*.yaml"))
@@ -93,7 +95,7 @@ def test_a_placement_says_only_what_differs_so_that_several_go_together(path: Pa
 
 
 LEARNING = sorted(
-    path.stem for path in CONF.glob("policy/*.yaml") if path.stem not in ("random", "scripted", "one_ply")
+    path.stem for path in CONF.glob("policy/*.yaml") if path.stem not in ("random", "scripted", "one_ply", "member")
 )
 
 
@@ -103,6 +105,19 @@ def test_a_policy_has_the_defaults_of_the_dataclass(name: str) -> None:
     values = _read(CONF / "policy" / f"{name}.yaml")
     assert [list(entry) for entry in values["defaults"][:2]] == [[f"/{group}@{group}"] for group in composed_of_groups]
     assert _without(values, "defaults") == _without(_defaults(Policy), *composed_of_groups)
+
+
+def test_a_member_of_a_learner_has_a_model_alone() -> None:
+    values = _read(CONF / "policy" / "member.yaml")
+    assert values == {"defaults": [{"/model@model": "mlp"}, "_self_"], "algorithm": Policy().algorithm}
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("learner/*.yaml")), ids=within)
+def test_a_learner_has_the_defaults_of_the_dataclass_and_the_algorithm_of_its_name(path: Path) -> None:
+    values = _read(path)
+    assert values["defaults"] == [{"/algorithm@algorithm": path.stem}, "_self_"]
+    assert _without(values, "defaults") == _without(_defaults(LearnerConfig), "algorithm")
+    assert (CONF / "algorithm" / path.name).exists()
 
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("league/*.yaml")), ids=within)
@@ -165,7 +180,9 @@ TAKEN_BY = {
 }
 
 
-@pytest.mark.parametrize("path", [path for path in ENVIRONMENTS if path.stem != "python"], ids=within)
+@pytest.mark.parametrize(
+    "path", [path for path in ENVIRONMENTS if path.stem != "python" and is_installed(path.stem)], ids=within
+)
 def test_an_environments_arguments_have_the_defaults_of_its_factory(path: Path) -> None:
     values = _read(path)
     module, _, name = values["_target_"].rpartition(".")

@@ -35,7 +35,7 @@ def test_a_good_environment_is_ready_and_the_next_command_is_named(marlflow: Mar
     assert line(said.out, "observations") == "Box(4,) float32"
     assert line(said.out, "ends") == "10 terminated, 0 truncated"
     assert line(said.out, "can play").startswith("ppo, a2c, ")
-    assert line(said.out, "cannot play").startswith("mappo: has a critic that sees state (critic_sees), and the")
+    assert line(said.out, "cannot play").startswith("mappo, happo: has a critic that sees state (critic_sees), and")
     assert "td3, ddpg: cannot act in Discrete(2); it needs Box actions\n" in said.out
     assert said.out.endswith("ready for marlflow\nnext: marlflow train env=cartpole_team env.num_agents=2 seed=4\n")
 

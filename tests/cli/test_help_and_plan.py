@@ -56,6 +56,18 @@ def test_a_plan_says_who_plays_whom_and_draws_each_policys_flow(marlflow: Marlfl
     assert not list(tmp_path.iterdir())
 
 
+def test_a_plan_says_who_is_trained_together(marlflow: Marlflow) -> None:
+    words = ("learner@learners.pair=vdn", "learners.pair.policies=[speaker,listener]")
+    said = marlflow("plan", "env=simple_speaker_listener", *words)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[:3] == [
+        "policy speaker (vdn) plays speaker_0",
+        "policy listener (vdn) plays listener_0",
+        "learner pair (vdn) trains speaker and listener",
+    ]
+    assert "└── pair: vdn for speaker and listener" in said.out
+
+
 def test_a_plan_of_a_league_says_who_is_in_it(marlflow: Marlflow) -> None:
     said = marlflow("plan", "env=rps", "league=pfsp", "policy@policies.main=ppo", "policy@policies.exploiter=dqn")
     assert (said.code, said.err) == (0, "")
@@ -161,6 +173,11 @@ def test_the_command_line_of_the_design_composes(marlflow: Marlflow) -> None:
         ("marlflow plan rollouts.num", "rollouts.num_workers="),
         ("marlflow train policy@policies.x=dqn policies.x.algorithm.n_", "policies.x.algorithm.n_step="),
         ("marlflow train policy@policies.x=dnq policies.x.algorithm.n_", ""),
+        (
+            "marlflow train learner@learners.x=ma",
+            "learner@learners.x=maddpg learner@learners.x=masac learner@learners.x=matd3",
+        ),
+        ("marlflow train learner@learners.x=vdn learners.x.algorithm.n_", "learners.x.algorithm.n_step="),
     ],
 )
 def test_tab_completion(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch, line: str, offered: str) -> None:

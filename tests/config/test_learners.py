@@ -158,7 +158,7 @@ def test_members_of_mixed_memory_are_refused() -> None:
     ]
     (problem,) = problems(policies=recurrent)
     assert problem.startswith("policy 'speaker' of learner 'pair' (team) cannot learn with GRU, which has memory")
-    assert problem.endswith("; use a model without memory, such as mlp")
+    assert problem.endswith("; use vdn or qmix, or a model without memory, such as mlp")
 
 
 def test_matchmakers_and_leagues_are_refused_unless_the_algorithm_allows_them() -> None:

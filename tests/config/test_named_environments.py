@@ -8,7 +8,7 @@ import marlflow as mf
 from marlflow.config.comments import names
 from tests.config.composition import experiment_of
 
-NAMES = [name for name in names("env") if name not in ("python", "offline")]
+NAMES = [name for name in names("env") if name not in ("gymnasium_team", "offline", "python")]
 
 
 @pytest.mark.parametrize("name", ["simple_tag", "knights_archers_zombies", "pistonball", "openspiel"])

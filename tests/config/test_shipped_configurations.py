@@ -15,6 +15,7 @@ from marlflow.config.validation import ready
 from marlflow.env import EnvAdapter, open_adapter
 from marlflow.runtime.spec import InferencePlacement
 from tests.config.composition import algorithms, experiment_of, prepared, ready_of
+from tests.env.optional import is_installed
 
 CONF = Path(conf.__path__[0])
 
@@ -24,14 +25,17 @@ def _options(group: str) -> list[str]:
 
 
 # What an option leaves to the user.
-GIVEN = {"python": ["env._target_=marlflow.env.cartpole_team.parallel_env"]}
+GIVEN = {
+    "python": ["env._target_=marlflow.env.cartpole_team.parallel_env"],
+    "gymnasium_team": ["env.id=tests.env.tuple_game:TupleGame-v0", "+env.arguments.alike=true"],
+}
 
 
 # Nobody plays in what is offline: it is made of records (see test_records.py).
 OFFLINE = {"offline", "cartpole_team_bc", "cartpole_team_marwil"}
 
 
-@pytest.mark.parametrize("name", [name for name in _options("env") if name not in OFFLINE])
+@pytest.mark.parametrize("name", [name for name in _options("env") if name not in OFFLINE and is_installed(name)])
 def test_each_environment_can_be_trained_on_by_default_and_played(name: str) -> None:
     problems: list[str] = []
     with composing():  # without the command line's help, which composes several times
@@ -75,6 +79,7 @@ def test_wrappers_can_be_chosen_by_name(option: str) -> None:
         "mask_in_info": ["mask_in_info"],
         "padding": ["pad_observations", "pad_actions"],
         "pixels": ["gray", "resize", "stack"],
+        "reward_scale": ["reward_scale"],
         "random_opening": ["random_opening"],
     }
     chosen = prepared(f"wrappers={option}")

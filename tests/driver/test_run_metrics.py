@@ -88,6 +88,40 @@ def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:
     assert [record["blue"][key] for key in keys] == [8.0, "sampled", 1, 110, 0]
 
 
+def team_episode(number: int, returns: dict[str, float], **matchup: str) -> EpisodeResult:
+    return EpisodeResult(0, number, 1, returns, number, matchup)
+
+
+def test_a_learner_has_the_returns_of_the_agents_of_all_its_policies_together() -> None:
+    tally = RunMetrics(["a", "b", "c"], {"team": ["a", "b"], "c": ["c"]}, ["w", "x", "y", "z"])
+    everyone = {"w": "a", "x": "a", "y": "b", "z": "c"}
+    episodes = [
+        team_episode(0, {"w": 1.0, "x": 2.0, "y": 6.0, "z": 100.0}, **everyone),
+        team_episode(1, {"w": 4.0, "z": 200.0}, **everyone),
+        team_episode(2, {"z": 300.0}, **everyone),
+        team_episode(3, {"w": 50.0, "z": 400.0}, w="a@1", z="c"),
+    ]
+    tally.collected([receipt(0, episodes)])
+    learners = tally.report(1.0, 1.0, {}, {})["learners"]
+    # Per agent, not per policy: (1 + 2 + 6) / 3 and 4. An episode without them, or of frozen versions, is not theirs.
+    assert (learners["team"]["return_mean"], learners["team"]["team_return_mean"]) == ((3.0 + 4.0) / 2, (9.0 + 4.0) / 2)
+    assert learners["c"]["return_mean"] == learners["c"]["team_return_mean"] == 250.0
+    assert learners["team"]["eval_return_mean"] is None
+    tally.evaluated(Evaluated(tuple(episodes[:1])), EvaluationContext("greedy", 5, {}))
+    restored = RunMetrics(["a", "b", "c"], {"team": ["a", "b"], "c": ["c"]}, ["w", "x", "y", "z"])
+    restored.load_state(from_bytes(to_bytes(tally.state())))
+    for one in (tally, restored):
+        record = one.report(1.0, 1.0, {}, {})
+        new = one.without_old_evaluations(record)["learners"]["team"]
+        assert (new["eval_return_mean"], new["eval_team_return_mean"]) == (3.0, 9.0)
+        assert record["learners"]["team"]["return_mean"] == 3.5
+        one.reported(1.0)
+        old = one.without_old_evaluations(one.report(2.0, 2.0, {}, {}))["learners"]["team"]
+        assert (old["eval_return_mean"], old["eval_team_return_mean"]) == (None, None), (
+            "each evaluation is reported once"
+        )
+
+
 def test_faults_and_times_are_summed_over_all_workers() -> None:
     tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
     for worker, kind in enumerate(["env_errors", "env_hangs", "env_errors"]):

@@ -127,6 +127,12 @@ def test_the_readmes_experiment_is_a_plan(capsys: pytest.CaptureFixture[str]) ->
     assert "agent: dqn" in capsys.readouterr().out
 
 
+def test_the_experiment_of_the_page_on_teams_is_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = blocks(REPOSITORY / "docs" / "teams.md", "python")
+    exec(program, {})
+    assert "pair: vdn for speaker and listener" in capsys.readouterr().out
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A reader's folder with modules of their own, in which this process is, as that of `marlflow` would be."""

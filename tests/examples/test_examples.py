@@ -40,6 +40,7 @@ ENVIRONMENTS = {
     "01_ppo_and_dqn": "Deliveries",
     "02_a_policy_of_your_own": "RockPaperScissors",
     "03_a_plan_of_your_own": "Safes",
+    "06_a_team": "Harbor",
 }
 
 
@@ -90,6 +91,16 @@ def test_a_league_with_a_matchmaker_of_ones_own_ranks_its_members(tmp_path: Path
     assert {"main@4", "main@5"} & set(members[:3]), "the last snapshots are among the best"
     assert min(members.index(name) for name in ("random", "main@1")) > len(members) // 2
     assert numbers(rf"main: a return of {NUMBER} against random", said)[0] > 0.3
+
+
+def test_a_team_finds_a_language_that_a_policy_with_another_algorithm_learns_to_read(tmp_path: Path) -> None:
+    said = said_by("06_a_team.py", folder=tmp_path)
+    for learner, algorithm in (("harbor", "vdn"), ("truck", "ppo")):
+        before, after = numbers(rf"{learner} \({algorithm}\): {NUMBER} of 10 ships at first, {NUMBER} in the end", said)
+        assert before < 7
+        assert after > 9
+    assert "harbor: vdn for lookout and crane" in said, "the plan is printed"
+    assert re.search(rf"harbor +return +{NUMBER}.*\n.*  lookout +return", said), "the team has a line of its own"
 
 
 def test_every_example_is_run_here() -> None:

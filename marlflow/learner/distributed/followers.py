@@ -57,9 +57,8 @@ class LeaderAndFollowers:
     def job(self, request: UpdateRequest) -> UpdateJob:
         job = equal_job(request, 0, self._collective.world_size)
         # Followers get the whole batch: each draws the same order, and splits off its own share.
-        self.call_followers(
-            "learn", job.columns, request.batch.count, len(job.division.sizes()), job.epochs, job.updates_before
-        )
+        steps = [len(job.division.sizes()), job.epochs, job.updates_before]
+        self.call_followers("learn", job.columns, request.batch.count, *steps, job.policy)
         return job
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
@@ -109,9 +108,9 @@ class LeaderAndFollowers:
 
     def _run_call(self, method: str, arguments: Tree) -> None:
         match method, arguments:
-            case "learn", (columns, count, num_minibatches, epochs, updates_before):
+            case "learn", (columns, count, num_minibatches, epochs, updates_before, policy):
                 division = EqualDivision(count, num_minibatches, self._collective.rank, self._collective.world_size)
-                self._learn(UpdateJob(columns, division, epochs, updates_before))
+                self._learn(UpdateJob(columns, division, epochs, updates_before, policy=policy))
             case "apply", (flat, rows):
                 self._learner.apply(Gradients(flat, rows))
             case "sync_target", (tau,):

@@ -113,4 +113,5 @@ def _shard_job(request: UpdateRequest, rows: Sequence[int], local: range, summar
     num_minibatches = 1 if request.minibatch is None else max(1, sum(rows) // request.minibatch)
     division = ShardDivision(rows, local, num_minibatches)
     epochs = request.epochs if sum(rows) else 0
-    return UpdateJob(request.batch.columns_for_losses(), division, epochs, request.updates_before, summary)
+    columns = request.batch.columns_for_losses()
+    return UpdateJob(columns, division, epochs, request.updates_before, summary, request.policy)

@@ -42,6 +42,26 @@ def test_a_lost_learner_is_replaced_with_the_parameters_of_both_policies() -> No
             assert np.abs(flat - start).mean() < np.abs(flat - new).mean() / 2
 
 
+def test_a_lost_learner_with_a_replay_of_joint_rows_begins_to_store_and_learns_on() -> None:
+    vdn = mf.VDN(
+        batch_agent_steps=16, train_every_agent_steps=8, learning_starts_agent_steps=40, publish_every_updates=1
+    )
+    pair = {"pair": LearnerConfig(MEMBERS, vdn)}
+    with driven(team_run(runtime="ray", rollouts=ONE_WORKER, learners=pair), RayRuntime()) as run:
+        run.play(4)
+        run.runtime.save({})
+        before, learned = run.parts.published(), len(run.updates["pair"])
+        assert learned > 0
+        kill(run.parts.learners["pair"].place.host.processes[0])
+        run.play(5)
+        assert {fault.kind for fault in run.faults} >= {"learners_lost"}
+        after = run.parts.published()
+        assert after["speaker"].version == after["listener"].version > before["listener"].version
+        assert len(run.updates["pair"]) > learned, "the replay was empty, and learning starts again"
+        versions = [update.version for update in run.updates["pair"]]
+        assert versions == sorted(set(versions)), "versions rise together, and none is published twice"
+
+
 def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     vectors = {}
     for number in (1, 2):

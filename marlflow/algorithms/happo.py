@@ -1,0 +1,107 @@
+"""Heterogeneous-agent PPO, HAPPO (Kuba et al., 2022, arXiv:2109.11251): PPO of several policies, one after another.
+
+All policies have one central critic. They are updated in random order, each on advantages that account for how the
+policies before it have changed. With one policy it is MAPPO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import torch
+
+from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, JointAlgorithm, Member, describe_space
+from marlflow.algorithms.happo_loss import ActorLoss, CriticLoss, FirstPolicyLoss
+from marlflow.algorithms.ppo_loss import Coefficients
+from marlflow.base.critic_input import CriticSees
+from marlflow.base.items import Fragment
+from marlflow.base.joint import EstimatedJointBatches, JointBatches
+from marlflow.base.problems import Problem
+from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.base.spaces import Spaces
+from marlflow.flow import Flow, Plan
+from marlflow.learner.loss import LossFunction
+from marlflow.learner.loss_groups import LossGroup
+from marlflow.learner.optimizer import Adam, Optimizer
+from marlflow.learner.protocol import Learner
+from marlflow.policy.actor_critic import StochasticActor, stochastic_actor
+from marlflow.policy.team_actor_critic import TeamActorCritic
+from marlflow.policy.torso import TorsoConfig
+from marlflow.replay.protocol import Replay
+from marlflow.stages import Concat, DropStale, EachPolicy, JointAdvantages, LearnInOrder, Publish
+
+
+@dataclass(frozen=True)
+class HAPPO(JointAlgorithm):
+    """HAPPO's settings; an update is one optimizer step of one policy's actor and the critic."""
+
+    name: ClassVar[str] = "happo"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        STOCHASTIC_ACTIONS, "on-policy", EstimatedJointBatches, joint=True
+    )
+
+    batch_agent_steps: int = 4_000
+    epochs: int = 10
+    minibatch_agent_steps: int = 2_000
+    learning_rate: ScheduledFloat = 5e-4
+    discount: ScheduledFloat = 0.99
+    gae_lambda: ScheduledFloat = 0.95
+    clip_range: ScheduledFloat = 0.2
+    value_clip_range: float | None = None
+    value_coefficient: ScheduledFloat = 0.5
+    entropy_coefficient: ScheduledFloat = 0.01
+    max_grad_norm: ScheduledFloat = 0.5
+    optimizer: Optimizer = Adam(eps=1e-5)
+    normalize_values: bool = True
+    critic_sees: Sequence[CriticSees] = ("state", "agent")
+    bootstrap_at_death: bool = False
+    max_staleness: int = 0
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        estimate = JointAdvantages(
+            initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death
+        )
+        # Batches of a joint stream are opened by policy.
+        rows = cast("Flow[JointBatches]", experience.gather(Concat(agent_steps=self.batch_agent_steps)))
+        reports = (
+            rows.then(EachPolicy(DropStale(self.max_staleness)), at=learner)
+            .then(estimate, at=learner)
+            .then(LearnInOrder(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+            .then(Publish(), at=learner)
+        )
+        return Plan(self.name, output=reports, waits_for_rounds=True)
+
+    def network(self, members: Mapping[str, Member], seed: int) -> TeamActorCritic:
+        spaces = {name: member.spaces for name, member in members.items()}
+        models = {name: member.model for name, member in members.items()}
+        return TeamActorCritic(spaces, models, seed, self.normalize_values, self.critic_sees)
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> StochasticActor:
+        # Without the critic, which may need a state that the spaces of opponents do not have.
+        return stochastic_actor(spaces, model, torch.Generator().manual_seed(seed))
+
+    def losses(self, members: Mapping[str, Member]) -> LossFunction | Sequence[LossGroup]:
+        clip, value, entropy = map(initial_value, (self.clip_range, self.value_coefficient, self.entropy_coefficient))
+        coefficients = Coefficients(clip, value, entropy, self.value_clip_range)
+        if len(members) == 1:
+            return FirstPolicyLoss(coefficients)
+        # The critic is trained in every policy's turn, an actor only in its own.
+        actors = [
+            LossGroup(f"actor {name}", _parameters_of(name), ActorLoss(name, coefficients), policy=name)
+            for name in members
+        ]
+        return [*actors, LossGroup("critic", TeamActorCritic.critic_parameters, CriticLoss(coefficients))]
+
+    def member_problems(self, members: Mapping[str, Member]) -> Iterator[Problem]:
+        observations = {name: describe_space(member.spaces.observation) for name, member in members.items()}
+        first = next(iter(members.values())).spaces.observation
+        if "obs" in self.critic_sees and any(member.spaces.observation != first for member in members.values()):
+            listed = ", ".join(f"{name!r} {space}" for name, space in observations.items())
+            message = f"has one critic of all policies, which see different spaces ({listed})"
+            yield Problem(message, self.name, remedy="leave obs out of algorithm.critic_sees")
+
+
+def _parameters_of(policy: str) -> Any:
+    return lambda module: module.actors[policy].parameters()
