@@ -47,6 +47,7 @@ BIASED_NASH = np.array([0.0625, 0.625, 0.3125])
 GAMES = 1_000
 ROUND_ROBIN_GAMES = 40
 ROUND_ROBIN_MEMBERS = 10
+_NO_OPENING = "wrappers=[]"
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,8 @@ def _nfsp(case: Case, seed: int) -> Iterator[str]:
 
 
 def _connect_four(case: Case, seed: int) -> Iterator[str]:
-    """Win rates of the final policy against scripted players, over both seats."""
-    table = Table(checked(case.words), seed)
+    """Win rates of the final policy against scripted players, over both seats; games have no random opening."""
+    table = Table(checked([*case.words, _NO_OPENING]), seed)
     (live,) = table.add(case.name, case.run_dir(seed), ["main"])
     opponents = {"random": 0.99, "one_ply": 0.90}
     for mode in ("sampled", "greedy"):
@@ -167,7 +168,7 @@ def _round_robin(case: Case, seed: int) -> Iterator[str]:
     """Games between members of both runs of a seed, and scripted players."""
     del case
     pfsp, self_play = CASES["connect_four_pfsp"], CASES["connect_four_self_play"]
-    table, names = Table(checked(pfsp.words), seed), ["random", "one_ply"]
+    table, names = Table(checked([*pfsp.words, _NO_OPENING]), seed), ["random", "one_ply"]
     for one in (pfsp, self_play):
         added = table.add(one.name.removeprefix("connect_four_"), one.run_dir(seed))
         # Evenly over the run, the final policy included.

@@ -191,7 +191,7 @@ def mask_in_info(env: _Env) -> Any:
     return move_mask_to_info(env)
 
 
-def random_opening(env: _Env, moves: int = 8) -> Any:
+def random_opening(env: _Env, moves: int = 20) -> Any:
     """Begin each episode of an AEC environment with 0 to `moves` random moves (see RandomOpening)."""
     if not isinstance(env, AECEnv):
         raise ConfigInvalid(["it takes an AEC environment, in which agents take turns, not a Parallel one"])

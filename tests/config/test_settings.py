@@ -91,6 +91,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "workers",
     }
     | {field.name for field in dataclasses.fields(Faults)}
+    | {"td_lambda"}
     | {"learning_starts_agent_steps", "burn_in_agent_steps", "learning_rate", "actor_learning_rate"}
     | {"inner_learning_rate", "discount", "gae_lambda", "trace_lambda", "epsilon", "epsilon_ladder", "priority_alpha"}
     | {"priority_beta", "priority_max_share", "target_entropy_share", "scale_rate", "entropy_coefficient", "beta"}
