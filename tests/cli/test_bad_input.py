@@ -75,8 +75,8 @@ CASES = {
     "unknown option": (["plan", "env=simpel_tag"], "there is no env 'simpel_tag'; did you mean 'simple_tag'?"),
     "unknown policy option": (["plan", "policy@policies.x=pqo"], "there is no policy 'pqo'; did you mean 'ppo'?"),
     "unknown algorithm": (
-        ["plan", "policy@policies.cart=ppo", "algorithm@policies.cart.algorithm=qmix"],
-        "there is no algorithm 'qmix'; there are a2c, a3c, ",
+        ["plan", "policy@policies.cart=ppo", "algorithm@policies.cart.algorithm=coma"],
+        "there is no algorithm 'coma'; there are a2c, a3c, ",
     ),
     "unknown algorithm class": (
         ["plan", "default_policy.algorithm._target_=marlflow.algorithms.ppo.PP0"],
