@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 
 from marlflow.base.near import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
-from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.runtime.spec import LearnerSpec
 
 _OF_LEARNERS = ("placement", "stop", "queue_fragments")
@@ -72,7 +71,6 @@ def learner_problems(experiment: Experiment) -> Iterator[str]:
         if key in experiment.policies:
             yield from _name_problems(key, learner)
         yield from _member_problems(experiment, path, learner)
-        yield from _memory_problems(experiment, path, learner)
     for name, policy in experiment.policies.items():
         if name not in taken and policy.acts_by.capabilities.joint and policy.experience is not None:
             yield _recorded_problem(name, f"policies.{name}", policy.acts_by.name)
@@ -118,17 +116,6 @@ def _member_problems(experiment: Experiment, path: str, learner: LearnerConfig) 
                 yield f"policies.{name}.{setting} is not used, since {path} trains {name!r}; set {path}.{setting}"
         if policy.experience is not None and learner.algorithm.capabilities.joint:
             yield _recorded_problem(name, path, learner.algorithm.name)
-
-
-def _memory_problems(experiment: Experiment, path: str, learner: LearnerConfig) -> Iterator[str]:
-    models = {name: experiment.policies.get(name, experiment.default_policy).model for name in learner.policies}
-    with_memory = {name for name, model in models.items() if isinstance(model, RecurrentTorsoConfig)}
-    if learner.algorithm.capabilities.memory == "optional" and 0 < len(with_memory) < len(models):
-        kinds = ", ".join(f"{name} ({type(model).__name__})" for name, model in models.items())
-        yield (
-            f"{path}: {learner.algorithm.name} trains policies with memory and without: {kinds}; give each a model "
-            "with memory, gru or lstm, or none"
-        )
 
 
 def _recorded_problem(policy: str, path: str, algorithm: str) -> str:

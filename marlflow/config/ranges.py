@@ -73,7 +73,7 @@ RANGES: Mapping[str, Range] = {
     "num_envs": Range(1, 10**6),
     "step_timeout_s": Range(0.001, 1e6, unit=" seconds"),
     "num_workers": _PROCESSES,
-    "MatchRules.workers": Range(0, 10_000),
+    "workers": Range(0, 10_000),
     "fragment_env_steps": _STEPS,
     "queue_fragments": _COUNT,
     "env_steps": _STEPS,

@@ -60,7 +60,14 @@ def test_a_good_environment_is_ready_and_its_figures_agree() -> None:
     assert group.common_reward is True
     assert "always equal" in str(trial)
     assert list(group.algorithms) == [*(algorithm.name for algorithm in SHIPPED), "random"]
-    assert {name for name, reason in group.algorithms.items() if reason} == {"td3", "ddpg", "maml", "mappo", "qmix"}
+    assert {name for name, reason in group.algorithms.items() if reason} == {
+        "td3",
+        "ddpg",
+        "maml",
+        "mappo",
+        "happo",
+        "qmix",
+    }
     assert "add wrappers=joint_state" in group.algorithms["mappo"]
     assert group.algorithms["maml"] == 'adapts to tasks, and the environment has none (metadata["tasks"])'
     shares = trial.speed.env_share + trial.speed.policy_share + trial.speed.bookkeeping_share

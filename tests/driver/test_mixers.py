@@ -138,12 +138,3 @@ def test_a_team_with_memory_learns_from_sequences_and_resumes(tmp_path: Path) ->
     pair = whole.metrics["learners"]["pair"]
     assert pair["updates"] == expected["updates"] > 0
     assert np.isfinite(list(pair["loss"].values())).all()
-
-
-def test_members_with_memory_and_without_are_refused() -> None:
-    made = with_memory(480)
-    policies = {**made.policies, "listener": replace(made.policies["listener"], model=mf.MLP((4,)))}
-    with pytest.raises(mf.ConfigInvalid) as raised:
-        mf.plan(replace(made, policies=policies))
-    said = "learners.pair: qmix trains policies with memory and without: speaker (GRU), listener (MLP)"
-    assert f"{said}; give each a model with memory, gru or lstm, or none" in raised.value.problems
