@@ -115,7 +115,7 @@ def test_a_mixer_without_a_state_is_refused_with_two_remedies() -> None:
         mf.plan(team_run(learners=team))
     said = "has a mixer that sees the state (mixer_sees), and the environment has no state() of numbers; add "
     remedies = "wrappers=joint_state, which makes one of all agents' observations, or set mixer_sees=observations"
-    assert list(raised.value.problems) == [f"policy {name!r} (qmix) {said}{remedies}" for name in MEMBERS]
+    assert list(raised.value.problems) == [f"learner 'pair' (qmix) {said}{remedies}"]
 
 
 def with_memory(env_steps: int) -> mf.Experiment:
