@@ -14,7 +14,7 @@ from marlflow.runtime.ray.remote_worker import RemoteWorker
 from marlflow.runtime.ray.workers import _answers
 from marlflow.sampling.frozen_store import MemoryStore, StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy, Request
-from marlflow.sampling.receipts import Fault, Receipt
+from marlflow.sampling.receipts import Fault
 from tests.runtime.small_runs import small_spec
 
 SAID_BY_RAY = "The actor died. pid: 12 namespace: x ip: 10.0.0.1 Worker unexpectedly exits with a connection error."
@@ -86,7 +86,7 @@ def test_weights_that_are_lost_with_their_machine_are_put_again_and_sent_again()
     assert sent() == []
     assert asyncio.run(lost()) == [None]
     assert sent() == ["live", "put again 1"]
-    worker.record_progress(Receipt(0, 1, 1, (), {}, 0, 0.0, 0.0, 0.0))
+    worker.note_answer()
     assert sent() == []
     # A successor is sent what is there.
     worker.forget()
