@@ -186,8 +186,9 @@ def test_a_critic_of_a_state_needs_one() -> None:
     without = dataclasses.replace(pair(), env=mf.Env(ThreeGroups, num_envs=4))
     with pytest.raises(ConfigInvalid) as caught:
         ready(without)
-    assert len(caught.value.problems) == 2
-    assert all("add wrappers=joint_state" in problem for problem in caught.value.problems)
+    (problem,) = caught.value.problems
+    assert problem.startswith("learner 'pair' (happo) has a critic that sees state (critic_sees)")
+    assert "add wrappers=joint_state" in problem
 
 
 @pytest.mark.learning

@@ -80,7 +80,7 @@ def test_who_takes_which_model() -> None:
     for algorithm in (PPO(), DQN()):
         assert sentences(algorithm.validate(DISCRETE, GRU())) == [
             f"{algorithm.name} cannot learn with GRU, which has memory: it does not look at rows in their order; use "
-            "recurrent_ppo or r2d2, or a model without memory, such as mlp"
+            "recurrent_ppo, r2d2, vdn or qmix, or a model without memory, such as mlp"
         ]
     assert sentences(RecurrentPPO().validate(DISCRETE, MLP())) == [
         "recurrent_ppo needs a model with memory, gru or lstm, not MLP; or use ppo or dqn, which need none"
