@@ -39,6 +39,10 @@ POLICY_KEYS = EVALUATION_KEYS | {
     "reward_unattributed",
 }
 LEARNER_KEYS = {
+    "return_mean",
+    "team_return_mean",
+    "eval_return_mean",
+    "eval_team_return_mean",
     "agent_steps_trained",
     "updates",
     "updates_skipped",
