@@ -100,15 +100,6 @@ def test_a_resumed_run_learns_as_one_that_was_not_ended(tmp_path: Path) -> None:
     assert set(pairs[0]["loss"]) == {"td", "td_error_mean", "q_tot_mean", "reward_spread", "grad_norm"}
 
 
-def test_a_team_learns_over_ray(ray_session: None, tmp_path: Path) -> None:
-    result = mf.train(with_state(env_steps=240, runtime="ray"), tmp_path / "run")
-    pair = result.metrics["learners"]["pair"]
-    assert pair["updates"] > 0
-    assert np.isfinite(list(pair["loss"].values())).all()
-    policies = result.metrics["policies"]
-    assert policies["speaker"]["version"] == policies["listener"]["version"] > 0
-
-
 def test_a_mixer_without_a_state_is_refused_with_two_remedies() -> None:
     team = {"pair": mf.LearnerConfig(MEMBERS, mf.QMIX(**OFF))}
     with pytest.raises(mf.ConfigInvalid) as raised:
