@@ -126,7 +126,7 @@ class LearnerHandle(Handle):
 class ReplayHandle(Handle):
     """The driver's handle of a replay.
 
-    `stored` is its last reported number of rows; all row numbers are below `numbered`.
+    `stored` is its last reported number of agent steps; all row numbers are below `numbered`.
     """
 
     def __init__(self, name: str, place: Any, numbered: int) -> None:
@@ -140,9 +140,9 @@ class ReplayHandle(Handle):
             self.stored = inserted[-1].stored
             self.numbered += sum([insert.rows for insert in inserted])
 
-    def confirm_restored(self, first: int, stop: int) -> None:
-        """Record the restored replay's row numbers [first, stop)."""
-        self.stored, self.numbered = stop - first, stop
+    def confirm_restored(self, stored: int, stop: int) -> None:
+        """Record the agent steps that the restored replay stores; its row numbers are below `stop`."""
+        self.stored, self.numbered = stored, stop
 
     def clear(self) -> None:
         """Empty the replay, and wait for that."""

@@ -227,9 +227,10 @@ class Host:
         return as_array(state), as_array(rows), numbers, held
 
     def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | RemoteError:
-        """Load a replay's state and rows; return the numbers [first, stop) of its rows."""
+        """Load a replay's state and rows; return the agent steps stored, and the number above those of its rows."""
         try:
-            return load_replay(RESIDENTS[name], memoryview(state), [memoryview(part) for part in rows])
+            _, stop = load_replay(RESIDENTS[name], memoryview(state), [memoryview(part) for part in rows])
+            return RESIDENTS[name].stored, stop
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return remote_error(error)
 
