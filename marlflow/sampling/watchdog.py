@@ -141,9 +141,11 @@ class Watchdog:
         self._collecting &= phase == "start"
 
     def _check(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+        del number
         self._rearm_process_timeout()
-        if self._collecting:
+        # Our own two callbacks are interrupted, too, before they set `_collecting` and after they clear it.
+        in_callback = frame is not None and frame.f_code in _CALLBACKS
+        if self._collecting or in_callback:
             # The next check comes in time.
             return
         now_s = perf_counter()
@@ -163,3 +165,6 @@ class Watchdog:
         frames = their_frames(error)
         text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames)]) if frames else ""
         return EnvironmentHung(where, f"{doing} {error}", text)
+
+
+_CALLBACKS = (Watchdog._begin_collecting.__code__, Watchdog._end_collecting.__code__)

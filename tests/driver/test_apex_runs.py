@@ -130,8 +130,12 @@ def test_a_lost_shard_is_replaced_and_drawn_from_again() -> None:
         begins, ends = run.runtime.save({}).replays["prey@1"]
         assert first_row_of(1) <= begins < ends
         kill(run.parts.replays["prey@1"].actor)
-        run.play(14)
+        # How soon the loss is noticed depends on the machine.
+        for _ in range(20):
+            run.play(14)
+            drawn = [int(update.row_ids[0]) for update in run.updates["prey"] if update.row_ids is not None]
+            if max(drawn) > ends + FAR_ABOVE // 2:
+                break
         assert [(fault.kind, fault.where) for fault in run.faults] == [("replays_lost", "replay prey@1")]
-        drawn = [int(update.row_ids[0]) for update in run.updates["prey"] if update.row_ids is not None]
         assert {number // first_row_of(1) for number in drawn} == {0, 1}
         assert max(drawn) > ends + FAR_ABOVE // 2, "the successor's rows were to be learned from"
