@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marlflow.html_report.differences import TARGET, as_text, short_names
+from marlflow.html_report.differences import TARGET, as_text, identity, short_names
 from marlflow.html_report.runs import Config, Run, section
 
 LEFT_OUT = ("seed", "log", "checkpoint")
@@ -55,7 +54,7 @@ def tasks_of(runs: Sequence[Run]) -> list[Task]:
     by_env: dict[str, list[Run]] = {}
     for run in runs:
         # Runs whose configuration is not known are compared with each other.
-        by_env.setdefault(_key(_task(run.config)), []).append(run)
+        by_env.setdefault(identity(_task(run.config)), []).append(run)
     names = _told_apart(
         [_env_name(of[0].config) for of in by_env.values()], [_task(of[0].config) for of in by_env.values()]
     )
@@ -67,7 +66,7 @@ def _groups(runs: Sequence[Run]) -> tuple[Group, ...]:
     for run in runs:
         known = {key: value for key, value in run.config.items() if key not in LEFT_OUT}
         # Without a configuration, each run is a group of its own.
-        by_config.setdefault(_key(known) if known else str(run.folder), []).append(run)
+        by_config.setdefault(identity(known) if known else str(run.folder), []).append(run)
     groups = list(by_config.values())
     names = _group_names(groups)
     return tuple(
@@ -125,7 +124,3 @@ def _env_name(config: Config) -> str:
     parts = [part for part in str(env.get(TARGET, "")).split(".") if part]
     named = [part for part in parts if part not in _FACTORIES]
     return named[-1] if named else as_text(env)
-
-
-def _key(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
