@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from marlflow.cli.options import Arguments, Command, Option
 
 if TYPE_CHECKING:
-    from marlflow.html_report.results import Comparison
+    from marlflow.html_report.results import GroupComparison
 
 
 def run_report(arguments: Arguments) -> int:
@@ -18,17 +18,16 @@ def run_report(arguments: Arguments) -> int:
     from marlflow.html_report.texts import count
 
     written = write_report([Path(word) for word in arguments.operands], Path(arguments["out"]), arguments["returns"])
-    for note in written.notes:
-        print(f"note: {note}")
-    for line in _lines(written.comparisons):
-        print(line)
+    # Names come from files, and a terminal acts upon control characters.
+    for line in (*(f"note: {note}" for note in written.notes), *_lines(written.comparisons)):
+        print("".join(sign if sign.isprintable() else "?" for sign in line))
     page, *others = written.files
     print(f"wrote {page}: {count(written.runs, 'run')} in {count(written.groups, 'group')}")
     print(f"wrote {', '.join(path.name for path in others)} beside it")
     return 0
 
 
-def _lines(comparisons: Sequence[Comparison]) -> Iterator[str]:
+def _lines(comparisons: Sequence[GroupComparison]) -> Iterator[str]:
     from marlflow.html_report.files import decimals
     from marlflow.html_report.texts import amount
 
@@ -45,13 +44,13 @@ def _lines(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 _ABOUT = """
-RUN is the folder of a run, or a folder with runs in it, such as that of a sweep. Runs may still be going on. Runs that
-differ only in seed (log and checkpoint aside) are one group: its curve is the interquartile mean (IQM) over the runs,
-with a 95 % bootstrap interval over seeds.
+RUN is the folder of a run, or a folder with runs in it, such as that of a sweep. Runs may still be going on. Runs
+that differ only in seed (log and checkpoint aside) are one group: its curve is the interquartile mean (IQM) over the
+runs, with a 95 % bootstrap interval over seeds.
 
 It prints the final returns, and writes into the folder OUT:
-  index.html       curves, final and best returns, probability of improvement, env steps and time to a return, times of
-                   stages, faults, differences of configurations, plans, standings of leagues, videos; no network needed
+  index.html       curves, final and best returns, probability of improvement, env steps and time to a return, times
+                   of stages, faults, differences of configurations, plans, leagues, videos; it needs no network
   table.csv        its results, one line for each group and return
   improvement.csv  its probabilities of improvement, one line for each pair of groups
   table.tex        final and best returns as a LaTeX table

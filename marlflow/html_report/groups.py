@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marlflow.html_report.differences import TARGET, as_text, identity, short_names
-from marlflow.html_report.runs import Config, Run, section
+from marlflow.html_report.runs import Config, ReportedRun, section
 
 LEFT_OUT = ("seed", "log", "checkpoint")
 """Sections of a configuration in which the runs of a group may differ: none of them changes what is learned."""
@@ -19,11 +19,11 @@ _FACTORIES = ("env", "parallel_env", "raw_env", "make", "make_env")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RunGroup:
     """Runs that differ only in their seed."""
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[ReportedRun, ...]
 
     @property
     def config(self) -> Config:
@@ -41,17 +41,17 @@ class Task:
     """Groups of runs in the same environment, which can be compared."""
 
     name: str
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ReportedRun]:
         """All runs in it."""
         return [run for group in self.groups for run in group.runs]
 
 
-def tasks_of(runs: Sequence[Run]) -> list[Task]:
+def tasks_of(runs: Sequence[ReportedRun]) -> list[Task]:
     """Group runs by environment and then by configuration; both in the order in which the runs were given."""
-    by_env: dict[str, list[Run]] = {}
+    by_env: dict[str, list[ReportedRun]] = {}
     for run in runs:
         # Runs whose configuration is not known are compared with each other.
         by_env.setdefault(identity(_task(run.config)), []).append(run)
@@ -61,8 +61,8 @@ def tasks_of(runs: Sequence[Run]) -> list[Task]:
     return [Task(name, _groups(of)) for name, of in zip(names, by_env.values(), strict=True)]
 
 
-def _groups(runs: Sequence[Run]) -> tuple[Group, ...]:
-    by_config: dict[str, list[Run]] = {}
+def _groups(runs: Sequence[ReportedRun]) -> tuple[RunGroup, ...]:
+    by_config: dict[str, list[ReportedRun]] = {}
     for run in runs:
         known = {key: value for key, value in run.config.items() if key not in LEFT_OUT}
         # Without a configuration, each run is a group of its own.
@@ -70,12 +70,12 @@ def _groups(runs: Sequence[Run]) -> tuple[Group, ...]:
     groups = list(by_config.values())
     names = _group_names(groups)
     return tuple(
-        Group(name, tuple(sorted(of, key=lambda run: (run.seed is None, run.seed or 0))))
+        RunGroup(name, tuple(sorted(of, key=lambda run: (run.seed is None, run.seed or 0))))
         for name, of in zip(names, groups, strict=True)
     )
 
 
-def _group_names(groups: Sequence[Sequence[Run]]) -> list[str]:
+def _group_names(groups: Sequence[Sequence[ReportedRun]]) -> list[str]:
     """Return the first of these that tells all groups apart: differences, configured names, folders, numbers."""
     configs = [of[0].config for of in groups]
     configured = [str(config.get("name") or of[0].folder.name) for config, of in zip(configs, groups, strict=True)]

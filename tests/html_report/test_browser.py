@@ -93,8 +93,7 @@ def test_every_number_is_that_of_the_csv(out: Path, tab: browser.Page, width: in
     assert expected <= known, "the page lacks numbers of the CSV"
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_it_loads_nothing_says_nothing_and_fits(out: Path, tab: browser.Page, width: int, dark: bool) -> None:
     tab.open(out / "index.html", width, dark)
     assert tab.requests == [(out / "index.html").resolve().as_uri()]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.html_report.groups import tasks_of
-from marlflow.html_report.measures import Measure, Series, aligned, measures_of, series
+from marlflow.html_report.measures import Measure, ReturnSeries, aligned, measures_of, series
 from marlflow.html_report.results import comparisons_of
-from marlflow.html_report.runs import Run, read_runs
+from marlflow.html_report.runs import ReportedRun, read_runs
 from marlflow.html_report.statistics import iqm_interval
 from tests.html_report.written import config, evaluated, policy, report, write_run, write_seeds
 
@@ -21,11 +21,11 @@ PREY = Measure("policies.prey.eval_return_mean", "policy prey", "return per agen
 TRAINED = Measure("policies.prey.return_mean", "policy prey", "return per agent and episode")
 
 
-def run_of(*reports: dict[str, Any]) -> Run:
-    return Run(Path("run"), config(), reports)
+def run_of(*reports: dict[str, Any]) -> ReportedRun:
+    return ReportedRun(Path("run"), config(), reports)
 
 
-def points(run: Run, measure: Measure) -> list[tuple[float, float, float]]:
+def points(run: ReportedRun, measure: Measure) -> list[tuple[float, float, float]]:
     one = series(run, measure)
     return list(zip(one.env_steps.tolist(), one.values.tolist(), one.times_s.tolist(), strict=True))
 
@@ -86,7 +86,7 @@ def test_aligned_values_are_those_of_each_run_or_between_its_neighbors(several: 
     runs = []
     for number, steps in enumerate(several):
         at = np.array(sorted(steps), float)
-        runs.append(Series(at, np.sin(at + number), at))
+        runs.append(ReturnSeries(at, np.sin(at + number), at))
     steps, values = aligned(runs)
     assert values.shape == (len(runs), len(steps))
     expected = [
