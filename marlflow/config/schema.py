@@ -25,6 +25,7 @@ from marlflow.config.experiment import ENV_KEYS, Env, Experiment
 from marlflow.config.policy_assignment import PlaceholderMatchmaker
 from marlflow.config.renamed import KEYS, unknown_key
 from marlflow.config.validation import problems_of
+from marlflow.env import pettingzoo_registry
 from marlflow.env.make import Wrapper, import_factory
 from marlflow.sampling.mapping import Rule
 
@@ -102,7 +103,7 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
         problems.append(f"env.{TARGET} must be an import path, package.module.name, not {factory!r}{instead}")
         return LEFT
     arguments = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
-    known = _parameters_of(factory)
+    known = _parameters_of(factory, arguments)
     for key in list(arguments):
         # A factory with **kwargs takes any key, but a renamed key of marlflow is never meant for it.
         if (known is not None and key not in known) or (known is None and key in KEYS):
@@ -165,9 +166,12 @@ def _user_callable(values: Mapping[str, Any], path: str, given: int, needs: str,
     return made
 
 
-def _parameters_of(factory: str) -> list[str] | None:
+def _parameters_of(factory: str, arguments: Mapping[str, Any]) -> list[str] | None:
     """Return a factory's parameter names; None if it takes any or cannot be imported."""
     try:
+        if factory == pettingzoo_registry.TARGET:
+            taken = pettingzoo_registry.parameters(arguments)
+            return None if taken is None else list(taken)
         parameters = inspect.signature(import_factory(factory)).parameters.values()
     except Exception:  # noqa: BLE001  (importing runs code of the user's; `ready` imports it again and says what is wrong)
         return None
