@@ -29,6 +29,8 @@ _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 def _run_name(choice: str, *, _parent_: DictConfig) -> str:
     # OmegaConf passes the node that contains the interpolation, here the whole configuration.
+    if choice == "pettingzoo":
+        return str(OmegaConf.select(_parent_, "env.id", throw_on_missing=False) or choice).rpartition("/")[2]
     target = str(OmegaConf.select(_parent_, "env._target_")) if choice == "python" else ""
     return target if _IMPORT_PATH.fullmatch(target) else choice
 

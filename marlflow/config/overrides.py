@@ -38,6 +38,7 @@ from marlflow.config.suggestions import (
 _SEARCHPATH = "hydra.searchpath"
 # A choice that adds a policy or a learner.
 _NEW_ENTRY = re.compile("|".join(rf"{group}@{section}\.[^.]+" for group, section in SECTION_OF.items()))
+_OPTIONAL = ("wrappers", "placement", "league", "record", "experiment")
 _MEMBERS = re.compile(r"learners\.([^.]+)\.policies")
 
 
@@ -117,6 +118,10 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     known = Groups(before)
     groups = [word for word in words if _is_choice(word, known)]
     values = [word for word in words if word not in groups and not word.read.is_hydra_override()]
+    for word in groups:
+        # A configuration file may choose `null`, but on the command line Hydra takes only names and lists.
+        if word.read.value() is None and word.read.key_or_group in _OPTIONAL:
+            word.read = _parsed(f"{word.key}=[]")
     with _composition_explained():
         problems += _choices_settled(groups, known, [folder.removeprefix("file://") for folder in folders])
         if problems:
@@ -231,7 +236,10 @@ def _option_problems(word: _OverrideWord, groups: Groups, folders: Sequence[str]
     for value in word.values():
         for choice in value if isinstance(value, list) else [value]:
             if choice is None:
-                yield f"{word.line}: to choose none, write {group}=[]"
+                if isinstance(value, list):
+                    yield f"{word.line}: null cannot be one of several; to choose none, write {group}=null"
+                elif group not in _OPTIONAL:
+                    yield f"{word.line}: {group} cannot be null; choose {', '.join(options)}"
             elif str(choice) not in options:
                 yield no_option(group, str(choice), options, folders)
             elif problem := package_problem(group, str(choice), folders):
