@@ -18,7 +18,10 @@ from marlflow.runtime.spec import RunSpec
 
 
 class StopConditions:
-    """Checks `stop` of the run and of each learner, signals, fault budgets, and the end of datasets."""
+    """Checks `stop` of the run and of each learner, signals, fault budgets, and the end of datasets.
+
+    `requested` returns why a callback wants the run to stop, or None.
+    """
 
     def __init__(
         self,
@@ -29,6 +32,7 @@ class StopConditions:
         budget: FaultBudget,
         shutdown: GracefulShutdown,
         time_limit: TimeLimit,
+        requested: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._experiment, self._spec = experiment, spec
         self._metrics = metrics
@@ -36,6 +40,7 @@ class StopConditions:
         self._budget = budget
         self._shutdown = shutdown
         self._time_limit = time_limit
+        self._requested = requested
         self._ended: set[str] = set()
 
     def reason(self) -> str | None:
@@ -45,6 +50,8 @@ class StopConditions:
             return "more faults than are allowed"
         if self._shutdown.requested is not None:
             return self._shutdown.requested
+        if (reason := self._requested()) is not None:
+            return reason
         if stop.env_steps is not None and self._metrics.env_steps >= stop.env_steps:
             return f"stop.env_steps={stop.env_steps}"
         # Checked between rounds; workers also stop a round that is running at this time.
