@@ -200,8 +200,8 @@ class Faults:
     (longer than `env.step_timeout_s`). Lost and replaced processes: `workers_lost`, `learners_lost`, `replays_lost`.
     `updates_skipped`: optimizer steps with a gradient that was not finite. Failed writes: `checkpoints_failed`,
     `reports_failed` (metrics.jsonl, TensorBoard, drawings), `records_failed` (recorded rows, written later).
-    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: exceptions of callbacks and
-    sinks; None is any number.
+    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: exceptions of callbacks
+    and sinks; None is any number.
     """
 
     env_errors: int = 0

@@ -19,6 +19,7 @@ from marlflow.algorithms.algorithm import Algorithm, Capabilities
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import absent
+from marlflow.config.callbacks import with_callbacks
 from marlflow.config.comments import names
 from marlflow.config.construct import LEFT, TARGET, arguments_for, construct, fit, imported
 from marlflow.config.experiment import ENV_KEYS, Env, Experiment
@@ -57,7 +58,7 @@ def read(config: DictConfig, problems: list[str]) -> Experiment | None:
 
 def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | None:
     """Convert like `read`, from plain dicts and lists."""
-    sections = dict(values)
+    sections = with_callbacks(values, problems)
     for section, read_section in (("env", _env), ("stop", _stop)):
         if isinstance(sections.get(section), Mapping):
             sections[section] = read_section(sections[section], problems)

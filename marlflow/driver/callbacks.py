@@ -45,9 +45,7 @@ class Callbacks:
     `failed` receives a fault for each exception. `stop_reason` is the first reason to stop the run; None before.
     """
 
-    def __init__(
-        self, own: Mapping[Path, Callback], experiment: Experiment, failed: Callable[[Fault], None]
-    ) -> None:
+    def __init__(self, own: Mapping[Path, Callback], experiment: Experiment, failed: Callable[[Fault], None]) -> None:
         self._all = [_Called(str(path), sink, path) for path, sink in own.items()]
         self._failed = failed
         for section, callbacks in (("log.sinks", experiment.log.sinks), ("callbacks", experiment.callbacks)):

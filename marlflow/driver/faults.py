@@ -39,12 +39,12 @@ _CONSEQUENCES: Mapping[FaultKind, str] = {
 class FaultBudget:
     """Counts faults by kind; `failure` is the error that ends the run, once a kind exceeds `allowed`.
 
-    `observe` receives each fault, with its count.
+    `observe`, if set, receives each fault, with its count.
     """
 
     def __init__(self, allowed: Faults, notify: Callable[[str], None]) -> None:
         self._notify = notify
-        self.observe: Callable[[Fault, int], None] = lambda fault, count: None
+        self.observe: Callable[[Fault, int], None] | None = None
         self._allowed = {
             FaultKind(name): math.inf if count is None else count for name, count in asdict(allowed).items()
         }
@@ -71,7 +71,8 @@ class FaultBudget:
             )
         if self.spent[kind] > allowed and self.failure is None:
             self.failure = self._beyond(fault, int(min(before, allowed)))
-        self.observe(fault, count)
+        if self.observe is not None:
+            self.observe(fault, count)
 
     def state(self) -> dict[str, int]:
         """Return the complete state."""

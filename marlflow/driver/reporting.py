@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -47,8 +48,6 @@ class Reporting:
         info: RunInfo,
         console: RunConsole,
         failed: Callable[[Fault], None],
-        plan: Together,
-        queued: Callable[[], Mapping[str, int]],
     ) -> None:
         self._experiment, self._info = experiment, info
         self._console = console
@@ -56,7 +55,7 @@ class Reporting:
         self._trace = Trace(_OVERLAP_INTERVALS)
         self._lines = JsonlSink(self._metrics_path) if experiment.log.jsonl else None
         self._lines_before = 0
-        self.timeline = _timeline(info.run_dir / TRACE, plan, queued) if experiment.log.trace else None
+        self._timeline = Timeline(info.run_dir / TRACE) if experiment.log.trace else None
         self._asynchronous = experiment.rollouts.pace == "asynchronous"
         self.callbacks = Callbacks(dict(self._own_sinks()), experiment, failed)
 
@@ -65,18 +64,23 @@ class Reporting:
             yield self._metrics_path, self._lines
         if self._experiment.log.tensorboard:
             yield self._info.run_dir / "events.out.tfevents", TensorBoardSink(self._info.run_dir)
-        if self.timeline is not None:
-            yield self._info.run_dir / TRACE, self.timeline
+        if self._timeline is not None:
+            yield self._info.run_dir / TRACE, self._timeline
 
     @property
     def lines(self) -> int:
         """Number of reports in metrics.jsonl."""
         return self._lines_before if self._lines is None else self._lines.lines
 
-    def begin(self, checkpoint: Checkpoint | None, drawn_plan: str) -> None:
-        """Write the plan and begin all callbacks; drop reports after a resumed checkpoint."""
+    def begin(self, checkpoint: Checkpoint | None, plan: Together, queued: Callable[[], Mapping[str, int]]) -> None:
+        """Write the plan and begin all callbacks; drop reports after a resumed checkpoint.
+
+        `queued` returns the number of items at each stage.
+        """
         path = self._info.run_dir / "plan.mmd"
-        self._write(path, partial(path.write_text, drawn_plan))
+        self._write(path, partial(path.write_text, plan.mermaid()))
+        if self._timeline is not None:
+            self._timeline.follow(*_stages_of_rounds(plan), queued)
         if checkpoint is not None:
             self._lines_before = notes_of(checkpoint).reports or 0
             resumed = ResumePoint(checkpoint.env_steps, self._lines_before)
@@ -105,24 +109,33 @@ class Reporting:
         except OSError as error:
             self._failed(write_fault(path, error))
 
-    def sync(self) -> None:
-        """Flush metrics.jsonl to disk."""
+    def save(self, env_steps: int, save: Callable[[int], Path]) -> Path:
+        """Save a checkpoint with `save`, whose argument is the number of reports; raises what that raises."""
+        # The checkpoint's notes count the lines of metrics.jsonl, which must be on disk by then.
         if self._lines is not None:
             self._write(self._metrics_path, self._lines.sync)
+        began_s = time.time()
+        try:
+            path = save(self.lines)
+        finally:
+            if self._timeline is not None:
+                self._timeline.saved_checkpoint((began_s, time.time()), env_steps)
+        self.callbacks.saved(path)
+        return path
 
     def before(self, stage: StageId, items: int) -> None:
-        if self.timeline is not None:
-            self.timeline.before(stage, items)
+        if self._timeline is not None:
+            self._timeline.before(stage, items)
 
     def after(self, stage: StageId, items: int, times: StageTimes) -> None:
         if times.ended_s > times.began_s:
             self._trace.add(stage.plan, stage.stage, times.began_s, times.ended_s)
-            if self.timeline is not None:
-                self.timeline.after(stage, items, times)
+            if self._timeline is not None:
+                self._timeline.after(stage, items, times)
 
     def collected(self, round: Round) -> None:
         """Add a round's collects to the timeline."""
-        if self.timeline is not None:
+        if self._timeline is not None:
             spans = [
                 WorkerSpan(
                     receipt.worker,
@@ -135,7 +148,7 @@ class Reporting:
                 )
                 for receipt in round.receipts
             ]
-            self.timeline.collected(spans, not self._asynchronous)
+            self._timeline.collected(spans, not self._asynchronous)
 
     def report(self, report: Report) -> None:
         """Write a report."""
@@ -160,17 +173,18 @@ class Reporting:
                 )
         return "; ".join(sentences) or "one learner"
 
-    def close(self, end: RunEnd) -> None:
-        """End all callbacks, and close the files."""
-        self.callbacks.ended(end)
+    def close(self, stopped_by: str, last: Report, error: BaseException | None) -> None:
+        """End all callbacks, with the error that the run raises, if any."""
+        text = None if error is None else f"{type(error).__name__}: {error}"
+        self.callbacks.ended(RunEnd(stopped_by, last, text))
 
 
-def _timeline(path: Path, plan: Together, queued: Callable[[], Mapping[str, int]]) -> Timeline:
+def _stages_of_rounds(plan: Together) -> tuple[list[str], list[str]]:
+    """Return the stages that collect rounds, and those that publish weights, as `plan/stage`."""
     owner_of = owners(plan)
     named = {f"{owner_of[id(stage)]}/{stage.name}": stage for stage in all_stages(plan)}
     collecting = [name for name, stage in named.items() if stage.kind is Kind.SOURCE and id(stage) in plan.shared]
-    publishing = [name for name, stage in named.items() if stage.traits.publishes]
-    return Timeline(path, collecting, publishing, queued)
+    return collecting, [name for name, stage in named.items() if stage.traits.publishes]
 
 
 def metric(report: Mapping[str, Any], path: str) -> float | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.stored_members import MEMBERS, StoredMembers
 from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor, Together
-from marlflow.observe.callback import RunEnd
 from marlflow.observe.console import RunConsole
 from marlflow.observe.report import Report, RunInfo
 from marlflow.replay.shards import learner_of_replay
@@ -80,6 +78,8 @@ class Run:
         self._shutdown = shutdown
         self.stopped_by = ""
         self.budget = FaultBudget(checked.experiment.faults, console.notice)
+        self.reporting = Reporting(checked.experiment, info, console, self._faulted)
+        self.budget.observe = self.reporting.callbacks.fault
         self._metrics = metrics_of(checked)
         self._progress = DatasetProgress(checked.spec.records)
         self._due_log = checked.experiment.log.every_env_steps
@@ -96,20 +96,18 @@ class Run:
             self._published,
             self.report,
             self._notify,
-            lambda evaluation: self.reporting.callbacks.evaluated(evaluation),
+            self.reporting.callbacks.evaluated,
         )
         self._nash_conv = NashConvEvaluator(checked, self._dealer, self._weights_of)
         self._scheduler = Scheduler(checked.spec, self._parts)
         self._resets = LearnerResets(checked.spec, runtime, self._scheduler, self._notify)
         self._create_hooks()
         plan = self._plan()
-        self.reporting = Reporting(checked.experiment, info, console, self._faulted, plan, self._queued)
-        self.budget.observe = self.reporting.callbacks.fault
         self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.before_round, self._stored)
         self._clock.begin()
         if checkpoint is not None:
             self._resume_from(checkpoint)
-        self.reporting.begin(checkpoint, plan.mermaid())
+        self.reporting.begin(checkpoint, plan, self._executor.held)
         self.last: Report = self._current_report()
 
     def _start(self, relay: Relay, run_dir: Path) -> RunComponents:
@@ -134,7 +132,7 @@ class Run:
             self.budget,
             self._shutdown,
             self._time_limit,
-            lambda: self.reporting.callbacks.stop_reason,
+            self.reporting.callbacks,
         )
         every_env_steps = self._experiment.checkpoint.every_env_steps
         self._checkpoints = CheckpointTiming(
@@ -233,9 +231,6 @@ class Run:
         if fault.kind is FaultKind.REPLAYS_LOST:
             self._executor.reapply_starts(learner_of_replay(fault.replay))
 
-    def _queued(self) -> Mapping[str, int]:
-        return self._executor.held()
-
     def _faulted(self, fault: Fault) -> None:
         self._metrics.faulted([fault])
         self.budget.spend(fault)
@@ -243,19 +238,10 @@ class Run:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def _save(self) -> Path:
-        # The checkpoint's notes count the lines of metrics.jsonl, which must be on disk by then.
-        self.reporting.sync()
-        began_s, env_steps = time.time(), self._metrics.env_steps
         frozen = {frozen_file(entry): content for entry, content in self._members.contents().items()}
-        try:
-            path = self._checkpointer.save(
-                env_steps, self._state, frozen, self.reporting.lines, self._checkpoint_metric()
-            )
-        finally:
-            if self.reporting.timeline is not None:
-                self.reporting.timeline.saved_checkpoint((began_s, time.time()), env_steps)
-        self.reporting.callbacks.saved(path)
-        return path
+        env_steps, metric = self._metrics.env_steps, self._checkpoint_metric()
+        save = partial(self._checkpointer.save, env_steps, self._state, frozen)
+        return self.reporting.save(env_steps, lambda reports: save(reports, metric))
 
     def _checkpoint_metric(self) -> float | None:
         best = self._experiment.checkpoint.best
@@ -346,10 +332,8 @@ class Run:
             self.report()
 
     def close(self, kind: type[BaseException] | None, error: BaseException | None, _traceback: object) -> None:
-        """End the callbacks, with the error of the run, if any."""
-        error = error or self.failure
-        text = None if error is None else f"{type(error).__name__}: {error}"
-        self.reporting.close(RunEnd(self.stopped_by, self.last, text))
+        """End the callbacks, with the error that the run raises, if any."""
+        self.reporting.close(self.stopped_by, self.last, error or self.failure)
 
     def report_failure(self) -> None:
         """Report the totals after a stage has failed, if there are any."""

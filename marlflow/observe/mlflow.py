@@ -69,10 +69,7 @@ class MlflowSink(Callback):
             tags = {**self.tags, _RUN_TAG: info.id, "marlflow.folder": str(info.run_dir.absolute())}
             run = client.create_run(experiment, run_name=self.name or run_title(info), tags=tags)
             self._run_id = run.info.run_id
-            params = (
-                Param(_valid(path), str(value)[:_LONGEST_PARAM])
-                for path, value in settings(info.configuration)
-            )
+            params = (Param(_valid(path), str(value)[:_LONGEST_PARAM]) for path, value in settings(info.configuration))
             for some in _chunks(params, _MOST_PARAMS):
                 client.log_batch(self._run_id, params=some)
         self._client = client

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from marlflow.flow import StageId, StageTimes
 from marlflow.observe.callback import Callback, EvaluationEvent, FaultEvent, RunEnd
@@ -39,24 +39,13 @@ class WorkerSpan(NamedTuple):
 
 
 class Timeline(Callback):
-    """Writes the timeline to `path`; also the executor's hook, and a callback of the run.
+    """Writes the timeline to `path`; also the executor's hook, and a callback of the run."""
 
-    `collecting` are the sources of rounds, and `publishing` the stages that publish weights, as `plan/stage`: arrows
-    join them. `queued` returns the number of items at each stage.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        collecting: Collection[str],
-        publishing: Collection[str],
-        queued: Callable[[], Mapping[str, int]],
-        now_s: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
         self._path = path
-        self._collecting, self._publishing = frozenset(collecting), frozenset(publishing)
-        self._queued = queued
         self._now_s = now_s
+        self._collecting, self._publishing = frozenset[str](), frozenset[str]()
+        self._queued: Callable[[], Mapping[str, int]] = dict
         self._file: TraceFile | None = None
         self._events = TraceEvents(now_s())
         self._slices: dict[tuple[str, str], list[Slice]] = defaultdict(list)
@@ -65,6 +54,16 @@ class Timeline(Callback):
         self._collect_called_s = float("-inf")
         self._clocks: dict[str, ClockOffset] = defaultdict(ClockOffset)
         self._arrows = Arrows.none()
+
+    def follow(
+        self, collecting: Collection[str], publishing: Collection[str], queued: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """Draw arrows from the stages that collect rounds to those that publish weights, each as `plan/stage`.
+
+        `queued` returns the number of items at each stage.
+        """
+        self._collecting, self._publishing = frozenset(collecting), frozenset(publishing)
+        self._queued = queued
 
     # -- what happens ---------------------------------------------------------------------------------------------
 

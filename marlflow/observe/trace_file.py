@@ -31,8 +31,10 @@ class TraceFile:
 
     def __init__(self, path: Path, continues: bool = False) -> None:
         self.earlier: list[dict[str, Any]] = []
-        if path.exists():
-            self.earlier = _reopen(path) if continues else path.unlink() or []
+        if continues and path.exists():
+            self.earlier = _reopen(path)
+        else:
+            path.unlink(missing_ok=True)
         self._file = AppendedFile(path)
         self._is_empty = not self.earlier
 
