@@ -12,6 +12,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
 from marlflow.flow.relocate import Where
 from marlflow.league.league import League
+from marlflow.observe.callback import Callback
 from marlflow.policy.actor import EvaluationMode
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
@@ -203,7 +204,8 @@ class Faults:
     (longer than `env.step_timeout_s`). Lost and replaced processes: `workers_lost`, `learners_lost`, `replays_lost`.
     `updates_skipped`: optimizer steps with a gradient that was not finite. Failed writes: `checkpoints_failed`,
     `reports_failed` (metrics.jsonl, TensorBoard, drawings), `records_failed` (recorded rows, written later).
-    `closes_failed`: environments whose `close()` raised or took too long.
+    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: exceptions of callbacks
+    and sinks; None is any number.
     """
 
     env_errors: int = 0
@@ -216,6 +218,7 @@ class Faults:
     reports_failed: int = 10
     records_failed: int = 3
     closes_failed: int = 100
+    callbacks_failed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -265,13 +268,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Log:
-    """Set where reports are written, and how often."""
+    """Set where reports are written, and how often. `sinks` are further ones, such as WandbSink, by name."""
 
     every_env_steps: int = 10_000
     console: Literal["auto", "live", "plain", "none"] = "auto"
     jsonl: bool = True
     tensorboard: bool = True
     trace: bool = False
+    sinks: Mapping[str, Callback | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -294,7 +298,7 @@ class Experiment:
 
     `mapping` assigns policies to agents: rules, or a matchmaker for each episode. Without it a policy plays the group
     of its name, and `default_policy` all others. With a `league`, policies play each other and their snapshots.
-    `learners` train several policies together; every other policy learns alone.
+    `learners` train several policies together; every other policy learns alone. `callbacks` observe the run, by name.
     """
 
     env: Env
@@ -315,6 +319,7 @@ class Experiment:
     objective: str | None = None
     league: League | None = None
     learners: Mapping[str, LearnerConfig] = field(default_factory=dict)
+    callbacks: Mapping[str, Callback | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from marlflow.config.wrong_types import other_kinds
