@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from marlflow.config.construct import LEFT, TARGET, construct, imported
+from marlflow.config.construct import LEFT, construct, imported
 from marlflow.config.experiment import Experiment
+from marlflow.config.target_nodes import TARGET
 from marlflow.observe.callback import Callback
 
 _SECRET: Final = re.compile(r"(api|access|private|secret)_?key$|(^|_)(token|secret|password|passwd|passphrase)$", re.I)
@@ -73,7 +74,7 @@ def callback_problems(experiment: Experiment) -> Iterator[str]:
                 yield f"{path}: {type(callback).__name__}.problems() raised {type(error).__name__}: {error}"
 
 
-def _settings(callback: Callback) -> Mapping[str, Any]:
+def _settings(callback: object) -> Mapping[str, Any]:
     if not is_dataclass(callback):
         return {}
     return {field.name: getattr(callback, field.name) for field in fields(callback)}
