@@ -1,0 +1,1 @@
+"""Loads trained policies: act, watch, and play against them."""
