@@ -82,32 +82,40 @@ class TextWatcher:
 class RowsWatcher:
     """Records the rows of `agent`, whom a person plays; an episode that was not finished leaves none."""
 
-    def __init__(self, agent: str, slot: int, agent_spaces: Spaces, dataset: PersonDataset) -> None:
-        self._agent, self._slot, self._spaces, self._dataset = agent, slot, agent_spaces, dataset
-        self._rows = EpisodeRows(slot, agent_spaces)
+    def __init__(self, agent: str, agent_spaces: Spaces, dataset: PersonDataset) -> None:
+        self._agent, self._spaces, self._dataset = agent, agent_spaces, dataset
+        self._rows: EpisodeRows | None = None
 
     def began(self, episode: Episode) -> None:
+        """Forget the rows of an episode that was not finished."""
         del episode
-        self._rows = EpisodeRows(self._slot, self._spaces)
+        self._rows = None
 
     def decided(self, decision: Decision, action: Any) -> None:
         """Add a decision of the person."""
         if decision.agent == self._agent:
+            if self._rows is None:
+                self._rows = EpisodeRows(decision.slot, self._spaces)
             row = _as_row(decision.space, action)
             self._rows.decided(decision.observation, decision.mask, row, decision.env_steps)
 
     def stepped(self, result: StepResult) -> None:
         """Add what the person's agent received, and its end."""
+        rows = self._rows
+        if rows is None:
+            # Nothing before its first decision belongs to a row.
+            return
         for slot, reward in zip(result.reward_slots, result.rewards, strict=True):
-            if slot == self._slot:
-                self._rows.rewarded(reward)
+            if slot == rows.slot:
+                rows.rewarded(reward)
         for end in result.ended:
-            if end.slot == self._slot:
-                self._rows.ended(end)
+            if end.slot == rows.slot:
+                rows.ended(end)
 
     def ended(self, episode: Episode) -> None:
         """Write the rows."""
-        self._dataset.add(self._rows, episode.env_steps)
+        if self._rows is not None:
+            self._dataset.add(self._rows, episode.env_steps)
 
 
 def _as_row(space: spaces.Space[Any], action: Any) -> Array:
