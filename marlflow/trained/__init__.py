@@ -1,1 +1,1 @@
-"""Loads trained policies: act, watch, and play against them."""
+"""Trained policies of finished runs: load them and act."""
