@@ -141,9 +141,9 @@ class PersonDataset:
         self.folder, self.policy, self.rows, self.episodes = folder, policy, 0, 0
         self._writer = DatasetWriter(DatasetTarget(str(folder), (policy,), run, manifest.record), worker=0)
 
-    def add(self, episode: EpisodeRows, env_steps: int) -> None:
-        """Write the person's rows of an episode of `env_steps` env steps."""
-        batch = episode.batch(self.episodes)
+    def add(self, rows: EpisodeRows | None, env_steps: int) -> None:
+        """Write the person's rows of an episode of `env_steps` env steps, if there are any."""
+        batch = None if rows is None else rows.batch(self.episodes)
         self.episodes += 1
         if batch is not None:
             self.rows += batch.rows

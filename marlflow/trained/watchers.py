@@ -114,8 +114,7 @@ class RowsWatcher:
 
     def ended(self, episode: Episode) -> None:
         """Write the rows."""
-        if self._rows is not None:
-            self._dataset.add(self._rows, episode.env_steps)
+        self._dataset.add(self._rows, episode.env_steps)
 
 
 def _as_row(space: spaces.Space[Any], action: Any) -> Array:
