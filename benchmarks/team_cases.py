@@ -52,7 +52,9 @@ def _one_agent(game: str, *arguments: str) -> tuple[str, ...]:
 
 
 def _mixed(game: str, algorithm: str, *arguments: str, env_steps: int = 40_000) -> tuple[str, ...]:
-    return _matrix(game, learns_with(algorithm, **_UNIFORM), env_steps, *arguments)
+    # Step sizes that fall to nearly nothing, so that the last batches do not move the values.
+    falling = f"{{_target_: marlflow.Linear, start: 2e-3, end: 1e-5, agent_steps: {2 * env_steps}}}"
+    return _matrix(game, learns_with(algorithm, **{**_UNIFORM, "learning_rate": falling}), env_steps, *arguments)
 
 
 # VDN's values are the least-squares fit of sums: in these games that is what it can know, at best.
