@@ -60,7 +60,8 @@ def _built(entry: Any, path: str, problems: list[str]) -> Callback | None:
 
 def callback_problems(experiment: Experiment) -> Iterator[str]:
     """Yield what callbacks and sinks lack, and the secrets in their settings."""
-    for section, callbacks in (("log.sinks", experiment.log.sinks), ("callbacks", experiment.callbacks)):
+    sinks: Mapping[str, object] = experiment.log.sinks
+    for section, callbacks in (("log.sinks", sinks), ("callbacks", experiment.callbacks)):
         for name, callback in callbacks.items():
             # A value of a wrong type has a problem of its own.
             if not isinstance(callback, Callback):
@@ -73,8 +74,8 @@ def callback_problems(experiment: Experiment) -> Iterator[str]:
                 yield f"{path}: {type(callback).__name__}.problems() raised {type(error).__name__}: {error}"
 
 
-def _settings(callback: Callback) -> Mapping[str, Any]:
-    if not is_dataclass(callback):
+def _settings(callback: object) -> Mapping[str, Any]:
+    if not is_dataclass(callback) or isinstance(callback, type):
         return {}
     return {field.name: getattr(callback, field.name) for field in fields(callback)}
 
