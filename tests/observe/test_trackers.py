@@ -122,10 +122,11 @@ def leveldb_records(data: bytes) -> Iterator[bytes]:
 def test_wandb_offline_has_all_numbers_over_env_steps(
     info: RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # where nobody listens
     info.run_dir.mkdir(parents=True)
     tell(WandbSink(mode="offline", tags=["test"]), record(1), record(2), info=info)
+    wandb.teardown()  # waits until wandb's process has written the file
     found = [{key: value for key, value in one.items() if key[0] != "_"} for one in offline_histories(info.run_dir)]
     steps = [
         {**numbers, "env_steps": step} for each in (1, 2) for step, numbers in scalars_by_step(record(each)).items()
