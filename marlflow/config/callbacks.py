@@ -14,7 +14,9 @@ from marlflow.config.construct import LEFT, TARGET, construct, imported
 from marlflow.config.experiment import Experiment
 from marlflow.observe.callback import Callback
 
-_SECRET: Final = re.compile(r"(api|access|private|secret)_?key$|(^|_)(token|secret|password|passwd|passphrase)$", re.I)
+_SECRET: Final = re.compile(
+    r"(api|access|private|secret)[_-]?key$|(^|[_-])(token|secret|password|passwd|passphrase|authorization)$", re.I
+)
 _USER_IN_URL: Final = re.compile(r"^[\w+.-]+://[^/@\s]*:[^/@\s]*@")
 # The environment variables that the shipped sinks' packages read.
 _VARIABLES: Final = {"wandb": "WANDB_API_KEY", "mlflow": "MLFLOW_TRACKING_PASSWORD", "trackio": "HF_TOKEN"}
