@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from marlflow.config.construct import LEFT, TARGET, construct, imported
+from marlflow.config.construct import LEFT, construct, imported
 from marlflow.config.experiment import Experiment
+from marlflow.config.target_nodes import TARGET
 from marlflow.observe.callback import Callback
 
 _SECRET: Final = re.compile(

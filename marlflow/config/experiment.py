@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
+from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
 from marlflow.flow.relocate import Where
 from marlflow.league.league import League
 from marlflow.observe.callback import Callback
@@ -30,9 +31,9 @@ class _UnsetNumEnvs(int):
 class Env:
     """Specify the environment: its factory, its arguments and its wrappers.
 
-    `factory` is a callable, an import path, or the name of a shipped environment: Env("simple_tag", {"num_good": 2}).
-    For a name, the given arguments replace its defaults, and the given wrappers go around its own. Raises ConfigInvalid
-    for an unknown name.
+    `factory` is a callable, an import path, an id of PettingZoo such as "butterfly/pistonball-v6", or the name of a
+    shipped environment: Env("simple_tag", {"num_good": 2}). For a name, the given arguments replace its defaults, and
+    the given wrappers go around its own. Raises ConfigInvalid for an unknown name.
 
     `num_envs` environments run over all workers. `wrappers` are applied in order, the first innermost. `step_timeout_s`
     (seconds) limits a step or reset; None is no limit.
@@ -46,6 +47,9 @@ class Env:
 
     def __post_init__(self) -> None:
         num_envs: int = self.num_envs
+        if isinstance(self.factory, str) and "/" in self.factory:
+            object.__setattr__(self, "arguments", {"id": self.factory, **self.arguments})
+            object.__setattr__(self, "factory", PETTINGZOO)
         # A name without a dot is that of a shipped environment; an import path always has one.
         if isinstance(self.factory, str) and "." not in self.factory:
             # Imported late: that module imports this one.
