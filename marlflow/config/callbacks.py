@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from marlflow.config.construct import LEFT, construct, imported
+from marlflow.config.construct import LEFT, build, imported
 from marlflow.config.experiment import Experiment
 from marlflow.config.target_nodes import TARGET
 from marlflow.observe.callback import Callback
@@ -53,7 +53,7 @@ def _built(entry: Any, path: str, problems: list[str]) -> Callback | None:
     if isinstance(make, type) and not issubclass(make, Callback):
         problems.append(f"{path}: {make.__name__} is no callback; derive it from marlflow.Callback")
         return None
-    made = construct(make, {key: value for key, value in entry.items() if key != TARGET}, path, problems)
+    made = build(entry, path, problems)
     if isinstance(made, Callback):
         return made
     if made is not LEFT:
