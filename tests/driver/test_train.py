@@ -40,7 +40,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory, drawn_curves: None) -> Re
 
 def test_the_run_directory_has_all_that_was_promised(complete: Result) -> None:
     names = {path.name for path in complete.run_dir.iterdir()}
-    assert {"plan.mmd", "metrics.jsonl", "learning_curves.png", "trace.json", "checkpoints"} <= names
+    assert {"plan.mmd", "metrics.jsonl", "learning_curves.png", "trace.json.gz", "checkpoints"} <= names
     assert sum(name.startswith("events.out.tfevents.") for name in names) == 1
     assert (complete.run_dir / "plan.mmd").read_text().startswith("flowchart LR\n")
     with Image.open(complete.run_dir / "learning_curves.png") as curves:
