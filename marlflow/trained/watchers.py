@@ -21,14 +21,12 @@ from marlflow.trained.video import VideoWriter
 class VideoWatcher:
     """Adds a frame to `video` after each reset and each env step: an episode of n env steps has n + 1 frames.
 
-    Where the environment renders nothing, the last frame is repeated, and counted in `missing`. Raises MarlflowError if
-    it renders nothing at its first reset, or something that is no picture.
+    Where the environment renders nothing, the last frame is repeated. Raises MarlflowError if there is none yet, or
+    what it renders is no picture.
     """
 
     def __init__(self, env: Any, video: VideoWriter) -> None:
         self._env, self._video = env, video
-        self._last: Array | None = None
-        self.missing = 0
 
     def began(self, episode: Episode) -> None:
         del episode
@@ -45,14 +43,13 @@ class VideoWatcher:
             raise MarlflowError(f"render() of the environment returned {invalid}") from invalid
         except Exception as error:
             raise MarlflowError(f"render() of the environment raised {type(error).__name__}: {error}") from error
-        if frame is None:
-            if self._last is None:
-                mode = getattr(self._env, "render_mode", None)
-                raise MarlflowError(f"render() of the environment returned nothing in its render mode {mode!r}")
-            self.missing += 1
-            frame = self._last
-        self._last = frame
-        self._video.add(frame)
+        if frame is not None:
+            self._video.add(frame)
+        elif self._video.frames:
+            self._video.repeat()
+        else:
+            mode = getattr(self._env, "render_mode", None)
+            raise MarlflowError(f"render() of the environment returned nothing in its render mode {mode!r}")
 
     def ended(self, episode: Episode) -> None:
         del episode
