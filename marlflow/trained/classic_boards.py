@@ -32,7 +32,7 @@ class _ClassicBoard(Board):
         drawn = np.where(planes[..., 0] > 0, mine, np.where(planes[..., 1] > 0, theirs, free))
         return [list(map(str, row)) for row in drawn.tolist()]
 
-    def final(self) -> str:
+    def for_all(self) -> str:
         if not self.public:
             return ""
         # Without the first line, which says whose stones are whose.

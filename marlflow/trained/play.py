@@ -17,10 +17,10 @@ from marlflow.env.adapter import EnvAdapter
 from marlflow.env.opening import open_adapter
 from marlflow.offline.manifest import environment_described
 from marlflow.policy.actor import EvaluationMode
-from marlflow.trained.boards import board_of
+from marlflow.trained.boards import Board, RenderedBoard, board_of
 from marlflow.trained.games import Episode, Player, Stopped, Watcher, play_episode
 from marlflow.trained.person_rows import PersonDataset
-from marlflow.trained.seating import LoadedTeam, policy_player, seating
+from marlflow.trained.seating import PERSON, LoadedTeam, policy_player, seating
 from marlflow.trained.terminal import TerminalPerson
 from marlflow.trained.video import VideoWriter, check_video_path
 from marlflow.trained.views import View, frames_per_second, shown
@@ -98,6 +98,9 @@ def play(team: LoadedTeam, options: PlayOptions, say: Callable[[str], None]) -> 
         raise ConfigInvalid(problems)
     if options.video is not None:
         check_video_path(options.video)
+    if options.video is not None:
+        # A video needs no display, and SDL complains if there is none.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     probe = team.make_env()
     how = shown(probe, options.view, options.video is not None, options.person is not None)
     with suppress(Exception):
@@ -109,12 +112,13 @@ def play(team: LoadedTeam, options: PlayOptions, say: Callable[[str], None]) -> 
         names = seating(team, options.person, options.against, options.seats, agents)
         seed = secrets.randbits(31) if options.seed is None else options.seed
         played = Played(seed, names, fps=options.fps or frames_per_second(env))
+        say(f"checkpoint of {team.checkpoint:,} env steps; {_who_plays(names)}")
         with ExitStack() as stack:
             game = _Game(team, options, env, adapter, played, say, stack)
             if how.view == "window":
                 game.open_window()
             elif how.view == "terminal" and options.person is None:
-                game.watchers.append(TextWatcher(env, say))
+                game.watchers.append(TextWatcher(_everything(env), say))
             if options.person is not None:
                 game.seat_person(options.person, by_keys=how.view == "window")
             if options.video is not None:
@@ -123,6 +127,11 @@ def play(team: LoadedTeam, options: PlayOptions, say: Callable[[str], None]) -> 
         return played
     finally:
         adapter.close()
+
+
+def _everything(env: Any) -> Board:
+    """Return the board of a game that nobody plays: all that it renders."""
+    return RenderedBoard(env, board_of(env)) if getattr(env, "render_mode", None) == "ansi" else board_of(env)
 
 
 def _make_env(team: LoadedTeam, render_mode: str | None) -> Any:
@@ -252,6 +261,13 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
     aside = path.with_name(f"{path.name}.part")
     aside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     os.replace(aside, path)
+
+
+def _who_plays(names: Mapping[str, str]) -> str:
+    by_name: dict[str, list[str]] = {}
+    for agent, name in names.items():
+        by_name.setdefault(name, []).append(agent)
+    return "; ".join(f"{name} {'play' if name == PERSON else 'plays'} {', '.join(of)}" for name, of in by_name.items())
 
 
 def _line(episode: Episode, names: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.spaces import Spaces
 from marlflow.env.adapter import StepResult
+from marlflow.trained.boards import Board
 from marlflow.trained.frames import FrameInvalid, rgb_frame
 from marlflow.trained.games import Decision, Episode
 from marlflow.trained.person_rows import EpisodeRows, PersonDataset
@@ -56,21 +57,23 @@ class VideoWatcher:
 
 
 class TextWatcher:
-    """Shows what the environment renders as text after each reset and each env step, with the actions between."""
+    """Shows the board after each reset and each env step, with the actions between."""
 
-    def __init__(self, env: Any, say: Callable[[str], None]) -> None:
-        self._env, self._say = env, say
+    def __init__(self, board: Board, say: Callable[[str], None]) -> None:
+        self._board, self._say = board, say
 
     def began(self, episode: Episode) -> None:
         self._say(f"\nepisode {episode.number + 1} of {episode.of}, seed {episode.seed}")
 
     def decided(self, decision: Decision, action: Any) -> None:
-        self._say(f"{decision.agent}: {action}")
+        """Show an action, by its name if it has one."""
+        name = self._board.action(decision.agent, int(action)) if isinstance(decision.space, spaces.Discrete) else ""
+        self._say(f"{decision.agent}: {name or action}")
 
     def stepped(self, result: StepResult) -> None:
-        """Show the environment as it is now."""
+        """Show the board as it is now."""
         del result
-        self._say(str(self._env.render()).rstrip())
+        self._say(self._board.for_all().rstrip())
 
     def ended(self, episode: Episode) -> None:
         del episode
