@@ -63,7 +63,9 @@ class _Go(_ClassicBoard):
     public, signs = True, ("#", "o")
 
     def text(self, agent: str, observation: Any) -> str:
-        cells = self.cells(agent, self.seen(agent))
+        # From the position itself: the planes that the environment gives its agents swap colors with every move.
+        signs = {0: ".", 1: "#", -1: "o"}
+        cells = [[signs[stone] for stone in row] for row in self.game._go.board.tolist()]
         rows = [str(len(cells) - row) for row in range(len(cells))]
         return f"you are {self.sign(agent)} (# is black, o is white)\n{grid(cells, rows, _GO_COLUMNS[: len(cells)])}"
 
