@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import shlex
@@ -15,12 +14,14 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
 from marlflow.config.checks import check, machines_of, runtime_of
+from marlflow.config.description import plain
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
+from marlflow.config.recorded import record
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at, with_saved_members
 from marlflow.driver.graceful_shutdown import GracefulShutdown
-from marlflow.driver.preamble import plain, preamble
+from marlflow.driver.preamble import preamble
 from marlflow.driver.recording import forget_recorded_after, recording
 from marlflow.driver.relay import Relay
 from marlflow.driver.reporting import metric
@@ -33,7 +34,7 @@ from marlflow.observe.sinks import METRICS
 from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.saved_runs import EXPERIMENT, newest, skipped_checkpoints
+from marlflow.runtime.saved_runs import newest, skipped_checkpoints
 
 log = logging.getLogger("marlflow")
 
@@ -132,14 +133,15 @@ def _run_exclusively(
 def _run(
     checked: CheckedExperiment, runtime: Runtime, run_dir: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]
 ) -> Result:
-    files = {**files, EXPERIMENT: json.dumps(plain(checked.experiment), indent=1) + "\n"}
+    files = {**files, **record(checked.experiment)}
     run_name = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
     if checkpoint is None:
         _write(files, run_dir)
     checked = _with_recording(checked, run_dir, run_name, checkpoint)
     # Closed in reverse order: the runtime's processes end before the relay that shows what they print.
     with ExitStack() as stack:
-        run_console = DetachableConsole(console(checked.experiment.log.console, run_info(checked, run_dir)))
+        info = replace(run_info(checked, run_dir), id=run_name, configuration=plain(checked.experiment))
+        run_console = DetachableConsole(console(checked.experiment.log.console, info))
         last_notices: list[str] = []
         # Runs after the console has closed, so that the notices stay below its last state.
         stack.callback(_notify, last_notices, run_console)
@@ -153,8 +155,8 @@ def _run(
         run: Run | None = None
         with _runtime_loss_raised(shutdown, run_dir):
             try:
-                run = Run(checked, run_dir, runtime, run_console, relay, shutdown, run_name, checkpoint)
-                stack.callback(run.reporting.close)
+                run = Run(checked, info, runtime, run_console, relay, shutdown, checkpoint)
+                stack.push(run.close)
                 if checkpoint is not None:
                     # Only now: a resume that fails to start leaves the files as they were.
                     _write(files, run_dir)
