@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.ddpg import DDPG
     from marlflow.algorithms.ddppo import DDPPO
     from marlflow.algorithms.dqn import DQN
+    from marlflow.algorithms.from_run import FromRun, Frozen
     from marlflow.algorithms.happo import HAPPO
     from marlflow.algorithms.impala import IMPALA
     from marlflow.algorithms.maddpg import MADDPG
@@ -202,14 +203,14 @@ __all__ = [
     "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EndOfFlow", "Env",
     "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches",
     "Evaluation", "EvaluationResult", "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
-    "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput",
-    "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment",
-    "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments", "JointSequenceTransitions",
-    "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn",
-    "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located",
-    "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
-    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
-    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
+    "FromRun", "Frozen", "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities",
+    "Insert", "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm", "JointBatch",
+    "JointBatches", "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments",
+    "JointSequenceTransitions", "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer",
+    "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
+    "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules",
+    "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig",
+    "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
     "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",
     "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish",
     "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO",

@@ -15,6 +15,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.ddpg": "DDPG",
     "marlflow.algorithms.ddppo": "DDPPO",
     "marlflow.algorithms.dqn": "DQN",
+    "marlflow.algorithms.from_run": "FromRun Frozen",
     "marlflow.algorithms.happo": "HAPPO",
     "marlflow.algorithms.impala": "IMPALA",
     "marlflow.algorithms.maddpg": "MADDPG",

@@ -19,8 +19,9 @@ from marlflow.config.checks import runtime_of
 from marlflow.config.experiment import Experiment, PlacementOverrides, Rollouts, RunPlacement
 from marlflow.config.opponents import RANDOM
 from marlflow.config.validation import CheckedExperiment, ready
-from marlflow.driver.checkpointing import identity_differences, with_saved_members
+from marlflow.driver.checkpointing import identity_differences
 from marlflow.driver.entrants import MIXTURE, Entrant, Entrants
+from marlflow.driver.other_runs import with_saved_members
 from marlflow.flow import Executor, Plan, source
 from marlflow.league.comparison import ComparedGame, Comparison, comparison
 from marlflow.league.sides import Sides, sides_of

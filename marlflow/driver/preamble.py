@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from marlflow.algorithms.from_run import FromRun
 from marlflow.config import experiment as sections
 from marlflow.config.experiment import Env, Experiment, Stop
 from marlflow.env.make import Wrapper
@@ -90,12 +91,16 @@ def _dataclass(value: Any) -> dict[str, Any]:
         return {_TARGET: value.name, **plain(value.arguments)}
     if isinstance(value, TorchOptimizer):
         return {_TARGET: plain(value.make), **plain(value.settings)}
-    is_section = type(value).__module__ in (sections.__name__, spec.__name__) or isinstance(value, Rule)
+    is_section = type(value).__module__ in (sections.__name__, spec.__name__) or isinstance(value, Rule | FromRun)
     return _fields(value) if is_section else {_TARGET: _path(type(value)), **_fields(value)}
 
 
 def _fields(value: Any, *left_out: str) -> dict[str, Any]:
-    return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name not in left_out}
+    return {
+        field.name: plain(getattr(value, field.name))
+        for field in fields(value)
+        if field.init and field.name not in left_out
+    }
 
 
 def _path(value: Any) -> str:

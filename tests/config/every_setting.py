@@ -76,6 +76,7 @@ def run_values() -> dict[str, Any]:
         "model": {TARGET: "marlflow.policy.torso.MLP"},
         "placement": {**taken, "stages": {"Advantages": "worker"}},
         "experience": {"folder": "records", "policy": "cart", "passes": 1},
+        "init": {"run": "runs/a", "policy": "cart", "checkpoint": 100, "parts": ["actor"], "trust": ["their.Model"]},
     }
     return {
         **root,

@@ -13,6 +13,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
@@ -168,6 +169,7 @@ def test_every_key_with_every_value_is_accepted_by_the_table_or_refused_by_its_n
 KINDS = (
     *(type(algorithm) for algorithm in SHIPPED),
     *(Experiment, Env, Policy, PolicyStop, PlacementOverrides, RunPlacement, OfflineData, Rollouts, Stop, Faults),
+    FromRun,
     *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
     *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
     *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules, MatchRules, PSRO, StoreSettings),
