@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from marlflow.algorithms.scripted import ActsOnly
 from marlflow.base.errors import MarlflowError
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
-
-CheckpointChoice: TypeAlias = int | Literal["best"] | None
-"""A checkpoint of a run: its env steps, the one with the highest metric, or the newest (None)."""
 
 _Source = TypeVar("_Source", bound="FromRun | Frozen")
 
@@ -32,7 +29,7 @@ class FromRun:
 
     run: str | Path
     policy: str | None = None
-    checkpoint: CheckpointChoice = None
+    checkpoint: int | Literal["best"] | None = None
     parts: Sequence[str] | None = None
     trust: Sequence[str] = ()
     copies: str | None = field(default=None, init=False, repr=False, compare=False)
@@ -53,7 +50,7 @@ class Frozen(ActsOnly):
 
     run: str | Path
     policy: str | None = None
-    checkpoint: CheckpointChoice = None
+    checkpoint: int | Literal["best"] | None = None
     trust: Sequence[str] = ()
     copies: str | None = field(default=None, init=False, repr=False, compare=False)
 

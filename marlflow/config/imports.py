@@ -18,7 +18,6 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.from_run import CheckpointChoice
 from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, WeightsMismatch
 from marlflow.base.spaces import Spaces
@@ -31,7 +30,7 @@ from marlflow.policy.torso import TorsoConfig
 from marlflow.runtime.checkpoint_notes import as_text
 from marlflow.runtime.saved_league import SavedRun, saved_run
 from marlflow.runtime.saved_policies import read_export, saved_policy
-from marlflow.runtime.saved_runs import EXPERIMENT, folder
+from marlflow.runtime.saved_runs import EXPERIMENT, Which, chosen, folder
 
 # Beyond this many parameters, and times those of the actor, a network is not built to compare its size.
 _SMALL, _MOST_TIMES = 1_000_000, 16
@@ -39,7 +38,7 @@ _TRIES = 3
 
 
 def load_policy(
-    source: Path, member: str | None = None, checkpoint: CheckpointChoice = None, default: str | None = None
+    source: Path, member: str | None = None, checkpoint: Which = None, default: str | None = None
 ) -> SavedPolicy:
     """Load a member from a checkpoint of a run, or from an exported file, which has only one.
 
@@ -60,8 +59,8 @@ def load_policy(
     return saved
 
 
-def _of_run(source: Path, member: str | None, checkpoint: CheckpointChoice, default: str | None) -> SavedPolicy:
-    run = saved_run(source, checkpoint)
+def _of_run(source: Path, member: str | None, checkpoint: Which, default: str | None) -> SavedPolicy:
+    run = saved_run(source, chosen(source, checkpoint))
     learned = [name for learner in run.notes.identity["learners"].values() for name in learner["policies"]]
     if member is None and default is not None:
         member = default if default in run.names else learned[0] if len(learned) == 1 else None

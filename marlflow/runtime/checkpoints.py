@@ -75,19 +75,6 @@ class CheckpointStore:
             )
         return chosen
 
-    def best(self) -> Checkpoint:
-        """Return the checkpoint with the highest metric; raises CheckpointUnusable for none, or a damaged one."""
-        known, _ = self._list()
-        rated = [checkpoint for checkpoint in known if checkpoint.metric is not None]
-        if not rated:
-            raise CheckpointUnusable(
-                [
-                    f"no checkpoint in {self._folder} has a metric, by which it would be the best: its run began "
-                    "without checkpoint.best=policies.<id>.return_mean; leave checkpoint=best out, or name env steps"
-                ]
-            )
-        return self.at(max(rated, key=_rank).env_steps)
-
     def continue_from(self, checkpoint: Checkpoint) -> None:
         """Let the next `write` share files of `checkpoint`, and ignore newer, damaged checkpoints."""
         self._last = checkpoint
@@ -187,7 +174,7 @@ class CheckpointStore:
             undamaged = [checkpoint for checkpoint in known if checkpoint.path not in self._damaged]
             kept = {checkpoint.env_steps for checkpoint in undamaged[: self._keep]}
             if rated := [checkpoint for checkpoint in undamaged if checkpoint.metric is not None]:
-                kept.add(max(rated, key=_rank).env_steps)
+                kept.add(max(rated, key=lambda checkpoint: (checkpoint.metric, *_newness(checkpoint))).env_steps)
             for checkpoint in known:
                 if checkpoint.env_steps not in kept:
                     # Renamed first, so that a crash in the middle of deletion leaves no damaged checkpoint.
@@ -242,11 +229,6 @@ class CheckpointStore:
 
 def _newness(checkpoint: Checkpoint) -> tuple[int, int]:
     return checkpoint.order, checkpoint.env_steps
-
-
-def _rank(checkpoint: Checkpoint) -> tuple[float, int, int]:
-    assert checkpoint.metric is not None
-    return checkpoint.metric, *_newness(checkpoint)
 
 
 def _damage(checkpoint: Checkpoint) -> str | None:

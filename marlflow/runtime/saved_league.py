@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marlflow.algorithms.from_run import CheckpointChoice
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.serialization import Tree, from_bytes
 from marlflow.league.members import Members
@@ -20,7 +19,7 @@ from marlflow.runtime.checkpoint_files import learner_file
 from marlflow.runtime.checkpoint_notes import Notes, notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.frozen_policies import frozen_names
-from marlflow.runtime.saved_runs import DRIVER, chosen, usable
+from marlflow.runtime.saved_runs import DRIVER, newest, usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +91,9 @@ class SavedRun:
         return [*self.notes.identity["policies"], *frozen_names(self.checkpoint)]
 
 
-def saved_run(run_dir: Path, choice: CheckpointChoice = None) -> SavedRun:
-    """Read a checkpoint of a run; raises CheckpointUnusable if there is none such or it is malformed."""
-    checkpoint = chosen(run_dir, choice)
+def saved_run(run_dir: Path) -> SavedRun:
+    """Read the newest whole checkpoint of a run; raises CheckpointUnusable if there is none or it is malformed."""
+    checkpoint = newest(run_dir)
     notes = notes_of(checkpoint)
     with usable(checkpoint):
         driver = from_bytes(checkpoint.read(DRIVER))

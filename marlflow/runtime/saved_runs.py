@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from marlflow.algorithms.from_run import CheckpointChoice
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import MALFORMED
 from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
@@ -26,14 +25,6 @@ def folder(run_dir: Path) -> Path:
 def newest(run_dir: Path) -> Checkpoint:
     """Return a run's newest valid checkpoint; raise CheckpointUnusable if there is none."""
     return CheckpointStore(folder(run_dir), keep=1).load()
-
-
-def chosen(run_dir: Path, choice: CheckpointChoice) -> Checkpoint:
-    """Return a run's checkpoint; raise CheckpointUnusable if there is none such, or it is damaged."""
-    store = CheckpointStore(folder(run_dir), keep=1)
-    if choice is None:
-        return store.load()
-    return store.best() if choice == "best" else store.at(choice)
 
 
 def skipped_checkpoints(checkpoint: Checkpoint) -> list[str]:

@@ -130,7 +130,8 @@ def sites() -> Iterator[tuple[str, dict[str, Any], Callable[[dict[str, Any]], li
     yield "", run_values(), _of_run
     for path in sorted(CONF.glob("algorithm/*.yaml")):
         if path.stem not in ("random", "scripted"):
-            yield f"algorithm.{path.stem}", _read(path), _of_part(f"algorithm.{path.stem}")
+            run = {"run": "runs/a"} if path.stem == "frozen" else {}
+            yield f"algorithm.{path.stem}", {**_read(path), **run}, _of_part(f"algorithm.{path.stem}")
     for path in sorted(CONF.glob("model/*.yaml")):
         yield f"model.{path.stem}", _read(path), _of_part(f"model.{path.stem}")
     for name, values in _schedules():
