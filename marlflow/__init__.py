@@ -189,6 +189,10 @@ if TYPE_CHECKING:
         SyncTarget,
         VTrace,
     )
+    from marlflow.trained.export import Exported, export
+    from marlflow.trained.load import load
+    from marlflow.trained.policy import TrainedPolicy
+    from marlflow.trained.team import Team
 
 __version__ = "0.1.0"
 
@@ -202,26 +206,27 @@ __all__ = [
     "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay",
     "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EndOfFlow", "Env",
     "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches",
-    "Evaluation", "EvaluationResult", "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
-    "FromRun", "Frozen", "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities",
-    "Insert", "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm", "JointBatch",
-    "JointBatches", "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments",
-    "JointSequenceTransitions", "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer",
-    "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
-    "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules",
-    "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig",
-    "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
-    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",
-    "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish",
-    "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO",
-    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir",
-    "Reset", "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation",
-    "RowRandom", "Rule", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted",
-    "ShardedBatch", "Shards", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled",
-    "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget", "TorchLearner",
-    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
-    "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "evaluate", "initial_value", "merge",
-    "placement", "plan", "resume", "source", "train",
+    "Evaluation", "EvaluationResult", "Experiment", "Exported", "Faults", "Fictitious", "Flow", "Fragment",
+    "Freely", "FromRun", "Frozen", "GameOutcome", "Gradients", "InTurn", "InferencePlacement",
+    "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm",
+    "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm",
+    "JointSegments", "JointSequenceTransitions", "JointTransitions", "LatestPast", "League", "LeagueMode",
+    "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement",
+    "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError",
+    "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay",
+    "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData",
+    "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan",
+    "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized",
+    "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged",
+    "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report",
+    "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker",
+    "Rollouts", "Rotation", "RowRandom", "Rule", "RunPlacement", "RuntimeConfig", "RuntimeFailed",
+    "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotLost", "SnapshotRules", "SplitSegments",
+    "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget",
+    "Team", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrainBatch", "TrainedPolicy", "Traits",
+    "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace", "WeightsMismatch",
+    "check_environment", "evaluate", "export", "initial_value", "load", "merge", "placement", "plan", "resume",
+    "source", "train",
 ]
 # fmt: on
 

@@ -21,6 +21,7 @@ import torch
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
+from marlflow.config.recipes import remember
 from marlflow.config.renamed import unknown_key
 from marlflow.learner.optimizer import TorchOptimizer
 
@@ -47,7 +48,10 @@ def construct(make: Callable[..., Any], values: Mapping[str, Any], path: str, pr
     if arguments is None:
         return LEFT
     try:
-        return make(**arguments)
+        made = make(**arguments)
+        if isinstance(make, type) and not is_dataclass(make):
+            remember(made, values)
+        return made
     except ConfigInvalid as error:
         problems.extend(f"{path}: {problem}" for problem in error.problems)
     except (TypeError, ValueError) as error:

@@ -10,10 +10,7 @@ import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
-
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from marlflow.algorithms.algorithm import Algorithm, Capabilities
 from marlflow.algorithms.scripted import Random
@@ -27,6 +24,9 @@ from marlflow.config.renamed import KEYS, unknown_key
 from marlflow.config.validation import problems_of
 from marlflow.env.make import Wrapper, import_factory
 from marlflow.sampling.mapping import Rule
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 class _PlaceholderAlgorithm(Random):
@@ -48,6 +48,9 @@ def from_config(config: DictConfig, earlier_problems: Sequence[str] = ()) -> Exp
 
 def read(config: DictConfig, problems: list[str]) -> Experiment | None:
     """Convert like `from_config`, but append to `problems` and use defaults there; return None without an env."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         values: Any = OmegaConf.to_container(_without_hydra(config), resolve=True)
     except OmegaConfBaseException as error:
@@ -82,6 +85,8 @@ def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | 
 
 
 def _without_hydra(config: DictConfig) -> DictConfig:
+    from omegaconf import OmegaConf
+
     if "hydra" not in config:
         return config
     copied = config.copy()

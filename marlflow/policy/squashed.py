@@ -64,6 +64,7 @@ class SquashedGaussianActor(NetworkActor):
 
 
 def mean_and_log_std(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two halves of an actor's outputs [N, 2 D], the log standard deviations limited, [N, D] each."""
     mean, log_std = outputs.float().chunk(2, -1)
     return mean, log_std.clamp(_LOWEST_LOG_STD, _HIGHEST_LOG_STD)
 

@@ -23,6 +23,7 @@ from marlflow.policy.deterministic import DeterministicActor
 from marlflow.policy.gaussian import GaussianActor
 from marlflow.policy.multi_categorical import MultiCategoricalActor
 from marlflow.policy.network_actor import NetworkActor
+from marlflow.policy.normalized import NormalizedRows
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent_actors import RecurrentNetworkActor
 from marlflow.policy.squashed import SquashedGaussianActor, mean_and_log_std
@@ -56,6 +57,7 @@ class PortableActor(nn.Module):
         self.network = network
         self._layout = spaces.layout()
         head = network.head if isinstance(network, RecurrentNetworkActor) else network
+        self._head, self._spaces = head, spaces
         self._outputs = _outputs_of(head, spaces)
         self.has_memory = isinstance(network, RecurrentNetworkActor)
         self.inputs = [_port(leaf, self._layout.form == "plain") for leaf in self._layout.leaves]
@@ -67,9 +69,26 @@ class PortableActor(nn.Module):
         with torch.no_grad():
             self.outputs = list(self._named(*self.example(2)))
 
+    @property
+    def distribution(self) -> dict[str, Any] | None:
+        """How to sample an action from the outputs, as plain data; None if the policy is greedy."""
+        return _distribution(self._head, self._spaces)
+
+    @property
+    def normalization(self) -> list[dict[str, Any]]:
+        """The running moments in the network, which observations need not be normalized by again."""
+        parts = [part for part in self.network.modules() if isinstance(part, NormalizedRows)]
+        return [
+            {"what": "observations", "rows": float(part.moments.count), "where": "inside the network"} for part in parts
+        ]
+
     def example(self, rows: int) -> list[Tensor]:
         """Return inputs of so many rows: zeros, and masks in which all is legal."""
-        make: Mapping[Kind, Callable[..., Array]] = {"observation": np.zeros, "memory": np.zeros, "action_mask": np.ones}
+        make: Mapping[Kind, Callable[..., Array]] = {
+            "observation": np.zeros,
+            "memory": np.zeros,
+            "action_mask": np.ones,
+        }
         return [torch.from_numpy(make[port.kind]((rows, *port.shape), port.dtype)) for port in self.inputs]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -90,10 +109,18 @@ class PortableActor(nn.Module):
             return torch.cat(flat, 1)
         return LeafRows({leaf.start: tensor for leaf, tensor in zip(self._layout.leaves, flat, strict=True)})
 
-    def inputs_of(self, rows: Array) -> list[Array]:
-        """Return the observation inputs for rows [N, ...] of the `obs` column."""
+    def inputs_of(self, rows: Array, memory: Array | None, action_mask: Array | None) -> dict[str, Array]:
+        """Return the inputs by name for rows [N, ...] of the columns `obs`, `memory` and `action_mask`."""
         leaves = self._layout.read(rows)
-        return [np.ascontiguousarray(leaves[leaf.path]) for leaf in self._layout.leaves]
+        others: dict[Kind, Array | None] = {"memory": memory, "action_mask": action_mask}
+        found = {
+            port.name: others.get(port.kind) if port.leaf is None else leaves[port.leaf.path] for port in self.inputs
+        }
+        return {name: np.ascontiguousarray(array) for name, array in found.items() if array is not None}
+
+    def named(self, raw: Tensor, action_mask: Tensor | None) -> Outputs:
+        """Return the outputs but the memory, given what the network's `outputs` returns."""
+        return self._outputs(raw, action_mask)
 
 
 class LeafRows:
@@ -175,6 +202,26 @@ def _in_box(head: SquashedGaussianActor | DeterministicActor, action: Tensor, sp
 
 def _shaped(action: Tensor, spaces: Spaces) -> Tensor:
     return action.unflatten(1, spaces.action_shape) if spaces.action_shape else action.squeeze(1)
+
+
+def _distribution(head: nn.Module, spaces: Spaces) -> dict[str, Any] | None:
+    if isinstance(head, CategoricalActor | MultiCategoricalActor):
+        start = np.asarray(_start(spaces)).tolist()
+        how = "sample each component from the softmax of its logits, and add start"
+        return {"kind": "categorical", "components": list(spaces.choices), "start": start, "sample": how}
+    if isinstance(head, GaussianActor | SquashedGaussianActor):
+        box: Any = head if isinstance(head, GaussianActor) else head.box
+        squashed = isinstance(head, SquashedGaussianActor)
+        inner = "mean + exp(log_std) * noise"
+        how = f"clip(center + scale * {f'tanh({inner})' if squashed else f'({inner})'}, low, high)"
+        action: Any = spaces.action
+        low, high = (
+            [float(number) if np.isfinite(number) else None for number in bound.ravel()]
+            for bound in (action.low, action.high)
+        )
+        named_numbers = {"center": box.center.tolist(), "scale": box.scale.tolist(), "low": low, "high": high}
+        return {"kind": "squashed Gaussian" if squashed else "Gaussian", **named_numbers, "sample": how}
+    return None
 
 
 def _start(spaces: Spaces) -> Any:
