@@ -71,7 +71,7 @@ def export(
         raise ConfigInvalid([f"there is no format {format!r}{meant(format, ['onnx', 'pt2'], 'there are')}"])
     team = load(run, checkpoint, experiment, trust)
     trained = team[policy or _only_policy(team)]
-    portable = _portable(trained)
+    portable = portable_of(trained)
     name = file_name(trained.name, f".{format}", plain=".@")
     target = team.run_dir / "exports" / name if file is None else Path(file)
     if target.suffix != f".{format}":
@@ -80,8 +80,8 @@ def export(
     found = difference(trained, portable, session)
     if found.largest > _MOST * (1.0 + found.magnitude):
         raise MarlflowError(
-            f"{target} computes something else than policy {trained.name!r}: outputs differ by {found.largest:g}; "
-            "the network does something that cannot be exported, such as calling numpy"
+            f"{target} computes something else than policy {trained.name!r}: outputs differ by "
+            f"{found.largest:g}; the network does something that cannot be exported, such as calling numpy"
         )
     description = target.with_suffix(".json")
     described = _described(team, trained, portable, target, found)
@@ -96,7 +96,8 @@ def _only_policy(team: Team) -> str:
     raise ConfigInvalid([f"{team.run_dir} has several policies; choose one{example}: {', '.join(team.policies)}"])
 
 
-def _portable(trained: TrainedPolicy) -> PortableActor:
+def portable_of(trained: TrainedPolicy) -> PortableActor:
+    """Return the network of a policy as a module; raises ConfigInvalid if it has none, or no fixed one."""
     if isinstance(trained.actor, AdaptedActor):
         raise ConfigInvalid(
             [

@@ -61,7 +61,13 @@ def _onnx(portable: PortableActor, program: Any, file: Path) -> Session:
     try:
         with _quiet():
             converted: Any = torch.onnx.export(
-                program, (), dynamo=True, external_data=False, input_names=names, output_names=portable.outputs
+                program,
+                (),
+                dynamo=True,
+                external_data=False,
+                input_names=names,
+                output_names=portable.outputs,
+                verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
