@@ -27,10 +27,10 @@ def load(
 ) -> Team:
     """Load the policies of the run in folder `run`, which may still be going on.
 
-    `checkpoint` is `"best"`, the number of env steps of one, or by default the newest whole one. The best has the highest
-    metric `checkpoint.best`; if the run had none, the highest `eval_return_mean` of the only policy that learned.
-    `experiment` is needed if the run's cannot be built from its folder. Classes outside marlflow that a run of somebody
-    else names are imported only if they are in `trust`; None is any. Opens the environment once.
+    `checkpoint` is `"best"`, the number of env steps of one, or by default the newest whole one. The best has the
+    highest metric `checkpoint.best`; if the run had none, the highest `eval_return_mean` of the only policy that
+    learned. `experiment` is needed if the run's cannot be built from its folder. Classes outside marlflow that a run of
+    somebody else names are imported only if they are in `trust`; None is any. Opens the environment once.
 
     Raises InvalidInput: the folder of no run, no whole checkpoint, code that is not trusted, another environment.
     """
