@@ -118,7 +118,7 @@ def _described(
         "format": _FORMAT,
         "marlflow": metadata.version("marlflow"),
         "file": file.name,
-        "source": {"run": str(team.run_dir), "checkpoint": team.checkpoint, **trained.about},
+        "source": {"folder": str(team.run_dir), "checkpoint": team.checkpoint, **trained.about},
         "agents": list(trained.agents),
         "observation_space": str(trained.spaces.observation),
         "action_space": {"space": str(trained.spaces.action), "short": describe_space(trained.spaces.action)},
@@ -132,7 +132,10 @@ def _described(
             }
             for port in portable.inputs
         ],
-        "outputs": [{"name": name, "meaning": _MEANINGS[name]} for name in portable.outputs],
+        "outputs": [
+            {"name": name, "dtype": dtype, "shape": ["batch", *shape], "meaning": _MEANINGS[name]}
+            for name, (dtype, shape) in portable.output_kinds().items()
+        ],
         "distribution": portable.distribution,
         "memory": {"input": "memory", "output": "next_memory", "begins_with": 0.0} if portable.has_memory else None,
         "normalization": portable.normalization,

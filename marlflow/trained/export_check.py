@@ -71,17 +71,17 @@ def _masks(spaces: Spaces, rows: int, generator: np.random.Generator) -> Array:
     return mask
 
 
-def difference(trained: TrainedPolicy, portable: PortableActor, session: Session) -> Difference:
-    """Run an exported file in batches of 1 and of 7 rows, and compare it with the actor as it acts."""
-    rows = check_rows(trained)
-    starts = {size: range(0, ROWS if size > 1 else ROWS // 10, size) for size in _BATCHES}
+def difference(trained: TrainedPolicy, portable: PortableActor, session: Session, count: int = ROWS) -> Difference:
+    """Run an exported file on `count` rows in batches of 7, a tenth also one by one; compare it with the actor."""
+    rows = check_rows(trained, count)
+    starts = {size: range(0, count if size > 1 else count // 10, size) for size in _BATCHES}
     found = [
         _compared(trained, portable, session, rows.part(slice(start, start + size)))
         for size, at in starts.items()
         for start in at
     ]
     return Difference(
-        ROWS,
+        count,
         max(one.largest for one in found),
         max(one.magnitude for one in found),
         sum(one.actions for one in found),

@@ -91,6 +91,12 @@ class PortableActor(nn.Module):
         }
         return [torch.from_numpy(make[port.kind]((rows, *port.shape), port.dtype)) for port in self.inputs]
 
+    def output_kinds(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return the dtype and the shape of one row of each output."""
+        with torch.no_grad():
+            arrays = {name: tensor.numpy() for name, tensor in self._named(*self.example(1)).items()}
+        return {name: (str(array.dtype), array.shape[1:]) for name, array in arrays.items()}
+
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the `outputs`, [N, ...] each, of inputs [N, ...]."""
         return tuple(self._named(*inputs).values())
@@ -116,7 +122,8 @@ class PortableActor(nn.Module):
         found = {
             port.name: others.get(port.kind) if port.leaf is None else leaves[port.leaf.path] for port in self.inputs
         }
-        return {name: np.ascontiguousarray(array) for name, array in found.items() if array is not None}
+        # Copied: a leaf of a row of bytes is a view, with strides that torch does not take.
+        return {name: array.copy() for name, array in found.items() if array is not None}
 
     def named(self, raw: Tensor, action_mask: Tensor | None) -> Outputs:
         """Return the outputs but the memory, given what the network's `outputs` returns."""

@@ -89,7 +89,7 @@ def test_the_module_computes_what_the_policy_does(case: str) -> None:
         np.testing.assert_allclose(outputs[name].detach().numpy(), value, rtol=1e-6, atol=1e-6, err_msg=name)
     legal = policy.spaces.action
     for action in expected["action"]:
-        assert legal.contains(action.astype(legal.dtype)), f"{action} is not in {legal}"
+        assert legal.contains(np.asarray(action, legal.dtype)), f"{action} is not in {legal}"
 
 
 def test_a_masked_action_is_never_the_greedy_one() -> None:
@@ -107,8 +107,8 @@ def test_a_masked_action_is_never_the_greedy_one() -> None:
 def test_a_pt2_file_computes_it_too_in_batches_of_any_size(case: str, tmp_path: Path) -> None:
     policy = trained(*CASES[case])
     portable = portable_of(policy)
-    found = difference(policy, portable, written(portable, tmp_path / "agent.pt2", "pt2"))
-    assert found.rows == 1_000
+    found = difference(policy, portable, written(portable, tmp_path / "agent.pt2", "pt2"), 70)
+    assert found.rows == 70
     assert found.largest <= 1e-6 * max(1.0, found.magnitude)
     assert found.actions == 0
 
@@ -251,7 +251,7 @@ def test_a_file_that_computes_something_else_is_an_error(
     portable = portable_of(policy)
     assert isinstance(portable, PortableActor)
     assert isinstance(portable.network, NetworkActor)
-    found = difference(policy, portable, written(portable, tmp_path / "agent.pt2", "pt2"))
+    found = difference(policy, portable, written(portable, tmp_path / "agent.pt2", "pt2"), 70)
     assert found.largest == pytest.approx(1.0, abs=1e-5)
     monkeypatch.setattr("marlflow.trained.export.difference", lambda *_: found)
     with pytest.raises(MarlflowError, match="computes something else than policy 'prey': outputs differ by 1"):
