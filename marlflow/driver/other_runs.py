@@ -73,16 +73,18 @@ def files_of_other_runs(checked: CheckedExperiment) -> dict[str, Callable[[], by
 
 def source_of(checked: CheckedExperiment, policy: str) -> dict[str, Any]:
     """Return where a policy's parameters are from, if from another run."""
-    experiment = checked.experiment
+    experiment, league = checked.experiment, checked.experiment.league
+    if league is not None and policy in league.members:
+        return {}
     settings = experiment.policies.get(policy, experiment.default_policy)
-    if isinstance(frozen := settings.algorithm, Frozen):
-        return {"source": {**_asked(frozen), **hash_of(checked, policy)}}
+    if isinstance(frozen := settings.algorithm, Frozen) and (sha256 := hash_of(checked, policy)):
+        return {"source": {**_asked(frozen), **sha256}}
     learner = checked.spec.learner_of(policy)
-    if settings.init is None or learner is None:
+    # A learner of several policies does not take `init` from default_policy.
+    if settings.init is None or learner is None or policy not in learner.begins_with:
         return {}
     parts = None if settings.init.parts is None else list(settings.init.parts)
-    sha256 = learner.begins_with[policy].sha256
-    return {"init": {**_asked(settings.init), "parts": parts, "sha256": sha256}}
+    return {"init": {**_asked(settings.init), "parts": parts, "sha256": learner.begins_with[policy].sha256}}
 
 
 def _asked(source: FromRun | Frozen) -> dict[str, Any]:

@@ -98,15 +98,11 @@ def _only_policy(team: Team) -> str:
 
 def portable_of(trained: TrainedPolicy) -> PortableActor:
     """Return the network of a policy as a module; raises ConfigInvalid if it has none, or no fixed one."""
+    subject = f"policy {trained.name!r} ({trained.about.get('algorithm')})"
     if isinstance(trained.actor, AdaptedActor):
-        raise ConfigInvalid(
-            [
-                f"policy {trained.name!r} ({trained.about.get('algorithm')}) adapts its parameters while it acts, so no "
-                "fixed network acts as it does"
-            ]
-        )
+        raise ConfigInvalid([f"{subject} adapts its parameters while it acts, so no fixed network acts as it does"])
     if (network := network_of(trained.actor)) is None:
-        raise ConfigInvalid([f"policy {trained.name!r} ({trained.about.get('algorithm')}) has no network to export"])
+        raise ConfigInvalid([f"{subject} has no network to export; choose a policy that learned"])
     return PortableActor(network, trained.spaces)
 
 
