@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
@@ -135,7 +136,8 @@ class Policy:
 
     It has a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or that LearnerConfig's.
     `queue_fragments` may wait for its plan; None: two rounds. With `experience` it learns from recorded rows, until
-    they end. `learns_from`: policies whose rows it learns from; None: itself, or as the league's mode says.
+    they end. `learns_from`: policies whose rows it learns from; None: itself, or as the league's mode says. With `init`
+    it begins with parameters of another run.
     """
 
     algorithm: Algorithm | None = None
@@ -145,6 +147,7 @@ class Policy:
     queue_fragments: int | None = None
     experience: OfflineData | None = None
     learns_from: Sequence[str] | None = None
+    init: FromRun | None = None
 
     @property
     def acts_by(self) -> Algorithm:

@@ -19,8 +19,9 @@ from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.config.recorded import record
 from marlflow.config.validation import CheckedExperiment
-from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at, with_saved_members
+from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at
 from marlflow.driver.graceful_shutdown import GracefulShutdown
+from marlflow.driver.other_runs import with_saved_members
 from marlflow.driver.preamble import preamble
 from marlflow.driver.recording import forget_recorded_after, recording
 from marlflow.driver.relay import Relay
