@@ -278,14 +278,17 @@ class Log:
 class RuntimeConfig:
     """Choose the runtime: `inline` (one process, one thread) or `ray`.
 
-    `address` joins a running Ray cluster. A Ray started for the run has `object_store_bytes` for rows and weights
-    (None: Ray's default), and listens on loopback only, unless others connect to this machine's `node_ip_address`.
+    `address` joins a running Ray cluster: an address, `auto` for the one that this machine is part of, or `local` for
+    none. None is the environment variable RAY_ADDRESS, else none. A Ray started for the run has `object_store_bytes`
+    for rows and weights (None: Ray's default), and listens on loopback only, unless others connect to this machine's
+    `node_ip_address`; with `dashboard`, it serves Ray's dashboard.
     """
 
     name: Literal["inline", "ray"] = "ray"
     address: str | None = None
     object_store_bytes: int | None = None
     node_ip_address: str | None = None
+    dashboard: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from marlflow.base.spaces import Spaces
+from marlflow.config.cluster_address import cluster_address
 from marlflow.config.experiment import Experiment
 from marlflow.learner.optimizer import Adam
 from marlflow.runtime.resources import requests_of
@@ -48,7 +49,7 @@ def memory_problems(
 
     `players` lists the agents of each policy. `available_bytes` None: those left on this machine.
     """
-    if experiment.runtime.address is not None:
+    if cluster_address(experiment.runtime) is not None:
         return
     left = available_memory() if available_bytes is None else available_bytes
     store = experiment.runtime.object_store_bytes

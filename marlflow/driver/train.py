@@ -15,6 +15,7 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
 from marlflow.config.checks import check, machines_of, runtime_of
+from marlflow.config.cluster_address import cluster_address, cluster_setting
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.config.validation import CheckedExperiment
@@ -202,10 +203,10 @@ def _result(run: Run, checked: CheckedExperiment, run_dir: Path) -> Result:
 
 
 def _exposed(runtime: RuntimeConfig) -> Iterator[str]:
-    key = "node_ip_address" if runtime.address is None else "address"
-    if runtime.name == "ray" and (address := getattr(runtime, key)) is not None:
+    if runtime.name == "ray" and ((joins := cluster_address(runtime)) or runtime.node_ip_address):
+        opened = cluster_setting(runtime) if joins else f"runtime.node_ip_address={runtime.node_ip_address}"
         yield (
-            f"runtime.{key}={address}: the run's processes listen on the network, and whoever reaches them with Ray's "
+            f"{opened}: the run's processes listen on the network, and whoever reaches them with Ray's "
             "token can run code in them"
         )
 
