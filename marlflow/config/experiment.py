@@ -22,6 +22,10 @@ from marlflow.sampling.matchmaking import Matchmaker
 ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s")
 
 
+UNNAMED: Final = "experiment"
+"""The name of a run from Python that has none; its folder is named after the environment."""
+
+
 class _UnsetNumEnvs(int):
     """Mark the default of `num_envs`, which the number of a shipped environment replaces."""
 
@@ -314,7 +318,7 @@ class Experiment:
     log: Log = field(default_factory=Log)
     record: Record | None = None
     seed: int = 0
-    name: str = "experiment"
+    name: str = UNNAMED
     objective: str | None = None
     league: League | None = None
     learners: Mapping[str, LearnerConfig] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +161,9 @@ def _row_bytes(spaces: Spaces) -> int:
 
 
 def _whole_memory() -> int:
+    # Windows does not say; then nothing is checked.
+    if not hasattr(os, "sysconf"):
+        return sys.maxsize
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

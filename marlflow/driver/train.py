@@ -16,8 +16,9 @@ from typing import Any
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
 from marlflow.config.checks import check, machines_of, runtime_of
 from marlflow.config.cluster_address import cluster_address, cluster_setting
-from marlflow.config.experiment import Experiment, RuntimeConfig
+from marlflow.config.experiment import UNNAMED, Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
+from marlflow.config.named_environments import default_run_name
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at, with_saved_members
 from marlflow.driver.graceful_shutdown import GracefulShutdown
@@ -80,7 +81,8 @@ def train_checked(
     """Train an experiment that was checked; see `train`."""
     experiment = checked.experiment
     is_new = run_dir is None
-    folder = Path("runs") / experiment.name / time.strftime(_FOLDER_NAME) if run_dir is None else Path(run_dir)
+    name = default_run_name(experiment.env) if experiment.name == UNNAMED else experiment.name
+    folder = Path("runs") / name / time.strftime(_FOLDER_NAME) if run_dir is None else Path(run_dir)
     problems = list(folder_problems("the run's directory", folder))
     if not is_new:
         problems += existing_run_problems(folder)

@@ -55,7 +55,9 @@ _STORE_TIMEOUT_S = 5.0
 
 def local_resources() -> dict[str, float]:
     """Return the CPUs and GPUs of this machine."""
-    return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(torch.cuda.device_count())}
+    # Only Linux says which CPUs this process may use; others say how many there are.
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"CPU": float(cpus), "GPU": float(torch.cuda.device_count())}
 
 
 class RayRuntime:
