@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 from marlflow.config.comments import names, text_of
-from marlflow.config.experiment import ENV_KEYS, UNNAMED, Env
+from marlflow.config.experiment import ENV_KEYS, Env, Experiment
 from marlflow.config.ranges import name_problem
 from marlflow.config.schema import wrappers_of
 from marlflow.config.target_nodes import TARGET
@@ -44,7 +44,7 @@ def default_run_name(env: Env) -> str:
     if env.factory == pettingzoo_registry.TARGET:
         return str(id).rpartition("/")[2]
     path = env.factory if isinstance(env.factory, str) else getattr(env.factory, "__qualname__", "")
-    return UNNAMED if name_problem(path) else path
+    return Experiment.name if name_problem(path) else path
 
 
 def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironment:

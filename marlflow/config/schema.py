@@ -18,6 +18,7 @@ from marlflow.algorithms.algorithm import Algorithm, Capabilities
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import absent
+from marlflow.config.callbacks import with_callbacks
 from marlflow.config.comments import names
 from marlflow.config.construct import LEFT, arguments_for, build, construct, fit, imported
 from marlflow.config.environment_arguments import environment_arguments
@@ -58,7 +59,7 @@ def read(config: DictConfig, problems: list[str]) -> Experiment | None:
 
 def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | None:
     """Convert like `read`, from plain dicts and lists."""
-    sections = dict(values)
+    sections = with_callbacks(values, problems)
     for section, read_section in (("env", _env), ("stop", _stop)):
         if isinstance(sections.get(section), Mapping):
             sections[section] = read_section(sections[section], problems)
