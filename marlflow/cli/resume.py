@@ -16,6 +16,7 @@ from yaml import YAMLError
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words, split
 from marlflow.cli.job import outcome, prepared, recorded
+from marlflow.cli.run_folder import suggestion
 from marlflow.cli.trust import TRUST, check_names, check_overrides
 from marlflow.config.compose import run_job
 from marlflow.config.overrides import Prepared
@@ -131,14 +132,6 @@ def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
     dirs = [source.path for source in sources if source.provider in _NAMED and source["schema"] == "file"]
     started_in = Path(_load(recorded / "hydra.yaml", "hydra.runtime.cwd", str))
     return [str(override) for override in overrides], dirs, started_in
-
-
-def suggestion(folder: Path) -> str:
-    """Suggest the run that contains the folder, or the newest run in it."""
-    inside = sorted(folder.glob("*/.hydra"), key=lambda recorded: recorded.stat().st_mtime)
-    around = [part / ".hydra" for part in folder.parents if (part / ".hydra").is_dir()]
-    candidates = [*around[:1], *reversed(inside)]
-    return f" (did you mean {candidates[0].parent}?)" if candidates else ""
 
 
 def _load(path: Path, key: str, kind: type = ListConfig) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import shutil
@@ -98,7 +99,7 @@ def _quiet_optuna() -> None:
     if is_installed("optuna"):  # what it says is in the table, and its sweeper's lines
         import optuna
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(logging.WARNING)
 
 
 def _code(records: Sequence[JobRecord]) -> int:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Sweep
 from hydra.errors import HydraException
@@ -23,9 +22,8 @@ from yaml import YAMLError
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.config.compose import (
-    NAME,
     SWEEPER_PARAMS,
-    choices,
+    Groups,
     composed,
     composition_problem,
     config_loader,
@@ -49,6 +47,7 @@ from marlflow.config.suggestions import (
 _SEARCHPATH = "hydra.searchpath"
 # A choice that adds a policy or a learner.
 _NEW_ENTRY = re.compile("|".join(rf"{group}@{section}\.[^.]+" for group, section in SECTION_OF.items()))
+_OPTIONAL = ("wrappers", "placement", "league", "record", "experiment")
 _MEMBERS = re.compile(r"learners\.([^.]+)\.policies")
 
 
@@ -129,11 +128,15 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
         problems += cast_problems(word.read)
     folders = _folders(words, searchpath)
     before = _hydra_own(words, folders)
-    known = _Groups(before, [folder.removeprefix("file://") for folder in folders])
+    known = Groups(before)
     groups = [word for word in words if _is_choice(word, known)]
     values = [word for word in words if word not in groups and not word.read.is_hydra_override()]
+    for word in groups:
+        # A configuration file may choose `null`, but on the command line Hydra takes only names and lists.
+        if word.read.value() is None and word.read.key_or_group in _OPTIONAL:
+            word.read = _parsed(f"{word.key}=[]")
     with _composition_explained():
-        problems += _choices_settled(groups, known)
+        problems += _choices_settled(groups, known, [folder.removeprefix("file://") for folder in folders])
         if problems:
             raise ConfigInvalid(problems)
         # Only group choices are composed; values are applied to the result, which tells whether a key exists.
@@ -199,29 +202,15 @@ def _composition_explained() -> Iterator[None]:
 # -- choices of groups ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Groups:
-    """List configuration groups and options, with Hydra's own overrides applied."""
-
-    hydra_own: list[str]
-    folders: list[str]
-
-    def options(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
-        return list(config_loader().get_group_options(group, kind, NAME, self.hydra_own))
-
-    def names(self) -> list[str]:
-        return [name for name in self.options("", ObjectType.GROUP) if name != "hydra"]
-
-
-def _is_choice(word: _OverrideWord, known: _Groups) -> bool:
+def _is_choice(word: _OverrideWord, known: Groups) -> bool:
     if word.read.is_hydra_override():
         return False
     is_group = word.read.package is not None or bool(known.options(word.read.key_or_group))
     return is_group and not isinstance(word.read.value(), dict)
 
 
-def _choices_settled(words: Sequence[_OverrideWord], groups: _Groups) -> Iterator[str]:
-    problems = [problem for word in words for problem in _option_problems(word, groups)]
+def _choices_settled(words: Sequence[_OverrideWord], groups: Groups, folders: Sequence[str]) -> Iterator[str]:
+    problems = [problem for word in words for problem in _option_problems(word, groups, folders)]
     if problems:
         yield from problems
         return
@@ -229,12 +218,12 @@ def _choices_settled(words: Sequence[_OverrideWord], groups: _Groups) -> Iterato
     if not packaged:
         return
     # Two passes: a choice may refer to a package that another choice adds, such as the algorithm of a new policy.
-    sure = [*groups.hydra_own, *(word.first() for word in words if word.read.package is None)]
-    known = choices(sure)
+    sure = [word.first() for word in words if word.read.package is None]
+    known = groups.choices(sure)
     for word in packaged:
         word.prefix = "" if word.key in known else "+"
     added = [word.first() for word in packaged if word.prefix == "" or _NEW_ENTRY.fullmatch(word.key)]
-    known = choices([*sure, *added])
+    known = groups.choices([*sure, *added])
     for word in packaged:
         if word.key in known:
             # A new entry is known only through its own override, so it keeps its `+`.
@@ -248,7 +237,7 @@ def _choices_settled(words: Sequence[_OverrideWord], groups: _Groups) -> Iterato
             yield f"there is no {word.key} to choose{meant(word.key, sorted(known), 'there are')}"
 
 
-def _option_problems(word: _OverrideWord, groups: _Groups) -> Iterator[str]:
+def _option_problems(word: _OverrideWord, groups: Groups, folders: Sequence[str]) -> Iterator[str]:
     group, package = word.read.key_or_group, word.read.package
     options = groups.options(group)
     if not options:
@@ -258,10 +247,13 @@ def _option_problems(word: _OverrideWord, groups: _Groups) -> Iterator[str]:
     for value in word.values():
         for choice in value if isinstance(value, list) else [value]:
             if choice is None:
-                yield f"{word.line}: to choose none, write {group}=[]"
+                if isinstance(value, list):
+                    yield f"{word.line}: null cannot be one of several; to choose none, write {group}=null"
+                elif group not in _OPTIONAL:
+                    yield f"{word.line}: {group} cannot be null; choose {', '.join(options)}"
             elif str(choice) not in options:
-                yield no_option(group, str(choice), options, groups.folders)
-            elif problem := package_problem(group, str(choice), groups.folders):
+                yield no_option(group, str(choice), options, folders)
+            elif problem := package_problem(group, str(choice), folders):
                 yield problem
     if package is None and group in CHOSEN_FOR_ONE:
         yield f"{word.line} does not say whose: write {CHOSEN_FOR_ONE[group]}={word.values()[0]}"
@@ -281,7 +273,7 @@ def _learner_of_listed(values: Sequence[_OverrideWord]) -> dict[str, str]:
 
 
 def _value_settled(
-    word: _OverrideWord, config: dict[str, Any], groups: _Groups, learner_of: Mapping[str, str]
+    word: _OverrideWord, config: dict[str, Any], groups: Groups, learner_of: Mapping[str, str]
 ) -> Iterator[str]:
     """Set a value's prefix, or drop the override and yield why."""
     parts = word.key.split(".")

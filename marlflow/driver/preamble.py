@@ -17,7 +17,9 @@ import numpy as np
 import yaml
 
 from marlflow.config import experiment as sections
-from marlflow.config.experiment import Env, Experiment, Stop
+from marlflow.config.environment_arguments import KEYWORDS
+from marlflow.config.experiment import ENV_KEYS, Env, Experiment, Stop
+from marlflow.config.target_nodes import ARGS, PARTIAL, TARGET
 from marlflow.env.make import Wrapper
 from marlflow.learner.optimizer import TorchOptimizer
 from marlflow.runtime import spec
@@ -34,7 +36,6 @@ _PACKAGES = (
     "mpe2",
     "open_spiel",
 )
-_TARGET = "_target_"
 
 
 def preamble(experiment: Experiment) -> list[str]:
@@ -77,21 +78,25 @@ def plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _dataclass(value)
     if isinstance(value, functools.partial):
-        return {_TARGET: plain(value.func), **plain(value.keywords)}
+        positional = {ARGS: plain(value.args)} if value.args else {}
+        return {TARGET: plain(value.func), PARTIAL: True, **positional, **plain(value.keywords)}
     return _path(value) if hasattr(value, "__qualname__") else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 def _dataclass(value: Any) -> dict[str, Any]:
     if isinstance(value, Env):
-        return {_TARGET: plain(value.factory), **plain(value.arguments), **_fields(value, "factory", "arguments")}
+        named = plain(value.arguments)
+        collide = {KEYWORDS: {key: named.pop(key) for key in ENV_KEYS if key in named}}
+        keywords = collide if collide[KEYWORDS] else {}
+        return {TARGET: plain(value.factory), **named, **keywords, **_fields(value, "factory", "arguments")}
     if isinstance(value, Stop):
         return {**_fields(value), "policies": {name: {"return_mean": goal} for name, goal in value.policies.items()}}
     if isinstance(value, Wrapper):
-        return {_TARGET: value.name, **plain(value.arguments)}
+        return {TARGET: value.name, **plain(value.arguments)}
     if isinstance(value, TorchOptimizer):
-        return {_TARGET: plain(value.make), **plain(value.settings)}
+        return {TARGET: plain(value.make), **plain(value.settings)}
     is_section = type(value).__module__ in (sections.__name__, spec.__name__) or isinstance(value, Rule)
-    return _fields(value) if is_section else {_TARGET: _path(type(value)), **_fields(value)}
+    return _fields(value) if is_section else {TARGET: _path(type(value)), **_fields(value)}
 
 
 def _fields(value: Any, *left_out: str) -> dict[str, Any]:

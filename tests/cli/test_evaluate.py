@@ -17,7 +17,7 @@ from tests.cli.conftest import Marlflow
 from tests.cli.test_league import TRAINED
 from tests.cli.test_resume import content
 
-USAGE = "marlflow evaluate <run directory> [--members <names>] [--against <names>] [--games <n>]"
+USAGE = "marlflow evaluate RUN [name=value ...]"
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +143,9 @@ def with_another_environment(runs: Path) -> None:
 
 
 CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
-    "no directory": (nothing, [], [f"evaluate needs the directory of a run: {USAGE}"]),
+    "no directory": (nothing, [], [f"evaluate needs RUN: {USAGE}"]),
     "not there": (nothing, ["nowhere"], ["there is no directory nowhere; evaluate needs that of a run"]),
-    "two runs": (nothing, ["trained", "plain"], ["evaluate takes the directory of one run", "follow --against"]),
+    "two runs": (nothing, ["trained", "plain"], ["evaluate takes 1 RUN, not also 'plain'"]),
     "what it is in": (nothing, ["."], [". has no checkpoints", " (did you mean "]),
     "no checkpoints": (without_checkpoints, ["trained"], ["trained has no checkpoints, so there is nothing"]),
     "no checkpoint": (without_any_checkpoint, ["trained"], ["there is no checkpoint in "]),
@@ -158,9 +158,9 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
         ["policies.player.acts was 'Discrete(7)' when it was kept, and is 'Discrete(3)'"],
     ),
     "games": (nothing, ["trained", "--games", "0"], ["games must be a whole number from 1 to 10,000,000, not 0"]),
-    "many games": (nothing, ["trained", "--games", "many"], ["--games must be a whole number, not 'many'"]),
-    "no value": (nothing, ["trained", "--games"], ["--games needs a value"]),
-    "names": (nothing, ["trained", "--members", "player,,"], ["--members needs names with commas between them"]),
+    "many games": (nothing, ["trained", "--games", "many"], ["episodes must be a whole number, not 'many'"]),
+    "no value": (nothing, ["trained", "--games"], ["episodes needs a value: episodes=N"]),
+    "names": (nothing, ["trained", "--members", "player,,"], ["members needs values with commas between them"]),
     "unknown member": (
         nothing,
         ["trained", "--members", "plyer"],
@@ -171,8 +171,8 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
         ["trained", "--members", "mixture"],
         ["has no meta-strategy; a run with league=psro has one"],
     ),
-    "flag": (nothing, ["trained", "--gamse", "3"], ["marlflow evaluate has no flag --gamse; did you mean '--games'?"]),
-    "flag of another": (nothing, ["trained", "--export"], ["no flag --export; it is a flag of marlflow league"]),
+    "flag": (nothing, ["trained", "--gamse", "3"], ["marlflow evaluate has no option 'gamse'; did you mean 'games'?"]),
+    "flag of another": (nothing, ["trained", "--export"], ["no option 'export'; it is an option of marlflow league"]),
 }
 
 
@@ -204,7 +204,7 @@ def test_a_folder_that_cannot_be_written_to_is_said_after_the_table(marlflow: Ma
 def test_help(marlflow: Marlflow) -> None:
     shown = marlflow("evaluate", "--help")
     assert (shown.code, shown.err) == (0, "")
-    for text in ("--members", "--against", "--games", "evaluations/<n>.json", "mixture", ".safetensors"):
+    for text in ("members=", "against=", "episodes=N", "evaluations/<n>.json", "mixture", ".safetensors"):
         assert text in shown.out
     assert "  evaluate " in marlflow("--help").out
     assert max(map(len, shown.out.splitlines())) <= 120
@@ -215,8 +215,9 @@ def test_help(marlflow: Marlflow) -> None:
     [
         ("marlflow eva", "evaluate\n"),
         ("marlflow evaluate ru", ""),
-        ("marlflow evaluate run --ga", "--games\n"),
-        ("marlflow evaluate run --members main --", "--against --games --seed --workers --json --trust\n"),
+        ("marlflow evaluate run --ep", "--episodes\n"),
+        ("marlflow evaluate run ep", "episodes=\n"),
+        ("marlflow evaluate run --members main --", "--against --episodes --seed --workers --json --trust\n"),
     ],
 )
 def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
