@@ -16,10 +16,11 @@ COMMANDS: Final = {
     "plan": "draw and check what train would run; run nothing",
     "check-env": "test an environment: does it keep PettingZoo's rules, and which algorithms can learn in it?",
     "league": "show the standings of a run's league, or export a member of it",
+    "tune": "train an experiment with many settings, and end the worse trials early",
     "evaluate": "play games of a run's policies against each other, against other runs, or against random",
 }
 """Every command, with its purpose in one line, in the order of `marlflow --help`."""
-DECLARED: Final = ("league", "evaluate")
+DECLARED: Final = ("league", "tune", "evaluate")
 """The commands that declare their options (`options.py`); the module of the command has its COMMAND."""
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")
