@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import TRUST, Arguments, Command, Option
+from marlflow.cli.run_folder import CHECKPOINT, which_checkpoint
 
 if TYPE_CHECKING:
     from marlflow.trained.play import Played, PlayOptions
@@ -22,7 +23,7 @@ def run_play(arguments: Arguments) -> int:
     from marlflow.trained.play import play
 
     trust = None if arguments["trust"] else ()
-    team = load(arguments.operands[0], _checkpoint(arguments["checkpoint"]), trust=trust)
+    team = load(arguments.operands[0], which_checkpoint(arguments["checkpoint"]), trust=trust)
     played = play(team, options, _say)
     for line in _summary(played):
         print(line)
@@ -31,10 +32,6 @@ def run_play(arguments: Arguments) -> int:
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-def _checkpoint(text: str | None) -> str | int | None:
-    return int(text) if text is not None and text.isdecimal() else text
 
 
 def _options(arguments: Arguments) -> PlayOptions:
@@ -132,7 +129,7 @@ COMMAND = Command(
             default="greedy",
             choices=("greedy", "sampled"),
         ),
-        Option("checkpoint", "best, or the env steps of one; by default the newest whole one", value="WHICH"),
+        CHECKPOINT,
         Option("as", "the agent that you play", value="AGENT"),
         Option("against", "who plays the other sides; by default as in training", value="NAME"),
         Option("seats", "who plays single agents", value=_SEATS, several=True),

@@ -112,6 +112,8 @@ class Run:
 
     def _start(self, relay: Relay, run_dir: Path) -> RunComponents:
         parts = self._runtime.start(self._spec, self._lost, self._shutdown.fail, relay)
+        if parts.dashboard_url is not None:
+            self._console.notice(f"Ray's dashboard: {parts.dashboard_url}")
         self._members = StoredMembers(run_dir / MEMBERS, parts.driver, store_of(self._experiment).memory_bytes)
         self._dealer = dealer_of(self._checked, self._members)
         workers = parts.workers

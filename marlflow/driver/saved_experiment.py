@@ -8,7 +8,8 @@ from dataclasses import replace
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.config.experiment import Experiment, PlacementOverrides, Rollouts, RunPlacement, RuntimeConfig
 from marlflow.config.validation import CheckedExperiment, ready
-from marlflow.driver.checkpointing import identity_differences, with_saved_members
+from marlflow.driver.checkpointing import identity_differences
+from marlflow.driver.other_runs import with_saved_members
 from marlflow.runtime.resources import Machines
 from marlflow.runtime.saved_league import SavedRun
 from marlflow.runtime.spec import Resources
