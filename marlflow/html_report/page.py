@@ -13,7 +13,7 @@ from jinja2 import BaseLoader, Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from marlflow.html_report import texts
-from marlflow.html_report.charts import MOST_COLORED, Look, curves, look
+from marlflow.html_report.charts import MOST_COLORED, MOST_WITH_BANDS, Look, curves, look
 from marlflow.html_report.differences import Difference, differences
 from marlflow.html_report.extras import LeagueTable, RunVideo
 from marlflow.html_report.files import columns, decimals
@@ -38,6 +38,11 @@ class TaskView:
     comparisons: tuple[GroupComparison, ...]
     looks: Mapping[str, Look]
     curves: Mapping[str, str]
+
+    @property
+    def has_bands(self) -> bool:
+        """Whether the curves have bands."""
+        return len(self.task.groups) <= MOST_WITH_BANDS
 
     @property
     def has_others(self) -> bool:
