@@ -21,7 +21,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from statistics import fmean, stdev
 
-from benchmarks.team_cases import CASES, Case
+from benchmarks.team_case import Case
+from benchmarks.team_cases import CASES
 from benchmarks.team_values import trained_values
 from marlflow.driver.checkpointing import saved_at
 from marlflow.observe.sinks import METRICS, read_metrics

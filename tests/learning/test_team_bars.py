@@ -13,13 +13,14 @@ import torch
 from benchmarks import team_bars
 from benchmarks.equilibria import checked
 from benchmarks.team_answers import BOTH, TWO_STEP, additive_fit, relay_values
-from benchmarks.team_cases import CASES, Case
+from benchmarks.team_case import Case
+from benchmarks.team_cases import CASES
 from benchmarks.team_values import TeamValues, fits, relay_error, two_step_fits
 
 SEED = 0
 SHORT = (
     *("two_step_dqn", "two_step_vdn", "two_step_qmix", "both_vdn", "both_qmix", "climbing_one_agent", "climbing_mappo"),
-    *("recall_recurrent_mappo", "recall_mappo", "sacrifice_ppo"),
+    *("climbing_happo", "recall_recurrent_mappo", "recall_mappo", "sacrifice_ppo"),
 )
 
 
@@ -31,13 +32,17 @@ def test_teams_come_to_known_answers(name: str, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "name", ["two_step_qmix", "relay_qmix", "sacrifice_mappo", "recall_recurrent_mappo", "spread_mappo"]
+    "name",
+    [
+        *("two_step_qmix", "relay_qmix", "sacrifice_mappo", "recall_recurrent_mappo", "spread_mappo"),
+        *("climbing_happo", "speaker_listener_maddpg", "speaker_listener_ddpg", "speaker_listener_happo"),
+    ],
 )
 def test_cases_are_runs_that_pass_all_checks(name: str) -> None:
     case = CASES[name]
     made = checked(case.words)
     assert made.experiment.stop.env_steps == case.env_steps
-    assert case.policy in made.experiment.policies
+    assert case.policy in made.players
 
 
 def test_bars_include_their_bounds_and_nothing_beyond() -> None:
