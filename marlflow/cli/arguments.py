@@ -17,7 +17,7 @@ COMMANDS: Final = {
     "check-env": "test an environment: does it keep PettingZoo's rules, and which algorithms can learn in it?",
     "league": "show the standings of a run's league, or export a member of it",
     "tune": "train an experiment with many settings, and end the worse trials early",
-    "evaluate": "play games of a run's policies against each other, against other runs, or against random",
+    "evaluate": "play episodes of runs' policies together, or games against each other, other runs, or random",
     "report": "compare runs on one page: curves, tables and intervals over seeds",
     "play": "watch a run's policies play, write a video of them, or play against them yourself",
     "export": "write a policy's network to a file that runs without marlflow: ONNX, or PyTorch's .pt2",
