@@ -17,10 +17,11 @@ COMMANDS: Final = {
     "check-env": "test an environment: does it keep PettingZoo's rules, and which algorithms can learn in it?",
     "league": "show the standings of a run's league, or export a member of it",
     "evaluate": "play games of a run's policies against each other, against other runs, or against random",
+    "report": "compare runs on one page: curves, tables and intervals over seeds",
     "play": "watch a run's policies play, write a video of them, or play against them yourself",
 }
 """Every command, with its purpose in one line, in the order of `marlflow --help`."""
-DECLARED: Final = ("league", "evaluate", "play")
+DECLARED: Final = ("league", "evaluate", "report", "play")
 """The commands that declare their options (`options.py`); the module of the command has its COMMAND."""
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")

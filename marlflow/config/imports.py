@@ -11,10 +11,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.base.errors import ConfigInvalid, WeightsMismatch
@@ -71,6 +67,10 @@ def policy_of(run: SavedRun, member: str) -> SavedPolicy:
 
 def recorded(run_dir: Path, file: str, key: str = "") -> dict[str, Any]:
     """Return a part of what a run from the command line recorded, as plain data, unresolved; empty without it."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
     try:
         values = OmegaConf.to_container(OmegaConf.load(run_dir / ".hydra" / file), resolve=False)
     except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):
@@ -137,7 +137,7 @@ def imported_policy(
 
 
 def _untrusted(config: Mapping[str, Any]) -> set[str]:
-    names = names_outside(OmegaConf.create(dict(config)))
+    names = names_outside(dict(config))
     # A function would be called, so that only classes are marlflow's to give.
     for name in _targets(config):
         if name.startswith("marlflow.") and not isinstance(imported(name, "", []), type):

@@ -321,8 +321,8 @@ class Run:
         report = self._metrics.report(
             self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
         )
-        times, nash_conv = self._match_times, self._nash_conv.metrics
-        if (league := league_metrics(self._dealer, self._metrics.sent, times, nash_conv)) is not None:
+        nash_conv = self._nash_conv.metrics
+        if (league := league_metrics(self._dealer, self._metrics.sent, self._match_times, nash_conv)) is not None:
             report["league"] = league
         return report
 

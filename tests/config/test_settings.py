@@ -149,6 +149,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
     | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"}
     | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "members", "roles", "pairs", "store"}
+    | {"sinks", "callbacks"}
     | {"sides"},  # refused once it is known which agents there are
 }
 
