@@ -10,7 +10,8 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import TRUST, Arguments, Command, Option
 
 if TYPE_CHECKING:
-    from marlflow.trained.play import Played, PlayOptions
+    from marlflow.runtime.saved_runs import Which
+    from marlflow.trained.play import PlayOptions, PlayResult
 
 _SEATS = "player_0:random"
 
@@ -33,8 +34,14 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _checkpoint(text: str | None) -> str | int | None:
-    return int(text) if text is not None and text.isdecimal() else text
+def _checkpoint(text: str | None) -> Which:
+    if text is None:
+        return None
+    if text == "best":
+        return "best"
+    if text.isdecimal():
+        return int(text)
+    raise ConfigInvalid([f"checkpoint must be best, or the env steps of a checkpoint, not {text!r}"])
 
 
 def _options(arguments: Arguments) -> PlayOptions:
@@ -77,7 +84,7 @@ def _seats(entries: Sequence[str]) -> dict[str, str]:
     return seats
 
 
-def _summary(played: Played) -> list[str]:
+def _summary(played: PlayResult) -> list[str]:
     lines = []
     if played.stopped:
         count = len(played.episodes)
