@@ -17,7 +17,7 @@ from tests.cli.conftest import Marlflow
 av = pytest.importorskip("av")
 pexpect = pytest.importorskip("pexpect")
 
-SMALL = ("runtime=inline", "log.console=plain", "evaluation.episodes=0", "env.num_envs=1")
+SMALL = ("runtime=inline", "log.console=plain", "evaluation.episodes=0", "env.num_envs=1", "rollouts.num_workers=1")
 TICTACTOE = ("env=tictactoe", *SMALL, "stop.env_steps=30", "rollouts.fragment_env_steps=16")
 
 
