@@ -67,7 +67,7 @@ def test_the_timeline_is_well_formed_and_adds_up_to_the_meters(complete: Result)
     for part, key in (("environment", "env_s"), ("policy", "policy_s"), ("bookkeeping", "bookkeeping_s")):
         of_part = sum(value for (_, name), value in seconds.items() if name == part)
         assert of_part == pytest.approx(last["rollouts"][key], rel=0.01)
-    assert calls["driver", "evaluation"] == 3
+    assert calls["driver", "evaluation"] == 4
     assert calls["driver", "checkpoint"] == len(list((complete.run_dir / "checkpoints").iterdir()))
     arrows = [event["ph"] for event in events if event["ph"] in {"s", "f"}]
     assert arrows.count("s") == arrows.count("f") > 5
