@@ -155,6 +155,8 @@ _CHOICES = {
     "league": "league",
     "placement": "placement",
     "runtime": "runtime",
+    "sinks": "sinks",
+    "callback": "callback",
 }
 
 
