@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import TRUST, Arguments, Command, Option
 
@@ -25,12 +27,14 @@ def run_export(arguments: Arguments) -> int:
     return 0
 
 
-def _checkpoint(text: str | None) -> int | str | None:
-    if text in (None, "best"):
-        return text
-    if not str(text).isdecimal():
+def _checkpoint(text: str | None) -> int | Literal["best"] | None:
+    if text is None:
+        return None
+    if text == "best":
+        return "best"
+    if not text.isdecimal():
         raise ConfigInvalid([f"checkpoint must be best, or the env steps of a checkpoint, not {text!r}"])
-    return int(str(text))
+    return int(text)
 
 
 _ABOUT = """

@@ -62,7 +62,7 @@ class PortableActor(nn.Module):
         self.has_memory = isinstance(network, RecurrentNetworkActor)
         self.inputs = [_port(leaf, self._layout.form == "plain") for leaf in self._layout.leaves]
         self._leaves = len(self.inputs)
-        if self.has_memory:
+        if isinstance(network, RecurrentNetworkActor):
             self.inputs.append(Port("memory", np.dtype(np.float32), network.memory_shape, "memory"))
         if spaces.masked:
             self.inputs.append(Port("action_mask", np.dtype(np.bool_), (spaces.mask_width,), "action_mask"))
