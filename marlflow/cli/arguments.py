@@ -16,7 +16,7 @@ COMMANDS: Final = {
     "plan": "draw and check what train would run; run nothing",
     "check-env": "test an environment: does it keep PettingZoo's rules, and which algorithms can learn in it?",
     "league": "show the standings of a run's league, or export a member of it",
-    "evaluate": "play games of a run's policies against each other, against other runs, or against random",
+    "evaluate": "play episodes of runs' policies together, or games against each other, other runs, or random",
     "export": "write a policy's network to a file that runs without marlflow: ONNX, or PyTorch's .pt2",
 }
 """Every command, with its purpose in one line, in the order of `marlflow --help`."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from marlflow.base.errors import ConfigInvalid
+from marlflow.cli.evaluate import checkpoint_of
 from marlflow.cli.options import TRUST, Arguments, Command, Option
 
 
@@ -17,7 +15,7 @@ def run_export(arguments: Arguments) -> int:
         arguments["policy"],
         arguments["out"],
         arguments["format"],
-        _checkpoint(arguments["checkpoint"]),
+        checkpoint_of(arguments["checkpoint"]),
         trust=None if arguments["trust"] else (),
     )
     found = exported.difference
@@ -25,16 +23,6 @@ def run_export(arguments: Arguments) -> int:
     ties = f"; {found.actions} greedy actions differ, where two are nearly equal" if found.actions else ""
     print(f"largest difference from the policy over {found.rows:,} arbitrary rows: {found.largest:.1e}{ties}")
     return 0
-
-
-def _checkpoint(text: str | None) -> int | Literal["best"] | None:
-    if text is None:
-        return None
-    if text == "best":
-        return "best"
-    if not text.isdecimal():
-        raise ConfigInvalid([f"checkpoint must be best, or the env steps of a checkpoint, not {text!r}"])
-    return int(text)
 
 
 _ABOUT = """
