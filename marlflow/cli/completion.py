@@ -44,7 +44,7 @@ def complete(words: Sequence[str]) -> int:
             return 0
         # Hydra completes overrides of a program without commands, so the command is removed from the line.
         os.environ["COMP_LINE"] = " ".join([typed[0], *_to_hydra_overrides(rest, line)])
-    from marlflow.cli.train import hand_to_hydra
+    from marlflow.cli.hydra_command import hand_to_hydra
 
     hand_to_hydra(words, lambda _: None)
     return 0

@@ -80,7 +80,7 @@ some values (--cfg job of train prints all, with comments):
   rollouts.pace=asynchronous               no worker waits for another: for impala, appo, a3c, apex, ...
   'evaluation.opponents=[random]'          evaluate each policy against random ones, in all its seats
   evaluation.mode=sampled                  evaluate with actions drawn as learned, not the most likely ones
-  record={{}}                                write what is played to files, for env=offline env.folder=<run>/record
+  record=dataset                            write what is played to files, for env=offline env.folder=<run>/record
   log.console=plain                        plain lines instead of the live view
 
 {flags}"""

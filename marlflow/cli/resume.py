@@ -13,9 +13,8 @@ from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words, split
-from marlflow.cli.job import prepared
+from marlflow.cli.job import outcome, prepared, recorded
 from marlflow.cli.run_folder import suggestion
-from marlflow.cli.train import outcome, recorded
 from marlflow.cli.trust import TRUST, check_names, check_overrides
 from marlflow.config.compose import run_job
 from marlflow.config.overrides import Prepared

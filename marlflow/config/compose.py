@@ -5,26 +5,35 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import hydra
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import configure_log
 from hydra.core.utils import run_job as hydra_run_job
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from marlflow.config.optuna_defaults import set_optuna_defaults
+
 MODULE = "marlflow.conf"
 NAME = "train"
+SWEEPER_PARAMS = "hydra.sweeper.params"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def _run_name(choice: str, *, _parent_: DictConfig) -> str:
     # OmegaConf passes the node that contains the interpolation, here the whole configuration.
+    if choice == "pettingzoo":
+        return str(OmegaConf.select(_parent_, "env.id", throw_on_missing=False) or choice).rpartition("/")[2]
     target = str(OmegaConf.select(_parent_, "env._target_")) if choice == "python" else ""
     return target if _IMPORT_PATH.fullmatch(target) else choice
 
@@ -38,16 +47,40 @@ def composing() -> Iterator[None]:
     # Hydra refuses to be initialized twice in one process.
     GlobalHydra.instance().clear()
     with hydra.initialize_config_module(MODULE, job_name="marlflow", version_base="1.3"):
+        set_optuna_defaults()  # now that Hydra has loaded its plugins
         yield
 
 
-def choices(overrides: Sequence[str]) -> set[str]:
-    """Return the group choices of `overrides`, as `group` or `group@package`, without composing.
+@dataclass(frozen=True)
+class Groups:
+    """List configuration groups, their options, and choices among them. Use it within one `composing`.
 
-    Raises Hydra's errors. Call within `composing`.
+    `hydra_own` are overrides of Hydra's own settings, of which hydra.searchpath adds folders.
     """
-    known_choices = config_loader().compute_defaults_list(NAME, list(overrides), RunMode.RUN).overrides.known_choices
-    return {str(key) for key in known_choices if not str(key).startswith("hydra/")}
+
+    hydra_own: list[str]
+
+    @cached_property
+    def _files(self) -> Any:
+        # Hydra would make one for each question, and read the files again.
+        return config_loader()._parse_overrides_and_create_caching_repo(NAME, self.hydra_own)[1]
+
+    def options(self, group: str) -> list[str]:
+        """Return the options of a group; none if there is no such group."""
+        return list(self._files.get_group_options(group, ObjectType.CONFIG))
+
+    def names(self) -> list[str]:
+        """Return the groups."""
+        return [name for name in self._files.get_group_options("", ObjectType.GROUP) if name != "hydra"]
+
+    def choices(self, overrides: Sequence[str]) -> set[str]:
+        """Return the group choices of `overrides`, as `group` or `group@package`, without composing.
+
+        Raises Hydra's errors.
+        """
+        parsed = OverridesParser.create(config_loader()).parse_overrides([*self.hydra_own, *overrides])
+        defaults = create_defaults_list(self._files, NAME, parsed, prepend_hydra=True, skip_missing=False)
+        return {str(key) for key in defaults.overrides.known_choices if not str(key).startswith("hydra/")}
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:
@@ -55,6 +88,12 @@ def composed(overrides: Sequence[str]) -> DictConfig:
     config = hydra.compose(NAME, overrides=list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(config)
     return config
+
+
+def sweeper_params(config: DictConfig) -> list[str]:
+    """Return the parameters of the sweeper that a configuration names, as overrides `key=values`."""
+    params: Any = OmegaConf.select(config, SWEEPER_PARAMS)
+    return [f"{key}={value}" for key, value in (params or {}).items()]
 
 
 def set_values(config: DictConfig, values: Sequence[str], task: Sequence[str]) -> None:

@@ -15,9 +15,10 @@ import numpy as np
 
 from marlflow.algorithms.from_run import FromRun
 from marlflow.config import experiment as sections
-from marlflow.config.construct import TARGET
-from marlflow.config.experiment import Env, Experiment, Stop
+from marlflow.config.environment_arguments import KEYWORDS
+from marlflow.config.experiment import ENV_KEYS, Env, Experiment, Stop
 from marlflow.config.recipes import settings_of
+from marlflow.config.target_nodes import ARGS, PARTIAL, TARGET
 from marlflow.env.make import Wrapper
 from marlflow.league.league import League
 from marlflow.learner.optimizer import TorchOptimizer
@@ -68,8 +69,13 @@ class _Describer:
         if is_dataclass(value) and not isinstance(value, type):
             return self._dataclass(value, path)
         if isinstance(value, functools.partial):
-            self.lost.append(f"{path} is a partial, which no configuration can describe; write a function")
-            return self._called(value, path)
+            positional = {ARGS: self.plain(value.args, path)} if value.args else {}
+            return {
+                TARGET: self._name(value.func, path),
+                PARTIAL: True,
+                **positional,
+                **self.plain(value.keywords, path),
+            }
         if isinstance(value, os.PathLike):
             return os.fspath(value)
         if hasattr(value, "__qualname__"):
@@ -86,7 +92,9 @@ class _Describer:
         if isinstance(value, Env):
             wrappers = [self._called(one, f"{path}.wrappers[{n}]") for n, one in enumerate(value.wrappers)]
             self._check_arguments(value.arguments, path)
-            made = {**self._called(value.factory, path), **self.plain(value.arguments, path)}
+            named = self.plain(value.arguments, path)
+            collide = {key: named.pop(key) for key in ENV_KEYS if key in named}
+            made = {**self._called(value.factory, path), **named, **({KEYWORDS: collide} if collide else {})}
             return {**made, **self._fields(value, path, "factory", "arguments", "wrappers"), "wrappers": wrappers}
         if isinstance(value, Stop):
             goals = {name: {"return_mean": goal} for name, goal in value.policies.items()}

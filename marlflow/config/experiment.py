@@ -10,8 +10,10 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
+from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
 from marlflow.flow.relocate import Where
 from marlflow.league.league import League
+from marlflow.observe.callback import Callback
 from marlflow.policy.actor import EvaluationMode
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
@@ -30,9 +32,9 @@ class _UnsetNumEnvs(int):
 class Env:
     """Specify the environment: its factory, its arguments and its wrappers.
 
-    `factory` is a callable, an import path, or the name of a shipped environment: Env("simple_tag", {"num_good": 2}).
-    For a name, the given arguments replace its defaults, and the given wrappers go around its own. Raises ConfigInvalid
-    for an unknown name.
+    `factory` is a callable, an import path, an id of PettingZoo such as "butterfly/pistonball-v6", or the name of a
+    shipped environment: Env("simple_tag", {"num_good": 2}). For a name, the given arguments replace its defaults, and
+    the given wrappers go around its own. Raises ConfigInvalid for an unknown name.
 
     `num_envs` environments run over all workers. `wrappers` are applied in order, the first innermost. `step_timeout_s`
     (seconds) limits a step or reset; None is no limit.
@@ -46,6 +48,9 @@ class Env:
 
     def __post_init__(self) -> None:
         num_envs: int = self.num_envs
+        if isinstance(self.factory, str) and "/" in self.factory:
+            object.__setattr__(self, "arguments", {"id": self.factory, **self.arguments})
+            object.__setattr__(self, "factory", PETTINGZOO)
         # A name without a dot is that of a shipped environment; an import path always has one.
         if isinstance(self.factory, str) and "." not in self.factory:
             # Imported late: that module imports this one.
@@ -130,9 +135,8 @@ class Policy:
     """Set a policy's algorithm, networks and learner.
 
     It has a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or that LearnerConfig's.
-    `queue_fragments` may wait for its plan; None: two rounds. With `experience` it learns from recorded rows, until
-    they end. `learns_from`: policies whose rows it learns from; None: itself, or as the league's mode says. With `init`
-    it begins with parameters of another run.
+    `queue_fragments` may wait for its plan; None: two rounds. `experience`: recorded rows to learn from. `init`: a policy
+    of another run to begin as. `learns_from`: policies whose rows it learns from; None: itself, or as the league says.
     """
 
     algorithm: Algorithm | None = None
@@ -202,7 +206,8 @@ class Faults:
     (longer than `env.step_timeout_s`). Lost and replaced processes: `workers_lost`, `learners_lost`, `replays_lost`.
     `updates_skipped`: optimizer steps with a gradient that was not finite. Failed writes: `checkpoints_failed`,
     `reports_failed` (metrics.jsonl, TensorBoard, drawings), `records_failed` (recorded rows, written later).
-    `closes_failed`: environments whose `close()` raised or took too long.
+    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: exceptions of callbacks
+    and sinks; None is any number.
     """
 
     env_errors: int = 0
@@ -215,6 +220,7 @@ class Faults:
     reports_failed: int = 10
     records_failed: int = 3
     closes_failed: int = 100
+    callbacks_failed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -264,13 +270,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Log:
-    """Set where reports are written, and how often."""
+    """Set where reports are written, and how often. `sinks` are further ones, such as WandbSink, by name."""
 
     every_env_steps: int = 10_000
     console: Literal["auto", "live", "plain", "none"] = "auto"
     jsonl: bool = True
     tensorboard: bool = True
     trace: bool = False
+    sinks: Mapping[str, Callback | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -293,7 +300,7 @@ class Experiment:
 
     `mapping` assigns policies to agents: rules, or a matchmaker for each episode. Without it a policy plays the group
     of its name, and `default_policy` all others. With a `league`, policies play each other and their snapshots.
-    `learners` train several policies together; every other policy learns alone.
+    `learners` train several policies together; every other policy learns alone. `callbacks` observe the run, by name.
     """
 
     env: Env
@@ -314,6 +321,7 @@ class Experiment:
     objective: str | None = None
     league: League | None = None
     learners: Mapping[str, LearnerConfig] = field(default_factory=dict)
+    callbacks: Mapping[str, Callback | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from marlflow.config.wrong_types import other_kinds

@@ -17,10 +17,11 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, WeightsMismatch
 from marlflow.base.spaces import Spaces
-from marlflow.config.construct import LEFT, TARGET, fit, imported
+from marlflow.config.construct import LEFT, fit, imported
 from marlflow.config.experiment import Policy
 from marlflow.config.memory import parameters_of
 from marlflow.config.settings import setting_problems
+from marlflow.config.target_nodes import TARGET
 from marlflow.config.trust import names_outside
 from marlflow.policy.torso import TorsoConfig
 from marlflow.runtime.checkpoint_notes import as_text

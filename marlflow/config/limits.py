@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.problems import Problems
+from marlflow.config.callbacks import callback_problems
 from marlflow.config.environment import argument_problems
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.placement import placement_problems
@@ -20,6 +21,7 @@ def limit_problems(experiment: Experiment) -> Problems:
         return problems
     if not problems:
         problems += _env_division_problems(experiment)
+    problems += callback_problems(experiment)
     problems += [*_store_problems(experiment.runtime), *placement_problems(experiment)]
     for path, algorithm, placement in experiment.all_learners():
         problems += _replay_problems(f"{path}.algorithm", algorithm)

@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 from marlflow.config.comments import names, text_of
-from marlflow.config.construct import TARGET
 from marlflow.config.experiment import ENV_KEYS
 from marlflow.config.schema import wrappers_of
+from marlflow.config.target_nodes import TARGET
 
 _UNSET = "???"
 

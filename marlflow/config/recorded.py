@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.config.construct import TARGET
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
 from marlflow.config.schema import read_values
+from marlflow.config.target_nodes import TARGET
 from marlflow.config.trust import is_signed, names_outside, signature_of
 from marlflow.env.make import comes_with_an_extra
 from marlflow.runtime.saved_runs import EXPERIMENT
 
 RUN: Final = "run.json"
 FORMAT: Final = "marlflow run 1"
+# Sections that only training needs: what they name need not be installed where a policy is used.
+_ONLY_TRAINING = ("callbacks", "log", "objective", "record")
 _ASKED = "pass the experiment itself: mf.load(run, experiment=...)"
 
 
@@ -100,13 +102,14 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def recorded_experiment(run_dir: Path, recorded: RecordedRun, trust: Collection[str] | None) -> Experiment:
-    """Build the experiment of a run again; call it while `recorded.working()`.
+    """Build the experiment of a run again, without what only training needs; call it while `recorded.working()`.
 
     Names outside marlflow are imported if the record is this user's own, or if they are in `trust` (None: any). Raises
     ConfigInvalid with every problem.
     """
+    needed = {key: value for key, value in recorded.values.items() if key not in _ONLY_TRAINING}
     if not recorded.is_own and trust is not None:
-        untrusted = sorted(names_outside(dict(recorded.values)) - set(trust))
+        untrusted = sorted(names_outside(needed) - set(trust))
         if names := ", ".join(untrusted):
             raise ConfigInvalid(
                 [
@@ -115,12 +118,12 @@ def recorded_experiment(run_dir: Path, recorded: RecordedRun, trust: Collection[
                     f"you trust it give trust=[{', '.join(map(repr, untrusted))}], on the command line --trust"
                 ]
             )
-    if recorded.lost:
-        reason = f"{'; '.join(recorded.lost)}; write it in a module, or {_ASKED}"
+    if lost := [one for one in recorded.lost if not one.startswith(_ONLY_TRAINING)]:
+        reason = f"{'; '.join(lost)}; write it in a module, or {_ASKED}"
         raise ConfigInvalid([f"the experiment of {run_dir} cannot be built from its {EXPERIMENT}: {reason}"])
-    check_modules(recorded.values, recorded.started_in)
+    check_modules(needed, recorded.started_in)
     problems: list[str] = []
-    experiment = read_values(recorded.values, problems)
+    experiment = read_values(needed, problems)
     if problems or experiment is None:
         raise ConfigInvalid([f"{run_dir / EXPERIMENT}: {problem}" for problem in problems])
     return experiment

@@ -14,8 +14,7 @@ from typing import Any
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
-from marlflow.config.environment import environment_name
-from marlflow.config.experiment import Env
+from marlflow.config.environment import environment_identity
 from marlflow.config.league_members import FROM, MEMBER, POLICY
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.other_runs import files_of_other_runs, hash_of, source_of
@@ -38,13 +37,13 @@ _NO_ROWS = 1 << 62
 
 def identity(checked: CheckedExperiment) -> dict[str, Any]:
     """Return the plain data that must not change between a run and its resume."""
-    spec = checked.spec
+    spec, env = checked.spec, environment_identity(checked.experiment.env)
     return {
         "seed": spec.seed,
         "env": {
-            **_arguments(checked.experiment.env),
+            **_arguments(env["arguments"]),
             "wrappers": [as_text(wrapper) for wrapper in checked.experiment.env.wrappers],
-            "factory": environment_name(checked.experiment.env),
+            "factory": env["factory"],
             "num_envs": spec.num_envs,
             "agents": list(checked.agents),
         },
@@ -91,9 +90,9 @@ def _league(checked: CheckedExperiment) -> dict[str, Any]:
     }
 
 
-def _arguments(env: Env) -> dict[str, Any]:
+def _arguments(of_env: Mapping[str, Any]) -> dict[str, Any]:
     plain = (bool, int, float, str, NoneType)
-    arguments = ((str(name), value) for name, value in env.arguments.items() if name != "render_mode")
+    arguments = ((str(name), value) for name, value in of_env.items() if name != "render_mode")
     return {name: value if isinstance(value, plain) else as_text(value) for name, value in arguments}
 
 

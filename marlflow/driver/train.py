@@ -14,6 +14,7 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
 from marlflow.config.checks import check, machines_of, runtime_of
+from marlflow.config.description import plain
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
 from marlflow.config.recorded import record
@@ -140,7 +141,8 @@ def _run(
     checked = _with_recording(checked, run_dir, run_name, checkpoint)
     # Closed in reverse order: the runtime's processes end before the relay that shows what they print.
     with ExitStack() as stack:
-        run_console = DetachableConsole(console(checked.experiment.log.console, run_info(checked, run_dir)))
+        info = replace(run_info(checked, run_dir), id=run_name, configuration=plain(checked.experiment))
+        run_console = DetachableConsole(console(checked.experiment.log.console, info))
         last_notices: list[str] = []
         # Runs after the console has closed, so that the notices stay below its last state.
         stack.callback(_notify, last_notices, run_console)
@@ -154,8 +156,8 @@ def _run(
         run: Run | None = None
         with _runtime_loss_raised(shutdown, run_dir):
             try:
-                run = Run(checked, run_dir, runtime, run_console, relay, shutdown, run_name, checkpoint)
-                stack.callback(run.reporting.close)
+                run = Run(checked, info, runtime, run_console, relay, shutdown, checkpoint)
+                stack.push(run.close)
                 if checkpoint is not None:
                     # Only now: a resume that fails to start leaves the files as they were.
                     _write(files, run_dir)

@@ -17,10 +17,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant
-from marlflow.config.construct import LEFT, TARGET, construct, imported
+from marlflow.config.construct import LEFT, construct, imported
 from marlflow.config.limits import limit_problems
 from marlflow.config.schema import read_values
 from marlflow.config.settings import setting_problems
+from marlflow.config.target_nodes import TARGET
 from tests.architecture.sources import REPOSITORY
 from tests.sentences import sentences
 

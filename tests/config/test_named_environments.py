@@ -8,7 +8,7 @@ import marlflow as mf
 from marlflow.config.comments import names
 from tests.config.composition import experiment_of
 
-NAMES = [name for name in names("env") if name not in ("gymnasium_team", "offline", "python")]
+NAMES = [name for name in names("env") if name not in ("gymnasium_team", "offline", "pettingzoo", "python")]
 
 
 @pytest.mark.parametrize("name", ["simple_tag", "knights_archers_zombies", "pistonball", "openspiel"])
@@ -21,6 +21,14 @@ def test_a_name_is_what_the_command_line_makes_of_it(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_environment_of_the_command_line_has_its_name_in_python(name: str) -> None:
     assert "." in str(mf.Env(name).factory)
+
+
+def test_an_id_of_pettingzoo_is_a_name(recwarn: pytest.WarningsRecorder) -> None:
+    by_id = mf.Env("butterfly/pistonball-v6", {"n_pistons": 3})
+    composed = experiment_of("env=pettingzoo", "env.id=butterfly/pistonball-v6", "+env.n_pistons=3")
+    assert by_id.arguments.items() <= composed.env.arguments.items()
+    assert (by_id.factory, composed.env.arguments["api"]) == (composed.env.factory, None)
+    assert composed.name == "pistonball-v6"
 
 
 def test_what_is_said_beside_a_name_is_in_place_of_its_own_or_around_it() -> None:

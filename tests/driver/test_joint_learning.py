@@ -188,6 +188,7 @@ def test_what_only_single_policies_can_do_is_said() -> None:
     ]
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_ray_gives_the_same_numbers(tmp_path: Path) -> None:
     one = Rollouts(num_workers=1, fragment_env_steps=40)
     inline = mf.train(team_run(240, rollouts=one), tmp_path / "inline")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
@@ -106,6 +107,7 @@ def test_a_resumed_run_is_one_that_was_not_ended(tmp_path: Path) -> None:
     assert sum(live) < result.metrics["agent_steps"], "rows of frozen versions are nobody's to learn from"
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_ray_plays_and_learns_what_inline_does(tmp_path: Path) -> None:
     inline, whole, parts = (tmp_path / name for name in ("inline", "whole", "parts"))
     mf.train(run(HALF, num_workers=1), inline)

@@ -61,6 +61,7 @@ def test_a_league_goes_on_as_it_would_have(name: str, tmp_path: Path) -> None:
     assert {f"{one['policy']}@{one['number']}" for one in snapshots} == frozen_files(whole)
 
 
+@pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("name", ["latest_past", "pfsp"])
 def test_over_ray_it_goes_on_as_in_one_process(name: str, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
