@@ -7,19 +7,15 @@ from PIL import Image
 
 from marlflow.base.errors import InvalidInput
 from marlflow.observe.curves import curve, draw_learning_curves, evaluations, updates_per_s
-from marlflow.observe.sinks import JsonlSink, read_metrics
-from tests.observe.records import evaluation, record
+from marlflow.observe.sinks import read_metrics
+from tests.observe.records import evaluation, record, write
 
 BLUE, ORANGE, GREEN = (0, 114, 178), (213, 94, 0), (0, 158, 115)
 
 
 @pytest.fixture
 def metrics(tmp_path: Path) -> Path:
-    sink = JsonlSink(tmp_path / "metrics.jsonl")
-    for number in range(1, 21):
-        sink.report(record(number))
-    sink.close()
-    return tmp_path / "metrics.jsonl"
+    return write(tmp_path / "metrics.jsonl", *map(record, range(1, 21)))
 
 
 def test_a_curve_holds_the_known_values_over_env_steps(metrics: Path) -> None:
@@ -42,13 +38,10 @@ def test_a_last_evaluation_is_drawn_where_the_last_report_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two reports of the same env steps, of which the first has an evaluation, as a run may end."""
-    sink = JsonlSink(tmp_path / "metrics.jsonl")
     last = record(2)
     for metrics in last["policies"].values():
         metrics.update(evaluation(0))
-    for report in (record(1), record(2), last):
-        sink.report(report)
-    sink.close()
+    write(tmp_path / "metrics.jsonl", record(1), record(2), last)
     drawn: list[list[float]] = []
     plot = Axes.plot
 
@@ -82,9 +75,7 @@ def test_the_figure_shows_each_policy_in_its_color(
 
 
 def test_a_run_with_one_report_can_be_drawn(tmp_path: Path) -> None:
-    sink = JsonlSink(tmp_path / "metrics.jsonl")
-    sink.report(record(1))
-    sink.close()
+    write(tmp_path / "metrics.jsonl", record(1))
     draw_learning_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", title="one report")
     with Image.open(tmp_path / "curves.png") as image:
         assert BLUE in {color for _, color in image.convert("RGB").getcolors(maxcolors=2**24)}
