@@ -11,6 +11,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 
 COMMANDS: Final = {
+    "init": "write a folder with an environment of your own, its configuration, a test and a notebook",
     "train": "train the policies of an experiment, each with its own algorithm",
     "resume": "continue a run from its last checkpoint",
     "plan": "draw and check what train would run; run nothing",
@@ -19,7 +20,7 @@ COMMANDS: Final = {
     "evaluate": "play games of a run's policies against each other, against other runs, or against random",
 }
 """Every command, with its purpose in one line, in the order of `marlflow --help`."""
-DECLARED: Final = ("league", "evaluate")
+DECLARED: Final = ("init", "league", "evaluate")
 """The commands that declare their options (`options.py`); the module of the command has its COMMAND."""
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")
