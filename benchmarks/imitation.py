@@ -40,7 +40,7 @@ def expert(folder: Path, seed: int) -> tuple[float, Path]:
     """Train an expert and record it; return its mean return while recording, with exploration, and the records."""
     where = folder / f"expert_{seed}"
     train(_experiment(*_EXPERT, f"seed={seed}", f"stop.env_steps={TRAINED}"), where)
-    recorded = _experiment(*_EXPERT, f"seed={seed}", f"stop.env_steps={TRAINED + RECORDED}", "record={}")
+    recorded = _experiment(*_EXPERT, f"seed={seed}", f"stop.env_steps={TRAINED + RECORDED}", "record=dataset")
     metrics = resume(recorded, where).metrics["policies"]["team"]
     returns = [mean for mean in (metrics["return_mean"], metrics["eval_return_mean"]) if mean is not None]
     return max(returns), where / "record"

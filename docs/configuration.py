@@ -18,9 +18,11 @@ sys.path.insert(0, str(ROOT))
 
 import marlflow as mf  # noqa: E402  where it is, is only known above
 from marlflow.config.comments import Commented, Entry, files, root  # noqa: E402
-from marlflow.config.construct import TARGET, described, hints_of  # noqa: E402
+from marlflow.config.construct import described  # noqa: E402
 from marlflow.config.experiment import ENV_KEYS  # noqa: E402
 from marlflow.config.settings import range_of  # noqa: E402
+from marlflow.config.signatures import hints_of  # noqa: E402
+from marlflow.config.target_nodes import TARGET  # noqa: E402
 from marlflow.env.make import import_factory  # noqa: E402
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -41,12 +43,30 @@ file, and from the classes of the code.
 | `learner@learners.team=qmix` | adds a learner of several policies, from `conf/learner/qmix.yaml` |
 | `model@policies.prey.model=cnn` | another network for an existing policy |
 | `'policies.prey.algorithm.optimizer={_target_: torch.optim.RMSprop}'` | a class with its settings |
+| `wrappers=null` | chooses none, where a run needs none: `wrappers`, `placement`, `league`, `record`, `experiment` |
 | `+env.render_mode=human` | adds a key that the file does not have: an argument that the environment takes |
 | `-m seed=1,2,3` | one run for each |
 
 In Python, the same keys are arguments: `rollouts.num_workers` is `mf.Rollouts(num_workers=...)`, an argument of
 `mf.Experiment`; `policies.<id>` is `mf.Policy`, with an algorithm such as `mf.PPO(...)` and a model such as
 `mf.MLP(...)`; `env=simple_tag env.num_good=2` is `mf.Env("simple_tag", {"num_good": 2})`.
+
+## Classes and functions by `_target_`
+
+A mapping with a `_target_` is made by calling the class or function of that import path, as Hydra does it
+(`hydra.utils.instantiate`). Its other keys are arguments, which are checked against the signature first:
+
+| key | |
+|---|---|
+| `_args_: [84, 84]` | arguments in order instead of by name |
+| `_partial_: true` | the function itself with these arguments, to be called later: `functools.partial` |
+| `_recursive_: false` | refused: a `_target_` inside another is always made first |
+| `_convert_: all` | what always holds: values are plain lists and mappings |
+
+marlflow calls wrappers, optimizers, and functions for `mapping` and `league.outcome` itself, and passes their first
+arguments; so `_partial_` changes nothing there, and `_args_` is refused. Under `env`, keys of marlflow (`num_envs`,
+`wrappers`, `step_timeout_s`) and arguments of the factory are side by side; an argument with one of these names is
+written `env._kwargs_.num_envs=5`.
 
 ## Files of your own
 
@@ -265,6 +285,14 @@ def wrappers() -> Iterator[str]:
     yield table(keys, "env.wrappers.")
 
 
+def parts_by_name(group: str, title: str, section: str) -> Iterator[str]:
+    """Yield the keys of each file of a group whose choices go side by side into a section."""
+    yield f"## {title}: `{group}=`\n\n{choices(group)}"
+    for name, file in files(group).items():
+        yield f"### {group}: {name}\n"
+        yield table([one for one in own(file) if one.value and one.path[-1] != TARGET], f"{section}.")
+
+
 def text() -> str:
     """Return the text of the page."""
     policy, learner, placement = files("policy")["ppo"], files("learner")["qmix"], files("placement")
@@ -285,6 +313,11 @@ def text() -> str:
         "All have the keys of `league=pfsp`, with other defaults where the tables below it say so:\n",
         table(own(files("league")["pfsp"]), "league.", mf.League),
         *leagues(),
+        f"## Records of what is played: `record=`\n\n{choices('record')}",
+        "`record={}` is `record=dataset`; [Learning from records](offline.md) explains both.\n",
+        table(own(files("record")["dataset"]), "record.", mf.Record),
+        *parts_by_name("sinks", "Trackers of experiments", "log.sinks"),
+        *parts_by_name("callback", "Callbacks", "callbacks"),
         f"## Who gets which CPU and GPU: `placement=`\n\n{choices('placement')}",
         "Each changes some keys of [the run's placement](#placement), which can be set one by one as well. "
         "`placement=inference_gpu` adds these:\n",

@@ -175,7 +175,7 @@ QUICK = [
     Fault("The disk is full while reports are written", full_reports, r"^.*metrics.jsonl: it could not be written; .*",
           "nothing: lines wait until there is room, and are lost if the run ends before",
           "`faults.reports_failed: 10`"),
-    Fault("The disk is full while rows are recorded", lambda: full_reports("record={}", "faults.records_failed=0",
+    Fault("The disk is full while rows are recorded", lambda: full_reports("record=dataset", "faults.records_failed=0",
                                                                      "faults.checkpoints_failed=99"),
           r"^error: records .*|^that was records_failed .*",
           "everything after the last checkpoint: rows wait in memory",

@@ -21,6 +21,8 @@ class FaultKind(StrEnum):
     REPORTS_FAILED = "reports_failed"
     RECORDS_FAILED = "records_failed"
     CLOSES_FAILED = "closes_failed"
+    CALLBACKS_FAILED = "callbacks_failed"
+    """A callback or a sink raised."""
 
     @property
     def of_environment(self) -> bool:

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 
-COMMANDS = ("train", "resume", "plan", "check-env", "league", "evaluate")
+COMMANDS: Final = {
+    "train": "train the policies of an experiment, each with its own algorithm",
+    "resume": "continue a run from its last checkpoint",
+    "plan": "draw and check what train would run; run nothing",
+    "check-env": "test an environment: does it keep PettingZoo's rules, and which algorithms can learn in it?",
+    "league": "show the standings of a run's league, or export a member of it",
+    "tune": "train an experiment with many settings, and end the worse trials early",
+    "evaluate": "play episodes of runs' policies together, or games against each other, other runs, or random",
+    "report": "compare runs on one page: curves, tables and intervals over seeds",
+    "play": "watch a run's policies play, write a video of them, or play against them yourself",
+    "export": "write a policy's network to a file that runs without marlflow: ONNX, or PyTorch's .pt2",
+}
+"""Every command, with its purpose in one line, in the order of `marlflow --help`."""
+DECLARED: Final = ("league", "evaluate", "report", "play", "export", "tune")
+"""The commands that declare their options (`options.py`); the module of the command has its COMMAND."""
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")
 _CONFIG_DIR = ("-cd", "--config-dir")
@@ -24,26 +38,12 @@ MERMAID: Final = "--mermaid"
 MACHINES: Final = "--machines"
 EPISODES: Final = "--episodes"
 JSON: Final = "--json"
-EXPORT: Final = "--export"
-MEMBERS: Final = "--members"
-AGAINST: Final = "--against"
-GAMES: Final = "--games"
-SEED: Final = "--seed"
-WORKERS: Final = "--workers"
-NASH_CONV: Final = "--nash-conv"
-_COMMAND_OF = {
+FLAG_OF: Final = {
     **dict.fromkeys((*_ALONE, *_WITH_VALUE), "train"),
     **dict.fromkeys((MERMAID, MACHINES), "plan"),
     **dict.fromkeys((EPISODES, JSON), "check-env"),
-    **dict.fromkeys((EXPORT, NASH_CONV), "league"),
-    **dict.fromkeys((MEMBERS, AGAINST, GAMES, WORKERS), "evaluate"),
 }
-"""Flags that one command has, by that command."""
-FLAGS = {
-    "league": (EXPORT, NASH_CONV, "--trust"),
-    "evaluate": (MEMBERS, AGAINST, GAMES, SEED, WORKERS, JSON, "--trust"),
-}
-"""All flags of the commands that take no settings."""
+"""Flags of the commands that take settings, by the one command that has them."""
 
 
 @dataclass
@@ -122,8 +122,10 @@ def _no_flag(word: str, following: str, command: str, known: Sequence[str]) -> s
     name, _, value = word.partition("=")
     key = name.lstrip("-")
     refused = f"marlflow {command} has no flag {word}"
-    if name in _COMMAND_OF:
-        return f"{refused}; it is a flag of marlflow {_COMMAND_OF[name]}"
+    if name in FLAG_OF:
+        return f"{refused}; it is a flag of marlflow {FLAG_OF[name]}"
+    if (owner := _declaring(key)) is not None:
+        return f"{refused}; it is an option of marlflow {owner}"
     names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
     if close := nearest(key, names):
         return f"{refused}; did you mean '--{close}'?"
@@ -133,6 +135,14 @@ def _no_flag(word: str, following: str, command: str, known: Sequence[str]) -> s
     if not following.startswith("-") and "=" not in following:
         value = value or following
     return f"{refused}; settings are written without dashes: {key.replace('-', '_')}={value or '<value>'}"
+
+
+def _declaring(key: str) -> str | None:
+    """Return the command that declares an option `key`, if that is no setting of an experiment too."""
+    from marlflow.cli.options import owner_of
+    from marlflow.config.experiment import Experiment
+
+    return None if key in (setting.name for setting in fields(Experiment)) else owner_of(key)
 
 
 def unknown_command(name: str) -> ConfigInvalid:

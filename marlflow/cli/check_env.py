@@ -44,7 +44,7 @@ def _model(trial: Trial) -> list[str]:
 
 
 def _env_override(words: list[str]) -> list[str]:
-    """Turn a bare argument, an environment's name or with dots an import path, into an override."""
+    """Turn a bare argument into an override: an environment's name, with dots an import path, with a slash an id."""
     named = [word for word in words if "=" not in word and not word.startswith("~")]
     if len(named) > 1:
         raise ConfigInvalid([f"check-env tries one environment at a time, not {' and '.join(named)}"])
@@ -53,7 +53,10 @@ def _env_override(words: list[str]) -> list[str]:
             raise ConfigInvalid([f"check-env needs an environment: {_EXAMPLES}"])
         return words
     name = named[0]
-    env = ["env=python", f"env._target_={name}"] if "." in name else [f"env={name}"]
+    if "/" in name:
+        env = ["env=pettingzoo", f"env.id={name}"]
+    else:
+        env = ["env=python", f"env._target_={name}"] if "." in name else [f"env={name}"]
     return [*env, *(word for word in words if word != name)]
 
 

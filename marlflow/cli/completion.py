@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.arguments import COMMANDS, FLAGS
+from marlflow.cli.arguments import COMMANDS, DECLARED
 from marlflow.config.comments import names
 
 
@@ -23,12 +23,9 @@ def complete(words: Sequence[str]) -> int:
             print(" ".join(command for command in COMMANDS if command.startswith("".join(typed[1:]))))
             return 0
         rest = typed[2:]
-        if typed[1] in FLAGS:
+        if typed[1] in DECLARED:
             # Directories and files are the shell's.
-            typed_flag = "" if line.endswith(" ") else rest[-1]
-            flags = [flag for flag in FLAGS[typed[1]] if flag.startswith(typed_flag) and flag not in rest[:-1]]
-            if typed_flag.startswith("-") and flags:
-                print(" ".join(flags))
+            print(*_options(typed[1], rest, "" if line.endswith(" ") else rest[-1]), end="")
             return 0
         if typed[1] == "resume":
             if len(rest) < 2 and not line.endswith(" "):
@@ -47,10 +44,22 @@ def complete(words: Sequence[str]) -> int:
             return 0
         # Hydra completes overrides of a program without commands, so the command is removed from the line.
         os.environ["COMP_LINE"] = " ".join([typed[0], *_to_hydra_overrides(rest, line)])
-    from marlflow.cli.train import hand_to_hydra
+    from marlflow.cli.hydra_command import hand_to_hydra
 
     hand_to_hydra(words, lambda _: None)
     return 0
+
+
+def _options(command: str, typed: Sequence[str], under_way: str) -> Iterator[str]:
+    """Yield the line with the options of a command that begin as the word that is being typed, if there are any."""
+    from marlflow.cli.options import declared
+
+    given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in typed if word != under_way}
+    names = [option.name for option in declared(command).options if option.name not in given]
+    dashed = [f"--{name.replace('_', '-')}" for name in names]
+    written = dashed if under_way.startswith("-") else [f"{name}=" for name in names] if under_way else []
+    if found := [one for one in written if one.startswith(under_way)]:
+        yield f"{' '.join(found)}\n"
 
 
 def _names_env(word: str) -> bool:

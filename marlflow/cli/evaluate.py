@@ -1,110 +1,123 @@
-"""`marlflow evaluate`: games of a run's members against each other, members of other runs, and random ones."""
+"""`marlflow evaluate`: episodes of runs' policies together, or games against each other, other runs, or random."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.arguments import AGAINST, GAMES, JSON, MEMBERS, SEED, WORKERS, Words, split
-from marlflow.cli.resume import recomposed, suggestion
-from marlflow.cli.trust import TRUST
-from marlflow.config.overrides import Prepared
-from marlflow.config.trust import is_own
+from marlflow.cli.options import JSON, TRUST, Arguments, Command, Option
+from marlflow.cli.run_folder import run_folder
 
 if TYPE_CHECKING:
     from marlflow.driver.evaluate import EvaluationResult
+    from marlflow.runtime.saved_runs import Which
 
-_USAGE = "marlflow evaluate <run directory> [--members <names>] [--against <names>] [--games <n>]"
 
+def run_evaluate(arguments: Arguments) -> int:
+    """Evaluate each run, print the results and write them into its folder; return 0. Raises InvalidInput."""
+    runs = {shown: run_folder(shown, "evaluate").resolve() for shown in arguments.operands}
+    which = checkpoint_of(arguments["checkpoint"])
+    from marlflow.driver.evaluation_files import as_json, write_evaluation
+    from marlflow.driver.evaluation_tables import as_tables
 
-def run_evaluate(words: list[str]) -> int:
-    """Play the games, print the results and write them into the run's folder; return 0. Raises InvalidInput."""
-    values = [MEMBERS, AGAINST, GAMES, SEED, WORKERS]
-    parsed = split(words, "evaluate", own=(JSON, TRUST), own_with_value=values, hydra=False)
-    run_dir = _run_dir(parsed.overrides)
-    shown, asked = parsed.overrides[0], _asked(parsed)
-    with recomposed(run_dir, [], parsed, asked.trusts_all or is_own(run_dir)) as ready:
-        evaluation = _evaluate(ready, run_dir, asked)
-    from marlflow.driver.evaluation_files import as_json, as_table, write_evaluation
-
-    print(json.dumps(as_json(evaluation), indent=2) if JSON in parsed.own_flags else as_table(evaluation))
-    written = write_evaluation(evaluation, run_dir)
-    note = f"wrote {', '.join(str(path.relative_to(run_dir)) for path in written)} into {shown}"
-    print(note, file=sys.stderr if JSON in parsed.own_flags else sys.stdout)
+    found = {shown: _evaluate(run_dir, which, arguments) for shown, run_dir in runs.items()}
+    if arguments["json"]:
+        data = {shown: as_json(one) for shown, one in found.items()}
+        print(json.dumps(data if len(data) > 1 else next(iter(data.values())), indent=2))
+    else:
+        print(as_tables(found))
+    for shown, one in found.items():
+        written = write_evaluation(one, runs[shown])
+        note = f"wrote {', '.join(str(path.relative_to(runs[shown])) for path in written)} into {shown}"
+        print(note, file=sys.stderr if arguments["json"] else sys.stdout)
     return 0
 
 
-def _run_dir(words: list[str]) -> Path:
-    if not words:
-        raise ConfigInvalid([f"evaluate needs the directory of a run: {_USAGE}"])
-    if len(words) > 1:
-        raise ConfigInvalid(
-            [f"evaluate takes the directory of one run and flags, not {words[1]!r}; others follow {AGAINST}: {_USAGE}"]
-        )
-    run_dir = Path(words[0]).resolve()
-    if not run_dir.is_dir():
-        raise ConfigInvalid([f"there is no directory {words[0]}; evaluate needs that of a run: {_USAGE}"])
-    if not (run_dir / "checkpoints").is_dir():
-        raise ConfigInvalid(
-            [
-                f"{words[0]} has no checkpoints, so there is nothing to evaluate{suggestion(run_dir)}; a run takes its "
-                "first checkpoint after its first round"
-            ]
-        )
-    return run_dir
+def checkpoint_of(text: str | None) -> Which:
+    """Return which checkpoint `best` or a number of env steps means; raises ConfigInvalid for others."""
+    if text is None or text == "best":
+        return "best" if text else None
+    if not text.isdecimal():
+        raise ConfigInvalid([f"checkpoint must be best, or the env steps of one, not {text!r}"])
+    return int(text)
 
 
-def _evaluate(ready: Prepared, run_dir: Path, asked: _Asked) -> EvaluationResult:
-    from marlflow.config.schema import from_config
+def _evaluate(run_dir: Path, which: Which, asked: Arguments) -> EvaluationResult:
     from marlflow.driver.evaluate import evaluate
 
-    experiment = from_config(ready.config, ready.problems)
-    trust = None if asked.trusts_all else ()
     return evaluate(
-        experiment, run_dir, asked.members, asked.against, asked.games, asked.seed, asked.workers, trust, asked.base
+        run_dir,
+        None,
+        asked["members"],
+        asked["against"] or None,
+        asked["episodes"],
+        asked["seed"],
+        asked["mode"],
+        which,
+        asked["workers"],
+        None if asked["trust"] else (),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The flags of the command, and the folder that it was given in, where relative paths begin."""
+_ABOUT = """
+Plays in the environment of each run, with its policies as in the newest whole checkpoint; the run may still be going
+on. Without opponents, the policies play together, as they were trained; those of a league, whose seats are drawn,
+play against random. It prints, for each policy, the return per agent and episode: mean with its 95 % interval,
+interquartile mean, and median; and the mean number of env steps of an episode.
 
-    members: Sequence[str]
-    against: Sequence[str]
-    games: int
-    seed: int
-    workers: int
-    trusts_all: bool
-    base: Path
+With against=NAMES, each member plays each side (seat, or team) that it can equally often, and the opponent all other
+sides. It prints the shares of games won, drawn and lost, where one side's gain is another's loss, and the mean return
+of the member's side. Members act as they learned to: sampled, or greedily where that is how they act.
 
+Seeds are apart from those of training, and the same command plays the same games. Written into RUN:
+  evaluations/<n>.json  results, and the seed, seating and returns of every episode
+  matrix.csv            with against: the last results, by member, opponent and side
 
-def _asked(parsed: Words) -> _Asked:
-    given = parsed.own_values
-    return _Asked(
-        _names(MEMBERS, given[MEMBERS]) if MEMBERS in given else (),
-        _names(AGAINST, given.get(AGAINST, "random")),
-        _whole_number(GAMES, given.get(GAMES, "400")),
-        _whole_number(SEED, given.get(SEED, "0")),
-        _whole_number(WORKERS, given.get(WORKERS, "0")),
-        TRUST in parsed.own_flags,
-        Path.cwd(),
-    )
+names, with commas between them:
+  main, main@3            a member of the run's league, or a policy of a run without a league
+  random                  acts uniformly at random
+  team                    the policies of the run, each for the agents that it played in training
+  mixture                 the meta-strategy of a run with league=psro: a member is drawn for each role and game
+  RUN2, RUN2:main         the policies of another run as a team, or one member of it, or its mixture
+  main12.safetensors      a file of marlflow league --export
+"""
 
-
-def _names(flag: str, value: str) -> list[str]:
-    names = [name.strip() for name in value.split(",")]
-    if not all(names):
-        raise ConfigInvalid([f"{flag} needs names with commas between them, such as main,main@3, not {value!r}"])
-    return names
-
-
-def _whole_number(flag: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise ConfigInvalid([f"{flag} must be a whole number, not {value!r}"]) from None
+COMMAND = Command(
+    "evaluate",
+    run_evaluate,
+    (
+        Option(
+            "episodes",
+            "episodes that the policies play together, 100; or games of each member against each opponent, 400, and "
+            "more if needed to play all sides equally often",
+            "whole number",
+            "N",
+            low=1,
+            aliases=("games",),
+        ),
+        Option("against", "opponents", value="NAMES", several=True),
+        Option("members", "who plays against them; without it all policies that learn", value="NAMES", several=True),
+        Option(
+            "mode",
+            "how all act; without it as in the run's own evaluation, and in games as they learned to",
+            value="MODE",
+            choices=("greedy", "sampled"),
+        ),
+        Option("checkpoint", "best, or the env steps of a checkpoint; without it the newest whole one", value="WHICH"),
+        Option("seed", "seed of the episodes", "whole number", "N", 0, low=0),
+        Option("workers", "processes of Ray that play; 0 is this process", "whole number", "N", 0, low=0),
+        JSON,
+        TRUST,
+    ),
+    _ABOUT,
+    (
+        "runs/simple_tag/2026-01-31_12-00-00 episodes=200",
+        "runs/a runs/b mode=sampled checkpoint=best",
+        "runs/connect_four/2026-01-31_12-00-00 against=random",
+        "runs/a members=main,main@3 against=random,veteran,runs/b:main,main12.safetensors games=400",
+    ),
+    most=None,
+)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from marlflow.cli.arguments import COMMANDS, DECLARED
 from marlflow.config.comments import names
 
-MAIN = """\
+_MAIN = """\
 marlflow: multi-agent reinforcement learning as dataflow
 
 usage: marlflow <command> [key=value ...]
 
 commands:
-  train        train the policies of an experiment, each with its own algorithm
-  resume       go on with a run from its last checkpoint
-  plan         draw and check what train would run; run nothing
-  check-env    try an environment: does it keep PettingZoo's rules, and who can learn in it?
-  league       show the standings of a run's league, or export a member of it
-  evaluate     play games of a run's policies against each other, against other runs, or against random
+{commands}
 
   marlflow <command> --help    what can be set, with examples
   marlflow --version           the version
@@ -33,11 +29,6 @@ first steps:
 tab completion, for this shell (bash):
   eval "$(marlflow --shell-completion install=bash)"
 """
-
-_USAGE = {
-    "train": "train the policies of an experiment, each with its own algorithm",
-    "plan": "draw and check what train would run; run nothing",
-}
 
 _FLAGS = {
     "train": """\
@@ -89,13 +80,13 @@ some values (--cfg job of train prints all, with comments):
   rollouts.pace=asynchronous               no worker waits for another: for impala, appo, a3c, apex, ...
   'evaluation.opponents=[random]'          evaluate each policy against random ones, in all its seats
   evaluation.mode=sampled                  evaluate with actions drawn as learned, not the most likely ones
-  record={{}}                                write what is played to files, for env=offline env.folder=<run>/record
+  record=dataset                            write what is played to files, for env=offline env.folder=<run>/record
   log.console=plain                        plain lines instead of the live view
 
 {flags}"""
 
 _RESUME = """\
-marlflow resume: go on with a run from its last checkpoint, in its own directory
+marlflow resume: continue a run from its last checkpoint, in its own directory
 
 usage: marlflow resume <run directory> [key=value ...] [--trust]
 
@@ -152,77 +143,6 @@ flags:
 exit codes: 0, ready; 1, something is wrong; 2, it cannot be made
 """
 
-_LEAGUE = """\
-marlflow league: show the standings of a league, or export a member of it
-
-usage: marlflow league <run directory> [--nash-conv] [--export <member> <file>]
-
-  Reads the newest whole checkpoint of a run that was started with a league (league=pfsp, say); the run may still be
-  going on. It prints who is how strong, and writes into <run directory>/league/:
-    payoffs.parquet  one row for each combination of members that has played: games, returns, wins, draws, losses
-    payoff.png       which share of its games each member wins against each other
-    ratings.png      ratings over env steps, once members have played matches
-    nash_conv.png    with --nash-conv: NashConv over env steps
-
-  A column of the standings:
-    rating           of matches, above that of random, and its standard deviation
-    win, draw, loss  shares of the games against others, in matches if there were any, else in training
-    seat 1, ...      share won in that seat, or role; a draw is half a win
-    nash             weight in a Nash equilibrium of the members' games, which shows who is good where ratings cannot,
-                     because members beat each other in a circle; alpha-rank if the returns of two roles have no
-                     constant sum or there are more than two
-
-examples:
-  marlflow league runs/connect_four/2026-01-31_12-00-00
-  marlflow league runs/connect_four/2026-01-31_12-00-00 --export main@12 main12.safetensors
-
-flags:
-  --nash-conv               compute how far the league's solution is from a Nash equilibrium: the meta-strategies of
-                            psro, the mains of alphastar, else the live policies; in small games of OpenSpiel, which
-                            the run's own configuration makes again
-  --trust                   with --nash-conv: import what the run's configuration names, though you did not write it
-  --export <member> <file>  write the parameters of a member, as a safetensors file whose metadata say what they are:
-                            policy, algorithm, model, spaces, version, and env steps; the file must not exist
-"""
-
-_EVALUATE = """\
-marlflow evaluate: play games of a run's policies against each other, against other runs, or against random
-
-usage: marlflow evaluate <run directory> [--members <names>] [--against <names>] [--games <n>]
-
-  Uses the environment of the run, and everybody as in the newest whole checkpoint; the run may still be going on. Each
-  member plays each side (seat, or team) that it can equally often, and the opponent all other sides. They act without
-  exploration: sampled from what was learned, or greedily where that is how they act. Seeds are apart from those of
-  training, and the same command plays the same games.
-
-  It prints, for each member and opponent, the shares of games won, drawn and lost, and the mean return of the member's
-  side, with 95 % intervals over games, and writes into <run directory>:
-    evaluations/<n>.json  results, and the seed, seating and returns of every game
-    matrix.csv            the last results, by member, opponent and side
-
-names, with commas between them:
-  main, main@3            a member of the run's league, or a policy of a run without a league
-  random                  acts uniformly at random
-  mixture                 the meta-strategy of a run with league=psro: a member is drawn for each role and game
-  <run directory>:main    a member of another run, or its mixture
-  main12.safetensors      a file of marlflow league --export
-
-examples:
-  marlflow evaluate runs/connect_four/2026-01-31_12-00-00
-  marlflow evaluate runs/a --members main,main@3 --against random,veteran --games 400
-  marlflow evaluate runs/a --members main --against runs/b:main,runs/b:main@7,main12.safetensors
-
-flags:
-  --members <names>      who is evaluated; by default all policies that learn
-  --against <names>      their opponents; by default random
-  --games <n>            games of each member against each opponent, 400; more if needed to play all sides equally often
-  --seed <n>             of the games, 0
-  --workers <n>          processes of Ray that play; by default 0, this process
-  --json                 the results as JSON
-  --trust                evaluate runs that somebody else started, though they name code outside marlflow, which is
-                         imported
-"""
-
 # How each group is written on the command line, in the order in which a newcomer meets them.
 _CHOICES = {
     "experiment": "experiment",
@@ -238,19 +158,24 @@ _CHOICES = {
 }
 
 
+def main_help() -> str:
+    """Return the help text of the program."""
+    return _MAIN.format(commands="\n".join(f"  {name:<12} {purpose}" for name, purpose in COMMANDS.items()))
+
+
 def command_help(command: str) -> str:
     """Return the help text of a command."""
     if command == "check-env":
         return _CHECK_ENV.format(envs=_choices(("env", "wrappers")))
     if command == "resume":
         return _RESUME
-    if command == "league":
-        return _LEAGUE
-    if command == "evaluate":
-        return _EVALUATE
+    if command in DECLARED:
+        from marlflow.cli.options import declared, help_text
+
+        return help_text(declared(command))
     return _HELP.format(
         command=command,
-        purpose=_USAGE[command],
+        purpose=COMMANDS[command],
         last="-m seed=1,2,3" if command == "train" else "--mermaid",
         choices=_choices(_CHOICES),
         flags=_FLAGS[command],

@@ -1,15 +1,23 @@
-"""From arguments to a composed configuration, for all commands."""
+"""From arguments to a composed configuration, and from a result to its objective, for all commands."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 from marlflow.check_env.output import first_lines
 from marlflow.cli.arguments import Words
 from marlflow.config.compose import composing
 from marlflow.config.overrides import Prepared, prepare
+from marlflow.config.trust import signed
+
+if TYPE_CHECKING:
+    from marlflow.driver.train import Result
 
 ALL_OUTPUT = "--all-output"
 """The flag of commands that try an environment; without it, they show some of what it prints."""
@@ -26,3 +34,20 @@ def prepared(words: Words) -> Prepared:
 def output_shown(words: Words) -> AbstractContextManager[None]:
     """Redirect what an environment prints to standard error, all of it or the first lines."""
     return first_lines(sys.maxsize if ALL_OUTPUT in words.own_flags else _LINES)
+
+
+def recorded(config: DictConfig) -> dict[str, str]:
+    """Return a run's configuration files, as Hydra would write them, with this user's signature."""
+    # Hydra itself would write them before the run is checked, over an existing run's files.
+    hydra_config: Any = HydraConfig.instance().cfg
+    files = {"config": config, "hydra": hydra_config, "overrides": hydra_config.hydra.overrides.task}
+    return signed({f".hydra/{name}.yaml": OmegaConf.to_yaml(content) for name, content in files.items()})
+
+
+def outcome(result: Result) -> float | None:
+    """Return a run's objective, for sweepers; raises KeyboardInterrupt or Terminated if a signal ended it."""
+    from marlflow.driver.graceful_shutdown import REASONS
+
+    if result.stopped_by in REASONS:  # the run ended in order, but an interrupted sweep runs no further job
+        raise REASONS[result.stopped_by]
+    return result.objective

@@ -6,21 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.arguments import EXPORT, NASH_CONV, split
-from marlflow.cli.resume import suggestion
-from marlflow.cli.trust import TRUST
+from marlflow.cli.options import TRUST, Arguments, Command, Option
+from marlflow.cli.run_folder import run_folder
 
 if TYPE_CHECKING:
     from marlflow.runtime.saved_league import SavedLeague, SavedRun
 
-_USAGE = "marlflow league <run directory> [--nash-conv] [--export <member> <file>]"
 
-
-def run_league(words: list[str]) -> int:
+def run_league(arguments: Arguments) -> int:
     """Print the standings and write figures, or export a member; return 0. Raises InvalidInput."""
-    words, export = _exported(words)
-    parsed = split(words, "league", own=(EXPORT, NASH_CONV, TRUST), hydra=False)
-    run_dir = _run_dir(parsed.overrides)
+    run_dir = run_folder(arguments.operands[0], "league")
     from marlflow.runtime.saved_league import league_of, saved_run
     from marlflow.runtime.saved_runs import skipped_checkpoints, usable
 
@@ -28,45 +23,17 @@ def run_league(words: list[str]) -> int:
     league = league_of(run)
     for notice in skipped_checkpoints(league.checkpoint):
         print(notice)
-    if export is not None:
-        _export(run, *export)
+    if arguments["export"] is not None:
+        member, file = arguments["export"]
+        _export(run, member, Path(file))
         return 0
     with usable(league.checkpoint):
         _show(league, run_dir)
-        if NASH_CONV in parsed.own_flags:
+        if arguments["nash_conv"]:
             from marlflow.cli.nash_conv import show_nash_conv
 
-            print(f"wrote {show_nash_conv(run, league, parsed, _title(run_dir))}")
+            print(f"wrote {show_nash_conv(run, league, arguments['trust'], _title(run_dir))}")
     return 0
-
-
-def _exported(words: list[str]) -> tuple[list[str], tuple[str, Path] | None]:
-    """Return the words without --export and its two values, and these values."""
-    if EXPORT not in words:
-        return words, None
-    at = words.index(EXPORT)
-    values = words[at + 1 : at + 3]
-    if len(values) < 2 or any(value.startswith("-") for value in values):
-        raise ConfigInvalid([f"{EXPORT} needs a member and a file: {_USAGE}"])
-    return [*words[:at], *words[at + 3 :]], (values[0], Path(values[1]))
-
-
-def _run_dir(words: list[str]) -> Path:
-    if not words:
-        raise ConfigInvalid([f"league needs the directory of a run: {_USAGE}"])
-    if len(words) > 1:
-        raise ConfigInvalid([f"league takes the directory of one run and no settings, not {words[1]!r}: {_USAGE}"])
-    run_dir = Path(words[0])
-    if not run_dir.is_dir():
-        raise ConfigInvalid([f"there is no directory {words[0]}; league needs that of a run: {_USAGE}"])
-    if not (run_dir / "checkpoints").is_dir():
-        raise ConfigInvalid(
-            [
-                f"{words[0]} has no checkpoints, so there is no league to read{suggestion(run_dir.resolve())}; a run "
-                "takes its first checkpoint after its first round"
-            ]
-        )
-    return run_dir
 
 
 def _show(league: SavedLeague, run_dir: Path) -> None:
@@ -112,7 +79,7 @@ def _export(run: SavedRun, member: str, file: Path) -> None:
     from marlflow.runtime.saved_policies import to_export
 
     if file.exists() or file.is_symlink():
-        raise ConfigInvalid([f"{file} is there already, and {EXPORT} replaces nothing: give another name or remove it"])
+        raise ConfigInvalid([f"{file} is there already, and export replaces nothing: give another name or remove it"])
     if not file.parent.is_dir():
         raise ConfigInvalid([f"there is no directory {file.parent} to write {file.name} to"])
     found = policy_of(run, member)
@@ -125,3 +92,48 @@ def _export(run: SavedRun, member: str, file: Path) -> None:
         raise ConfigInvalid([f"{file} cannot be written: {error}"]) from error
     version = f"version {found.description['version']:,} of {found.description['policy']}"
     print(f"wrote {member} ({version}, {len(found.flat):,} parameters) to {file}")
+
+
+_ABOUT = """
+Reads the newest whole checkpoint of a run that was started with a league (league=pfsp, say); the run may still be
+going on. It prints the members by strength, and writes into RUN/league/:
+  payoffs.parquet  one row for each combination of members that has played: games, returns, wins, draws, losses
+  payoff.png       which share of its games each member wins against each other
+  ratings.png      ratings over env steps, once members have played matches
+  nash_conv.png    with --nash-conv: NashConv over env steps
+
+A column of the standings:
+  rating           of matches, above that of random, and its standard deviation
+  win, draw, loss  shares of the games against others, in matches if there were any, else in training
+  seat 1, ...      share won in that seat, or role; a draw is half a win
+  nash             weight in a Nash equilibrium of the members' games, which shows who is good where ratings cannot,
+                   because members beat each other in a circle; alpha-rank if the returns of two roles have no
+                   constant sum or there are more than two
+"""
+
+COMMAND = Command(
+    "league",
+    run_league,
+    (
+        Option(
+            "nash_conv",
+            "compute how far the league's solution is from a Nash equilibrium: the meta-strategies of psro, the mains "
+            "of alphastar, else the live policies; in small games of OpenSpiel, which the run's own configuration "
+            "makes again",
+            "switch",
+        ),
+        Option(
+            "export",
+            "write the parameters of a member to FILE, a safetensors file whose metadata say what they are: policy, "
+            "algorithm, model, spaces, version, and env steps; the file must not exist",
+            value="MEMBER FILE",
+            parts=2,
+        ),
+        TRUST,
+    ),
+    _ABOUT,
+    (
+        "runs/connect_four/2026-01-31_12-00-00",
+        "runs/connect_four/2026-01-31_12-00-00 --export main@12 main12.safetensors",
+    ),
+)

@@ -16,7 +16,7 @@ from marlflow import __version__
 from marlflow.base.errors import DEBUGGER_QUIT, InvalidInput, MarlflowError
 from marlflow.cli import arguments
 from marlflow.cli.failures import failure
-from marlflow.cli.helptext import MAIN, command_help
+from marlflow.cli.helptext import command_help, main_help
 from marlflow.driver.graceful_shutdown import HungUp, Terminated
 
 _FAILED, _BAD_INPUT, _HUNG_UP, _INTERRUPTED, _TERMINATED = 1, 2, 129, 130, 143
@@ -66,7 +66,7 @@ def _exit_code(words: list[str]) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(MAIN, end="")
+        print(main_help(), end="")
         return 0
     if words[0] == "--version":
         print(f"marlflow {__version__}")
@@ -78,6 +78,11 @@ def _dispatch(words: list[str]) -> int:
     if words[0] in arguments.COMMANDS and any(word in ("-h", "--help") for word in words):
         print(command_help(words[0]), end="")
         return 0
+    if words[0] in arguments.DECLARED:
+        from marlflow.cli.options import declared, parse
+
+        command = declared(words[0])
+        return command.run(parse(command, words[1:]))
     return _command(words[0])(words[1:])
 
 
@@ -99,12 +104,4 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from marlflow.cli.check_env import run_check_env
 
         return run_check_env
-    if name == "league":
-        from marlflow.cli.league import run_league
-
-        return run_league
-    if name == "evaluate":
-        from marlflow.cli.evaluate import run_evaluate
-
-        return run_evaluate
     raise arguments.unknown_command(name)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.cli.arguments import NASH_CONV, Words
+from marlflow.cli.arguments import Words
 from marlflow.cli.resume import recomposed
-from marlflow.cli.trust import TRUST
 from marlflow.config.trust import is_own
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from marlflow.runtime.saved_league import SavedLeague, SavedRun
 
 
-def show_nash_conv(run: SavedRun, league: SavedLeague, words: Words, title: str) -> Path:
+def show_nash_conv(run: SavedRun, league: SavedLeague, trusts_all: bool, title: str) -> Path:
     """Print the NashConv of a league's solution and draw it with those of the run's metrics; return the figure.
 
     Raises ConfigInvalid if it cannot be computed, or if the run's folder is not trusted.
@@ -27,8 +26,7 @@ def show_nash_conv(run: SavedRun, league: SavedLeague, words: Words, title: str)
     from marlflow.league.figures import draw_nash_conv
 
     run_dir = run.run_dir
-    is_trusted = TRUST in words.own_flags or is_own(run_dir)
-    with recomposed(run_dir.resolve(), [], words, is_trusted) as ready:
+    with recomposed(run_dir.resolve(), [], Words(), trusts_all or is_own(run_dir)) as ready:
         problems = list(ready.problems)
         experiment = read(ready.config, problems)
         checked = check(experiment, problems)
@@ -54,7 +52,7 @@ def _computed(run: SavedRun, league: SavedLeague, checked: CheckedExperiment) ->
     matchmaker = dealer.matchmaker
     assert isinstance(matchmaker, LeagueMatchmaker), "its checkpoint has a league"
     if found := list(nash_conv_problems(checked.experiment.env, league.members.sides, checked.spec.policies)):
-        raise ConfigInvalid([f"{NASH_CONV}: {problem}" for problem in found])
+        raise ConfigInvalid([f"--nash-conv: {problem}" for problem in found])
     matchmaker.load_state(matchmaker_state(league.checkpoint))
 
     def weights_of(member: str) -> MemberWeights:

@@ -1,105 +1,127 @@
-"""The jobs of `marlflow train -m`: which failed, and a table of all results."""
+"""`marlflow train -m`: have Hydra run the jobs, here or by a launcher, then show all results."""
 
 from __future__ import annotations
 
-import os
+import logging
+import re
+import shlex
+import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
 
-from marlflow.base.errors import InvalidInput, MarlflowError
-from marlflow.cli.failures import failure
-
-if TYPE_CHECKING:
-    from marlflow.driver.train import Result
+from marlflow.cli.hydra_command import hand_to_hydra
+from marlflow.cli.parallel_jobs import finished_on_signal
+from marlflow.cli.sweep_checks import optimizes
+from marlflow.cli.sweep_job import JobFailed, SweepJob
+from marlflow.cli.sweep_records import Direction, JobRecord, best_of, read_records
+from marlflow.cli.sweep_table import table, write_csv
+from marlflow.config.optuna_defaults import is_installed
 
 _FAILED, _BAD_INPUT = 1, 2
+_HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    """A job that has ended: the overrides that vary, its folder, and its result or error."""
-
-    number: int
-    settings: str
-    folder: Path
-    outcome: Result | MarlflowError
-
-    @property
-    def result(self) -> Result | None:
-        return None if isinstance(self.outcome, MarlflowError) else self.outcome
-
-
-@dataclass(slots=True)
 class Sweep:
-    """The jobs that ended in this process; `fixed` are the keys of the overrides that all share."""
+    """What to sweep over: `words` as typed, for a user to run a job again, and `config` of the first job.
 
-    fixed: Collection[str]
-    _jobs: list[_Job] = field(default_factory=list)
+    `fixed` are the keys of the overrides that all jobs share, `folder` is that of the sweep. With a `direction`, the
+    best job is shown.
+    """
 
-    def watch(self, run: Callable[[], Result]) -> Result:
-        """Run the job that Hydra has started; print an error at once, with the job's number, and raise it."""
-        hydra = HydraConfig.get()
-        overrides = [override.lstrip("+~") for override in hydra.overrides.task]
-        settings = " ".join(override for override in overrides if override.partition("=")[0] not in self.fixed)
-        number, folder = hydra.job.num, Path(hydra.runtime.output_dir)
-        try:
-            outcome = run()
-        except MarlflowError as error:
-            self._jobs.append(_Job(number, settings, folder, error))
-            print(failure(error, f"job {number} ({settings})" if settings else f"job {number}"), file=sys.stderr)
-            raise
-        self._jobs.append(_Job(number, settings, folder, outcome))
-        return outcome
+    words: Sequence[str]
+    config: DictConfig
+    fixed: Sequence[str]
+    folder: Path
+    direction: Direction | None
 
-    def has_printed(self, error: MarlflowError) -> bool:
-        """Return whether the error is one of a job, already printed."""
-        return any(job.outcome is error for job in self._jobs)
+    def run(self, hydra_words: Sequence[str]) -> int:
+        """Run all jobs with Hydra's command line, print their table, write sweep.csv, and return the exit code."""
+        with records_in(self.folder) as records:
+            if optimizes(self.config):
+                _quiet_optuna()
+            job = SweepJob(frozenset(self.fixed), records, str(Path.cwd()), optimizes(self.config))
+            launcher = str(self.config.hydra.launcher._target_)
+            # The processes of joblib are the command's own, and end with it.
+            watched = finished_on_signal(records) if "joblib" in launcher else nullcontext()
+            try:
+                with watched:
+                    hand_to_hydra(hydra_words, job)
+            except JobFailed:  # printed by the job, and one more row of the table
+                pass
+            except ValueError:
+                # Optuna's, which has nothing to choose from when all jobs have failed.
+                if any(record.error is None for record in read_records(records)):
+                    raise
+            except KeyboardInterrupt:
+                if "slurm" in launcher:
+                    print("jobs that are submitted go on; scancel ends them", file=sys.stderr)
+                raise
+            finally:
+                self.show(jobs := read_records(records), is_remote="submitit" in launcher)
+        return exit_code(jobs)
 
-    @property
-    def code(self) -> int:
-        """The exit code: 0 if no job failed, 2 if all failures were bad input, else 1."""
-        errors = [job.outcome for job in self._jobs if isinstance(job.outcome, MarlflowError)]
-        if not errors:
-            return 0
-        return _BAD_INPUT if all(isinstance(error, InvalidInput) for error in errors) else _FAILED
+    def show(self, jobs: Sequence[JobRecord], is_remote: bool) -> None:
+        """Print the table of all jobs and the best of them, and write sweep.csv; of remote jobs, print errors too."""
+        if is_remote:
+            for record in jobs:
+                if record.error is not None:
+                    print(f"error: {record.name}: {record.error}", file=sys.stderr)
+        if not jobs:
+            return
+        print(table(jobs))
+        write_csv(jobs, self.folder)
+        if self.direction is not None and (best := best_of(jobs, self.direction)) is not None:
+            print(f"best: job {best.number}, {self.config.objective} {best.objective:,.6g}; to run it again:")
+            print(f"  {shlex.join(self._words_of(best))}")
 
-    def table(self) -> str:
-        """Return one line per job: settings, returns by policy, what ended it, folder."""
-        if not self._jobs:
-            return ""
-        columns = list(dict.fromkeys(name for job in self._jobs for name in _final_metrics(job.result)))
-        rows = [["job", "settings", *columns, "ended by", "folder"]]
-        for job in self._jobs:
-            metrics = _final_metrics(job.result)
-            cells = [f"{metrics[name]:,.2f}" if name in metrics else "" for name in columns]
-            ended = "error" if job.result is None else job.result.stopped_by
-            rows.append([str(job.number), job.settings, *cells, ended, os.path.relpath(job.folder)])
-        return "\n".join(_aligned(rows, right=range(2, 2 + len(columns))))
-
-
-def _final_metrics(result: Result | None) -> Mapping[str, float]:
-    """Return the objective and each policy's last evaluation, or without one its mean training return."""
-    if result is None:
-        return {}
-    metrics: dict[str, float | None] = {} if result.objective is None else {"objective": result.objective}
-    for name, policy in result.metrics["policies"].items():
-        if policy["eval_return_mean"] is not None:
-            metrics[f"{name} eval"] = policy["eval_return_mean"]
-        else:
-            metrics[f"{name} return"] = policy["return_mean"]
-    return {name: value for name, value in metrics.items() if value is not None}
+    def _words_of(self, record: JobRecord) -> list[str]:
+        fixed = [word for word in self.words if not _HYDRA_KEY.match(word) and _key(word) in self.fixed]
+        is_named_sweep = self.config.hydra.mode is RunMode.MULTIRUN  # in the configuration, not by -m
+        return ["marlflow", "train", *fixed, *record.settings, *(["hydra.mode=RUN"] if is_named_sweep else [])]
 
 
-def _aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (
-            cell.rjust(width) if number in right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip()
+def _key(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0]
+
+
+def direction_of(config: DictConfig) -> Direction | None:
+    """Return what a sweeper does with the objectives; None if it runs all values."""
+    if not optimizes(config):
+        return None
+    direction: Any = config.hydra.sweeper.get("direction", "minimize")
+    return "maximize" if getattr(direction, "name", direction) == "maximize" else "minimize"
+
+
+def _quiet_optuna() -> None:
+    if is_installed("optuna"):  # what it says is in the table, and its sweeper's lines
+        import optuna
+
+        optuna.logging.set_verbosity(logging.WARNING)
+
+
+def exit_code(records: Sequence[JobRecord]) -> int:
+    """Return 0 if no job failed, 2 if all failures were bad input, else 1."""
+    failed = [record for record in records if record.error is not None or not record.ended_by]
+    if not failed:
+        return 0
+    return _BAD_INPUT if all(record.is_refused for record in failed) else _FAILED
+
+
+@contextmanager
+def records_in(folder: Path) -> Iterator[Path]:
+    """Make a folder for records of jobs in a sweep's, where all machines of the sweep can write."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records = Path(tempfile.mkdtemp(prefix=".jobs-", dir=folder))
+    try:
+        yield records
+    finally:
+        shutil.rmtree(records, ignore_errors=True)

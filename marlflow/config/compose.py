@@ -22,13 +22,18 @@ from hydra.core.utils import run_job as hydra_run_job
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from marlflow.config.optuna_defaults import set_optuna_defaults
+
 MODULE = "marlflow.conf"
 NAME = "train"
+SWEEPER_PARAMS = "hydra.sweeper.params"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def _run_name(choice: str, *, _parent_: DictConfig) -> str:
     # OmegaConf passes the node that contains the interpolation, here the whole configuration.
+    if choice == "pettingzoo":
+        return str(OmegaConf.select(_parent_, "env.id", throw_on_missing=False) or choice).rpartition("/")[2]
     target = str(OmegaConf.select(_parent_, "env._target_")) if choice == "python" else ""
     return target if _IMPORT_PATH.fullmatch(target) else choice
 
@@ -42,6 +47,7 @@ def composing() -> Iterator[None]:
     # Hydra refuses to be initialized twice in one process.
     GlobalHydra.instance().clear()
     with hydra.initialize_config_module(MODULE, job_name="marlflow", version_base="1.3"):
+        set_optuna_defaults()  # now that Hydra has loaded its plugins
         yield
 
 
@@ -82,6 +88,12 @@ def composed(overrides: Sequence[str]) -> DictConfig:
     config = hydra.compose(NAME, overrides=list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(config)
     return config
+
+
+def sweeper_params(config: DictConfig) -> list[str]:
+    """Return the parameters of the sweeper that a configuration names, as overrides `key=values`."""
+    params: Any = OmegaConf.select(config, SWEEPER_PARAMS)
+    return [f"{key}={value}" for key, value in (params or {}).items()]
 
 
 def set_values(config: DictConfig, values: Sequence[str], task: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import types
 import typing
 from collections import abc
@@ -21,10 +20,12 @@ import torch
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
+from marlflow.config.recipes import remember
 from marlflow.config.renamed import unknown_key
+from marlflow.config.signatures import called, hints_of, parameters_of, positional_parameters, positional_slots
+from marlflow.config.target_nodes import TARGET, target_node, without_positional
 from marlflow.learner.optimizer import TorchOptimizer
 
-TARGET: Final = "_target_"
 _UNSET = "???"
 # Whole numbers up to here fit into a float.
 _LARGEST_WHOLE = 10**300
@@ -44,26 +45,42 @@ def construct(make: Callable[..., Any], values: Mapping[str, Any], path: str, pr
     that the others are checked too.
     """
     arguments = arguments_for(make, values, path, problems)
-    if arguments is None:
-        return LEFT
+    return LEFT if arguments is None else _remembered(_made(make, (), arguments, path, problems), make, values)
+
+
+def _remembered(made: Any, make: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    if isinstance(make, type) and not is_dataclass(make) and not isinstance(made, _Left):
+        remember(made, {key: value for key, value in values.items() if key != TARGET})
+    return made
+
+
+def _made(
+    make: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any], path: str, problems: list[str]
+) -> Any:
     try:
-        return make(**arguments)
+        return make(*positional, **named)
     except ConfigInvalid as error:
         problems.extend(f"{path}: {problem}" for problem in error.problems)
     except (TypeError, ValueError) as error:
-        problems.append(f"{path}: {_called(make)} does not take these values: {error}")
+        problems.append(f"{path}: {called(make)} does not take these values: {error}")
     return LEFT
 
 
 def arguments_for(
-    make: Callable[..., Any], values: Mapping[str, Any], path: str, problems: list[str], given: int = 0
+    make: Callable[..., Any],
+    values: Mapping[str, Any],
+    path: str,
+    problems: list[str],
+    given: int = 0,
+    is_partial: bool = False,
 ) -> dict[str, Any] | None:
-    """Convert `values` to arguments of `make`; return None if a required one is missing.
+    """Convert `values` to arguments of `make`; return None if a required one is missing, unless `is_partial`.
 
-    The first `given` parameters are passed by the caller.
+    The first `given` positional parameters are passed by the caller.
     """
     # For example, a wrapper gets the environment as its first argument, so the configuration must not.
-    parameters = dict(list(_parameters(make).items())[given:])
+    passed = positional_parameters(make)[:given]
+    parameters = {name: p for name, p in parameters_of(make).items() if p not in passed}
     hints = hints_of(make)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     named_parameters = {
@@ -73,29 +90,42 @@ def arguments_for(
     for key, value in values.items():
         where = f"{path}.{key}" if path else key
         if key not in named_parameters and not takes_any:
-            problems.append(unknown_key(where, key, named_parameters, _called(make)))
+            problems.append(unknown_key(where, key, named_parameters, called(make)))
             continue
         fitted = fit(value, hints.get(key, Any), where, problems)
         if not isinstance(fitted, _Left):
             arguments[key] = fitted
+    if is_partial:
+        return arguments
     missing = [name for name, p in named_parameters.items() if p.default is p.empty and name not in arguments]
     # A missing parameter whose misspelled key was already reported is not reported again.
     misspelt = {nearest(key, named_parameters) for key in values if key not in named_parameters}
     unreported = [name for name in missing if name not in values and name not in misspelt]
-    problems.extend(f"{path}.{name} is missing: {_called(make)} needs it" for name in unreported)
+    problems.extend(f"{path}.{name} is missing: {called(make)} needs it" for name in unreported)
     return None if missing else arguments
 
 
 def build(values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
-    """Instantiate the `_target_` of `values` with the other keys; return LEFT if that fails."""
-    make = imported(values[TARGET], f"{path}.{TARGET}", problems)
+    """Instantiate the `_target_` of `values` with the other keys, as Hydra does; return LEFT if that fails."""
+    node = target_node(values, path, problems)
+    make = imported(node.target, f"{path}.{TARGET}", problems)
     if isinstance(make, _Left):
         return LEFT
-    settings = {key: value for key, value in values.items() if key != TARGET}
     if isinstance(make, type) and issubclass(make, torch.optim.Optimizer):
         # Wrapped, because the learner passes the parameters and the learning rate later.
+        settings = without_positional(node, path, "the first argument is the learner's parameters", problems)
         return construct(TorchOptimizer, {"make": make, "settings": settings}, path, problems)
-    return construct(make, settings, path, problems)
+    before = len(problems)
+    slots = positional_slots(make, node.positional, node.settings, path, problems)
+    positional = [fit(*slot, problems) for slot in slots]
+    if len(problems) > before:
+        return LEFT
+    named = arguments_for(make, node.settings, path, problems, len(positional), node.is_partial)
+    if named is None:
+        return LEFT
+    if node.is_partial:
+        return functools.partial(make, *positional, **named)
+    return _remembered(_made(make, positional, named, path, problems), make, values)
 
 
 def imported(name: object, path: str, problems: list[str]) -> Any:
@@ -284,7 +314,7 @@ def described(hint: Any) -> str:
     if isinstance(origin, type) and issubclass(origin, abc.Sequence):
         return "a list [...]"
     if is_dataclass(hint):
-        return f"a mapping {{{', '.join(_parameters(hint))}}}"  # type: ignore[arg-type]
+        return f"a mapping {{{', '.join(parameters_of(hint))}}}"  # type: ignore[arg-type]
     return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))
 
 
@@ -303,31 +333,6 @@ def kind_of(value: Any) -> str | None:
 def _question(value: object, names: Sequence[str]) -> str:
     text = meant(str(value), names)
     return text if "did you mean" in text else ""
-
-
-def _called(make: Callable[..., Any]) -> str:
-    return getattr(make, "__name__", type(make).__name__)
-
-
-@functools.lru_cache(maxsize=512)
-def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(make).parameters
-    except (TypeError, ValueError):
-        # A builtin without a signature checks its arguments itself.
-        return {"values": inspect.Parameter("values", inspect.Parameter.VAR_KEYWORD)}
-
-
-@functools.lru_cache(maxsize=512)
-def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the annotations of a callable's parameters; empty if they cannot be resolved."""
-    # The annotations of a dataclass are its fields'; of another class, its constructor's.
-    source: Any = make.__init__ if isinstance(make, type) and not is_dataclass(make) else make  # type: ignore[misc]
-    try:
-        return typing.get_type_hints(source)
-    except (NameError, TypeError, AttributeError):
-        # Names imported only under TYPE_CHECKING do not exist at run time.
-        return {}
 
 
 def _is_protocol(hint: type) -> bool:

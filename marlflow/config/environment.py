@@ -16,7 +16,7 @@ from typing import Any
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.config.construct import kind_of
 from marlflow.config.experiment import Env
-from marlflow.env import EnvAdapter, make_environment, open_adapter
+from marlflow.env import EnvAdapter, make_environment, open_adapter, pettingzoo_registry
 from marlflow.env.frames import lines_of, raised
 from marlflow.env.make import import_factory, wrapped
 from marlflow.sampling.env_closing import close_adapter
@@ -44,7 +44,20 @@ def _make_with(
 
 def environment_name(env: Env) -> str:
     """Return the name of the environment in messages."""
-    return _name(env.factory)
+    return pettingzoo_registry.display_name(env.arguments) if _is_registered(env) else _name(env.factory)
+
+
+def environment_identity(env: Env) -> dict[str, Any]:
+    """Return the name and the arguments of the environment as they are compared between runs."""
+    if not _is_registered(env):
+        return {"factory": _name(env.factory), "arguments": dict(env.arguments)}
+    own = pettingzoo_registry.OWN_ARGUMENTS
+    arguments = {key: value for key, value in env.arguments.items() if key not in own}
+    return {"factory": pettingzoo_registry.stable_name(env.arguments), "arguments": arguments}
+
+
+def _is_registered(env: Env) -> bool:
+    return env.factory in (pettingzoo_registry.TARGET, pettingzoo_registry.make)
 
 
 def _name(factory: Callable[..., Any] | str) -> str:
@@ -58,7 +71,7 @@ def argument_problems(env: Env) -> Iterator[str]:
 
     Many environments would fail in the middle of an episode, or never.
     """
-    defaults = _defaults(env.factory)
+    defaults = _defaults(env)
     for name, value in env.arguments.items():
         expected, actual = kind_of(defaults.get(name)), kind_of(value)
         if isinstance(value, float) and not math.isfinite(value) and value != defaults.get(name):
@@ -67,13 +80,16 @@ def argument_problems(env: Env) -> Iterator[str]:
             yield f"env.{name} must be {expected}, such as {defaults[name]!r}, not {value!r:.80}"
 
 
-def _defaults(factory: Callable[..., Any] | str) -> dict[str, Any]:
-    function = factory
-    if isinstance(function, str):
-        try:
+def _defaults(env: Env) -> dict[str, Any]:
+    function = factory = env.factory
+    try:
+        if _is_registered(env):
+            taken = pettingzoo_registry.parameters(env.arguments) or {}
+            return {name: parameter.default for name, parameter in taken.items()}
+        if isinstance(function, str):
             function = import_factory(function)
-        except Exception:  # noqa: BLE001  importing runs user code; opening it later reports the error
-            return {}
+    except Exception:  # noqa: BLE001  importing runs user code; opening it later reports the error
+        return {}
     try:
         parameters = inspect.signature(function).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -97,7 +113,7 @@ def opened(make_env: Callable[[], Any], env: Env) -> Iterator[EnvAdapter]:
 
 
 def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
-    name = _name(env.factory)
+    name = environment_name(env)
     try:
         with _warn_if_slow(f"environment {name}"):
             return open_adapter(make_env(), name=name)

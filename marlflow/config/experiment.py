@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
+from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
 from marlflow.flow.relocate import Where
 from marlflow.league.league import League
+from marlflow.observe.callback import Callback
 from marlflow.policy.actor import EvaluationMode
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
@@ -29,9 +32,9 @@ class _UnsetNumEnvs(int):
 class Env:
     """Specify the environment: its factory, its arguments and its wrappers.
 
-    `factory` is a callable, an import path, or the name of a shipped environment: Env("simple_tag", {"num_good": 2}).
-    For a name, the given arguments replace its defaults, and the given wrappers go around its own. Raises ConfigInvalid
-    for an unknown name.
+    `factory` is a callable, an import path, an id of PettingZoo such as "butterfly/pistonball-v6", or the name of a
+    shipped environment: Env("simple_tag", {"num_good": 2}). For a name, the given arguments replace its defaults, and
+    the given wrappers go around its own. Raises ConfigInvalid for an unknown name.
 
     `num_envs` environments run over all workers. `wrappers` are applied in order, the first innermost. `step_timeout_s`
     (seconds) limits a step or reset; None is no limit.
@@ -44,20 +47,22 @@ class Env:
     step_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        num_envs: int = self.num_envs
+        is_set = not isinstance(self.num_envs, _UnsetNumEnvs)
+        values: dict[str, Any] = {"num_envs": self.num_envs if is_set else int(self.num_envs)}
+        if isinstance(self.factory, str) and "/" in self.factory:
+            values |= {"factory": PETTINGZOO, "arguments": {"id": self.factory, **self.arguments}}
         # A name without a dot is that of a shipped environment; an import path always has one.
-        if isinstance(self.factory, str) and "." not in self.factory:
+        elif isinstance(self.factory, str) and "." not in self.factory:
             # Imported late: that module imports this one.
             from marlflow.config.named_environments import named_environment
 
             shipped = named_environment(self.factory, self.arguments)
-            object.__setattr__(self, "factory", shipped.factory)
-            object.__setattr__(self, "arguments", shipped.arguments)
-            object.__setattr__(self, "wrappers", (*shipped.wrappers, *self.wrappers))
-            num_envs = shipped.num_envs if isinstance(num_envs, _UnsetNumEnvs) else num_envs
-        if isinstance(num_envs, _UnsetNumEnvs):
-            num_envs = int(num_envs)
-        object.__setattr__(self, "num_envs", num_envs)
+            values |= {"factory": shipped.factory, "arguments": shipped.arguments}
+            values |= {"wrappers": (*shipped.wrappers, *self.wrappers)} | (
+                {} if is_set else {"num_envs": shipped.num_envs}
+            )
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,8 @@ class Policy:
 
     It has a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or that LearnerConfig's.
     `queue_fragments` may wait for its plan; None: two rounds. With `experience` it learns from recorded rows, until
-    they end. `learns_from`: policies whose rows it learns from; None: itself, or as the league's mode says.
+    they end. `learns_from`: policies whose rows it learns from; None: itself, or as the league's mode says. With `init`
+    it begins with parameters of another run.
     """
 
     algorithm: Algorithm | None = None
@@ -140,6 +146,7 @@ class Policy:
     queue_fragments: int | None = None
     experience: OfflineData | None = None
     learns_from: Sequence[str] | None = None
+    init: FromRun | None = None
 
     @property
     def acts_by(self) -> Algorithm:
@@ -199,7 +206,8 @@ class Faults:
     (longer than `env.step_timeout_s`). Lost and replaced processes: `workers_lost`, `learners_lost`, `replays_lost`.
     `updates_skipped`: optimizer steps with a gradient that was not finite. Failed writes: `checkpoints_failed`,
     `reports_failed` (metrics.jsonl, TensorBoard, drawings), `records_failed` (recorded rows, written later).
-    `closes_failed`: environments whose `close()` raised or took too long.
+    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: exceptions of callbacks
+    and sinks; None is any number.
     """
 
     env_errors: int = 0
@@ -212,6 +220,7 @@ class Faults:
     reports_failed: int = 10
     records_failed: int = 3
     closes_failed: int = 100
+    callbacks_failed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -261,27 +270,30 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Log:
-    """Set where reports are written, and how often."""
+    """Set where reports are written, and how often. `sinks` are further ones, such as WandbSink, by name."""
 
     every_env_steps: int = 10_000
     console: Literal["auto", "live", "plain", "none"] = "auto"
     jsonl: bool = True
     tensorboard: bool = True
     trace: bool = False
+    sinks: Mapping[str, Callback | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RuntimeConfig:
     """Choose the runtime: `inline` (one process, one thread) or `ray`.
 
-    `address` joins a running Ray cluster. A Ray started for the run has `object_store_bytes` for rows and weights
-    (None: Ray's default), and listens on loopback only, unless others connect to this machine's `node_ip_address`.
+    `address` joins a Ray cluster: an address, `auto` for this machine's, `local` for none; None is RAY_ADDRESS, else
+    none. A Ray started for the run has `object_store_bytes` for rows and weights (None: Ray's default) and serves Ray's
+    `dashboard` if asked. It listens on loopback only, unless others connect to this machine's `node_ip_address`.
     """
 
     name: Literal["inline", "ray"] = "ray"
     address: str | None = None
     object_store_bytes: int | None = None
     node_ip_address: str | None = None
+    dashboard: bool = False
 
 
 @dataclass(frozen=True)
@@ -290,7 +302,7 @@ class Experiment:
 
     `mapping` assigns policies to agents: rules, or a matchmaker for each episode. Without it a policy plays the group
     of its name, and `default_policy` all others. With a `league`, policies play each other and their snapshots.
-    `learners` train several policies together; every other policy learns alone.
+    `learners` train several policies together; every other policy learns alone. `callbacks` observe the run, by name.
     """
 
     env: Env
@@ -311,6 +323,7 @@ class Experiment:
     objective: str | None = None
     league: League | None = None
     learners: Mapping[str, LearnerConfig] = field(default_factory=dict)
+    callbacks: Mapping[str, Callback | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from marlflow.config.wrong_types import other_kinds

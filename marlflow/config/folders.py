@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
@@ -21,6 +21,14 @@ def folder_problems(setting: str, folder: Path) -> Iterator[str]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         yield f"{setting}: the folder {str(folder)!r:.200} cannot be made or written to: {reason}; choose another"
+
+
+def searchpath_problems(folders: Sequence[str]) -> Iterator[str]:
+    """Yield a problem for each folder of configuration groups that does not exist."""
+    for folder in folders:
+        scheme, separator, path = folder.rpartition("://")
+        if scheme in ("", "file") and not Path(path if separator else folder).is_dir():
+            yield f"the configuration folder {folder.removeprefix('file://')} does not exist"
 
 
 def existing_run_problems(folder: Path) -> Iterator[str]:

@@ -12,12 +12,12 @@ from marlflow.base.items import Weights
 from marlflow.base.near import meant
 from marlflow.base.problems import Problems
 from marlflow.config.comments import files
-from marlflow.config.construct import TARGET
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.league_members import added_members
 from marlflow.config.learners import policy_settings
 from marlflow.config.opponents import only_opponents
 from marlflow.config.policy_assignment import TRIAL_EPISODES, PolicyAssignment, failure_problem
+from marlflow.config.target_nodes import TARGET
 from marlflow.env import EnvAdapter
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.league import League

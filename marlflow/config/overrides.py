@@ -9,20 +9,29 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Sweep
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
-from marlflow.config.compose import Groups, composed, composition_problem, config_loader, set_values
+from marlflow.config.compose import (
+    SWEEPER_PARAMS,
+    Groups,
+    composed,
+    composition_problem,
+    config_loader,
+    set_values,
+    sweeper_params,
+)
 from marlflow.config.experiment import ENV_KEYS
+from marlflow.config.folders import searchpath_problems
 from marlflow.config.misread import cast_problems, deletion_problem, depth_problem, kind_problem, merge_problem
 from marlflow.config.suggestions import (
     CHOSEN_FOR_ONE,
@@ -38,6 +47,7 @@ from marlflow.config.suggestions import (
 _SEARCHPATH = "hydra.searchpath"
 # A choice that adds a policy or a learner.
 _NEW_ENTRY = re.compile("|".join(rf"{group}@{section}\.[^.]+" for group, section in SECTION_OF.items()))
+_OPTIONAL = ("wrappers", "placement", "league", "record", "experiment")
 _MEMBERS = re.compile(r"learners\.([^.]+)\.policies")
 
 
@@ -45,13 +55,15 @@ _MEMBERS = re.compile(r"learners\.([^.]+)\.policies")
 class Prepared:
     """Hold `overrides` for Hydra, the `config` of the first job, and `problems` of keys left out.
 
-    `fixed` are the keys without a sweep, the same in each job.
+    `fixed` are the keys without a sweep, the same in each job. `intervals` are the overrides of which a sweeper has to
+    choose the values.
     """
 
     overrides: list[str]
     config: DictConfig
     problems: list[str]
     fixed: list[str]
+    intervals: list[str]
 
 
 @dataclass
@@ -92,7 +104,8 @@ class _OverrideWord:
         return f"{self.prefix}{self.bare}"
 
     def lines(self, line: str) -> list[str]:
-        return [f"{self.key}=null", line] if self.replaces else [line]
+        # Sweepers keep one override for each key as written, prefix included, so the two must differ in it.
+        return [f"{'' if self.prefix else '++'}{self.key}=null", line] if self.replaces else [line]
 
     def first(self) -> str:
         """Return the override with the first value of its sweep."""
@@ -104,7 +117,8 @@ class _OverrideWord:
 def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: bool = False) -> Prepared:
     """Complete `overrides` for Hydra and compose the first job.
 
-    `searchpath` lists further configuration folders. Raises ConfigInvalid for an unknown option or group.
+    `searchpath` lists further configuration folders. With `multirun`, the sweeper's own parameters in the configuration
+    are added to the overrides. Raises ConfigInvalid for an unknown option or group.
     """
     words = [_OverrideWord(_parsed(override)) for override in overrides]
     problems: list[str] = []
@@ -117,12 +131,20 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     known = Groups(before)
     groups = [word for word in words if _is_choice(word, known)]
     values = [word for word in words if word not in groups and not word.read.is_hydra_override()]
+    for word in groups:
+        # A configuration file may choose `null`, but on the command line Hydra takes only names and lists.
+        if word.read.value() is None and word.read.key_or_group in _OPTIONAL:
+            word.read = _parsed(f"{word.key}=[]")
     with _composition_explained():
         problems += _choices_settled(groups, known, [folder.removeprefix("file://") for folder in folders])
         if problems:
             raise ConfigInvalid(problems)
         # Only group choices are composed; values are applied to the result, which tells whether a key exists.
         config = composed([*before, *(word.first() for word in groups)])
+    if (multirun or config.hydra.mode is RunMode.MULTIRUN) and (swept := sweeper_params(config)):
+        given = {word.key for word in words}
+        added = [line for line in swept if _OverrideWord(_parsed(line)).key not in given]
+        return prepare([*added, *overrides, f"{SWEEPER_PARAMS}=null"], searchpath, multirun=True)
     values_present: Any = OmegaConf.to_container(config, resolve=False)
     learner_of = _learner_of_listed(values)
     for position, word in enumerate(values):
@@ -134,7 +156,8 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
         set_values(config, _first_lines(word for word in settled if word in values), _first_lines(settled))
     whole = [line for word in settled for line in word.lines(word.whole())]
     fixed = [word.key for word in settled if not word.read.is_sweep_override()]
-    return Prepared(whole, config, problems, fixed)
+    intervals = [word.line for word in settled if word.read.is_interval_sweep()]
+    return Prepared(whole, config, problems, fixed, intervals)
 
 
 def _first_lines(words: Iterable[_OverrideWord]) -> list[str]:
@@ -143,10 +166,8 @@ def _first_lines(words: Iterable[_OverrideWord]) -> list[str]:
 
 def _folders(words: Sequence[_OverrideWord], searchpath: Sequence[str]) -> list[str]:
     folders = [*searchpath, *(folder for word in words if word.key == _SEARCHPATH for folder in word.values()[0])]
-    if missing := [folder for folder in folders if _is_missing(folder)]:
-        raise ConfigInvalid(
-            [f"the configuration folder {folder.removeprefix('file://')} does not exist" for folder in missing]
-        )
+    if problems := list(searchpath_problems(folders)):
+        raise ConfigInvalid(problems)
     return folders
 
 
@@ -154,11 +175,6 @@ def _hydra_own(words: Sequence[_OverrideWord], folders: Sequence[str]) -> list[s
     path = [f"{_SEARCHPATH}=[{','.join(folders)}]"] if folders else []
     own_words = [word for word in words if word.read.is_hydra_override() and word.key != _SEARCHPATH]
     return [*path, *(word.first() for word in own_words)]
-
-
-def _is_missing(folder: str) -> bool:
-    scheme, separator, path = folder.rpartition("://")
-    return scheme in ("", "file") and not Path(path if separator else folder).is_dir()
 
 
 def _parsed(override: str) -> Override:
@@ -231,7 +247,10 @@ def _option_problems(word: _OverrideWord, groups: Groups, folders: Sequence[str]
     for value in word.values():
         for choice in value if isinstance(value, list) else [value]:
             if choice is None:
-                yield f"{word.line}: to choose none, write {group}=[]"
+                if isinstance(value, list):
+                    yield f"{word.line}: null cannot be one of several; to choose none, write {group}=null"
+                elif group not in _OPTIONAL:
+                    yield f"{word.line}: {group} cannot be null; choose {', '.join(options)}"
             elif str(choice) not in options:
                 yield no_option(group, str(choice), options, folders)
             elif problem := package_problem(group, str(choice), folders):
@@ -268,13 +287,13 @@ def _value_settled(
             word.prefix = None
             yield problem
             return
-    if _exists(config, parts):
-        if problem := _type_problem(word, _value_at(config, parts)):
+    if (current := _value_at(config, parts)) is not _ABSENT:
+        if problem := _type_problem(word, current):
             word.prefix = None
             yield problem
             return
         # env is excluded, because an override of it keeps marlflow's own keys.
-        word.replaces = _must_replace(_value_at(config, parts), word.values()[0]) and word.key != "env"
+        word.replaces = _must_replace(current, word.values()[0]) and word.key != "env"
         word.prefix = "" if word.prefix == "+" else word.prefix
         return
     entries = [str(name) for name in config.get(parts[0]) or ()] if parts[0] in SECTION_OF.values() else []
@@ -308,10 +327,6 @@ def _must_replace(current: Any, value: Any) -> bool:
 
 
 _ABSENT = object()
-
-
-def _exists(values: Any, parts: Sequence[str]) -> bool:
-    return _value_at(values, parts) is not _ABSENT
 
 
 def _value_at(values: Any, parts: Sequence[str]) -> Any:

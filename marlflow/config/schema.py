@@ -7,26 +7,28 @@ The dataclasses of experiment.py are the schema, except for `env`, which also co
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
-
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from marlflow.algorithms.algorithm import Algorithm, Capabilities
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import absent
+from marlflow.config.callbacks import with_callbacks
 from marlflow.config.comments import names
-from marlflow.config.construct import LEFT, TARGET, arguments_for, construct, fit, imported
-from marlflow.config.experiment import ENV_KEYS, Env, Experiment
+from marlflow.config.construct import LEFT, arguments_for, build, construct, fit, imported
+from marlflow.config.environment_arguments import environment_arguments
+from marlflow.config.experiment import Env, Experiment
 from marlflow.config.policy_assignment import PlaceholderMatchmaker
 from marlflow.config.renamed import KEYS, unknown_key
+from marlflow.config.target_nodes import TARGET, target_node, without_positional
 from marlflow.config.validation import problems_of
-from marlflow.env.make import Wrapper, import_factory
+from marlflow.env.make import Wrapper
 from marlflow.sampling.mapping import Rule
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 class _PlaceholderAlgorithm(Random):
@@ -48,6 +50,9 @@ def from_config(config: DictConfig, earlier_problems: Sequence[str] = ()) -> Exp
 
 def read(config: DictConfig, problems: list[str]) -> Experiment | None:
     """Convert like `from_config`, but append to `problems` and use defaults there; return None without an env."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         values: Any = OmegaConf.to_container(_without_hydra(config), resolve=True)
     except OmegaConfBaseException as error:
@@ -57,7 +62,7 @@ def read(config: DictConfig, problems: list[str]) -> Experiment | None:
 
 def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | None:
     """Convert like `read`, from plain dicts and lists."""
-    sections = dict(values)
+    sections = with_callbacks(values, problems)
     for section, read_section in (("env", _env), ("stop", _stop)):
         if isinstance(sections.get(section), Mapping):
             sections[section] = read_section(sections[section], problems)
@@ -82,6 +87,8 @@ def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | 
 
 
 def _without_hydra(config: DictConfig) -> DictConfig:
+    from omegaconf import OmegaConf
+
     if "hydra" not in config:
         return config
     copied = config.copy()
@@ -101,16 +108,9 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
         instead = f"; that environment is env={factory}" if factory in names("env") else ""
         problems.append(f"env.{TARGET} must be an import path, package.module.name, not {factory!r}{instead}")
         return LEFT
-    arguments = {key: value for key, value in values.items() if key not in (TARGET, *ENV_KEYS)}
-    known = _parameters_of(factory)
-    for key in list(arguments):
-        # A factory with **kwargs takes any key, but a renamed key of marlflow is never meant for it.
-        if (known is not None and key not in known) or (known is None and key in KEYS):
-            problems.append(unknown_key(f"env.{key}", key, [*(known or ()), *ENV_KEYS], factory))
-            del arguments[key]
-        elif arguments[key] == "???":
-            problems.append(f"env.{key} is not set; give it a value")
-            return LEFT
+    arguments = environment_arguments(factory, values, problems)
+    if arguments is None:
+        return LEFT
     wrappers = wrappers_of(values.get("wrappers"), problems)
     num_envs = fit(values.get("num_envs", Env.num_envs), int, "env.num_envs", problems)
     timeout_s = fit(values.get("step_timeout_s"), float | None, "env.step_timeout_s", problems)
@@ -154,26 +154,17 @@ def _user_callable(values: Mapping[str, Any], path: str, given: int, needs: str,
     target = imported(values[TARGET], f"{path}.{TARGET}", problems)
     if target is LEFT:
         return LEFT
-    rest = {key: value for key, value in values.items() if key != TARGET}
     if not isinstance(target, type):
+        # A function is called later in any case, so `_partial_` says nothing new.
+        first = "marlflow passes the first arguments of a function"
+        rest = without_positional(target_node(values, path, problems), path, first, problems)
         arguments = arguments_for(target, rest, path, problems, given=given)
         return LEFT if arguments is None else functools.partial(target, **arguments)
-    made = construct(target, rest, path, problems)
+    made = build(values, path, problems)
     if made is not LEFT and not callable(made):
         problems.append(f"{path}: {target.__name__} {needs}")
         return LEFT
     return made
-
-
-def _parameters_of(factory: str) -> list[str] | None:
-    """Return a factory's parameter names; None if it takes any or cannot be imported."""
-    try:
-        parameters = inspect.signature(import_factory(factory)).parameters.values()
-    except Exception:  # noqa: BLE001  (importing runs code of the user's; `ready` imports it again and says what is wrong)
-        return None
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    return [parameter.name for parameter in parameters]
 
 
 def wrappers_of(entries: Any, problems: list[str]) -> list[Wrapper]:
@@ -209,7 +200,8 @@ def _wrapper(path: str, entry: Any, problems: list[str]) -> Wrapper | None:
     make = imported(entry[TARGET], f"{path}.{TARGET}", problems)
     if make is LEFT:
         return None
-    rest = {key: value for key, value in entry.items() if key != TARGET}
+    node = target_node(entry, path, problems)
+    rest = without_positional(node, path, "the first argument of a wrapper is the environment", problems)
     arguments = arguments_for(make, rest, path, problems, given=1)
     return None if arguments is None else Wrapper(entry[TARGET], make, arguments)
 

@@ -11,9 +11,10 @@ import numpy as np
 from marlflow.algorithms.algorithm import TorchAlgorithm
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant, Schedule
-from marlflow.config.construct import LEFT, fit, hints_of
+from marlflow.config.construct import LEFT, fit
 from marlflow.config.experiment import Env, Experiment, Stop
 from marlflow.config.ranges import INFINITY, RANGES, REMARKS, Range, name_problem, text_problem
+from marlflow.config.signatures import hints_of
 from marlflow.learner.optimizer import TorchOptimizer
 
 # Fields whose contents are checked where they are used.

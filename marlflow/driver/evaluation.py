@@ -9,11 +9,12 @@ from dataclasses import replace
 from marlflow.base.awaiting import begun
 from marlflow.base.items import Weights
 from marlflow.config.validation import CheckedExperiment
-from marlflow.driver.episode_metrics import EvaluationContext
+from marlflow.driver.episode_metrics import EvaluationContext, evaluation_metrics
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.same_games import SelfPlay, same_games
 from marlflow.flow import Executor, Plan, source
+from marlflow.observe.callback import EvaluationEvent
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.protocol import EvaluationRequest, Workers
 from marlflow.sampling.receipts import Evaluated, Receipt
@@ -22,8 +23,8 @@ from marlflow.sampling.receipts import Evaluated, Receipt
 class Evaluator:
     """Evaluates the `published` policies at an interval of env steps and at the end of the run.
 
-    `report` is called before an evaluation replaces an unreported one. `due_env_steps`: when the next one is due.
-    `spent_s`: seconds spent so far. `expected_s`: estimated duration of the final one.
+    `report` is called before an evaluation replaces an unreported one, `observe` after each. `due_env_steps`: when the
+    next one is due. `spent_s`: seconds spent so far. `expected_s`: estimated duration of the final one.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Evaluator:
         published: Callable[[], Mapping[str, Weights]],
         report: Callable[[], None],
         notify: Callable[[str], None],
+        observe: Callable[[EvaluationEvent], None],
     ) -> None:
         self._settings, self._pairings = checked.experiment.evaluation, checked.pairings
         self._modes = modes_of(checked)
@@ -43,7 +45,7 @@ class Evaluator:
         self._budget = budget
         self._published = published
         self._report = report
-        self._notify = notify
+        self._notify, self._observe = notify, observe
         self._reported_same_games = False
         self._self_play = SelfPlay() if self._settings.opponents is None else None
         self.due_env_steps = 0
@@ -99,6 +101,10 @@ class Evaluator:
             )
             results = replace(results, episodes=())
         self._metrics.evaluated(results, context)
+        policies = self._metrics.policies.items() if results.episodes else ()
+        played = {name: evaluation_metrics(one.evaluation) for name, one in policies if one.evaluation_is_new}
+        ended_s = time.time()
+        self._observe(EvaluationEvent(context.env_steps, played, ended_s - duration_s, ended_s))
         if not self._reported_same_games and (text := same_games(results.episodes, self._settings)) is not None:
             self._reported_same_games = True
             self._notify(text)

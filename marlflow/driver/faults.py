@@ -7,6 +7,7 @@ restarted by the runtime: see `runtime.ray.remote_worker` and `runtime.ray.handl
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 
@@ -31,15 +32,22 @@ _CONSEQUENCES: Mapping[FaultKind, str] = {
     FaultKind.REPORTS_FAILED: "it could not be written",
     FaultKind.RECORDS_FAILED: "they could not be written, and wait in memory",
     FaultKind.CLOSES_FAILED: "it could not be closed",
+    FaultKind.CALLBACKS_FAILED: "it raised, and the run continues",
 }
 
 
 class FaultBudget:
-    """Counts faults by kind; `failure` is the error that ends the run, once a kind exceeds `allowed`."""
+    """Counts faults by kind; `failure` is the error that ends the run, once a kind exceeds `allowed`.
+
+    `observe`, if set, receives each fault, with its count.
+    """
 
     def __init__(self, allowed: Faults, notify: Callable[[str], None]) -> None:
         self._notify = notify
-        self._allowed = {FaultKind(name): count for name, count in asdict(allowed).items()}
+        self.observe: Callable[[Fault, int], None] | None = None
+        self._allowed = {
+            FaultKind(name): math.inf if count is None else count for name, count in asdict(allowed).items()
+        }
         self.spent = dict.fromkeys(FaultKind, 0)
         self.failure: MarlflowError | None = None
 
@@ -51,14 +59,20 @@ class FaultBudget:
         lost = f"; {fault.rows_lost} agent steps are lost" if fault.rows_lost else ""
         log.warning("%s: %s%s", fault.where, fault.reason, lost)
         if fault.user_traceback:
-            log.info("what the environment was doing:\n%s", fault.user_traceback.rstrip())
+            culprit = "callback" if kind is FaultKind.CALLBACKS_FAILED else "environment"
+            log.info("what the %s was doing:\n%s", culprit, fault.user_traceback.rstrip())
         # Once the run is ending, faults beyond the budget are only logged.
         if before < allowed or self.failure is None:
+            limit = "any number" if allowed == math.inf else allowed
+            reason = f" ({fault.reason})" if kind is FaultKind.CALLBACKS_FAILED else ""
             self._notify(
-                f"{fault.where}: {_CONSEQUENCES[kind]}; {kind} {self.spent[kind]}, and faults.{kind} allows {allowed}"
+                f"{fault.where}: {_CONSEQUENCES[kind]}{reason}; {kind} {self.spent[kind]}, and faults.{kind} allows "
+                f"{limit}"
             )
         if self.spent[kind] > allowed and self.failure is None:
-            self.failure = self._beyond(fault, min(before, allowed))
+            self.failure = self._beyond(fault, int(min(before, allowed)))
+        if self.observe is not None:
+            self.observe(fault, count)
 
     def state(self) -> dict[str, int]:
         """Return the complete state."""

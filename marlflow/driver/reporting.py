@@ -1,67 +1,93 @@
-"""Reports of a run: metrics.jsonl, TensorBoard, console, learning curves, stage traces."""
+"""Reports of a run: to sinks and callbacks, the console, learning curves, and the timeline."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from marlflow.base.fault_kind import FaultKind
 from marlflow.config.experiment import Experiment
-from marlflow.flow import StageId, StageTimes
+from marlflow.driver.callbacks import Callbacks, write_fault
+from marlflow.flow import StageId, StageTimes, Together
+from marlflow.flow.flow import Kind
+from marlflow.flow.plan import all_stages, owners
+from marlflow.observe.callback import Callback, RunEnd
 from marlflow.observe.console import RunConsole
 from marlflow.observe.curves import draw_learning_curves
-from marlflow.observe.report import Report
+from marlflow.observe.report import Report, ResumePoint, RunInfo
 from marlflow.observe.run_log import NAME
-from marlflow.observe.sinks import METRICS, JsonlSink, Sink, TensorBoardSink
+from marlflow.observe.sinks import METRICS, JsonlSink
+from marlflow.observe.tensorboard import TensorBoardSink
+from marlflow.observe.timeline import Timeline, WorkerSpan
 from marlflow.observe.trace import Trace
+from marlflow.observe.trace_file import TRACE
 from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.sampling.protocol import Round
 from marlflow.sampling.receipts import Fault
 
 log = logging.getLogger("marlflow")
 
-_TRACE_INTERVALS, _OVERLAP_INTERVALS = 100_000, 10_000  # intervals of stages
+# The overlap of learners needs only some minutes of intervals.
+_OVERLAP_INTERVALS = 10_000
 
 
 class Reporting:
-    """Writes reports to files and the console; also the executor hook that traces stages.
+    """Writes reports to files, callbacks and the console; also the executor hook that observes stages.
 
-    `failed` receives a fault for each file that could not be written.
+    `failed` receives a fault for each file that could not be written, and for each exception of a callback.
     """
 
     def __init__(
-        self, experiment: Experiment, run_dir: Path, console: RunConsole, failed: Callable[[Fault], None]
+        self,
+        experiment: Experiment,
+        info: RunInfo,
+        console: RunConsole,
+        failed: Callable[[Fault], None],
     ) -> None:
-        self._experiment, self._run_dir = experiment, run_dir
+        self._experiment, self._info = experiment, info
         self._console = console
         self._failed = failed
-        # The overlap of learners needs only some minutes of intervals; a trace that a person opens gets more.
-        self._trace = Trace(_TRACE_INTERVALS if experiment.log.trace else _OVERLAP_INTERVALS)
-        self._lines: JsonlSink | None = None
+        self._trace = Trace(_OVERLAP_INTERVALS)
+        self._lines = JsonlSink(self._metrics_path) if experiment.log.jsonl else None
         self._lines_before = 0
-        self._files: dict[Path, Sink] = {}
+        self._timeline = Timeline(info.run_dir / TRACE) if experiment.log.trace else None
+        self._asynchronous = experiment.rollouts.pace == "asynchronous"
+        self.callbacks = Callbacks(dict(self._own_sinks()), experiment, failed)
+
+    def _own_sinks(self) -> Iterator[tuple[Path, Callback]]:
+        if self._lines is not None:
+            yield self._metrics_path, self._lines
+        if self._experiment.log.tensorboard:
+            yield self._info.run_dir / "events.out.tfevents", TensorBoardSink(self._info.run_dir)
+        if self._timeline is not None:
+            yield self._info.run_dir / TRACE, self._timeline
 
     @property
     def lines(self) -> int:
         """Number of reports in metrics.jsonl."""
         return self._lines_before if self._lines is None else self._lines.lines
 
-    def begin(self, checkpoint: Checkpoint | None, drawn_plan: str) -> None:
-        """Write the plan and open the files; drop reports after a resumed checkpoint."""
-        self._write(self._run_dir / "plan.mmd", partial((self._run_dir / "plan.mmd").write_text, drawn_plan))
-        before = None if checkpoint is None else notes_of(checkpoint).reports
-        self._lines_before = before or 0
-        if self._experiment.log.jsonl:
-            self._lines = JsonlSink(self._metrics_path, before)
-            self._files[self._metrics_path] = self._lines
-            if checkpoint is not None and self._lines.dropped:
-                self._report_dropped(self._lines.dropped, checkpoint.env_steps)
-        if self._experiment.log.tensorboard:
-            resumed_at = None if checkpoint is None else checkpoint.env_steps
-            self._files[self._run_dir / "events.out.tfevents"] = TensorBoardSink(self._run_dir, resumed_at)
+    def begin(self, checkpoint: Checkpoint | None, plan: Together, queued: Callable[[], Mapping[str, int]]) -> None:
+        """Write the plan and begin all callbacks; drop reports after a resumed checkpoint.
+
+        `queued` returns the number of items at each stage.
+        """
+        path = self._info.run_dir / "plan.mmd"
+        self._write(path, partial(path.write_text, plan.mermaid()))
+        if self._timeline is not None:
+            self._timeline.follow(*_stages_of_rounds(plan), queued)
+        if checkpoint is not None:
+            self._lines_before = notes_of(checkpoint).reports or 0
+            resumed = ResumePoint(checkpoint.env_steps, self._lines_before)
+            self._info = replace(self._info, resumed=resumed)
+        self.callbacks.began(self._info)
+        if checkpoint is not None and self._lines is not None and self._lines.dropped:
+            self._report_dropped(self._lines.dropped, checkpoint.env_steps)
 
     def _report_dropped(self, lines: Sequence[str], env_steps: int) -> None:
         # A user may miss the final evaluation, which a run reports after its last checkpoint.
@@ -75,40 +101,64 @@ class Reporting:
 
     @property
     def _metrics_path(self) -> Path:
-        return self._run_dir / METRICS
+        return self._info.run_dir / METRICS
 
     def _write(self, path: Path, write: Callable[[], object]) -> None:
         try:
             write()
         except OSError as error:
-            reason = f"{error.strerror or error}; free space there, or see that it can be written to"
-            self._failed(Fault(FaultKind.REPORTS_FAILED, str(path), reason, "", 0))
+            self._failed(write_fault(path, error))
 
-    def sync(self) -> None:
-        """Flush metrics.jsonl to disk."""
+    def save(self, env_steps: int, save: Callable[[int], Path]) -> Path:
+        """Save a checkpoint with `save`, whose argument is the number of reports; raises what that raises."""
+        # The checkpoint's notes count the lines of metrics.jsonl, which must be on disk by then.
         if self._lines is not None:
             self._write(self._metrics_path, self._lines.sync)
+        began_s = time.time()
+        try:
+            path = save(self.lines)
+        finally:
+            if self._timeline is not None:
+                self._timeline.saved_checkpoint((began_s, time.time()), env_steps)
+        self.callbacks.saved(path)
+        return path
 
     def before(self, stage: StageId, items: int) -> None:
-        pass
+        if self._timeline is not None:
+            self._timeline.before(stage, items)
 
     def after(self, stage: StageId, items: int, times: StageTimes) -> None:
         if times.ended_s > times.began_s:
             self._trace.add(stage.plan, stage.stage, times.began_s, times.ended_s)
+            if self._timeline is not None:
+                self._timeline.after(stage, items, times)
+
+    def collected(self, round: Round) -> None:
+        """Add a round's collects to the timeline."""
+        if self._timeline is not None:
+            spans = [
+                WorkerSpan(
+                    receipt.worker,
+                    receipt.began_s,
+                    receipt.env_s,
+                    receipt.policy_s,
+                    receipt.bookkeeping_s,
+                    receipt.env_steps,
+                    receipt.agent_steps,
+                )
+                for receipt in round.receipts
+            ]
+            self._timeline.collected(spans, not self._asynchronous)
 
     def report(self, report: Report) -> None:
         """Write a report."""
-        for path, sink in self._files.items():
-            self._write(path, partial(sink.report, report))
+        self.callbacks.reported(report)
         self._console.report(report)
 
     def finish(self) -> None:
-        """Write the trace and draw the learning curves."""
-        if self._experiment.log.trace:
-            trace = self._run_dir / "trace.json"
-            self._write(trace, partial(self._trace.write, trace))
+        """Draw the learning curves."""
         if self._experiment.log.jsonl and self.lines:
-            curves = self._run_dir / "learning_curves.png"
+            curves = self._info.run_dir / "learning_curves.png"
             self._write(curves, partial(draw_learning_curves, self._metrics_path, curves, self._experiment.name))
 
     def overlaps(self, learning: Sequence[str]) -> str:
@@ -123,10 +173,18 @@ class Reporting:
                 )
         return "; ".join(sentences) or "one learner"
 
-    def close(self) -> None:
-        """Close the files."""
-        for path, sink in self._files.items():
-            self._write(path, sink.close)
+    def close(self, stopped_by: str, last: Report, error: BaseException | None) -> None:
+        """End all callbacks, with the error that the run raises, if any."""
+        text = None if error is None else f"{type(error).__name__}: {error}"
+        self.callbacks.ended(RunEnd(stopped_by, last, text))
+
+
+def _stages_of_rounds(plan: Together) -> tuple[list[str], list[str]]:
+    """Return the stages that collect rounds, and those that publish weights, as `plan/stage`."""
+    owner_of = owners(plan)
+    named = {f"{owner_of[id(stage)]}/{stage.name}": stage for stage in all_stages(plan)}
+    collecting = [name for name, stage in named.items() if stage.kind is Kind.SOURCE and id(stage) in plan.shared]
+    return collecting, [name for name, stage in named.items() if stage.traits.publishes]
 
 
 def metric(report: Mapping[str, Any], path: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from marlflow.driver.stored_members import MEMBERS, StoredMembers
 from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor, Together
 from marlflow.observe.console import RunConsole
-from marlflow.observe.report import Report
+from marlflow.observe.report import Report, RunInfo
 from marlflow.replay.shards import learner_of_replay
 from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
@@ -56,7 +57,7 @@ log = logging.getLogger("marlflow")
 
 
 class Run:
-    """A run named `name`, resumed from `checkpoint` if there is one.
+    """A run, resumed from `checkpoint` if there is one.
 
     `last` is the last report, `stopped_by` the reason why the run ended.
     """
@@ -64,12 +65,11 @@ class Run:
     def __init__(
         self,
         checked: CheckedExperiment,
-        run_dir: Path,
+        info: RunInfo,
         runtime: Runtime,
         console: RunConsole,
         relay: Relay,
         shutdown: GracefulShutdown,
-        name: str,
         checkpoint: Checkpoint | None = None,
     ) -> None:
         self._checked, self._experiment, self._spec = checked, checked.experiment, checked.spec
@@ -78,32 +78,42 @@ class Run:
         self._shutdown = shutdown
         self.stopped_by = ""
         self.budget = FaultBudget(checked.experiment.faults, console.notice)
+        self.reporting = Reporting(checked.experiment, info, console, self._faulted)
+        self.budget.observe = self.reporting.callbacks.fault
         self._metrics = metrics_of(checked)
         self._progress = DatasetProgress(checked.spec.records)
         self._due_log = checked.experiment.log.every_env_steps
         self._clock = RunClock()
-        self._checkpointer = Checkpointer(checked, run_dir, runtime, name)
+        self._checkpointer = Checkpointer(checked, info.run_dir, runtime, info.id)
         self._dealer: Dealer | None = None
         self._match_times = MatchTimes()
-        self._parts = self._start(relay, run_dir)
+        self._parts = self._start(relay, info.run_dir)
         self._evaluator = Evaluator(
-            checked, self._parts.workers, self._metrics, self.budget, self._published, self.report, self._notify
+            checked,
+            self._parts.workers,
+            self._metrics,
+            self.budget,
+            self._published,
+            self.report,
+            self._notify,
+            self.reporting.callbacks.evaluated,
         )
         self._nash_conv = NashConvEvaluator(checked, self._dealer, self._weights_of)
         self._scheduler = Scheduler(checked.spec, self._parts)
         self._resets = LearnerResets(checked.spec, runtime, self._scheduler, self._notify)
-        self.reporting = Reporting(checked.experiment, run_dir, console, self._faulted)
         self._create_hooks()
         plan = self._plan()
         self._executor = Executor(plan, self._reported, (self.reporting,), self._hooks.before_round, self._stored)
         self._clock.begin()
         if checkpoint is not None:
             self._resume_from(checkpoint)
-        self.reporting.begin(checkpoint, plan.mermaid())
+        self.reporting.begin(checkpoint, plan, self._executor.held)
         self.last: Report = self._current_report()
 
     def _start(self, relay: Relay, run_dir: Path) -> RunComponents:
         parts = self._runtime.start(self._spec, self._lost, self._shutdown.fail, relay)
+        if parts.dashboard_url is not None:
+            self._console.notice(f"Ray's dashboard: {parts.dashboard_url}")
         self._members = StoredMembers(run_dir / MEMBERS, parts.driver, store_of(self._experiment).memory_bytes)
         self._dealer = dealer_of(self._checked, self._members)
         workers = parts.workers
@@ -117,7 +127,14 @@ class Run:
     def _create_hooks(self) -> None:
         self._time_limit = TimeLimit(self._experiment.stop, self._clock, self._evaluator, self._runtime)
         self._stops = StopConditions(
-            self._experiment, self._spec, self._metrics, self._progress, self.budget, self._shutdown, self._time_limit
+            self._experiment,
+            self._spec,
+            self._metrics,
+            self._progress,
+            self.budget,
+            self._shutdown,
+            self._time_limit,
+            self.reporting.callbacks,
         )
         every_env_steps = self._experiment.checkpoint.every_env_steps
         self._checkpoints = CheckpointTiming(
@@ -185,6 +202,7 @@ class Run:
         evaluated_s = self._evaluator.spent_s + self._match_times.total_s + self._nash_conv.metrics.spent_s
         self._clock.training_s = self._clock.elapsed_s - evaluated_s
         self._metrics.collected(round.receipts)
+        self.reporting.collected(round)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._stops.end_learners(self._executor, self._console.notice)
         self._progress.count(round.receipts)
@@ -222,12 +240,10 @@ class Run:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def _save(self) -> Path:
-        # The checkpoint's notes count the lines of metrics.jsonl, which must be on disk by then.
-        self.reporting.sync()
         frozen = {frozen_file(entry): content for entry, content in self._members.contents().items()}
-        return self._checkpointer.save(
-            self._metrics.env_steps, self._state, frozen, self.reporting.lines, self._checkpoint_metric()
-        )
+        env_steps, metric = self._metrics.env_steps, self._checkpoint_metric()
+        save = partial(self._checkpointer.save, env_steps, self._state, frozen)
+        return self.reporting.save(env_steps, lambda reports: save(reports, metric))
 
     def _checkpoint_metric(self) -> float | None:
         best = self._experiment.checkpoint.best
@@ -245,6 +261,7 @@ class Run:
             "due": [self._due_log, self._evaluator.due_env_steps],
             "handed_out": self._progress.state(),
             "ended": self._stops.state(),
+            "callbacks": self.reporting.callbacks.state(),
             "times_s": [self._clock.elapsed_s, self._clock.training_s, self._evaluator.spent_s],
             "match_times_s": [self._match_times.match_s, self._match_times.solve_s, self._nash_conv.metrics.spent_s],
             "nash_conv": self._nash_conv.metrics.state(),
@@ -280,6 +297,7 @@ class Run:
         if self._dealer is not None:
             self._dealer.load_state(state["dealer"])
         self._stops.load_state(state["ended"], self._executor)
+        self.reporting.callbacks.load_state(state["callbacks"])
 
     def _report_resume(self, checkpoint: Checkpoint, report: ResumeReport) -> None:
         self._metrics.faults["episodes_abandoned"] += report.episodes_abandoned
@@ -305,8 +323,8 @@ class Run:
         report = self._metrics.report(
             self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
         )
-        times, nash_conv = self._match_times, self._nash_conv.metrics
-        if (league := league_metrics(self._dealer, self._metrics.sent, times, nash_conv)) is not None:
+        nash_conv = self._nash_conv.metrics
+        if (league := league_metrics(self._dealer, self._metrics.sent, self._match_times, nash_conv)) is not None:
             report["league"] = league
         return report
 
@@ -314,6 +332,10 @@ class Run:
         if self._metrics.env_steps >= self._due_log:
             self._due_log += self._experiment.log.every_env_steps
             self.report()
+
+    def close(self, kind: type[BaseException] | None, error: BaseException | None, _traceback: object) -> None:
+        """End the callbacks, with the error that the run raises, if any."""
+        self.reporting.close(self.stopped_by, self.last, error or self.failure)
 
     def report_failure(self) -> None:
         """Report the totals after a stage has failed, if there are any."""

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from marlflow.config.experiment import Experiment
+from marlflow.driver.callbacks import Callbacks
 from marlflow.driver.faults import FaultBudget
 from marlflow.driver.graceful_shutdown import GracefulShutdown
 from marlflow.driver.recording import DatasetProgress
@@ -18,7 +19,7 @@ from marlflow.runtime.spec import RunSpec
 
 
 class StopConditions:
-    """Checks `stop` of the run and of each learner, signals, fault budgets, and the end of datasets."""
+    """Checks `stop` of the run and of each learner, signals, fault budgets, callbacks, and the end of datasets."""
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class StopConditions:
         budget: FaultBudget,
         shutdown: GracefulShutdown,
         time_limit: TimeLimit,
+        callbacks: Callbacks,
     ) -> None:
         self._experiment, self._spec = experiment, spec
         self._metrics = metrics
@@ -36,6 +38,7 @@ class StopConditions:
         self._budget = budget
         self._shutdown = shutdown
         self._time_limit = time_limit
+        self._callbacks = callbacks
         self._ended: set[str] = set()
 
     def reason(self) -> str | None:
@@ -45,6 +48,8 @@ class StopConditions:
             return "more faults than are allowed"
         if self._shutdown.requested is not None:
             return self._shutdown.requested
+        if self._callbacks.stop_reason is not None:
+            return self._callbacks.stop_reason
         if stop.env_steps is not None and self._metrics.env_steps >= stop.env_steps:
             return f"stop.env_steps={stop.env_steps}"
         # Checked between rounds; workers also stop a round that is running at this time.

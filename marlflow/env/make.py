@@ -27,13 +27,14 @@ _EXTRAS = {
     "marlflow.env.rware": "rware",
 }
 
-# Warnings of these modules' environments that their users cannot fix.
+_ROUNDED_BOUNDS = (r".*Box (low|high)'s precision lowered by casting", UserWarning)
+# Warnings of these modules' environments that their users cannot fix, by the start of the modules' names.
 _KNOWN_WARNINGS: Mapping[str, Sequence[tuple[str, type[Warning]]]] = {
-    "pettingzoo": [("The old environment creation API has been deprecated", DeprecationWarning)],
-    "pettingzoo.butterfly.cooperative_pong_v6": [(r".*You are calling render method without", UserWarning)],
-    "pettingzoo.classic.texas_holdem_no_limit_v6": [(r".*Box (low|high)'s precision lowered by casting", UserWarning)],
+    "pettingzoo.butterfly.cooperative_pong": [(r".*You are calling render method without", UserWarning)],
+    "pettingzoo.classic.rlcard_envs.texas_holdem_no_limit": [_ROUNDED_BOUNDS],
+    "pettingzoo.classic.texas_holdem_no_limit": [_ROUNDED_BOUNDS],
     # From Box2D's bindings; as an error this warning would end the process.
-    "pettingzoo.sisl.multiwalker_v9": [(r"builtin type [sS]wig\w+ has no __module__ attribute", DeprecationWarning)],
+    "pettingzoo.sisl.multiwalker": [(r"builtin type [sS]wig\w+ has no __module__ attribute", DeprecationWarning)],
 }
 
 
@@ -109,7 +110,7 @@ def import_factory(target: str) -> Callable[..., Any]:
             [f"environment {target!r} is not an import path: write package.module.function, from the folder it is in"]
         )
     # Before the import, which may warn already.
-    _ignore_known_warnings(target)
+    ignore_known_warnings(target)
     try:
         module = importlib.import_module(module_path)
     except ImportError as error:
@@ -141,9 +142,15 @@ def comes_with_an_extra(module: str) -> bool:
     return any(path.partition(".")[0] == module for path in _EXTRAS)
 
 
-def _ignore_known_warnings(target: str) -> None:
+def extra_of(path: str) -> str | None:
+    """Return the extra of marlflow that installs the environments of the module at `path`, if there is one."""
+    return next((extra for module, extra in _EXTRAS.items() if f"{path}.".startswith(f"{module}.")), None)
+
+
+def ignore_known_warnings(target: str) -> None:
+    """Filter out warnings that users of the environment at this import path cannot fix."""
     for module, warnings_of_module in _KNOWN_WARNINGS.items():
-        if target.startswith(f"{module}."):
+        if target.startswith(module):
             for message, category in warnings_of_module:
                 warnings.filterwarnings("ignore", message, category)
 

@@ -173,6 +173,29 @@ class OpenSpielEnv(AECEnv[str, dict[str, Array], int | None]):
             sys.stdout.write(f"{self._state}\n")
         return None
 
+    def observation_text(self, agent: str) -> str:
+        """Return what `agent` knows of the game, as OpenSpiel writes it, without what only others know."""
+        kind, state, player = self._game.get_type(), self._state, self._player[agent]
+        if self.moves_are_public:
+            return str(state)
+        texts = []
+        if kind.provides_observation_string:
+            texts.append(state.observation_string(player))
+        if kind.provides_information_state_string:
+            texts.append(state.information_state_string(player))
+        return "\n".join(dict.fromkeys(text.rstrip() for text in texts))
+
+    def action_text(self, agent: str, action: int) -> str:
+        """Return OpenSpiel's name of an action of `agent`."""
+        return str(self._state.action_to_string(self._player[agent], action))
+
+    @property
+    def moves_are_public(self) -> bool:
+        """Whether each player knows the whole state at every decision."""
+        kind = self._game.get_type()
+        perfect = kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION
+        return bool(perfect and kind.dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL)
+
     def close(self) -> None:
         # There is nothing to free.
         pass

@@ -9,15 +9,20 @@ from typing import Literal, Protocol, TypeAlias
 from marlflow.base.errors import ConfigInvalid
 from marlflow.observe.plain import PlainConsole
 from marlflow.observe.report import Report, RunInfo
-from marlflow.observe.sinks import Sink
 
 log = logging.getLogger("marlflow")
 
 ConsoleKind: TypeAlias = Literal["auto", "live", "plain", "none"]
 
 
-class RunConsole(Sink, Protocol):
-    """A sink for people that also shows messages; `close` leaves the last state or a summary."""
+class RunConsole(Protocol):
+    """Shows reports and messages."""
+
+    def report(self, record: Report) -> None:
+        """Show a report."""
+
+    def close(self) -> None:
+        """Leave the last state or a summary; may be called twice."""
 
     def notice(self, text: str) -> None:
         """Show a message, such as "stopping after this round"; after `close`, below the summary."""

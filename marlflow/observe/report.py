@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class EvaluationMetrics(TypedDict):
@@ -159,10 +159,19 @@ class PolicyInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """The checkpoint that a run was resumed from: its env steps, and the number of reports before it."""
+
+    env_steps: int
+    reports: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """A run's constant properties.
 
-    `stop` has the stop conditions by configuration key: `env_steps`, `time_s`, `policies.<id>.return_mean`.
+    `stop` has the stop conditions by configuration key: `env_steps`, `time_s`, `policies.<id>.return_mean`. `id` is the
+    same after each resume, and `resumed` None before the first. `configuration` is that of `experiment.json`.
     """
 
     name: str
@@ -170,3 +179,6 @@ class RunInfo:
     policies: Mapping[str, PolicyInfo]
     runtime: str
     stop: Mapping[str, float] = field(default_factory=dict)
+    id: str = ""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    resumed: ResumePoint | None = None

@@ -1,63 +1,60 @@
-"""The sink protocol for reports, and sinks that write files."""
+"""Reports as lines of `metrics.jsonl`, and as numbers by env steps for other sinks."""
 
 from __future__ import annotations
 
-import io
-import itertools
 import json
 import math
 import os
-import socket
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from marlflow.base.errors import InvalidInput
 from marlflow.observe.appended import AppendedFile
-from marlflow.observe.report import Report
+from marlflow.observe.callback import Callback, RunEnd
+from marlflow.observe.report import Report, RunInfo
 
 METRICS = "metrics.jsonl"
 """Name of the reports file in a run's folder."""
 
 
-class Sink(Protocol):
-    """Takes reports in the order of their env steps until closed."""
+class JsonlSink(Callback):
+    """Writes one JSON object per line and report to `path`; NaN and infinities become null.
 
-    def report(self, record: Report) -> None:
-        """Write one report; if that fails now, raises OSError and writes it before the next one."""
-
-    def close(self) -> None:
-        """Write waiting reports and release resources; raises OSError if some are lost. May be called twice."""
-
-
-class JsonlSink:
-    """Writes one JSON object per line and report; NaN and infinities become null.
-
-    A resumed run passes the number of reports at its checkpoint; later ones are removed, and listed in `dropped`.
+    Of a resumed run's file it removes the reports after the checkpoint, which are listed in `dropped`. Raises OSError
+    while the disk refuses a report, which is then written before the next one.
     """
 
-    def __init__(self, path: Path, reports_before: int | None = None) -> None:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: AppendedFile | None = None
         self._lines_before, self.dropped = 0, list[str]()
-        if reports_before is not None and path.exists():
-            self._lines_before, self.dropped = _keep_first_reports(path, reports_before)
-        self._file = AppendedFile(path)
 
     @property
     def lines(self) -> int:
         """Number of reports in the file."""
-        return self._lines_before + self._file.written
+        return self._lines_before + (0 if self._file is None else self._file.written)
 
-    def report(self, record: Report) -> None:
+    def began(self, info: RunInfo) -> None:
+        """Open the file; raises OSError."""
+        if info.resumed is not None and self._path.exists():
+            self._lines_before, self.dropped = _keep_first_reports(self._path, info.resumed.reports)
+        self._file = AppendedFile(self._path)
+
+    def reported(self, record: Report) -> None:
         """Append one line; raises TypeError for a value that is no number, text, list or mapping."""
-        self._file.append(_line(record).encode())
+        if self._file is not None:
+            self._file.append(_line(record).encode())
 
     def sync(self) -> None:
         """Flush all reports to disk; raises OSError if that fails."""
-        self._file.sync()
+        if self._file is not None:
+            self._file.sync()
 
-    def close(self) -> None:
-        self._file.close()
+    def ended(self, result: RunEnd) -> None:
+        """Write waiting reports; raises OSError if some are lost."""
+        if self._file is not None:
+            self._file.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -109,58 +106,8 @@ def _plain(value: Any, where: str) -> Any:
     )
 
 
-class TensorBoardSink:
-    """Writes all numbers as TensorBoard scalars over env steps.
-
-    A resumed run passes its checkpoint's env steps, so that TensorBoard hides later points.
-    """
-
-    def __init__(self, directory: Path, resumed_at_env_steps: int | None = None) -> None:
-        self._directory = directory
-        self._resumed_at = resumed_at_env_steps
-        self._file: AppendedFile | None = None
-
-    def report(self, record: Report) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        opening = self._opening() if self._file is None else b""
-        if self._file is None:
-            # TensorBoard's own writer is not used: a full disk ends its thread with a traceback.
-            stamp = f"{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
-            self._file = AppendedFile(self._directory / f"events.out.tfevents.{stamp}")
-        events = [
-            _event(step=step, summary=Summary(value=[Summary.Value(tag=tag, simple_value=v) for tag, v in values]))
-            for step, values in sorted(_by_step(record).items())
-        ]
-        self._file.append(opening + b"".join(events))
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def _opening(self) -> bytes:
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-
-        version = _event(file_version="brain.Event:2")
-        if self._resumed_at is None:
-            return version
-        return version + _event(step=self._resumed_at + 1, session_log=SessionLog(status=SessionLog.START))
-
-
-_NUMBERS = itertools.count()
-
-
-def _event(**fields: Any) -> bytes:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    written = io.BytesIO()
-    RecordWriter(written).write(Event(wall_time=time.time(), **fields).SerializeToString())
-    return written.getvalue()
-
-
-def _by_step(record: Report) -> dict[int, list[tuple[str, float]]]:
-    """Group a report's scalars by the env steps at which they were measured."""
+def scalars_by_step(record: Report) -> dict[int, dict[str, float]]:
+    """Return a report's numbers by path, grouped by the env steps at which they were measured, in rising order."""
     evaluated_at = {
         f"policies/{name}/eval_": int(metrics["eval_env_steps"])
         for name, metrics in record["policies"].items()
@@ -168,11 +115,11 @@ def _by_step(record: Report) -> dict[int, list[tuple[str, float]]]:
     }
     of_team = max(evaluated_at.values(), default=0)
     evaluated_at |= dict.fromkeys(("run/eval_", *(f"learners/{name}/eval_" for name in record["learners"])), of_team)
-    by_step: dict[int, list[tuple[str, float]]] = {}
+    by_step: dict[int, dict[str, float]] = {}
     for tag, value in scalars(record):
         steps = (at for start, at in evaluated_at.items() if tag.startswith(start))
-        by_step.setdefault(next(steps, int(record["env_steps"])), []).append((tag, value))
-    return by_step
+        by_step.setdefault(next(steps, int(record["env_steps"])), {})[tag] = value
+    return dict(sorted(by_step.items()))
 
 
 def scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -189,3 +136,16 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, float]]:
         yield path, float(value)
     elif hasattr(value, "item") and getattr(value, "size", 0) == 1:
         yield path, float(value.item())
+
+
+def settings(configuration: Any, path: str = "") -> Iterator[tuple[str, bool | int | float | str]]:
+    """Yield each value of a configuration with its path, such as `policies.prey.algorithm.epochs`; null left out."""
+    items: Any = ()
+    if isinstance(configuration, Mapping):
+        items = configuration.items()
+    elif isinstance(configuration, list | tuple):
+        items = enumerate(configuration)
+    elif configuration is not None:
+        yield path, configuration if isinstance(configuration, bool | int | float) else str(configuration)
+    for key, value in items:
+        yield from settings(value, f"{path}.{key}" if path else str(key))

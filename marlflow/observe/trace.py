@@ -1,17 +1,11 @@
-"""Busy intervals of stages: their overlap, and a timeline.
-
-The timeline is in Chrome's trace event format, for https://ui.perfetto.dev
-"""
+"""Busy intervals of stages, and their overlap."""
 
 from __future__ import annotations
 
-import heapq
-import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Span: TypeAlias = tuple[float, float]  # began and ended, in seconds
 
@@ -66,10 +60,6 @@ class Trace:
         a, b = self.spans(*first), self.spans(*second)
         return Overlap(overlap_s(a, b), busy_s(a), busy_s(b))
 
-    def write(self, path: Path) -> None:
-        """Write the timeline as JSON for Perfetto: a process per plan, a track per stage."""
-        path.write_text(json.dumps({"traceEvents": chrome_events(self._intervals), "displayTimeUnit": "ms"}))
-
 
 def merged(spans: Iterable[Span]) -> list[Span]:
     """Return the same covered time as sorted, disjoint spans without empty ones.
@@ -109,50 +99,3 @@ def overlap_s(first: Iterable[Span], second: Iterable[Span]) -> float:
         else:
             j += 1
     return total
-
-
-def tracks(spans: Sequence[Span]) -> list[int]:
-    """Assign each span a track so that spans on a track never overlap, with as few tracks as possible.
-
-    >>> tracks([(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)])
-    [0, 1, 0]
-    """
-    result, free, running = [0] * len(spans), list[int](), list[tuple[float, int]]()
-    num_tracks = 0
-    for place in sorted(range(len(spans)), key=lambda index: spans[index]):
-        began, ended = spans[place]
-        # Heaps give the track that becomes free first, and the lowest free track.
-        while running and running[0][0] <= began:
-            heapq.heappush(free, heapq.heappop(running)[1])
-        if not free:
-            heapq.heappush(free, num_tracks)
-            num_tracks += 1
-        result[place] = heapq.heappop(free)
-        heapq.heappush(running, (ended, result[place]))
-    return result
-
-
-def chrome_events(intervals: Iterable[Interval]) -> list[dict[str, Any]]:
-    """Make trace events: a process per plan, a thread per stage and overlapping call, microseconds from the first."""
-    by_stage: dict[tuple[str, str], list[Span]] = {}
-    for plan, stage, began, ended in intervals:
-        by_stage.setdefault((plan, stage), []).append((began, ended))
-    # Clocks start anywhere, so times count from the first interval.
-    origin = min((began for spans in by_stage.values() for began, _ in spans), default=0.0)
-    processes = {plan: number for number, plan in enumerate(dict.fromkeys(plan for plan, _ in by_stage), 1)}
-    events = [_name("process_name", process, 0, plan) for plan, process in processes.items()]
-    threads = 1
-    for (plan, stage), spans in by_stage.items():
-        places = tracks(spans)
-        for track in range(max(places) + 1):
-            events.append(_name("thread_name", processes[plan], threads + track, stage))
-        for (began, ended), track in zip(spans, places, strict=True):
-            where = {"pid": processes[plan], "tid": threads + track}
-            when = {"ts": (began - origin) * 1e6, "dur": (ended - began) * 1e6}
-            events.append({"ph": "X", "name": stage, "cat": plan, **where, **when})
-        threads += max(places) + 1
-    return events
-
-
-def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}

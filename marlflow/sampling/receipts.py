@@ -110,3 +110,5 @@ class Receipt:
     next_fragments: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Number of recorded fragments read, by offline policy and environment."""
     sent: MembersSent = _NOTHING_SENT
+    began_s: float = 0.0
+    """When the collect began (seconds since the epoch, by the clock of the worker's machine)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, time
 
 import numpy as np
 
@@ -268,7 +268,7 @@ class RolloutWorker:
         )
 
     def _receipt(self, policies: Mapping[str, PolicyReceipt], agents_vanished: int, began_s: float) -> Receipt:
-        runner = self._runner
+        runner, spent_s = self._runner, perf_counter() - began_s
         return Receipt(
             worker=self._config.worker,
             env_steps=runner.env_steps,
@@ -278,9 +278,10 @@ class RolloutWorker:
             agents_vanished=agents_vanished,
             env_s=runner.env_s,
             policy_s=runner.policy_s,
-            bookkeeping_s=perf_counter() - began_s - runner.env_s - runner.policy_s,
+            bookkeeping_s=spent_s - runner.env_s - runner.policy_s,
             next_episodes=self._episodes.next_episodes,
             faults=self._faults.take(),
+            began_s=time() - spent_s,
         )
 
     def _widen(self, capacity: int) -> None:

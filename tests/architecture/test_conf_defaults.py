@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pettingzoo
 import pytest
 import yaml
 from hydra.utils import get_class
@@ -25,6 +26,7 @@ from marlflow.config.experiment import (
     RuntimeConfig,
     Stop,
 )
+from marlflow.env import pettingzoo_registry
 from marlflow.env.make import import_factory
 from marlflow.league import League
 from marlflow.runtime.spec import InferencePlacement
@@ -172,11 +174,10 @@ def test_an_environment_has_the_defaults_of_the_dataclass(path: Path) -> None:
 
 
 # Factories that pass all on, and what says what they take.
-PONG = "pettingzoo.butterfly.cooperative_pong.cooperative_pong"
 TAKEN_BY = {
-    "pettingzoo.butterfly.cooperative_pong_v6": f"{PONG}.CooperativePong",
-    "pettingzoo.sisl.multiwalker_v9": "pettingzoo.sisl.multiwalker.multiwalker_base.MultiWalkerEnv",
-    "pettingzoo.sisl.pursuit_v5": "pettingzoo.sisl.pursuit.pursuit_base.Pursuit",
+    "butterfly/cooperative_pong-v6": "pettingzoo.butterfly.cooperative_pong.cooperative_pong.CooperativePong",
+    "sisl/multiwalker-v9": "pettingzoo.sisl.multiwalker.multiwalker_base.MultiWalkerEnv",
+    "sisl/pursuit-v5": "pettingzoo.sisl.pursuit.pursuit_base.Pursuit",
 }
 
 
@@ -186,10 +187,14 @@ TAKEN_BY = {
 def test_an_environments_arguments_have_the_defaults_of_its_factory(path: Path) -> None:
     values = _read(path)
     module, _, name = values["_target_"].rpartition(".")
-    raw = module.startswith(("pettingzoo.", "mpe2."))
-    taken = import_factory(TAKEN_BY.get(module, f"{module}.raw_env" if raw else f"{module}.{name}"))
-    parameters = inspect.signature(taken).parameters
     arguments = _without(values, "_target_", "num_envs", "step_timeout_s", "wrappers")
+    if values["_target_"] == pettingzoo_registry.TARGET and path.stem != "pettingzoo":
+        chosen = {key: arguments.pop(key) for key in pettingzoo_registry.OWN_ARGUMENTS}
+        module = pettingzoo.spec(chosen["api"], chosen["id"]).entry_point.rpartition(":")[0]
+        raw = TAKEN_BY.get(chosen["id"], f"{module}.raw_env")
+    else:
+        raw = f"{module}.raw_env" if module.startswith("mpe2.") else f"{module}.{name}"
+    parameters = inspect.signature(import_factory(raw)).parameters
     arguments = {name: value for name, value in arguments.items() if value != "???"}
     assert arguments.items() <= {name: _plain(one.default) for name, one in parameters.items()}.items()
 
@@ -205,7 +210,7 @@ def test_wrappers_have_names_that_no_other_set_has(path: Path) -> None:
 def test_a_configuration_file_says_what_it_is_for_and_each_value_what_it_means(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert next(line for line in lines if not line.startswith("# @package")).startswith("# ")
-    if path.parent.name in {"job_logging", "experiment"}:
+    if path.parent.name in {"hydra_logging", "job_logging", "experiment"}:
         return
     valued = [line for line in lines if re.match(r"\s*[a-z_]+: +[^ #]", line, re.IGNORECASE)]
     explained = ("_target_:", "name: ray", "name: inline", "  dir:", "subdir:", "dir:")

@@ -223,21 +223,25 @@ def with_league_file(run: Path) -> None:
     (run / "league").write_text("not a folder", encoding="utf-8")
 
 
-USAGE = "marlflow league <run directory> [--nash-conv] [--export <member> <file>]"
+USAGE = "marlflow league RUN [name=value ...]"
 CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
-    "no directory": (nothing, [], [f"league needs the directory of a run: {USAGE}"]),
+    "no directory": (nothing, [], [f"league needs RUN: {USAGE}"]),
     "not there": (nothing, ["nowhere"], ["there is no directory nowhere; league needs that of a run"]),
-    "a setting": (nothing, ["run", "seed=1"], ["league takes the directory of one run and no settings, not 'seed=1'"]),
+    "a setting": (
+        nothing,
+        ["run", "seed=1"],
+        ["marlflow league has no option 'seed'; it is an option of marlflow evaluate"],
+    ),
     "what it is in": (nothing, ["."], [". has no checkpoints", " (did you mean ", "/run?)"]),
-    "no checkpoints": (without_checkpoints, ["run"], ["run has no checkpoints, so there is no league to read"]),
+    "no checkpoints": (without_checkpoints, ["run"], ["run has no checkpoints, so there is nothing to show"]),
     "no checkpoint": (without_any_checkpoint, ["run"], ["there is no checkpoint in run/checkpoints"]),
     "no league": (without_league, ["run"], ["run has no league", "marlflow train env=connect_four league=pfsp"]),
     "truncated": (truncated, ["run"], ["driver.safetensors has", "none in run/checkpoints is whole"]),
     "malformed": (malformed, ["run"], ["run/checkpoints/9000 cannot be used", "remove it"]),
-    "flag": (nothing, ["run", "--exprt"], ["marlflow league has no flag --exprt; did you mean '--export'?"]),
-    "flag of another": (nothing, ["run", "--mermaid"], ["no flag --mermaid; it is a flag of marlflow plan"]),
-    "export alone": (nothing, ["run", "--export"], [f"--export needs a member and a file: {USAGE}"]),
-    "export without file": (nothing, ["run", "--export", "main"], ["--export needs a member and a file"]),
+    "flag": (nothing, ["run", "--exprt"], ["marlflow league has no option 'exprt'; did you mean 'export'?"]),
+    "flag of another": (nothing, ["run", "--mermaid"], ["no option 'mermaid'; it is an option of marlflow plan"]),
+    "export alone": (nothing, ["run", "--export"], ["export needs 2 values, MEMBER FILE: export=MEMBER,FILE"]),
+    "export without file": (nothing, ["run", "--export", "main"], ["export needs 2 values, MEMBER FILE"]),
     "unknown member": (
         nothing,
         ["run", "--export", "main@12", "f"],
@@ -247,7 +251,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     "file is there": (
         with_file,
         ["run", "--export", "main", "there.safetensors"],
-        ["there.safetensors is there already, and --export replaces nothing"],
+        ["there.safetensors is there already, and export replaces nothing"],
     ),
     "link is there": (with_link, ["run", "--export", "main", "there.safetensors"], ["is there already"]),
     "no folder for the file": (
@@ -290,7 +294,7 @@ def test_numbers_that_cannot_be_drawn_name_the_checkpoint(marlflow: Marlflow, ru
 
 
 def test_another_command_says_whose_flag_export_is(marlflow: Marlflow) -> None:
-    assert "it is a flag of marlflow league" in marlflow("resume", "run", "--export").err
+    assert "it is an option of marlflow league" in marlflow("resume", "run", "--export").err
 
 
 # -- help -----------------------------------------------------------------------------------------------------------
@@ -299,7 +303,7 @@ def test_another_command_says_whose_flag_export_is(marlflow: Marlflow) -> None:
 def test_help(marlflow: Marlflow) -> None:
     shown = marlflow("league", "--help")
     assert (shown.code, shown.err) == (0, "")
-    for text in ("marlflow league <run directory>", "--export <member> <file>", "payoffs.parquet", "nash"):
+    for text in ("marlflow league RUN", "export=MEMBER,FILE", "payoffs.parquet", "nash"):
         assert text in shown.out
     assert "  league " in marlflow("--help").out
     assert marlflow("league", "run", "-h").out == shown.out

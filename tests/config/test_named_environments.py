@@ -6,9 +6,10 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.comments import names
+from marlflow.config.named_environments import default_run_name
 from tests.config.composition import experiment_of
 
-NAMES = [name for name in names("env") if name not in ("gymnasium_team", "offline", "python")]
+NAMES = [name for name in names("env") if name not in ("gymnasium_team", "offline", "pettingzoo", "python")]
 
 
 @pytest.mark.parametrize("name", ["simple_tag", "knights_archers_zombies", "pistonball", "openspiel"])
@@ -21,6 +22,14 @@ def test_a_name_is_what_the_command_line_makes_of_it(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_environment_of_the_command_line_has_its_name_in_python(name: str) -> None:
     assert "." in str(mf.Env(name).factory)
+
+
+def test_an_id_of_pettingzoo_is_a_name(recwarn: pytest.WarningsRecorder) -> None:
+    by_id = mf.Env("butterfly/pistonball-v6", {"n_pistons": 3})
+    composed = experiment_of("env=pettingzoo", "env.id=butterfly/pistonball-v6", "+env.n_pistons=3")
+    assert by_id.arguments.items() <= composed.env.arguments.items()
+    assert (by_id.factory, composed.env.arguments["api"]) == (composed.env.factory, None)
+    assert composed.name == "pistonball-v6"
 
 
 def test_what_is_said_beside_a_name_is_in_place_of_its_own_or_around_it() -> None:
@@ -58,3 +67,23 @@ def test_a_name_or_an_argument_that_does_not_exist_is_refused(
 def test_a_configuration_says_how_a_name_is_chosen() -> None:
     with pytest.raises(mf.ConfigInvalid, match=r"not 'simple_tag'; that environment is env=simple_tag"):
         experiment_of("env=python", "env._target_=simple_tag")
+
+
+def some_env() -> None:
+    """Stand for a factory of the user's."""
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        (mf.Env("simple_tag", {"num_good": 2}), "simple_tag"),
+        (mf.Env("connect_four"), "connect_four"),
+        (mf.Env("classic/connect_four-v3"), "connect_four"),
+        (mf.Env("atari/pong-v3"), "pong-v3"),
+        (mf.Env("my_module.make"), "my_module.make"),
+        (mf.Env(some_env), "some_env"),
+        (mf.Env(lambda: None), "experiment"),
+    ],
+)
+def test_a_run_without_a_name_has_that_of_its_environment(env: mf.Env, name: str) -> None:
+    assert default_run_name(env) == name

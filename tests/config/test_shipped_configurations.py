@@ -27,6 +27,7 @@ def _options(group: str) -> list[str]:
 # What an option leaves to the user.
 GIVEN = {
     "python": ["env._target_=marlflow.env.cartpole_team.parallel_env"],
+    "pettingzoo": ["env.id=classic/tictactoe-v3"],
     "gymnasium_team": ["env.id=tests.env.tuple_game:TupleGame-v0", "+env.arguments.alike=true"],
 }
 
@@ -42,7 +43,8 @@ def test_each_environment_can_be_trained_on_by_default_and_played(name: str) -> 
         experiment = read(composed([f"env={name}", *GIVEN.get(name, ())]), problems)
     assert experiment is not None
     assert problems == []
-    assert experiment.name == (name if name != "python" else "marlflow.env.cartpole_team.parallel_env")
+    named = {"python": "marlflow.env.cartpole_team.parallel_env", "pettingzoo": "tictactoe-v3"}
+    assert experiment.name == named.get(name, name)
     made = ready(experiment)
     drawn_plan(made.experiment, made.spec).check()
     assert set(algorithms(made).values()) == {"ppo"}
@@ -137,7 +139,8 @@ def test_one_policy_plays_padded_agents_that_differ() -> None:
         ),
         (["wrappers=paddin"], "there is no wrappers 'paddin'; did you mean 'padding'?"),
         (["wrappers=[padding,agent]"], "there is no wrappers 'agent'; "),
-        (["wrappers=null"], "to choose none, write wrappers=[]"),
+        (["wrappers=[padding,null]"], "null cannot be one of several; to choose none, write wrappers=null"),
+        (["runtime=null"], "runtime=null: runtime cannot be null; choose inline, ray"),
         (["env.wrappers=[{_target_: supersuit.frame_stak_v2}]"], "did you mean 'frame_stack_v2'?"),
         (["env.wrappers=stack"], "env.wrappers must be wrappers by name, {<name>: {_target_: ...}, ...}, or a list"),
         (["env.wrappers={_target_: supersuit.flatten_v0}"], "env.wrappers must be wrappers by name"),

@@ -40,7 +40,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory, drawn_curves: None) -> Re
 
 def test_the_run_directory_has_all_that_was_promised(complete: Result) -> None:
     names = {path.name for path in complete.run_dir.iterdir()}
-    assert {"plan.mmd", "metrics.jsonl", "learning_curves.png", "trace.json", "checkpoints"} <= names
+    assert {"plan.mmd", "metrics.jsonl", "learning_curves.png", "trace.json.gz", "checkpoints"} <= names
     assert sum(name.startswith("events.out.tfevents.") for name in names) == 1
     assert (complete.run_dir / "plan.mmd").read_text().startswith("flowchart LR\n")
     with Image.open(complete.run_dir / "learning_curves.png") as curves:
@@ -184,7 +184,13 @@ def test_the_objective_is_the_figure_it_names(complete: Result) -> None:
 
 def test_nothing_is_written_that_was_not_asked_for(tmp_path: Path) -> None:
     train(small_run(env_steps=80, log=Log(console="none", jsonl=False, tensorboard=False)), tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"plan.mmd", "run.log", "checkpoints", "experiment.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "plan.mmd",
+        "run.log",
+        "checkpoints",
+        "experiment.json",
+        "run.json",
+    }
 
 
 # -- the same again -------------------------------------------------------------------------------------------------

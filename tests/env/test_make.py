@@ -61,22 +61,22 @@ def test_a_wrapper_must_return_an_environment():
 
 
 _QUIETLY = """
-from marlflow.env import make_environment
-for target in {targets!r}:
-    env = make_environment(target, {{}})
+from marlflow.env import make_environment, pettingzoo_registry
+for id, api in {ids!r}:
+    env = make_environment(pettingzoo_registry.TARGET, {{"id": id, "api": api}})
     env.reset(seed=0)
-    env.step({{agent: env.action_space(agent).sample() for agent in env.agents}} if "parallel" in target else 1)
+    env.step({{agent: env.action_space(agent).sample() for agent in env.agents}} if api == "parallel" else 1)
     env.close()
 """
 
 
 def test_environments_that_warn_needlessly_are_quiet_and_bear_that_warnings_are_errors():
     noisy = [
-        "pettingzoo.butterfly.cooperative_pong_v6.parallel_env",
-        "pettingzoo.classic.texas_holdem_no_limit_v6.env",
-        "pettingzoo.sisl.multiwalker_v9.parallel_env",
+        ("butterfly/cooperative_pong-v6", "parallel"),
+        ("classic/texas_holdem_no_limit-v6", "aec"),
+        ("sisl/multiwalker-v9", "parallel"),
     ]
-    program = _QUIETLY.format(targets=noisy)
+    program = _QUIETLY.format(ids=noisy)
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=120, check=False
     )

@@ -94,7 +94,7 @@ def test_every_command_with_a_member_of_another_run_is_a_plan_that_can_run(
 def test_every_command_on_records_is_a_plan_that_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     quick = "stop.env_steps=400 rollouts.fragment_env_steps=200 evaluation.episodes=0 runtime=inline log.console=none"
-    (recording,) = [line for line in LINES if "record={}" in line]
+    (recording,) = [line for line in LINES if "record=dataset" in line]
     assert main([*shlex.split(recording)[1:], *quick.split()]) == 0
     assert len(ON_RECORDS) == 2
     for line in ON_RECORDS:

@@ -1,0 +1,145 @@
+"""A job of `marlflow train -m`, in the command's process or in one that a launcher has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from marlflow.base.errors import ConfigInvalid, InvalidInput, MarlflowError
+from marlflow.cli.failures import failure
+from marlflow.cli.job import outcome, recorded
+from marlflow.cli.requeue import is_submitted, requeued_on_signal, restarted_run
+from marlflow.cli.sweep_records import JobRecord
+from marlflow.driver.graceful_shutdown import REASONS, Terminated
+
+if TYPE_CHECKING:
+    from marlflow.driver.train import Result
+
+STOP: Final = "stop"
+"""Name of the file in the folder of records after which no further job begins."""
+_sweeps_of_this_process: set[str] = set()
+
+
+class JobFailed(MarlflowError):
+    """A job of a sweep failed, was refused or interrupted; its error is printed, and in its record."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepJob:
+    """What Hydra calls for each job; it is pickled where a launcher starts processes.
+
+    `fixed` are the keys of the overrides that all jobs share, `records` is where each job leaves its record, `cwd` the
+    folder of the command. With `optimizes`, a sweeper needs an objective of each job.
+    """
+
+    fixed: frozenset[str]
+    records: Path
+    cwd: str
+    optimizes: bool
+
+    def __post_init__(self) -> None:
+        _sweeps_of_this_process.add(str(self.records))
+
+    def __call__(self, config: DictConfig) -> float | None:
+        """Run the job and return its objective.
+
+        Raises JobFailed, and in the command's own process the exception of a signal that ended the run.
+        """
+        record = self._begin()
+        if str(self.records) in _sweeps_of_this_process:
+            return self._run(config, record)
+        with _elsewhere(config, self.cwd), requeued_on_signal():
+            try:
+                value = self._run(config, record)
+            except KeyboardInterrupt as ended:
+                raise JobFailed(f"{record.name}: {type(ended).__name__}") from ended
+            finally:
+                print(f"{record.name} ended by {record.ended_by}", flush=True)
+        return value
+
+    def _begin(self) -> JobRecord:
+        hydra = HydraConfig.get()
+        overrides = [override.lstrip("+~") for override in hydra.overrides.task]
+        settings = [override for override in overrides if override.partition("=")[0] not in self.fixed]
+        record = JobRecord(hydra.job.num, settings, hydra.runtime.output_dir, os.getpid())
+        if (self.records / STOP).exists():
+            raise JobFailed(f"{record.name} did not begin")
+        record.write(self.records)
+        return record
+
+    def _run(self, config: DictConfig, record: JobRecord) -> float | None:
+        try:
+            result = _train(config, Path(record.folder))
+        except MarlflowError as error:
+            self._fail(record, failure(error, record.name), str(error), isinstance(error, InvalidInput), error)
+        except Exception as error:
+            record.fail(f"{type(error).__name__}: {error}", is_refused=False)
+            raise
+        except KeyboardInterrupt as ended:
+            record.ended_by = next((reason for reason, kind in REASONS.items() if type(ended) is kind), "interrupted")
+            raise
+        else:
+            record.end(result)
+            value = outcome(result)
+            if self.optimizes and record.objective is None:
+                reason = f"the objective is {value} at the end of the run, so the sweeper cannot use this job"
+                self._fail(record, f"error: {record.name}: {reason}", reason, False, None)
+            return value
+        finally:
+            record.write(self.records)
+
+    def _fail(
+        self, record: JobRecord, text: str, reason: str, is_refused: bool, error: MarlflowError | None
+    ) -> NoReturn:
+        print(text, file=sys.stderr, flush=True)
+        record.fail(reason, is_refused)
+        raise JobFailed(f"{record.name}: {reason}") from error
+
+
+def _train(config: DictConfig, run_dir: Path) -> Result:
+    from marlflow.config.folders import existing_run_problems
+    from marlflow.config.schema import from_config
+    from marlflow.driver.train import resume, train
+
+    if restarted_run(run_dir):
+        return resume(from_config(config), run_dir, files=recorded(config))
+    if problems := list(existing_run_problems(run_dir)):  # first: whatever is logged goes to a file in it
+        raise ConfigInvalid(problems)
+    return train(from_config(config), run_dir, files=recorded(config))
+
+
+@contextmanager
+def _elsewhere(config: DictConfig, cwd: str) -> Iterator[None]:
+    """Make another process like the command's: its import path, plain output, and signals that end the run only."""
+    # The command's own main does this in its process.
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if cwd not in sys.path:
+        sys.path.insert(0, cwd)
+    if OmegaConf.select(config, "log.console") in ("auto", "live"):  # several jobs may share the terminal
+        OmegaConf.update(config, "log.console", "plain")
+    terminated = signal.signal(signal.SIGTERM, _raise_terminated)
+    interrupted = signal.getsignal(signal.SIGINT)
+    if is_submitted():
+        interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Blocked by the command for processes that wait for a job, which it would end at once.
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGTERM, terminated)
+        signal.signal(signal.SIGINT, interrupted)
+
+
+def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise Terminated

@@ -1,0 +1,154 @@
+"""Calls the callbacks and sinks of a run; an exception of one is a fault."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from marlflow.base.errors import CheckpointUnusable
+from marlflow.base.fault_kind import FaultKind
+from marlflow.config.experiment import Experiment
+from marlflow.env.frames import lines_of
+from marlflow.observe.callback import Callback, EvaluationEvent, FaultEvent, RunEnd, StopRun
+from marlflow.observe.report import Report, RunInfo
+from marlflow.sampling.receipts import Fault
+
+log = logging.getLogger("marlflow")
+
+MOST_FAILURES_IN_A_ROW: Final = 5
+"""A callback of which one method raises this often in a row is not called again before the run's end."""
+
+
+@dataclass(slots=True)
+class _Called:
+    """A callback and its configuration path; `file` is what marlflow's own sink writes."""
+
+    path: str
+    callback: Callback
+    file: Path | None = None
+    failures: Counter[str] = field(default_factory=Counter)
+    """By method, in a row."""
+    state: str = "{}"
+
+    @property
+    def is_off(self) -> bool:
+        return self.file is None and max(self.failures.values(), default=0) >= MOST_FAILURES_IN_A_ROW
+
+
+class Callbacks:
+    """Calls marlflow's `own` sinks by file, then `log.sinks`, then `callbacks`, each in their order.
+
+    `failed` receives a fault for each exception. `stop_reason` is the first reason to stop the run; None before.
+    """
+
+    def __init__(self, own: Mapping[Path, Callback], experiment: Experiment, failed: Callable[[Fault], None]) -> None:
+        self._all = [_Called(str(path), sink, path) for path, sink in own.items()]
+        self._failed = failed
+        for section, callbacks in (("log.sinks", experiment.log.sinks), ("callbacks", experiment.callbacks)):
+            self._all += [
+                _Called(f"{section}.{name}", callback) for name, callback in callbacks.items() if callback is not None
+            ]
+        self._states: Mapping[str, Any] = {}
+        self.stop_reason: str | None = None
+
+    def began(self, info: RunInfo) -> None:
+        """Begin, and restore the states of a resumed run; raises what one of marlflow's own sinks raises."""
+        for each in self._all:
+            if each.file is not None:
+                each.callback.began(info)
+                continue
+            self._call(each, "began", info)
+            if each.failures["began"]:
+                each.failures["began"] = MOST_FAILURES_IN_A_ROW
+            elif (state := self._states.get(each.path)) is not None:
+                self._call(each, "load_state", state)
+
+    def reported(self, report: Report) -> None:
+        """Pass on a report."""
+        for each in self._all:
+            # Own sinks change nothing; others get a copy, so that a change reaches no one else.
+            self._call(each, "reported", report if each.file is not None else copy.deepcopy(report))
+
+    def evaluated(self, evaluation: EvaluationEvent) -> None:
+        """Pass on an evaluation."""
+        for each in self._all:
+            self._call(each, "evaluated", evaluation)
+
+    def saved(self, path: Path) -> None:
+        """Pass on a checkpoint."""
+        for each in self._all:
+            self._call(each, "saved", path)
+
+    def fault(self, fault: Fault, count: int = 1) -> None:
+        """Pass on a fault, except those of callbacks, which could go on for ever."""
+        if fault.kind not in (FaultKind.CALLBACKS_FAILED, FaultKind.REPORTS_FAILED):
+            event = FaultEvent(fault.kind.value, fault.where, fault.reason, count)
+            for each in self._all:
+                self._call(each, "fault", event)
+
+    def ended(self, result: RunEnd) -> None:
+        """End all that have begun, also those that were switched off; nothing happens the second time."""
+        called, self._all = self._all, []
+        for each in called:
+            each.failures.clear()
+            self._call(each, "ended", result)
+
+    def state(self) -> str:
+        """Return the states of all callbacks as JSON; of one that fails, the last state."""
+        for each in self._all:
+            if each.file is None and not each.is_off:
+                try:
+                    each.state = json.dumps(each.callback.state())
+                    each.failures["state"] = 0
+                except Exception as error:  # noqa: BLE001  a callback ends no run
+                    self._fail(each, "state", error)
+        return json.dumps({each.path: json.loads(each.state) for each in self._all if each.state != "{}"})
+
+    def load_state(self, state: str) -> None:
+        """Keep the states of callbacks for `began`; raises CheckpointUnusable if they are malformed."""
+        try:
+            states = json.loads(state)
+        except ValueError as error:
+            raise CheckpointUnusable([f"the states of callbacks are no JSON: {error}"]) from error
+        if not isinstance(states, dict):
+            raise CheckpointUnusable([f"the states of callbacks are a {type(states).__name__}, not by name"])
+        self._states = states
+        for each in self._all:
+            if each.path in states:
+                each.state = json.dumps(states[each.path])
+
+    def _call(self, each: _Called, hook: str, argument: object) -> None:
+        if each.is_off:
+            return
+        try:
+            answer = getattr(each.callback, hook)(argument)
+            if answer is not None and not isinstance(answer, StopRun):
+                raise TypeError(f"it returned {answer!r}; return None, or marlflow.StopRun(reason) to end the run")
+        except Exception as error:  # noqa: BLE001  a callback ends no run
+            self._fail(each, hook, error)
+            return
+        each.failures[hook] = 0
+        if answer is not None and self.stop_reason is None:
+            self.stop_reason = f"{each.path}: {answer.reason}"
+
+    def _fail(self, each: _Called, hook: str, error: Exception) -> None:
+        each.failures[hook] += 1
+        if each.file is not None and isinstance(error, OSError):
+            self._failed(write_fault(each.file, error))
+            return
+        reason = f"{hook}() raised {type(error).__name__}: {error}"
+        if hook == "began" or each.is_off:
+            reason += "; it is not called again"
+        self._failed(Fault(FaultKind.CALLBACKS_FAILED, each.path, reason, lines_of(error).lstrip("\n"), 0))
+
+
+def write_fault(path: Path, error: OSError) -> Fault:
+    """Return the fault of a file that cannot be written."""
+    reason = f"{error.strerror or error}; free space there, or see that it can be written to"
+    return Fault(FaultKind.REPORTS_FAILED, str(path), reason, "", 0)

@@ -1,0 +1,102 @@
+"""What some runs have beside their reports: a league, and videos."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from marlflow.base.errors import InvalidInput
+from marlflow.html_report.groups import RunGroup
+from marlflow.html_report.runs import ReportedRun, section
+
+if TYPE_CHECKING:
+    from marlflow.league.standings import Standings
+
+# By their ending; the page has them as <video>, but for pictures.
+_MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+_EMBEDDED_BYTES, _ALL_EMBEDDED_BYTES = 3_000_000, 30_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LeagueTable:
+    """The standings of a run's league at its newest checkpoint."""
+
+    group: RunGroup
+    run: ReportedRun
+    standings: Standings
+    epoch: int
+    games: int
+    matches: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunVideo:
+    """A video or animated picture in a run's folder; `source` is its data, or the path to it from the page."""
+
+    group: RunGroup
+    run: ReportedRun
+    name: str
+    kind: str
+    source: str
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it is shown as a picture."""
+        return self.kind.startswith("image/")
+
+
+def leagues(groups: Sequence[RunGroup]) -> tuple[list[LeagueTable], list[str]]:
+    """Return the leagues of all runs that have one, and a sentence on each whose checkpoint cannot be read."""
+    found, notes = list[LeagueTable](), list[str]()
+    for group in groups:
+        for run in (run for run in group.runs if section(run.last, "league")):
+            try:
+                found.append(_league(group, run))
+            except InvalidInput as error:
+                notes.append(f"the standings of {run.folder} are left out: {error}")
+    return found, notes
+
+
+def _league(group: RunGroup, run: ReportedRun) -> LeagueTable:
+    # They import torch, which takes seconds.
+    from marlflow.league.standings import standings
+    from marlflow.runtime.saved_league import saved_league
+
+    saved = saved_league(run.folder)
+    shown = standings(saved.members, saved.payoffs, saved.ratings, saved.versions())
+    matches = sum(cell.games for cell in saved.matches.cells.values())
+    return LeagueTable(group, run, shown, saved.epoch, saved.games, matches)
+
+
+def videos(groups: Sequence[RunGroup], out: Path) -> list[RunVideo]:
+    """Return all videos of runs; short ones are embedded in the page in `out`, as long as it stays small."""
+    found = list[RunVideo]()
+    left = _ALL_EMBEDDED_BYTES
+    for group in groups:
+        for run in group.runs:
+            for path in _videos_in(run.folder):
+                size = path.stat().st_size
+                source = _path_from(out, path)
+                if size <= min(_EMBEDDED_BYTES, left):
+                    left -= size
+                    data = base64.b64encode(path.read_bytes()).decode("ascii")
+                    source = f"data:{_MEDIA[path.suffix.lower()]};base64,{data}"
+                name = path.relative_to(run.folder).as_posix()
+                found.append(RunVideo(group, run, name, _MEDIA[path.suffix.lower()], source))
+    return found
+
+
+def _videos_in(folder: Path) -> Iterator[Path]:
+    """Yield the videos in a run's folder and in the folders in it, without those of checkpoints."""
+    for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
+        if path.suffix.lower() in _MEDIA and path.is_file() and path.parent.name != "checkpoints":
+            yield path
+
+
+def _path_from(out: Path, path: Path) -> str:
+    return quote(os.path.relpath(path.resolve(), out.resolve()))

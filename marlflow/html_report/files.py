@@ -1,0 +1,185 @@
+"""The files beside the page: the results as CSV and LaTeX tables, and the evaluations as JSON of marl-eval."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from marlflow.html_report.groups import Task
+from marlflow.html_report.measures import ALL_AGENTS, Measure, measures_of, series
+from marlflow.html_report.results import GroupComparison, ResultRow
+from marlflow.html_report.runs import ReportedRun
+from marlflow.html_report.statistics import BootstrapInterval
+
+Cell: TypeAlias = str | int | float | None
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "–": "--",
+    **{sign: f"\\{sign}" for sign in "&%$#_"},
+}
+
+
+def columns(comparison: GroupComparison, row: ResultRow) -> dict[str, Cell]:
+    """Return a row of the table by its columns; the page has the same numbers."""
+    cells: dict[str, Cell] = {
+        "environment": comparison.task.name,
+        "measure": comparison.measure.key,
+        "group": row.group.name,
+        "runs": len(row.series),
+        "env_steps_min": row.env_steps[0],
+        "env_steps_max": row.env_steps[1],
+        "final_iqm": row.final.value,
+        "final_low": row.final.low,
+        "final_high": row.final.high,
+        "final_mean": row.mean,
+        "final_std": row.std,
+        "best_iqm": row.best.value,
+        "best_low": row.best.low,
+        "best_high": row.best.high,
+    }
+    for number, reached in enumerate(row.reached, 1):
+        cells |= {
+            f"level_{number}": reached.level,
+            f"level_{number}_runs": reached.runs,
+            f"level_{number}_env_steps": reached.env_steps,
+            f"level_{number}_time_s": reached.time_s,
+        }
+    return cells
+
+
+def table_csv(comparisons: Sequence[GroupComparison]) -> str:
+    """Return all results as CSV, one line for each group and measure; unknown numbers are empty."""
+    rows = [columns(comparison, row) for comparison in comparisons for row in comparison.rows]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return _csv(names, [[row.get(name) for name in names] for row in rows])
+
+
+def improvement_csv(comparisons: Sequence[GroupComparison]) -> str:
+    """Return the probabilities of improvement as CSV, one line for each ordered pair of groups."""
+    rows = [
+        [comparison.task.name, comparison.measure.key, first, second, better.value, better.low, better.high]
+        for comparison in comparisons
+        for (first, second), better in comparison.improvements().items()
+    ]
+    return _csv(["environment", "measure", "group", "over", "probability", "low", "high"], rows)
+
+
+def _csv(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([["" if cell is None else cell for cell in row] for row in rows])
+    return written.getvalue()
+
+
+def table_tex(comparisons: Sequence[GroupComparison]) -> str:
+    r"""Return final and best returns as a LaTeX table; it needs `\usepackage{booktabs}`."""
+    lines = [
+        r"% Needs \usepackage{booktabs}. Interquartile means over runs, with 95 % bootstrap intervals.",
+        r"\begin{tabular}{lllrrr}",
+        r"\toprule",
+        r"Environment & Return & RunGroup & Runs & Final & Best \\",
+    ]
+    for comparison in comparisons:
+        digits = decimals(comparison)
+        lines.append(r"\midrule")
+        for row in comparison.rows:
+            texts = [comparison.task.name, comparison.measure.title, row.group.name]
+            numbers = [str(len(row.series)), *(_tex_interval(one, digits) for one in (row.final, row.best))]
+            lines.append(" & ".join([*map(tex_escaped, texts), *numbers]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def tex_escaped(text: str) -> str:
+    r"""Return a text as LaTeX prints it.
+
+    >>> tex_escaped("50%_a")
+    '50\\%\\_a'
+    """
+    return "".join(_TEX.get(sign, sign) for sign in " ".join(text.split()))
+
+
+def _tex_interval(one: BootstrapInterval, digits: int) -> str:
+    if one.low is None or one.high is None:
+        return f"${one.value:.{digits}f}$"
+    return f"${one.value:.{digits}f}$ [${one.low:.{digits}f}$, ${one.high:.{digits}f}$]"
+
+
+def decimals(comparison: GroupComparison) -> int:
+    """Return the decimals by which the returns of a comparison are shown: four digits of the largest."""
+    largest = max(abs(number) for row in comparison.rows for one in (row.final, row.best) for number in _ends(one))
+    return next((digits for digits, size in ((0, 1000.0), (1, 100.0), (2, 10.0)) if largest >= size), 3)
+
+
+def _ends(one: BootstrapInterval) -> list[float]:
+    return [number for number in (one.value, one.low, one.high) if number is not None]
+
+
+def marl_eval(tasks: Sequence[Task]) -> str:
+    """Return all evaluations in the format of marl-eval (https://github.com/instadeepai/marl-eval).
+
+    Each list has one number, the mean over the episodes of an evaluation. `return` is that of all agents together, or
+    without it of the first policy; each measure also has its own, such as `policy_prey_return`. `absolute_metrics` are
+    those of the evaluation in which `return` was best.
+    """
+    known = [(task, [one for one in measures_of(task.runs) if one.is_evaluated]) for task in tasks]
+    known = [(task, measures) for task, measures in known if measures]
+    names = _slugs([task.name for task, _ in known])
+    data = {name: _of_task(task, measures) for name, (task, measures) in zip(names, known, strict=True)}
+    return json.dumps({"marlflow": data}, indent=1) + "\n"
+
+
+def _of_task(task: Task, measures: Sequence[Measure]) -> dict[str, Any]:
+    main = next((measure for measure in measures if measure.title == ALL_AGENTS), measures[0])
+    named = {"return": main} | {f"{_slug(one.title)}_return": one for one in measures}
+    return {
+        name: {
+            f"run_{number}": steps
+            for number, run in enumerate(group.runs, 1)
+            if (steps := _steps({metric: _points(run, one) for metric, one in named.items()}))
+        }
+        for name, group in zip(_slugs([group.name for group in task.groups]), task.groups, strict=True)
+    }
+
+
+def _points(run: ReportedRun, measure: Measure) -> dict[float, float]:
+    one = series(run, measure)
+    return dict(zip(one.env_steps.tolist(), one.values.tolist(), strict=True))
+
+
+def _steps(named: dict[str, dict[float, float]]) -> dict[str, Any]:
+    known = {name: points for name, points in named.items() if points}
+    # marl-eval reads only steps that have all metrics.
+    steps = sorted(set.intersection(*(set(points) for points in known.values()))) if known else []
+    if not steps or "return" not in known:
+        return {}
+    best = max(steps, key=lambda step: known["return"][step])
+    return {
+        **{
+            f"step_{number}": {"step_count": int(step), **{name: [points[step]] for name, points in known.items()}}
+            for number, step in enumerate(steps)
+        },
+        "absolute_metrics": {name: [points[best]] for name, points in known.items()},
+    }
+
+
+def _slugs(names: Sequence[str]) -> list[str]:
+    slugs = [_slug(name) for name in names]
+    return [slug if slugs.count(slug) == 1 else f"{slug}_{number}" for number, slug in enumerate(slugs, 1)]
+
+
+def _slug(text: str) -> str:
+    # marl-eval looks names up in lower case.
+    return re.sub(r"[^a-z0-9.=+-]+", "_", text.lower()).strip("_")

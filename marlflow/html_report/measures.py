@@ -1,0 +1,145 @@
+"""The returns that a report compares, and each run's values of them over env steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from marlflow.html_report.runs import ReportedRun, number, section
+from marlflow.html_report.statistics import Floats
+
+ALL_AGENTS = "all agents"
+"""The title of the return of everybody together."""
+
+_AGENT = "return per agent and episode"
+_TEAM = "sum over its agents, per episode"
+_EVERYBODY = "sum over all agents, per episode"
+# Points of a group's curve.
+_MOST_POINTS = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A return that every report may have.
+
+    `key` is its path in a report, such as `policies.prey.eval_return_mean`; `title` says whose return it is, and `unit`
+    which.
+    """
+
+    key: str
+    title: str
+    unit: str
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether it is of evaluations rather than of training episodes."""
+        return self.key.rpartition(".")[2].startswith("eval_")
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnSeries:
+    """A run's values of a measure, by env steps; `times_s` are seconds since the run began. All are `[points]`."""
+
+    env_steps: Floats
+    values: Floats
+    times_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def measures_of(runs: Sequence[ReportedRun]) -> list[Measure]:
+    """Return the returns that runs of an environment have: of policies, of joint learners, of all agents together.
+
+    All are of evaluations if any run has some, else of training. A return that is never known, or always that of
+    another measure, is left out.
+    """
+    kinds = [(f"policies.{name}.", "return_mean", f"policy {name}", _AGENT) for name in _ids(runs, "policies")]
+    policies = len(kinds)
+    joint = [name for name in _ids(runs, "learners") if name not in _ids(runs, "policies")]
+    kinds += [(f"learners.{name}.", "team_return_mean", f"learner {name}", _TEAM) for name in joint]
+    if policies > 1:
+        kinds.append(("", "team_return_mean", ALL_AGENTS, _EVERYBODY))
+    for start in ("eval_", ""):
+        chosen: dict[Measure, list[ReturnSeries]] = {}
+        for prefix, metric, title, unit in kinds:
+            measure = Measure(f"{prefix}{start}{metric}", title, unit)
+            found = [series(run, measure) for run in runs]
+            if any(map(len, found)) and not _is_redundant(measure, found, list(chosen.values())):
+                chosen[measure] = found
+        if chosen:
+            return list(chosen)
+    return []
+
+
+def _ids(runs: Sequence[ReportedRun], kind: str) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for report in run.reports for name in section(report, kind)))
+
+
+def _is_redundant(measure: Measure, found: Sequence[ReturnSeries], known: Sequence[Sequence[ReturnSeries]]) -> bool:
+    if measure.unit != _EVERYBODY:
+        return False
+    # In a game of zero sum it says nothing.
+    if all(np.allclose(one.values, 0.0, atol=1e-9) for one in found):
+        return True
+    return any(
+        all(
+            len(one) == len(other) and np.allclose(one.values, other.values)
+            for one, other in zip(found, of, strict=True)
+        )
+        for of in known
+    )
+
+
+def series(run: ReportedRun, measure: Measure) -> ReturnSeries:
+    """Return a run's known values of a measure; the last one at each env step counts."""
+    path = measure.key.split(".")
+    policy = _name(measure.key)
+    path = [path[0], policy, path[-1]] if policy else path
+    step_of = _evaluated_at(policy if path[0] == "policies" else None) if measure.is_evaluated else _reported_at
+    points: dict[float, tuple[float, float]] = {}
+    for report in run.reports:
+        value, at = number(report, *path), step_of(report)
+        if value is not None and at is not None:
+            points[at] = (value, number(report, "time_s") or 0.0)
+    steps = sorted(points)
+    values, times_s = ([points[step][column] for step in steps] for column in range(2))
+    return ReturnSeries(*(np.array(one, np.float64) for one in (steps, values, times_s)))
+
+
+def _name(key: str) -> str:
+    """Return the id in a key; it may have dots."""
+    return key.partition(".")[2].rpartition(".")[0]
+
+
+def _reported_at(report: Mapping[str, Any]) -> float | None:
+    return number(report, "env_steps")
+
+
+def _evaluated_at(policy: str | None) -> Callable[[Mapping[str, Any]], float | None]:
+    """Return a function for the env steps of a report's evaluation: that of a policy, or the latest of all."""
+
+    def steps(report: Mapping[str, Any]) -> float | None:
+        names: Iterator[str] = iter([policy] if policy is not None else list(section(report, "policies")))
+        known = [number(report, "policies", name, "eval_env_steps") for name in names]
+        return max((step for step in known if step is not None), default=_reported_at(report))
+
+    return steps
+
+
+def aligned(several: Sequence[ReturnSeries]) -> tuple[Floats, Floats]:
+    """Return common env steps, `[points]`, and the values of each series there, `[series, points]`.
+
+    They reach from the latest first step to the earliest last one; values between two steps are interpolated.
+    """
+    known = [one for one in several if len(one)]
+    first = max((one.env_steps[0] for one in known), default=0.0)
+    last = min((one.env_steps[-1] for one in known), default=-1.0)
+    steps = np.unique(np.concatenate([one.env_steps for one in known])) if known else np.empty(0)
+    steps = steps[(steps >= first) & (steps <= last)]
+    if len(steps) > _MOST_POINTS:
+        steps = np.linspace(first, last, _MOST_POINTS)
+    return steps, np.array([np.interp(steps, one.env_steps, one.values) for one in known])

@@ -1,0 +1,197 @@
+"""The page: everything that the template shows, and the rendering of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import yaml
+from jinja2 import BaseLoader, Environment, FunctionLoader, StrictUndefined
+
+from marlflow.html_report import texts
+from marlflow.html_report.charts import MOST_COLORED, Look, curves, look
+from marlflow.html_report.differences import Difference, differences
+from marlflow.html_report.extras import LeagueTable, RunVideo
+from marlflow.html_report.files import columns, decimals
+from marlflow.html_report.groups import LEFT_OUT, RunGroup, Task
+from marlflow.html_report.plans import plan_boxes
+from marlflow.html_report.results import GroupComparison, ResultRow
+from marlflow.html_report.runs import ReportedRun, number, section
+from marlflow.html_report.stages import faults, speed, stage_shares
+from marlflow.html_report.statistics import RESAMPLES, BootstrapInterval
+
+GENERATOR = "marlflow report"
+"""What the page names as its generator, by which a later report knows that it may replace it."""
+
+_ENOUGH_RUNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """An environment as the page shows it: `looks` are those of groups by name, `curves` are SVG by measure."""
+
+    task: Task
+    comparisons: tuple[GroupComparison, ...]
+    looks: Mapping[str, Look]
+    curves: Mapping[str, str]
+
+    @property
+    def has_others(self) -> bool:
+        """Whether some groups share one look."""
+        return len(self.task.groups) > MOST_COLORED
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """What a page shows."""
+
+    views: tuple[TaskView, ...]
+    notes: tuple[str, ...]
+    leagues: tuple[LeagueTable, ...]
+    videos: tuple[RunVideo, ...]
+    version: str
+
+    @property
+    def groups(self) -> list[RunGroup]:
+        """All groups."""
+        return [group for view in self.views for group in view.task.groups]
+
+    @property
+    def runs(self) -> list[ReportedRun]:
+        """All runs."""
+        return [run for group in self.groups for run in group.runs]
+
+    def title(self, group: RunGroup) -> str:
+        """Return a group's name, with that of its environment if a group of another one has the same."""
+        if sum(other.name == group.name for other in self.groups) < 2:
+            return group.name
+        return next(f"{group.name}, {view.task.name}" for view in self.views if group in view.task.groups)
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether a group has several runs, and so intervals."""
+        return any(len(group.runs) > 1 for group in self.groups)
+
+    @property
+    def has_default_levels(self) -> bool:
+        """Whether levels were chosen from the returns of the runs."""
+        rows = (row for view in self.views for comparison in view.comparisons for row in comparison.rows)
+        return any(reached.share is not None for row in rows for reached in row.reached)
+
+
+def view_of(task: Task, comparisons: Sequence[GroupComparison], number: int) -> TaskView:
+    """Return an environment with its curves; `number` is its place on the page."""
+    looks = {group.name: look(place) for place, group in enumerate(_by_return(task, comparisons))}
+    looks = {name: one if place < MOST_COLORED else look(None) for place, (name, one) in enumerate(looks.items())}
+    drawn = {
+        comparison.measure.key: curves(comparison, looks, f"curve-{number}-{place}")
+        for place, comparison in enumerate(comparisons)
+    }
+    return TaskView(task, tuple(comparisons), looks, drawn)
+
+
+def _by_return(task: Task, comparisons: Sequence[GroupComparison]) -> list[RunGroup]:
+    """Return groups as given, or if they are too many for colors of their own the best ones first."""
+    groups = list(task.groups)
+    if len(groups) > MOST_COLORED and comparisons:
+        final = {row.group.name: row.final.value for row in comparisons[0].rows}
+        groups.sort(key=lambda group: -final.get(group.name, float("-inf")))
+    return groups
+
+
+def render(content: PageContent) -> str:
+    """Return the page as HTML."""
+    environment = Environment(
+        loader=_loader(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "amount": texts.amount,
+        "duration": texts.duration,
+        "percent": texts.percent,
+        "plural": texts.count,
+        "seeds": texts.seeds,
+    }
+    functions: dict[str, Any] = {
+        "columns": columns,
+        "decimals": decimals,
+        "faults": faults,
+        "plan_boxes": plan_boxes,
+        "settings": settings,
+        "speed": speed,
+        "stage_shares": stage_shares,
+        "updates": updates,
+        "whisker": whisker,
+    }
+    names = list(dict.fromkeys(str(group.config.get("name") or group.name) for group in content.groups))
+    return environment.get_template("index.html").render(
+        content=content,
+        title=", ".join(names) if len(names) <= 3 else texts.count(len(content.runs), "run"),
+        generator=GENERATOR,
+        notes=[*content.notes, *notes_on({content.title(group): group for group in content.groups})],
+        differences=group_differences(content.groups),
+        resamples=RESAMPLES,
+        **functions,
+    )
+
+
+def _loader() -> BaseLoader:
+    folder = files("marlflow.html_report") / "templates"
+    return FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8"))
+
+
+def settings(group: RunGroup) -> str:
+    """Return a group's configuration as YAML, without the seed."""
+    known = {key: value for key, value in group.config.items() if key != "seed"}
+    return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=100) if known else ""
+
+
+def updates(run: ReportedRun) -> int:
+    """Return the optimizer steps of all learners of a run."""
+    return int(sum(number(run.last, "learners", name, "updates") or 0 for name in section(run.last, "learners")))
+
+
+def whisker(one: BootstrapInterval, rows: Sequence[ResultRow], kind: str) -> tuple[float, float, float]:
+    """Return an interval's ends and middle in percent of the range of all rows; `kind` is `final` or `best`."""
+    several: list[BootstrapInterval] = [getattr(row, kind) for row in rows]
+    ends = [end for other in several for end in (other.low, other.value, other.high) if end is not None]
+    least, width = min(ends), max(ends) - min(ends)
+    low = one.value if one.low is None else one.low
+    high = one.value if one.high is None else one.high
+    places = [50.0 if width <= 0 else 100 * (end - least) / width for end in (low, high, one.value)]
+    return places[0], places[1], places[2]
+
+
+def group_differences(groups: Sequence[RunGroup]) -> list[Difference]:
+    """Return where the configurations of groups differ; those that are not known have none."""
+    return differences([group.config for group in groups], LEFT_OUT) if len(groups) > 1 else []
+
+
+def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
+    """Yield sentences on what limits the comparison of groups, by their titles."""
+    short = [run for group in groups.values() for run in group.runs if (run.stop_env_steps or 0) > run.env_steps]
+    if short:
+        yield (
+            f"{texts.count(len(short), 'run has', 'runs have')} fewer env steps than stop.env_steps: still running, "
+            "interrupted, or ended by another condition. See the table of runs."
+        )
+    for name, group in groups.items():
+        steps = {run.env_steps for run in group.runs}
+        if max(steps) > 1.05 * min(steps):
+            yield (
+                f"The runs of {name} have between {min(steps):,} and {max(steps):,} env steps. Their curve ends "
+                "with the shortest run, and final returns are those of each run's own end."
+            )
+        if repeated := [seed for seed, times in Counter(group.seeds).items() if times > 1]:
+            yield (
+                f"{name} has several runs of seed {texts.seeds(repeated)}. They are counted as independent, which "
+                "makes intervals too narrow if they are equal."
+            )
+        if not group.config:
+            yield f"The configuration of {name} was not recorded, so it is a group of its own."
+    few = sorted({len(group.runs) for group in groups.values() if 1 < len(group.runs) < _ENOUGH_RUNS})
+    if few:
+        counts = " or ".join(map(str, few))
+        yield f"Intervals over {counts} runs are a rough guide: bootstrap intervals of so few are too narrow."

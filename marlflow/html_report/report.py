@@ -1,0 +1,86 @@
+"""Write a report on finished and running runs: a page that needs no network, and its numbers as files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.html_report.extras import leagues, videos
+from marlflow.html_report.files import improvement_csv, marl_eval, table_csv, table_tex
+from marlflow.html_report.groups import tasks_of
+from marlflow.html_report.page import GENERATOR, PageContent, render, view_of
+from marlflow.html_report.results import GroupComparison, comparisons_of
+from marlflow.html_report.runs import read_runs
+
+PAGE = "index.html"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenReport:
+    """A report that was written: its files, the number of runs and groups, and sentences on what was left out."""
+
+    files: tuple[Path, ...]
+    runs: int
+    groups: int
+    notes: tuple[str, ...]
+    comparisons: tuple[GroupComparison, ...]
+
+
+def write_report(folders: Sequence[Path], out: Path, levels: Sequence[float] = ()) -> WrittenReport:
+    """Write a report on the runs in some folders into `out`; `levels` are returns that they should have reached.
+
+    Raises ConfigInvalid if a folder has no runs that can be read, or if `out` cannot be written to.
+    """
+    _check(out)
+    runs, notes = read_runs(folders)
+    tasks = tasks_of(runs)
+    compared = [comparisons_of(task, levels) for task in tasks]
+    groups = [group for task in tasks for group in task.groups]
+    found, of_leagues = leagues(groups)
+    content = PageContent(
+        tuple(view_of(task, of, number) for number, (task, of) in enumerate(zip(tasks, compared, strict=True), 1)),
+        (*notes, *of_leagues),
+        tuple(found),
+        tuple(videos(groups, out)),
+        metadata.version("marlflow"),
+    )
+    comparisons = tuple(comparison for of in compared for comparison in of)
+    written = _write(
+        out,
+        {
+            PAGE: render(content),
+            "table.csv": table_csv(comparisons),
+            "improvement.csv": improvement_csv(comparisons),
+            "table.tex": table_tex(comparisons),
+            "marl_eval.json": marl_eval(tasks),
+        },
+    )
+    return WrittenReport(written, len(runs), len(groups), content.notes, comparisons)
+
+
+def _check(out: Path) -> None:
+    """Raise ConfigInvalid if `out` has a page of another program, which a report would replace."""
+    try:
+        page = (out / PAGE).read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise ConfigInvalid([f"out: {out / PAGE} cannot be read: {error}; choose another directory"]) from error
+    if f'name="generator" content="{GENERATOR}"' not in page:
+        raise ConfigInvalid([f"out: {out / PAGE} is not a report of marlflow; choose another directory"])
+
+
+def _write(out: Path, contents: dict[str, str]) -> tuple[Path, ...]:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in contents.items():
+            aside = out / f".{name}.part"
+            aside.write_text(text, encoding="utf-8", newline="")
+            os.replace(aside, out / name)
+    except OSError as error:
+        raise ConfigInvalid([f"out: {out} cannot be written to: {error}; choose another directory"]) from error
+    return tuple(out / name for name in contents)

@@ -1,0 +1,145 @@
+"""The numbers of a report: final and best returns, and the env steps and seconds until a return."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from marlflow.html_report.groups import RunGroup, Task
+from marlflow.html_report.measures import Measure, ReturnSeries, measures_of, series
+from marlflow.html_report.statistics import BootstrapInterval, improvement, iqm, iqm_interval
+
+SHARES = (0.5, 0.9)
+"""How far from the first return to the best final one the default levels are."""
+
+_MOST_COMPARED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """When the runs of a group had a return of at least `level` for the first time.
+
+    `env_steps` and `time_s` are medians over all runs; a run that has not reached it counts as infinite, and None is an
+    infinite median.
+    """
+
+    level: float
+    share: float | None
+    runs: int
+    env_steps: float | None
+    time_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """The results of a group in one measure.
+
+    `final` is of the last values of its runs, which they had after `env_steps` (least and most), `best` of the best
+    ones. `std` is the sample's standard deviation of the last values, None for one run.
+    """
+
+    group: RunGroup
+    series: tuple[ReturnSeries, ...]
+    final: BootstrapInterval
+    mean: float
+    std: float | None
+    best: BootstrapInterval
+    env_steps: tuple[int, int]
+    reached: tuple[Reached, ...]
+
+    @property
+    def finals(self) -> list[float]:
+        """The last value of each run."""
+        return [float(one.values[-1]) for one in self.series]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupComparison:
+    """All groups of an environment in one measure; groups in which no run has a value are not in `rows`."""
+
+    task: Task
+    measure: Measure
+    rows: tuple[ResultRow, ...]
+    absent: tuple[RunGroup, ...]
+
+    @property
+    def leader(self) -> ResultRow:
+        """The row with the best final return."""
+        return max(self.rows, key=lambda row: row.final.value)
+
+    def improvements(self) -> dict[tuple[str, str], BootstrapInterval]:
+        """Return the probability that a run of the first group ends with more than one of the second, by both names.
+
+        Of all pairs of up to 10 groups; of more, of each against the leader. Groups of a single run have none.
+        """
+        rows = [row for row in self.rows if len(row.series) > 1]
+        found: dict[tuple[str, str], BootstrapInterval] = {}
+        for place, first in enumerate(rows):
+            for second in rows[place + 1 :]:
+                if len(rows) <= _MOST_COMPARED or self.leader in (first, second):
+                    better = improvement(first.finals, second.finals)
+                    found[first.group.name, second.group.name] = better
+                    found[second.group.name, first.group.name] = _mirrored(better)
+        return found
+
+
+def _mirrored(better: BootstrapInterval) -> BootstrapInterval:
+    low, high = better.low, better.high
+    return BootstrapInterval(1 - better.value, None if high is None else 1 - high, None if low is None else 1 - low)
+
+
+def comparisons_of(task: Task, levels: Sequence[float] = ()) -> list[GroupComparison]:
+    """Return the comparisons of all measures of an environment; `levels` are the returns to reach, if given."""
+    return [_comparison(task, measure, levels) for measure in measures_of(task.runs)]
+
+
+def _comparison(task: Task, measure: Measure, levels: Sequence[float]) -> GroupComparison:
+    of_groups = [(group, tuple(filter(len, (series(run, measure) for run in group.runs)))) for group in task.groups]
+    known = [(group, found) for group, found in of_groups if found]
+    goals = [(level, None) for level in levels] or _default_levels([found for _, found in known])
+    rows = tuple(_row(group, found, goals) for group, found in known)
+    return GroupComparison(task, measure, rows, tuple(group for group, found in of_groups if not found))
+
+
+def _default_levels(groups: Sequence[Sequence[ReturnSeries]]) -> list[tuple[float, float | None]]:
+    """Return levels between the first return of all runs and the best final one of a group; none if that is less."""
+    start = float(iqm(np.array([one.values[0] for found in groups for one in found])))
+    best = max(float(iqm(np.array([one.values[-1] for one in found]))) for found in groups)
+    return [(start + share * (best - start), share) for share in SHARES] if best > start else []
+
+
+def _row(group: RunGroup, found: tuple[ReturnSeries, ...], goals: Sequence[tuple[float, float | None]]) -> ResultRow:
+    finals = np.array([one.values[-1] for one in found])
+    steps = [int(one.env_steps[-1]) for one in found]
+    return ResultRow(
+        group,
+        found,
+        iqm_interval(finals.tolist()),
+        float(finals.mean()),
+        float(finals.std(ddof=1)) if len(finals) > 1 else None,
+        iqm_interval([float(one.values.max()) for one in found]),
+        (min(steps), max(steps)),
+        tuple(_reached(found, level, share) for level, share in goals),
+    )
+
+
+def _reached(found: Sequence[ReturnSeries], level: float, share: float | None) -> Reached:
+    firsts = [np.flatnonzero(one.values >= level)[:1] for one in found]
+    reached = [(one, int(first[0])) for one, first in zip(found, firsts, strict=True) if len(first)]
+    missing = [math.inf] * (len(found) - len(reached))
+    return Reached(
+        level,
+        share,
+        len(reached),
+        _median([*(float(one.env_steps[at]) for one, at in reached), *missing]),
+        _median([*(float(one.times_s[at]) for one, at in reached), *missing]),
+    )
+
+
+def _median(values: Sequence[float]) -> float | None:
+    middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
+    mean = sum(middle) / len(middle)
+    return mean if math.isfinite(mean) else None

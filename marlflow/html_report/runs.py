@@ -1,0 +1,175 @@
+"""The runs of a report: find their folders, and read what they wrote. Nothing in them is imported or unpickled."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from marlflow.base.errors import ConfigInvalid, InvalidInput
+from marlflow.observe.sinks import METRICS, read_metrics
+from marlflow.runtime.saved_runs import EXPERIMENT
+
+Config: TypeAlias = Mapping[str, Any]
+
+PLAN = "plan.mmd"
+_HYDRA_CONFIG = Path(".hydra", "config.yaml")
+# Each alone shows that a folder is that of a run.
+_MARKS = (METRICS, EXPERIMENT, "checkpoints")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRun:
+    """A run as it is on disk.
+
+    `config` is the whole configuration, empty if it was not recorded; `reports` are the lines of its metrics.jsonl, at
+    least one; `plan` is the Mermaid text of its plan, or empty.
+    """
+
+    folder: Path
+    config: Config
+    reports: Sequence[Mapping[str, Any]]
+    plan: str = ""
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """The last report."""
+        return self.reports[-1]
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, if it is known."""
+        seed = self.config.get("seed")
+        return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of the last report."""
+        return int(self.last["env_steps"])
+
+    @property
+    def time_s(self) -> float:
+        """Seconds since the run began, evaluations included."""
+        return number(self.last, "time_s") or 0.0
+
+    @property
+    def stop_env_steps(self) -> int | None:
+        """The configured number of env steps of the whole run."""
+        steps = number(self.config, "stop", "env_steps")
+        return None if steps is None else int(steps)
+
+
+def number(values: Any, *path: str) -> float | None:
+    """Return the finite number at a path of keys; None if there is none."""
+    for key in path:
+        values = values.get(key) if isinstance(values, Mapping) else None
+    if isinstance(values, bool) or not isinstance(values, int | float):
+        return None
+    return float(values) if math.isfinite(values) else None
+
+
+def section(values: Any, *path: str) -> Mapping[str, Any]:
+    """Return the mapping at a path of keys; empty if there is none."""
+    for key in path:
+        values = values.get(key) if isinstance(values, Mapping) else None
+    return values if isinstance(values, Mapping) else {}
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[list[ReportedRun], list[str]]:
+    """Return the runs in some folders, in order and each once, and a sentence on each that was left out.
+
+    A folder that is no run stands for all runs in it. Raises ConfigInvalid if one has none that can be read.
+    """
+    runs: dict[Path, ReportedRun] = {}
+    problems, notes = list[str](), list[str]()
+    for folder in folders:
+        try:
+            found = list(_find(folder))
+        except ConfigInvalid as error:
+            problems += error.problems
+            continue
+        left_out = list[str]()
+        for run_dir in found:
+            if run_dir.resolve() not in runs:
+                try:
+                    runs[run_dir.resolve()] = read_run(run_dir)
+                except InvalidInput as error:
+                    left_out += error.problems
+        if len(left_out) == len(found):
+            problems += left_out
+        notes += [f"{sentence}; the run is left out" for sentence in left_out]
+    if problems:
+        raise ConfigInvalid(problems)
+    return list(runs.values()), notes
+
+
+def read_run(folder: Path) -> ReportedRun:
+    """Read one run; raises InvalidInput if it has no reports, or if they cannot be read."""
+    if not (folder / METRICS).is_file():
+        raise InvalidInput(
+            [f"{folder} has no {METRICS}; a run writes it with its first report, unless log.jsonl=false was set"]
+        )
+    try:
+        reports: list[Any] = read_metrics(folder / METRICS)
+    except (OSError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput([f"{folder / METRICS} cannot be read: {error}"]) from error
+    for line, report in enumerate(reports, 1):
+        if not isinstance(report, dict) or number(report, "env_steps") is None:
+            raise InvalidInput([f"{folder / METRICS}, line {line}: expected a report with env_steps"])
+    if not reports:
+        raise InvalidInput([f"{folder / METRICS} has no report yet; it gets one every log.every_env_steps env steps"])
+    return ReportedRun(folder, _config(folder), reports, _text(folder / PLAN))
+
+
+def _find(folder: Path) -> Iterator[Path]:
+    if not folder.is_dir():
+        raise ConfigInvalid([f"there is no directory {folder}; give the directory of a run, or of several"])
+    if _is_run(folder):
+        yield folder
+        return
+    found = False
+    for path, names, _ in os.walk(folder):
+        names[:] = sorted((name for name in names if not name.startswith(".")), key=_natural)
+        for name in [name for name in names if _is_run(Path(path, name))]:
+            found = True
+            names.remove(name)
+            yield Path(path, name)
+    if not found:
+        raise ConfigInvalid(
+            [f"{folder} is not the directory of a run, and no run is in it; a run has {', '.join(_MARKS[:2])} there"]
+        )
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / mark).exists() for mark in _MARKS)
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Return a sort key by which 9 is before 10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _config(folder: Path) -> Config:
+    try:
+        values = json.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        try:
+            # A run of an earlier version, from the command line.
+            values = yaml.safe_load((folder / _HYDRA_CONFIG).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            values = {}
+    return values if isinstance(values, dict) else {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,91 @@
+"""Statistics over training seeds: interquartile mean, bootstrap intervals, probability of improvement.
+
+Source: Agarwal et al. (2021), Deep Reinforcement Learning at the Edge of the Statistical Precipice,
+https://arxiv.org/abs/2108.13264, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+RESAMPLES = 4_000
+# A probability has few possible values, so that its percentiles may jump.
+_RESAMPLES_OF_PAIRS = 20_000
+_TAILS = (50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE))
+# Numbers that are sorted at once: more resamples of many points would need too much memory.
+_MOST_NUMBERS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapInterval:
+    """An estimate with the 95 % interval around it; `low` and `high` are None for a single run."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def iqm(values: Floats) -> Floats:
+    """Return the interquartile mean over the first axis: the mean without the lowest and the highest quarter.
+
+    Of `n` values, `n // 4` are left out at each end, so that it is the mean of up to three values.
+
+    >>> float(iqm(np.array([0.0, 1.0, 2.0, 3.0, 100.0])))
+    2.0
+    """
+    cut = len(values) // 4
+    return np.asarray(np.mean(np.sort(values, axis=0)[cut : len(values) - cut], axis=0), np.float64)
+
+
+def iqm_interval(values: Sequence[float]) -> BootstrapInterval:
+    """Return the interquartile mean of some runs, at least one, with its percentile bootstrap interval."""
+    points = np.asarray(values, np.float64)[:, None]
+    low, high = iqm_band(points)
+    middle = float(iqm(points)[0])
+    return BootstrapInterval(middle) if len(points) < 2 else BootstrapInterval(middle, float(low[0]), float(high[0]))
+
+
+def iqm_band(values: Floats) -> tuple[Floats, Floats]:
+    """Return the ends of the intervals of `iqm`, for each point of `[runs, points]`.
+
+    Whole runs are resampled, the same ones at all points.
+    """
+    runs, points = values.shape
+    # Always the same resamples, so that a report can be repeated.
+    chosen = np.random.default_rng(0).integers(runs, size=(runs, RESAMPLES))
+    lows, highs = np.empty(points), np.empty(points)
+    width = max(_MOST_NUMBERS // (RESAMPLES * runs), 1)
+    for start in range(0, points, width):
+        part = slice(start, start + width)
+        resampled = values[:, part][chosen]  # of shape [runs, resamples, points]
+        lows[part], highs[part] = np.percentile(iqm(resampled), _TAILS, axis=0)
+    return lows, highs
+
+
+def improvement(values: Sequence[float], others: Sequence[float]) -> BootstrapInterval:
+    """Return the probability that a run of the first is better than one of the others; a tie counts half.
+
+    The runs of both are resampled for its interval, which is None if either is a single run.
+
+    >>> improvement([3.0], [1.0, 3.0]).value
+    0.75
+    """
+    first, second = np.asarray(values, np.float64), np.asarray(others, np.float64)
+    wins = np.heaviside(first[:, None] - second[None, :], 0.5)
+    middle = float(wins.mean())
+    if min(wins.shape) < 2:
+        return BootstrapInterval(middle)
+    generator = np.random.default_rng(0)
+    rows, columns = (
+        generator.multinomial(runs, np.full(runs, 1 / runs), _RESAMPLES_OF_PAIRS).astype(float) for runs in wins.shape
+    )
+    low, high = np.percentile(((rows @ wins) * columns).sum(axis=1) / wins.size, _TAILS)
+    return BootstrapInterval(middle, float(low), float(high))

@@ -1,0 +1,103 @@
+"""Callbacks: objects that a run calls when something happens in it, and that may stop it.
+
+    class EarlyStop(mf.Callback):
+        def reported(self, record):
+            if record["policies"]["prey"]["return_mean"] == 200:
+                return mf.StopRun("prey cannot do better")
+
+Sinks such as `WandbSink` are callbacks, too. All run in the driver's process, between the stages of the plan: a slow
+callback slows the run down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from marlflow.observe.report import EvaluationMetrics, Report, RunInfo
+
+
+@dataclass(frozen=True, slots=True)
+class StopRun:
+    """Returned by a callback to end the run after the current round, with a checkpoint; `reason` is reported."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationEvent:
+    """An evaluation during the run: the metrics of each policy that played, and when it was made.
+
+    `began_s` and `ended_s` are seconds since the epoch. `policies` is empty if `stop.time_s` cut the evaluation short.
+    """
+
+    env_steps: int
+    policies: Mapping[str, EvaluationMetrics]
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """A fault that the run survived: `count` of a `kind`, which is a key of `faults.*`."""
+
+    kind: str
+    where: str
+    reason: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended: why it stopped, its last report, and its error, if any."""
+
+    stopped_by: str
+    metrics: Report
+    error: str | None = None
+
+
+class Callback:
+    """Base class of callbacks and sinks: override what you need.
+
+    An exception of a callback is a fault, which is counted (`faults.callbacks_failed`), and the run continues. Reports
+    are copies, so changing one changes nothing else.
+    """
+
+    def problems(self) -> Iterable[str]:
+        """Return what is missing, such as a package that is not installed; checked before the run starts."""
+        return ()
+
+    def began(self, info: RunInfo) -> StopRun | None:
+        """Handle the start or the resume of a run; if this raises, the callback is not called again."""
+
+    def reported(self, record: Report) -> StopRun | None:
+        """Handle a report."""
+
+    def evaluated(self, evaluation: EvaluationEvent) -> StopRun | None:
+        """Handle an evaluation, which one of the next reports contains."""
+
+    def saved(self, path: Path) -> StopRun | None:
+        """Handle a new checkpoint in the folder `path`, whose name is the number of env steps."""
+
+    def fault(self, fault: FaultEvent) -> StopRun | None:
+        """Handle a fault, except those of callbacks."""
+
+    def ended(self, result: RunEnd) -> None:
+        """Handle the end of the run, also by an error or an interrupt; called once."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return what a resumed run has to know, as numbers, strings, lists and mappings; it is in each checkpoint."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `state`; called after `began` if the run is resumed and its checkpoint has a state of this name."""
+
+
+def missing_extra(package: str, extra: str) -> list[str]:
+    """Return the problem of a package that is not installed, with its remedy; empty if it is installed."""
+    if find_spec(package) is not None:
+        return []
+    return [f"needs the package {package}, which is not installed; pip install 'marlflow[{extra}]'"]

@@ -1,0 +1,1 @@
+"""Trained policies of finished runs: load them and act."""
