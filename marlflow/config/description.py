@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from marlflow.algorithms.from_run import FromRun
 from marlflow.config import experiment as sections
 from marlflow.config.environment_arguments import KEYWORDS
 from marlflow.config.experiment import ENV_KEYS, Env, Experiment, Stop
@@ -105,7 +106,7 @@ class _Describer:
         if isinstance(value, League):
             made = {TARGET: self._name(type(value), path), **self._fields(value, path, "outcome")}
             return {**made, "outcome": self._function_or_data(value.outcome, f"{path}.outcome")}
-        is_section = type(value).__module__ in (sections.__name__, spec.__name__) or isinstance(value, Rule)
+        is_section = type(value).__module__ in (sections.__name__, spec.__name__) or isinstance(value, Rule | FromRun)
         made = {} if is_section else {TARGET: self._name(type(value), path)}
         return {**made, **self._fields(value, path)}
 

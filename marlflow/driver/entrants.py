@@ -193,7 +193,7 @@ class Entrants:
             return self._random(label)
         run = self._other(path)
         trust = self._trust_in(run, member)
-        return self._saved(label, load_policy(path, member, self._size_in(run, trust)), trust)
+        return self._saved(label, load_policy(path, member, size_of=self._size_in(run, trust)), trust)
 
     def _trust_in(self, run: SavedRun, member: str) -> Collection[str] | None:
         """Trust what this user's own run has recorded, but not the file of a member that it had from elsewhere."""

@@ -11,7 +11,8 @@ from marlflow.base.errors import CheckpointUnusable, InvalidInput
 from marlflow.config.experiment import Experiment, PlacementOverrides, Rollouts, RunPlacement
 from marlflow.config.recorded import recorded_experiment, recorded_run
 from marlflow.config.validation import CheckedExperiment, ready
-from marlflow.driver.checkpointing import identity_differences, with_saved_members
+from marlflow.driver.checkpointing import identity_differences
+from marlflow.driver.other_runs import with_saved_members
 from marlflow.league.sides import Sides, sides_of
 from marlflow.observe.sinks import METRICS, read_metrics
 from marlflow.runtime.resources import Machines
