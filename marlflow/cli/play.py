@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import TRUST, Arguments, Command, Option
+from marlflow.cli.run_folder import CHECKPOINT, which_checkpoint
 
 if TYPE_CHECKING:
-    from marlflow.runtime.saved_runs import Which
     from marlflow.trained.play import PlayOptions, PlayResult
 
 _SEATS = "player_0:random"
@@ -23,7 +23,7 @@ def run_play(arguments: Arguments) -> int:
     from marlflow.trained.play import play
 
     trust = None if arguments["trust"] else ()
-    team = load(arguments.operands[0], _checkpoint(arguments["checkpoint"]), trust=trust)
+    team = load(arguments.operands[0], which_checkpoint(arguments["checkpoint"]), trust=trust)
     played = play(team, options, _say)
     for line in _summary(played):
         print(line)
@@ -32,16 +32,6 @@ def run_play(arguments: Arguments) -> int:
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-def _checkpoint(text: str | None) -> Which:
-    if text is None:
-        return None
-    if text == "best":
-        return "best"
-    if text.isdecimal():
-        return int(text)
-    raise ConfigInvalid([f"checkpoint must be best, or the env steps of a checkpoint, not {text!r}"])
 
 
 def _options(arguments: Arguments) -> PlayOptions:
@@ -139,7 +129,7 @@ COMMAND = Command(
             default="greedy",
             choices=("greedy", "sampled"),
         ),
-        Option("checkpoint", "best, or the env steps of one; by default the newest whole one", value="WHICH"),
+        CHECKPOINT,
         Option("as", "the agent that you play", value="AGENT"),
         Option("against", "who plays the other sides; by default as in training", value="NAME"),
         Option("seats", "who plays single agents", value=_SEATS, several=True),

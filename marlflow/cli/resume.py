@@ -74,8 +74,7 @@ def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
         raise ConfigInvalid(
             [
                 f"{run_dir} has no .hydra/overrides.yaml, which `marlflow train` leaves{suggestion(run_dir)}; "
-                "a run that was started from Python goes on with marlflow.resume(experiment, run_dir), and is "
-                "evaluated with marlflow.evaluate(experiment, run_dir)"
+                "a run that was started from Python goes on with marlflow.resume(experiment, run_dir)"
             ]
         )
     overrides = _load(recorded / "overrides.yaml", "")
@@ -110,7 +109,8 @@ def _key(override: str) -> str:
 def _resume(config: DictConfig, problems: Iterable[str], run_dir: Path) -> None:
     from marlflow.config.checks import check, machines_of
     from marlflow.config.schema import read
-    from marlflow.driver.checkpointing import check_identity, with_saved_members
+    from marlflow.driver.checkpointing import check_identity
+    from marlflow.driver.other_runs import with_saved_members
     from marlflow.driver.train import resume_checked
     from marlflow.runtime.saved_runs import newest
 

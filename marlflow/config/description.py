@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from marlflow.algorithms.from_run import FromRun
 from marlflow.config import experiment as sections
 from marlflow.config.environment_arguments import KEYWORDS
 from marlflow.config.experiment import ENV_KEYS, Env, Experiment, Stop
@@ -91,10 +92,9 @@ class _Describer:
         if isinstance(value, Env):
             wrappers = [self._called(one, f"{path}.wrappers[{n}]") for n, one in enumerate(value.wrappers)]
             self._check_arguments(value.arguments, path)
-            arguments = dict(self.plain(value.arguments, path))
-            if collide := {key: arguments.pop(key) for key in ENV_KEYS if key in arguments}:
-                arguments[KEYWORDS] = collide
-            made = {**self._called(value.factory, path), **arguments}
+            named = self.plain(value.arguments, path)
+            collide = {key: named.pop(key) for key in ENV_KEYS if key in named}
+            made = {**self._called(value.factory, path), **named, **({KEYWORDS: collide} if collide else {})}
             return {**made, **self._fields(value, path, "factory", "arguments", "wrappers"), "wrappers": wrappers}
         if isinstance(value, Stop):
             goals = {name: {"return_mean": goal} for name, goal in value.policies.items()}
@@ -106,7 +106,7 @@ class _Describer:
         if isinstance(value, League):
             made = {TARGET: self._name(type(value), path), **self._fields(value, path, "outcome")}
             return {**made, "outcome": self._function_or_data(value.outcome, f"{path}.outcome")}
-        is_section = type(value).__module__ in (sections.__name__, spec.__name__) or isinstance(value, Rule)
+        is_section = type(value).__module__ in (sections.__name__, spec.__name__) or isinstance(value, Rule | FromRun)
         made = {} if is_section else {TARGET: self._name(type(value), path)}
         return {**made, **self._fields(value, path)}
 

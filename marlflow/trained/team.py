@@ -76,6 +76,11 @@ class Team:
         """The names of the run's policies, and of the members of its league."""
         return tuple(dict.fromkeys([*self._checked.spec.policies, *self._run.names]))
 
+    @property
+    def learning(self) -> tuple[str, ...]:
+        """The names of the run's policies that learned."""
+        return self._checked.spec.learning
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.policies)
 

@@ -85,8 +85,8 @@ def test_choices_and_values_on_the_command_line_build_callbacks() -> None:
         ),
         (
             "log.sinks.mlflow={_target_: marlflow.MlflowSink, tracking_uri: 'https://me:pass@host'}",
-            "log.sinks.mlflow.tracking_uri is a secret, and the run's folder would have it as plain text; leave it out, "
-            "and set MLFLOW_TRACKING_PASSWORD in the environment instead",
+            "log.sinks.mlflow.tracking_uri is a secret, and the run's folder would have it as plain text; leave it "
+            "out, and set MLFLOW_TRACKING_PASSWORD in the environment instead",
         ),
         (f"callbacks.a={{_target_: {HERE}.Alarm, headers: {{X-Token: a}}}}", "callbacks.a.headers.X-Token is a "),
         (f"callbacks.a={{_target_: {HERE}.Alarm, headers: {{auth_token: a}}}}", "callbacks.a.headers.auth_token is a "),
