@@ -282,7 +282,7 @@ def test_a_game_that_a_person_left_is_not_recorded(monkeypatch, tmp_path):
 
 def pistonball(**arguments):
     return importlib.import_module("pettingzoo.butterfly.pistonball_v6").parallel_env(
-        n_pistons=3, max_cycles=4, **arguments
+        n_pistons=8, max_cycles=4, **arguments
     )
 
 
