@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.ddpg import DDPG
     from marlflow.algorithms.ddppo import DDPPO
     from marlflow.algorithms.dqn import DQN
+    from marlflow.algorithms.from_run import FromRun, Frozen
     from marlflow.algorithms.happo import HAPPO
     from marlflow.algorithms.impala import IMPALA
     from marlflow.algorithms.maddpg import MADDPG
@@ -193,6 +194,10 @@ if TYPE_CHECKING:
         SyncTarget,
         VTrace,
     )
+    from marlflow.trained.export import Exported, export
+    from marlflow.trained.load import load
+    from marlflow.trained.policy import TrainedPolicy
+    from marlflow.trained.team import Team
 
 __version__ = "0.1.0"
 
@@ -206,27 +211,28 @@ __all__ = [
     "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay",
     "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow",
     "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches",
-    "Evaluation", "EvaluationEvent", "EvaluationResult", "Experiment", "FaultEvent", "Faults", "Fictitious",
-    "Flow", "Fragment", "Freely", "GameOutcome", "Gradients", "InTurn", "InferencePlacement",
-    "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm",
-    "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm",
-    "JointSegments", "JointSequenceTransitions", "JointTransitions", "LatestPast", "League", "LeagueMode",
-    "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement",
-    "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError",
-    "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "MlflowSink", "NStep",
-    "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm",
-    "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant", "Place",
-    "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange",
-    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
-    "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
-    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",
-    "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunEnd",
-    "RunInfo", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch",
-    "Shards", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker",
-    "Stop", "StopRun", "StoreSettings", "StoredReplay", "SyncTarget", "TorchLearner", "TorchOptimizer",
-    "TorsoConfig", "TrackioSink", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
-    "UserCodeFailed", "VTrace", "WandbSink", "WeightsMismatch", "check_environment", "evaluate",
-    "initial_value", "merge", "placement", "plan", "resume", "source", "train",
+    "Evaluation", "EvaluationEvent", "EvaluationResult", "Experiment", "Exported", "FaultEvent", "Faults",
+    "Fictitious", "Flow", "Fragment", "Freely", "FromRun", "Frozen", "GameOutcome", "Gradients", "InTurn",
+    "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments",
+    "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment",
+    "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments", "JointSequenceTransitions",
+    "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn",
+    "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located",
+    "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
+    "MatchmakerFailed", "Member", "MetaLearn", "MlflowSink", "NStep", "NaiveSelfPlay", "NestedTorsoConfig",
+    "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
+    "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",
+    "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish",
+    "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO",
+    "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir",
+    "Reset", "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation",
+    "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPlacement", "RuntimeConfig", "RuntimeFailed",
+    "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotLost", "SnapshotRules", "SplitSegments",
+    "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StopRun", "StoreSettings", "StoredReplay",
+    "SyncTarget", "Team", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrackioSink", "TrainBatch",
+    "TrainedPolicy", "Traits", "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace",
+    "WandbSink", "WeightsMismatch", "check_environment", "evaluate", "export", "initial_value", "load",
+    "merge", "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 

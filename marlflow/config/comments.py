@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 # The keys that lead to a value, outermost first.
 Path: TypeAlias = tuple[str, ...]
 
-_CONF = "marlflow.conf"
+CONF = "marlflow.conf"
 _ROOT, _TARGET = "train", "_target_"
 # The column of comments in printed configurations.
 _COLUMN = 48
@@ -70,7 +70,7 @@ def files(group: str) -> Mapping[str, Commented]:
 @functools.cache
 def names(group: str) -> tuple[str, ...]:
     """Return the shipped options of a configuration group, such as `env`."""
-    folder = resources.files(_CONF) / group
+    folder = resources.files(CONF) / group
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
@@ -106,7 +106,7 @@ def explained(yaml_text: str, config: Mapping[str, Any]) -> str:
 
 def text_of(name: str) -> str:
     """Return the text of a file of conf/, such as `env/simple_tag`."""
-    return (resources.files(_CONF) / f"{name}.yaml").read_text(encoding="utf-8")
+    return (resources.files(CONF) / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def _parents(before: Sequence[Entry], depth: int) -> Path:

@@ -20,9 +20,10 @@ import torch
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
+from marlflow.config.recipes import remember
 from marlflow.config.renamed import unknown_key
 from marlflow.config.signatures import called, hints_of, parameters_of, positional_parameters, positional_slots
-from marlflow.config.target_nodes import TARGET, target_node, without_positional
+from marlflow.config.target_nodes import ARGS, TARGET, target_node, without_positional
 from marlflow.learner.optimizer import TorchOptimizer
 
 _UNSET = "???"
@@ -51,7 +52,10 @@ def _made(
     make: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any], path: str, problems: list[str]
 ) -> Any:
     try:
-        return make(*positional, **named)
+        made = make(*positional, **named)
+        if isinstance(make, type) and not is_dataclass(make):
+            remember(made, {**({ARGS: list(positional)} if positional else {}), **named})
+        return made
     except ConfigInvalid as error:
         problems.extend(f"{path}: {problem}" for problem in error.problems)
     except (TypeError, ValueError) as error:

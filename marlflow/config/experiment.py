@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
@@ -46,23 +47,21 @@ class Env:
     step_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        num_envs: int = self.num_envs
+        is_set = not isinstance(self.num_envs, _UnsetNumEnvs)
+        values: dict[str, Any] = {"num_envs": self.num_envs if is_set else int(self.num_envs)}
         if isinstance(self.factory, str) and "/" in self.factory:
-            object.__setattr__(self, "arguments", {"id": self.factory, **self.arguments})
-            object.__setattr__(self, "factory", PETTINGZOO)
+            values |= {"factory": PETTINGZOO, "arguments": {"id": self.factory, **self.arguments}}
         # A name without a dot is that of a shipped environment; an import path always has one.
-        if isinstance(self.factory, str) and "." not in self.factory:
+        elif isinstance(self.factory, str) and "." not in self.factory:
             # Imported late: that module imports this one.
             from marlflow.config.named_environments import named_environment
 
             shipped = named_environment(self.factory, self.arguments)
-            object.__setattr__(self, "factory", shipped.factory)
-            object.__setattr__(self, "arguments", shipped.arguments)
-            object.__setattr__(self, "wrappers", (*shipped.wrappers, *self.wrappers))
-            num_envs = shipped.num_envs if isinstance(num_envs, _UnsetNumEnvs) else num_envs
-        if isinstance(num_envs, _UnsetNumEnvs):
-            num_envs = int(num_envs)
-        object.__setattr__(self, "num_envs", num_envs)
+            values |= {"factory": shipped.factory, "arguments": shipped.arguments}
+            values |= {"wrappers": (*shipped.wrappers, *self.wrappers)}
+            values |= {} if is_set else {"num_envs": shipped.num_envs}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,8 @@ class Policy:
     """Set a policy's algorithm, networks and learner.
 
     It has a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or that LearnerConfig's.
-    `queue_fragments` may wait for its plan; None: two rounds. With `experience` it learns from recorded rows, until
-    they end. `learns_from`: policies whose rows it learns from; None: itself, or as the league's mode says.
+    `queue_fragments` may wait for its plan; None: two rounds. `experience`: recorded rows. `init`: a policy
+    of another run to begin as. `learns_from`: policies whose rows it learns from; None: itself, or as the league says.
     """
 
     algorithm: Algorithm | None = None
@@ -145,6 +144,7 @@ class Policy:
     queue_fragments: int | None = None
     experience: OfflineData | None = None
     learns_from: Sequence[str] | None = None
+    init: FromRun | None = None
 
     @property
     def acts_by(self) -> Algorithm:
@@ -204,8 +204,7 @@ class Faults:
     (longer than `env.step_timeout_s`). Lost and replaced processes: `workers_lost`, `learners_lost`, `replays_lost`.
     `updates_skipped`: optimizer steps with a gradient that was not finite. Failed writes: `checkpoints_failed`,
     `reports_failed` (metrics.jsonl, TensorBoard, drawings), `records_failed` (recorded rows, written later).
-    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: exceptions of callbacks
-    and sinks; None is any number.
+    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: None is any number.
     """
 
     env_errors: int = 0
@@ -282,14 +281,16 @@ class Log:
 class RuntimeConfig:
     """Choose the runtime: `inline` (one process, one thread) or `ray`.
 
-    `address` joins a running Ray cluster. A Ray started for the run has `object_store_bytes` for rows and weights
-    (None: Ray's default), and listens on loopback only, unless others connect to this machine's `node_ip_address`.
+    `address` joins a Ray cluster: an address, `auto` for this machine's, `local` for none; None is RAY_ADDRESS, else
+    none. A Ray started for the run has `object_store_bytes` for rows and weights (None: Ray's default) and serves Ray's
+    `dashboard` if asked. It listens on loopback only, unless others connect to this machine's `node_ip_address`.
     """
 
     name: Literal["inline", "ray"] = "ray"
     address: str | None = None
     object_store_bytes: int | None = None
     node_ip_address: str | None = None
+    dashboard: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.imported import Imported, SavedPolicy
-from marlflow.base.errors import ConfigInvalid, WeightsMismatch
+from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, WeightsMismatch
 from marlflow.base.spaces import Spaces
 from marlflow.config.construct import LEFT, fit, imported
 from marlflow.config.experiment import Policy
@@ -29,30 +27,51 @@ from marlflow.policy.torso import TorsoConfig
 from marlflow.runtime.checkpoint_notes import as_text
 from marlflow.runtime.saved_league import SavedRun, saved_run
 from marlflow.runtime.saved_policies import read_export, saved_policy
-from marlflow.runtime.saved_runs import EXPERIMENT, folder
+from marlflow.runtime.saved_runs import EXPERIMENT, Which, chosen, folder
 
 # Beyond this many parameters, and times those of the actor, a network is not built to compare its size.
 _SMALL, _MOST_TIMES = 1_000_000, 16
+_TRIES = 3
 
 
-def load_policy(source: Path, member: str | None = None) -> SavedPolicy:
-    """Load a member from a run's folder, or from an exported file, which has only one.
+def load_policy(
+    source: Path, member: str | None = None, checkpoint: Which = None, default: str | None = None
+) -> SavedPolicy:
+    """Load a member from a checkpoint of a run, or from an exported file, which has only one.
 
-    Raises ConfigInvalid if there is no such folder, file or member, and CheckpointUnusable.
+    With a `default` and no `member`, it is the one named `default`, or the only one that learned. Raises ConfigInvalid
+    if there is no such folder, file or member, and CheckpointUnusable.
     """
     if source.is_dir():
         if not folder(source).is_dir():
             raise ConfigInvalid([f"{source} is the folder of no run: it has no checkpoints"])
-        run = saved_run(source)
-        if member is None:
-            raise ConfigInvalid([f"{source} has several members; name one: {', '.join(run.names)}"])
-        return policy_of(run, member)
+        return _while_it_runs(lambda: _of_run(source, member, checkpoint, default))
+    if checkpoint is not None:
+        raise ConfigInvalid([f"{source} has no checkpoint {checkpoint}: it is not the folder of a run"])
     if not source.is_file():
         raise ConfigInvalid([f"there is no {source}; give the folder of a run, or a file of marlflow league --export"])
     saved = read_export(source)
     if member not in (None, saved.description["member"]):
         raise ConfigInvalid([f"{source} has the member {saved.description['member']!r} and no other, not {member!r}"])
     return saved
+
+
+def _of_run(source: Path, member: str | None, checkpoint: Which, default: str | None) -> SavedPolicy:
+    run = saved_run(source, chosen(source, checkpoint))
+    learned = [name for learner in run.notes.identity["learners"].values() for name in learner["policies"]]
+    if member is None and default is not None:
+        member = default if default in run.names else learned[0] if len(learned) == 1 else None
+    if member is None:
+        raise ConfigInvalid([f"{source} has several members; name one: {', '.join(run.names)}"])
+    return policy_of(run, member)
+
+
+def _while_it_runs(load: Callable[[], SavedPolicy]) -> SavedPolicy:
+    # A run that is still being trained may remove a checkpoint that is being read.
+    for _ in range(_TRIES - 1):
+        with suppress(CheckpointUnusable):
+            return load()
+    return load()
 
 
 def policy_of(run: SavedRun, member: str) -> SavedPolicy:
@@ -66,11 +85,15 @@ def policy_of(run: SavedRun, member: str) -> SavedPolicy:
         "config": _config(run.run_dir, saved.description["policy"]),
         "acts": "greedy" if snapshots.get("acts") == "greedy" else "sampled",
     }
-    return SavedPolicy(saved.flat, description, saved.source)
+    return replace(saved, description=description)
 
 
 def recorded(run_dir: Path, file: str, key: str = "") -> dict[str, Any]:
     """Return a part of what a run from the command line recorded, as plain data, unresolved; empty without it."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
     try:
         values = OmegaConf.to_container(OmegaConf.load(run_dir / ".hydra" / file), resolve=False)
     except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):
@@ -137,7 +160,7 @@ def imported_policy(
 
 
 def _untrusted(config: Mapping[str, Any]) -> set[str]:
-    names = names_outside(OmegaConf.create(dict(config)))
+    names = names_outside(dict(config))
     # A function would be called, so that only classes are marlflow's to give.
     for name in _targets(config):
         if name.startswith("marlflow.") and not isinstance(imported(name, "", []), type):

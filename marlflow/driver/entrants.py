@@ -71,11 +71,11 @@ class Entrants:
     """Finds entrants by label for the environment of a run.
 
     A label is a member or policy of the run, `random`, `mixture`, `<folder of a run>:<member>`, or an exported file.
-    Paths begin at `base`. Classes of others are marlflow's or in `trust`; None trusts all.
+    Paths begin at `base`. Mixtures need `sides`. Classes of others are marlflow's or in `trust`; None trusts all.
     """
 
     def __init__(
-        self, checked: CheckedExperiment, run: SavedRun, sides: Sides, base: Path, trust: Collection[str] | None
+        self, checked: CheckedExperiment, run: SavedRun, sides: Sides | None, base: Path, trust: Collection[str] | None
     ) -> None:
         self._checked, self._run, self._sides = checked, run, sides
         self._base, self._trust = base, trust
@@ -183,7 +183,7 @@ class Entrants:
             raise ConfigInvalid(
                 [f"{label}: {run.run_dir} has no meta-strategy; a run with league=psro has one after its first matches"]
             )
-        roles = [role.agents for role in self._sides.roles]
+        roles = [role.agents for role in self._sides.roles] if self._sides is not None else []
         theirs = [role.agents for role in run.league.members.sides.roles]
         if roles != theirs:
             raise ConfigInvalid(

@@ -12,20 +12,19 @@ from typing import Any
 import numpy as np
 
 from marlflow.base.awaiting import begun
-from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, InvalidInput
+from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.problems import Problem
 from marlflow.base.random import episode_seed, key
 from marlflow.config.checks import runtime_of
-from marlflow.config.experiment import Experiment, PlacementOverrides, Rollouts, RunPlacement
+from marlflow.config.experiment import Experiment
 from marlflow.config.opponents import RANDOM
-from marlflow.config.validation import CheckedExperiment, ready
-from marlflow.driver.checkpointing import identity_differences, with_saved_members
+from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.entrants import MIXTURE, Entrant, Entrants
+from marlflow.driver.saved_experiment import checked_experiment
 from marlflow.flow import Executor, Plan, source
 from marlflow.league.comparison import ComparedGame, Comparison, comparison
 from marlflow.league.sides import Sides, sides_of
 from marlflow.policy.actor import EvaluationMode
-from marlflow.runtime.resources import Machines
 from marlflow.runtime.saved_league import SavedRun, saved_run
 from marlflow.runtime.spec import PolicySpec, Resources, RunSpec
 from marlflow.sampling.episodes import EVALUATION
@@ -33,8 +32,6 @@ from marlflow.sampling.protocol import EvaluationRequest, Matchup
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault
 
 _MOST_GAMES = 10_000_000
-# It needs none of the resources that training was given.
-_PLENTY = Machines([{"CPU": 1e6, "GPU": 1e6}], here=False)
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ def evaluate(
     if problems := list(_number_problems(games, seed, workers)):
         raise ConfigInvalid(problems)
     run = saved_run(Path(run_dir))
-    checked = _checked(experiment, run)
+    checked = _playable_experiment(experiment, run)
     sides = _sides(checked)
     entrants = Entrants(checked, run, sides, Path(base), trust)
     live = [name for name in checked.spec.learning if name in run.names]
@@ -101,11 +98,8 @@ def _number_problems(games: int, seed: int, workers: int) -> Iterator[str]:
             yield f"{name} must be a whole number from {low:,} to {high:,}, not {value:,}"
 
 
-def _checked(experiment: Experiment, run: SavedRun) -> CheckedExperiment:
-    experiment = with_saved_members(_without_placement(experiment), run.run_dir)
-    checked = ready(experiment, _PLENTY)
-    if problems := list(identity_differences(run.checkpoint, checked, ("env", "policies", "league"))):
-        raise CheckpointUnusable(problems)
+def _playable_experiment(experiment: Experiment, run: SavedRun) -> CheckedExperiment:
+    checked = checked_experiment(experiment, run)
     if checked.spec.offline:
         raise ConfigInvalid([f"{run.run_dir} learned from recorded rows, without an environment to play in"])
     if callable(checked.spec.mapping):
@@ -113,21 +107,6 @@ def _checked(experiment: Experiment, run: SavedRun) -> CheckedExperiment:
             ["the environment does not declare its agents, so nobody can be seated; see possible_agents"]
         )
     return checked
-
-
-def _without_placement(experiment: Experiment) -> Experiment:
-    policies = {name: replace(policy, placement=PlacementOverrides()) for name, policy in experiment.policies.items()}
-    learners = {name: replace(one, placement=PlacementOverrides()) for name, one in experiment.learners.items()}
-    rollouts: Rollouts = replace(experiment.rollouts, placement=Resources())
-    return replace(
-        experiment,
-        policies=policies,
-        learners=learners,
-        default_policy=replace(experiment.default_policy, placement=PlacementOverrides()),
-        rollouts=rollouts,
-        placement=RunPlacement(),
-        record=None,
-    )
 
 
 def _sides(checked: CheckedExperiment) -> Sides:

@@ -63,6 +63,10 @@ class CheckpointStore:
             passed_over.append((checkpoint.path, why))
         raise _nothing_whole(self._folder, [*passed_over, *((path, why) for _, path, why in unreadable)])
 
+    def whole(self) -> list[Checkpoint]:
+        """Return all undamaged checkpoints, the newest first."""
+        return sorted((one for one in self._list()[0] if _damage(one) is None), key=_newness, reverse=True)
+
     def at(self, env_steps: int) -> Checkpoint:
         """Return one checkpoint; raises CheckpointUnusable if it is missing or damaged."""
         known, unreadable = self._list()
@@ -277,6 +281,9 @@ def _copy_synced(source: Path, target: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
+    # Windows opens no folders, and has nothing to sync there.
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
