@@ -58,9 +58,8 @@ class Env:
 
             shipped = named_environment(self.factory, self.arguments)
             values |= {"factory": shipped.factory, "arguments": shipped.arguments}
-            values |= {"wrappers": (*shipped.wrappers, *self.wrappers)} | (
-                {} if is_set else {"num_envs": shipped.num_envs}
-            )
+            values |= {"wrappers": (*shipped.wrappers, *self.wrappers)}
+            values |= {} if is_set else {"num_envs": shipped.num_envs}
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -205,8 +204,7 @@ class Faults:
     (longer than `env.step_timeout_s`). Lost and replaced processes: `workers_lost`, `learners_lost`, `replays_lost`.
     `updates_skipped`: optimizer steps with a gradient that was not finite. Failed writes: `checkpoints_failed`,
     `reports_failed` (metrics.jsonl, TensorBoard, drawings), `records_failed` (recorded rows, written later).
-    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: exceptions of callbacks
-    and sinks; None is any number.
+    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: None is any number.
     """
 
     env_errors: int = 0
