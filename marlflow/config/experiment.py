@@ -97,8 +97,7 @@ class RunPlacement:
     """Set the resources of a run's processes.
 
     `learners` is the default of every learner. `shared_gpus` are shared by all learners in equal fractions, instead of
-    `learners.num_gpus` each. With `inference`, one actor acts for all workers. `spread` uses the most machines instead
-    of the fewest.
+    `learners.num_gpus` each. With `inference`, one actor acts for all workers. `spread` uses the most machines.
     """
 
     learners: LearnerPlacement = field(default_factory=LearnerPlacement)
