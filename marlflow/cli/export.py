@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from marlflow.cli.evaluate import checkpoint_of
 from marlflow.cli.options import TRUST, Arguments, Command, Option
+from marlflow.cli.run_folder import CHECKPOINT, which_checkpoint
 
 
 def run_export(arguments: Arguments) -> int:
@@ -15,7 +15,7 @@ def run_export(arguments: Arguments) -> int:
         arguments["policy"],
         arguments["out"],
         arguments["format"],
-        checkpoint_of(arguments["checkpoint"]),
+        which_checkpoint(arguments["checkpoint"]),
         trust=None if arguments["trust"] else (),
     )
     found = exported.difference
@@ -46,7 +46,7 @@ COMMAND = Command(
         ),
         Option("format", "onnx, or pt2 for torch.export.load", default="onnx", choices=("onnx", "pt2")),
         Option("out", "the file; by default RUN/exports/<policy>.<format>", value="FILE"),
-        Option("checkpoint", "best, or the env steps of a checkpoint; by default the newest", value="WHICH"),
+        CHECKPOINT,
         TRUST,
     ),
     _ABOUT,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problems
+from marlflow.config.cluster_address import cluster_address
 from marlflow.config.experiment import Experiment
 from marlflow.config.plans import drawn_plan
 from marlflow.config.rehearsal import rehearsal_problems
@@ -46,12 +47,12 @@ def machines_of(experiment: Experiment | None) -> Machines | None:
 
 
 def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
-    """Return `machines_of`, but connect briefly to the cluster at `runtime.address`."""
-    if experiment is None or experiment.runtime.name == "inline" or experiment.runtime.address is None:
+    """Return `machines_of`, but connect briefly to the cluster that it joins."""
+    if experiment is None or (address := cluster_address(experiment.runtime)) is None:
         return machines_of(experiment)
     from marlflow.runtime.ray.cluster import free_machines
 
-    return free_machines(experiment.runtime.address)
+    return free_machines(address)
 
 
 def runtime_of(experiment: Experiment) -> Runtime:
@@ -64,5 +65,8 @@ def runtime_of(experiment: Experiment) -> Runtime:
 
     runtime = experiment.runtime
     return RayRuntime(
-        runtime.address, object_store_bytes=runtime.object_store_bytes, node_ip_address=runtime.node_ip_address
+        cluster_address(runtime),
+        object_store_bytes=runtime.object_store_bytes,
+        node_ip_address=runtime.node_ip_address,
+        dashboard=runtime.dashboard,
     )

@@ -124,13 +124,23 @@ def _behind(line: str, comment: Sequence[str]) -> Iterator[str]:
     yield from (f"{'':<{_COLUMN}}# {text}" for text in more)
 
 
+# Groups whose choices add keys to one section.
+_COMBINED: Mapping[str, Path] = {
+    "wrappers": ("env", "wrappers"),
+    "runtime": ("runtime",),
+    "placement": ("placement",),
+    "sinks": ("log", "sinks"),
+    "callback": ("callbacks",),
+}
+
+
 def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str]]]:
     """Yield the comments of all possible keys, the most specific first."""
     for entry in root().entries:
         yield entry.path[1:] if entry.path[0] == "defaults" else entry.path, entry.comment
     yield from _under(("env",), _of_target("env", config.get("env")))
     # Several wrappers and placements may be combined, so the comments of all their files are offered.
-    for group, prefix in (("wrappers", ("env", "wrappers")), ("runtime", ("runtime",)), ("placement", ("placement",))):
+    for group, prefix in _COMBINED.items():
         for file in files(group).values():
             yield from ((path, comment) for path, comment in _under(prefix, file) if path != prefix)
     yield from _under(("league",), _of_mode(config.get("league")))

@@ -47,23 +47,22 @@ class Env:
     step_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        num_envs: int = self.num_envs
+        is_set = not isinstance(self.num_envs, _UnsetNumEnvs)
+        values: dict[str, Any] = {"num_envs": self.num_envs if is_set else int(self.num_envs)}
         if isinstance(self.factory, str) and "/" in self.factory:
-            object.__setattr__(self, "arguments", {"id": self.factory, **self.arguments})
-            object.__setattr__(self, "factory", PETTINGZOO)
+            values |= {"factory": PETTINGZOO, "arguments": {"id": self.factory, **self.arguments}}
         # A name without a dot is that of a shipped environment; an import path always has one.
-        if isinstance(self.factory, str) and "." not in self.factory:
+        elif isinstance(self.factory, str) and "." not in self.factory:
             # Imported late: that module imports this one.
             from marlflow.config.named_environments import named_environment
 
             shipped = named_environment(self.factory, self.arguments)
-            object.__setattr__(self, "factory", shipped.factory)
-            object.__setattr__(self, "arguments", shipped.arguments)
-            object.__setattr__(self, "wrappers", (*shipped.wrappers, *self.wrappers))
-            num_envs = shipped.num_envs if isinstance(num_envs, _UnsetNumEnvs) else num_envs
-        if isinstance(num_envs, _UnsetNumEnvs):
-            num_envs = int(num_envs)
-        object.__setattr__(self, "num_envs", num_envs)
+            values |= {"factory": shipped.factory, "arguments": shipped.arguments}
+            values |= {"wrappers": (*shipped.wrappers, *self.wrappers)} | (
+                {} if is_set else {"num_envs": shipped.num_envs}
+            )
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -283,14 +282,16 @@ class Log:
 class RuntimeConfig:
     """Choose the runtime: `inline` (one process, one thread) or `ray`.
 
-    `address` joins a running Ray cluster. A Ray started for the run has `object_store_bytes` for rows and weights
-    (None: Ray's default), and listens on loopback only, unless others connect to this machine's `node_ip_address`.
+    `address` joins a Ray cluster: an address, `auto` for this machine's, `local` for none; None is RAY_ADDRESS, else
+    none. A Ray started for the run has `object_store_bytes` for rows and weights (None: Ray's default) and serves Ray's
+    `dashboard` if asked. It listens on loopback only, unless others connect to this machine's `node_ip_address`.
     """
 
     name: Literal["inline", "ray"] = "ray"
     address: str | None = None
     object_store_bytes: int | None = None
     node_ip_address: str | None = None
+    dashboard: bool = False
 
 
 @dataclass(frozen=True)

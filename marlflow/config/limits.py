@@ -8,6 +8,7 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.problems import Problems
 from marlflow.config.callbacks import callback_problems
+from marlflow.config.cluster_address import cluster_address, cluster_setting
 from marlflow.config.environment import argument_problems
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.placement import placement_problems
@@ -49,16 +50,16 @@ def _env_division_problems(experiment: Experiment) -> Iterator[str]:
 
 
 def _store_problems(runtime: RuntimeConfig) -> Iterator[str]:
-    if runtime.object_store_bytes is not None and runtime.address is not None:
-        yield (
-            "runtime.object_store_bytes is for a Ray that is started here, but "
-            f"runtime.address={runtime.address} joins one that is running; leave one of them out"
-        )
-    if runtime.node_ip_address is not None and runtime.address is not None:
-        yield (
-            f"runtime.node_ip_address={runtime.node_ip_address} is for a Ray that is started here, but "
-            f"runtime.address={runtime.address} joins one that is running; leave one of them out"
-        )
+    if cluster_address(runtime) is None:
+        return
+    own = {"object_store_bytes": "", "node_ip_address": f"={runtime.node_ip_address}", "dashboard": ""}
+    instead = "" if runtime.address is not None else ", or set runtime.address=local"
+    for key, value in own.items():
+        if getattr(runtime, key):
+            yield (
+                f"runtime.{key}{value} is for a Ray that is started here, but {cluster_setting(runtime)} joins one "
+                f"that is running; leave one of them out{instead}"
+            )
 
 
 def _share_problems(path: str, algorithm: Algorithm, learners: int) -> Iterator[str]:

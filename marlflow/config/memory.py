@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from marlflow.base.spaces import Spaces
+from marlflow.config.cluster_address import cluster_address
 from marlflow.config.experiment import Experiment
 from marlflow.learner.optimizer import Adam
 from marlflow.runtime.resources import requests_of
@@ -48,7 +50,7 @@ def memory_problems(
 
     `players` lists the agents of each policy. `available_bytes` None: those left on this machine.
     """
-    if experiment.runtime.address is not None:
+    if cluster_address(experiment.runtime) is not None:
         return
     left = available_memory() if available_bytes is None else available_bytes
     store = experiment.runtime.object_store_bytes
@@ -159,6 +161,9 @@ def _row_bytes(spaces: Spaces) -> int:
 
 
 def _whole_memory() -> int:
+    # Windows does not say; then nothing is checked.
+    if not hasattr(os, "sysconf"):
+        return sys.maxsize
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -11,9 +11,11 @@ from omegaconf import OmegaConf
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 from marlflow.config.comments import names, text_of
-from marlflow.config.experiment import ENV_KEYS
+from marlflow.config.experiment import ENV_KEYS, Env, Experiment
+from marlflow.config.ranges import name_problem
 from marlflow.config.schema import wrappers_of
 from marlflow.config.target_nodes import TARGET
+from marlflow.env import pettingzoo_registry
 
 _UNSET = "???"
 
@@ -26,6 +28,23 @@ class NamedEnvironment:
     arguments: Mapping[str, Any]
     wrappers: Sequence[Any]
     num_envs: int
+
+
+def default_run_name(env: Env) -> str:
+    """Return the name of a run that has none: that of its environment, as on the command line.
+
+    >>> default_run_name(Env("simple_tag")), default_run_name(Env("classic/rps-v2"))
+    ('simple_tag', 'rps')
+    """
+    id = env.arguments.get("id")
+    for name in names("env"):
+        shipped: Any = OmegaConf.to_container(OmegaConf.create(text_of(f"env/{name}")))
+        if shipped[TARGET] == env.factory and shipped.get("id", id) == id:
+            return name
+    if env.factory == pettingzoo_registry.TARGET:
+        return str(id).rpartition("/")[2]
+    path = env.factory if isinstance(env.factory, str) else getattr(env.factory, "__qualname__", "")
+    return Experiment.name if name_problem(path) else path
 
 
 def named_environment(name: str, arguments: Mapping[str, Any]) -> NamedEnvironment:

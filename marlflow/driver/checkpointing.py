@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, Final
+
+from filelock import FileLock, Timeout
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
@@ -31,6 +31,8 @@ from marlflow.sampling.saved_state import ResumeReport
 
 log = logging.getLogger("marlflow")
 
+LOCK: Final = ".lock"
+"""The file in a run's folder that its process locks."""
 _QUEUED = "waiting"
 _NO_ROWS = 1 << 62
 
@@ -222,18 +224,18 @@ def resume_notices(report: ResumeReport) -> Iterator[str]:
 @contextmanager
 def only_process_in(run_dir: Path, otherwise: str = "wait for its end") -> Iterator[None]:
     """Lock a run's directory in this context; raise ConfigInvalid if another process has it."""
-    # The kernel releases the lock with the process, so a killed run leaves none behind.
-    folder = os.open(run_dir, os.O_RDONLY)
+    # The kernel releases the lock with the process, so a killed run leaves none behind; a soft lock would stay.
+    lock = FileLock(run_dir / LOCK, timeout=0, fallback_to_soft=False)
     try:
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            lock.acquire()
+        except Timeout as error:
             raise ConfigInvalid([f"another process is running in {run_dir}; {otherwise}, or interrupt it"]) from error
-        except OSError as error:
+        except (OSError, NotImplementedError) as error:
             log.info("%s cannot be locked (%s): nothing keeps two processes from running in it", run_dir, error)
         yield
     finally:
-        os.close(folder)
+        lock.release()
 
 
 def saved_at(run_dir: Path) -> int | None:

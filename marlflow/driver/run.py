@@ -112,6 +112,8 @@ class Run:
 
     def _start(self, relay: Relay, run_dir: Path) -> RunComponents:
         parts = self._runtime.start(self._spec, self._lost, self._shutdown.fail, relay)
+        if parts.dashboard_url is not None:
+            self._console.notice(f"Ray's dashboard: {parts.dashboard_url}")
         self._members = StoredMembers(run_dir / MEMBERS, parts.driver, store_of(self._experiment).memory_bytes)
         self._dealer = dealer_of(self._checked, self._members)
         workers = parts.workers
@@ -134,10 +136,8 @@ class Run:
             self._time_limit,
             self.reporting.callbacks,
         )
-        every_env_steps = self._experiment.checkpoint.every_env_steps
-        self._checkpoints = CheckpointTiming(
-            every_env_steps, self._metrics, self._checkpointer, self._save, self._faulted
-        )
+        every = self._experiment.checkpoint.every_env_steps
+        self._checkpoints = CheckpointTiming(every, self._metrics, self._checkpointer, self._save, self._faulted)
         self._requests = Requests(self._published, self._scheduler, self._dealer, self._metrics, self._time_limit)
         self._hooks = BetweenRounds(
             self._stops, self._checkpoints, self._requests, self._reset_learner, self._console.notice
@@ -321,8 +321,8 @@ class Run:
         report = self._metrics.report(
             self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
         )
-        times, nash_conv = self._match_times, self._nash_conv.metrics
-        if (league := league_metrics(self._dealer, self._metrics.sent, times, nash_conv)) is not None:
+        nash_conv = self._nash_conv.metrics
+        if (league := league_metrics(self._dealer, self._metrics.sent, self._match_times, nash_conv)) is not None:
             report["league"] = league
         return report
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
 from marlflow.config.checks import check, machines_of, runtime_of
+from marlflow.config.cluster_address import cluster_address, cluster_setting
 from marlflow.config.description import plain
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
@@ -81,7 +82,10 @@ def train_checked(
     """Train an experiment that was checked; see `train`."""
     experiment = checked.experiment
     is_new = run_dir is None
-    folder = Path("runs") / experiment.name / time.strftime(_FOLDER_NAME) if run_dir is None else Path(run_dir)
+    from marlflow.config.named_environments import default_run_name
+
+    name = default_run_name(experiment.env) if experiment.name == Experiment.name else experiment.name
+    folder = Path("runs") / name / time.strftime(_FOLDER_NAME) if run_dir is None else Path(run_dir)
     problems = list(folder_problems("the run's directory", folder))
     if not is_new:
         problems += existing_run_problems(folder)
@@ -205,10 +209,10 @@ def _result(run: Run, checked: CheckedExperiment, run_dir: Path) -> Result:
 
 
 def _exposed(runtime: RuntimeConfig) -> Iterator[str]:
-    key = "node_ip_address" if runtime.address is None else "address"
-    if runtime.name == "ray" and (address := getattr(runtime, key)) is not None:
+    if runtime.name == "ray" and ((joins := cluster_address(runtime)) or runtime.node_ip_address):
+        opened = cluster_setting(runtime) if joins else f"runtime.node_ip_address={runtime.node_ip_address}"
         yield (
-            f"runtime.{key}={address}: the run's processes listen on the network, and whoever reaches them with Ray's "
+            f"{opened}: the run's processes listen on the network, and whoever reaches them with Ray's "
             "token can run code in them"
         )
 

@@ -281,6 +281,9 @@ def _copy_synced(source: Path, target: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
+    # Windows opens no folders, and has nothing to sync there.
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

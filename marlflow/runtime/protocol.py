@@ -31,6 +31,8 @@ class RunComponents:
     driver: DriverPlace = field(default_factory=DriverPlace)
     referees: Workers | None = None
     """Workers that play matches, and collect nothing, while `workers` collect. None: there are no such processes."""
+    dashboard_url: str | None = None
+    """The address of Ray's dashboard, if the run has started one."""
 
     def of(self, learner: str) -> list[Learner | Replay]:
         """Return a learner and its replays."""

@@ -13,7 +13,7 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.fault_kind import FaultKind
 from marlflow.env import EnvAdapter
 from marlflow.sampling.receipts import Fault
-from marlflow.sampling.watchdog import Overdue
+from marlflow.sampling.watchdog import HAS_ALARM, Overdue
 
 CLOSE_TIMEOUT_S = 10.0
 """Seconds for closing all environments of a process, or a broken one."""
@@ -34,7 +34,8 @@ def close_within(close: Callable[[], Any], where: str, timeout_s: float | None =
         return Fault(
             FaultKind.CLOSES_FAILED, where, "it was not closed: others took all of the time that there was", "", 0
         )
-    run = _with_alarm if threading.current_thread() is threading.main_thread() else _in_thread
+    is_main = threading.current_thread() is threading.main_thread()
+    run = _with_alarm if is_main and HAS_ALARM else _in_thread
     try:
         run(close, timeout_s)
     except Overdue:

@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from types import FrameType
-from typing import Protocol
+from typing import Final, Protocol
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentHung
 from marlflow.env.frames import their_frames
 from marlflow.sampling.deadline import Deadline
 
+HAS_ALARM: Final = hasattr(signal, "SIGALRM")
+"""False on Windows."""
 # Checks per timeout.
 _CHECKS_PER_TIMEOUT = 4
 # Between two checks if there is a deadline.
@@ -102,6 +104,11 @@ class Watchdog:
             return
         if not is_main:
             raise ConfigInvalid(["env.step_timeout_s can only be kept in the main thread of a process; set it to null"])
+        if not HAS_ALARM:
+            if self.timeout_s is None:
+                yield
+                return
+            raise ConfigInvalid(["env.step_timeout_s needs the signal SIGALRM, which Windows has not; set it to null"])
         before = signal.signal(signal.SIGALRM, self._check)
         self._rearm_process_timeout()
         signal.setitimer(signal.ITIMER_REAL, min(intervals_s), min(intervals_s))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from marlflow.driver.checkpointing import LOCK
 from tests.cli.conftest import Marlflow
 from tests.cli.test_resume import content, overrides
 from tests.cli.test_train import SHORT
@@ -31,7 +32,7 @@ def test_a_refused_run_changes_nothing_in_the_run_that_is_there(marlflow: Marlfl
 
 def test_a_run_is_refused_where_another_is_starting(marlflow: Marlflow, tmp_path: Path) -> None:
     (run := tmp_path / "run").mkdir()
-    lock = os.open(run, os.O_RDONLY)
+    lock = os.open(run / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # as the process holds it that has started there
         said = marlflow("train", *WORDS, "hydra.run.dir=run")
@@ -41,7 +42,7 @@ def test_a_run_is_refused_where_another_is_starting(marlflow: Marlflow, tmp_path
     assert said.err == (
         f"error: another process is running in {run}; choose another directory for this run, or interrupt it\n"
     )
-    assert not list(run.iterdir())
+    assert [path.name for path in run.iterdir()] == [LOCK]
 
 
 def test_the_jobs_of_a_refused_sweep_change_nothing_either(marlflow: Marlflow, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.comments import names
+from marlflow.config.named_environments import default_run_name
 from tests.config.composition import experiment_of
 
 NAMES = [name for name in names("env") if name not in ("gymnasium_team", "offline", "pettingzoo", "python")]
@@ -66,3 +67,23 @@ def test_a_name_or_an_argument_that_does_not_exist_is_refused(
 def test_a_configuration_says_how_a_name_is_chosen() -> None:
     with pytest.raises(mf.ConfigInvalid, match=r"not 'simple_tag'; that environment is env=simple_tag"):
         experiment_of("env=python", "env._target_=simple_tag")
+
+
+def some_env() -> None:
+    """Stand for a factory of the user's."""
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        (mf.Env("simple_tag", {"num_good": 2}), "simple_tag"),
+        (mf.Env("connect_four"), "connect_four"),
+        (mf.Env("classic/connect_four-v3"), "connect_four"),
+        (mf.Env("atari/pong-v3"), "pong-v3"),
+        (mf.Env("my_module.make"), "my_module.make"),
+        (mf.Env(some_env), "some_env"),
+        (mf.Env(lambda: None), "experiment"),
+    ],
+)
+def test_a_run_without_a_name_has_that_of_its_environment(env: mf.Env, name: str) -> None:
+    assert default_run_name(env) == name

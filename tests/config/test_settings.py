@@ -143,7 +143,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "normalize_values",
     }
     | {"symmetric", "at_start", "mirrored", "bootstrap_at_death"}
-    | {"jsonl", "tensorboard", "trace", "spread", "velocities", "momentum"},  # torch takes the last for 1
+    | {"jsonl", "tensorboard", "trace", "spread", "dashboard", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
     | {"parts"}  # refused once it is known which parts there are
@@ -153,6 +153,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
     | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"}
     | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "members", "roles", "pairs", "store"}
+    | {"sinks", "callbacks"}
     | {"sides"},  # refused once it is known which agents there are
 }
 

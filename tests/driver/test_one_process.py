@@ -10,7 +10,7 @@ import pytest
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import Stop
-from marlflow.driver.checkpointing import only_process_in
+from marlflow.driver.checkpointing import LOCK, only_process_in
 from marlflow.driver.train import resume, train
 from tests.runtime.small_runs import small_run
 
@@ -43,4 +43,4 @@ def test_a_run_does_not_go_on_while_another_process_is_at_it(tmp_path: Path) -> 
 def test_the_directory_is_free_again_afterwards(tmp_path: Path) -> None:
     for _ in range(2):
         with only_process_in(tmp_path):
-            assert list(tmp_path.iterdir()) == []
+            assert [path.name for path in tmp_path.iterdir()] == [LOCK]

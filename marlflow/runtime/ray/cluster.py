@@ -20,7 +20,7 @@ from marlflow.runtime.ray.local_ray import without_signal_handlers
 from marlflow.runtime.resources import Machines
 
 _ANSWERS_WITHIN_S = 5.0
-_START = "start one with `ray start --head`, or leave runtime.address null to have one started for the run"
+_START = "start one with `ray start --head`, or set runtime.address=local to have one started for the run"
 _TOKEN = (
     "set RAY_AUTH_MODE=token here, with the cluster's ~/.ray/auth_token on each of its machines, or start it again "
     "with RAY_AUTH_MODE=disabled where nobody else can reach it"
@@ -37,7 +37,8 @@ def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
     Ray that another program started for itself and will shut down.
     """
     where = _default_address() if address == "auto" else address
-    subject = f"runtime.address={address}" if where == address else f"runtime.address={address} ({where})"
+    setting = "RAY_ADDRESS" if address == os.environ.get("RAY_ADDRESS") else "runtime.address"
+    subject = f"{setting}={address}" if where == address else f"{setting}={address} ({where})"
     if match := re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", where):
         try:
             speaks = _speaks_http2(match[1], int(match[2]))
@@ -62,7 +63,8 @@ def join(address: str, *, logging_level: int, log_to_driver: bool) -> None:
 
 
 def _default_address() -> str:
-    if address := os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None):
+    named = os.environ.get("RAY_ADDRESS")
+    if address := (named if named != "auto" else None) or services.find_bootstrap_address(None):
         return address
     others = sorted(services.find_gcs_addresses())  # type: ignore[no-untyped-call]
     if not others:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, services, utils
+from ray._private import ray_constants, services, utils, worker
 from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
 from ray._private.utils import detect_fate_sharing_support
 
@@ -46,6 +46,10 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
                 "null for a Ray that only this machine reaches"
             ]
         )
+    if settings.get("include_dashboard") and (missing := utils.get_dashboard_dependency_error()) is not None:
+        raise ConfigInvalid(
+            [f"runtime.dashboard needs packages that are missing: {missing}; pip install 'ray[default]'"]
+        )
     loopback = _on_loopback() if node_ip_address is None else nullcontext()
     with _in_new_sessions() as daemons, loopback:
         try:
@@ -70,6 +74,13 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
                 "/dev/shm and the network ports of this machine can be used, or choose runtime=inline"
             ) from error
         return [process.pid for process in daemons]
+
+
+def dashboard_url() -> str | None:
+    """Return the address of the dashboard of the Ray that this process has started, if it has one."""
+    node: Any = worker._global_node
+    url = None if node is None else node.webui_url
+    return f"http://{url}" if url else None
 
 
 def sessions_folder() -> Path:

@@ -35,7 +35,7 @@ from marlflow.runtime.ray.health import (
 )
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference import start_inference
-from marlflow.runtime.ray.local_ray import kill_sessions, start_local, without_signal_handlers
+from marlflow.runtime.ray.local_ray import dashboard_url, kill_sessions, start_local, without_signal_handlers
 from marlflow.runtime.ray.message_channel import Inbox
 from marlflow.runtime.ray.places import RayPlace
 from marlflow.runtime.ray.replicas import RayReplicas
@@ -55,7 +55,9 @@ _STORE_TIMEOUT_S = 5.0
 
 def local_resources() -> dict[str, float]:
     """Return the CPUs and GPUs of this machine."""
-    return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(torch.cuda.device_count())}
+    # Only Linux says which CPUs this process may use; others say how many there are.
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"CPU": float(cpus), "GPU": float(torch.cuda.device_count())}
 
 
 class RayRuntime:
@@ -63,7 +65,8 @@ class RayRuntime:
 
     Joins the cluster at `address` (`auto` finds one on this machine). Without one, it uses the Ray that this process is
     connected to, or starts a private one. That has an object store of `object_store_bytes` (None: Ray's default) and
-    listens on loopback only, unless `node_ip_address` is the address at which other machines reach it.
+    listens on loopback only, unless `node_ip_address` is the address at which other machines reach it, and serves Ray's
+    dashboard only with `dashboard`.
     """
 
     def __init__(
@@ -72,11 +75,14 @@ class RayRuntime:
         log_to_driver: bool = False,
         object_store_bytes: int | None = None,
         node_ip_address: str | None = None,
+        dashboard: bool = False,
     ) -> None:
         self._address = address
         self._log_to_driver = log_to_driver
         self._store_bytes = object_store_bytes
         self._node_ip_address = node_ip_address
+        self._dashboard = dashboard
+        self._dashboard_url: str | None = None
         self._started_ray = False
         self._sessions: list[int] = []
         self._watch: Watch | None = None
@@ -153,6 +159,7 @@ class RayRuntime:
             {name: cast("Replay", handle) for name, handle in self._replays.items()},
             DriverPlace(_fetch, ray.put),
             self._referees,
+            self._dashboard_url,
         )
 
     def end_by(self, deadline: Deadline) -> None:
@@ -293,10 +300,11 @@ class RayRuntime:
                     self._node_ip_address,
                     num_cpus=int(local["CPU"]),
                     num_gpus=int(local["GPU"]),
-                    include_dashboard=False,
+                    include_dashboard=self._dashboard,
                     object_store_memory=self._store_bytes,
                     **quiet,
                 )
+            self._dashboard_url = dashboard_url() if self._dashboard else None
             self._started_ray = True
             self._watch_over(on_loss)
 

@@ -170,7 +170,7 @@ def test_what_a_ray_of_its_own_is_started_with_is_what_the_experiment_says(monke
     asked = []
     monkeypatch.setattr("marlflow.runtime.ray.RayRuntime", lambda *arguments, **named: asked.append((arguments, named)))
     runtime_of(replace(small_run(), runtime=RuntimeConfig("ray", None, 123, "10.0.0.7")))
-    assert asked == [((None,), {"object_store_bytes": 123, "node_ip_address": "10.0.0.7"})]
+    assert asked == [((None,), {"object_store_bytes": 123, "node_ip_address": "10.0.0.7", "dashboard": False})]
 
 
 def test_inline_nothing_leaves_the_process(tmp_path: Path) -> None:
