@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from marlflow import __version__, conf
+from marlflow.cli.arguments import COMMANDS
 from tests.cli.conftest import Marlflow
 
 
@@ -165,7 +166,7 @@ def test_the_command_line_of_the_design_composes(marlflow: Marlflow) -> None:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("marlflow ", "train resume plan check-env league evaluate"),
+        ("marlflow ", " ".join(COMMANDS)),
         ("marlflow tr", "train"),
         ("marlflow check-env simple_t", "simple_tag"),
         ("marlflow check-env simple_tag env.num_g", "env.num_good="),
