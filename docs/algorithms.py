@@ -28,9 +28,10 @@ PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
 # Algorithms
 
-Each algorithm is one file in `marlflow/algorithms`, with its settings, its loss, and its plan. Any algorithms can be
-combined in one run: a test trains every pair on one environment, and each gives the same result as it does alone, bit
-for bit. This page is generated from the code by [algorithms.py](algorithms.py).
+Each algorithm is one file in `marlflow/algorithms`, with its settings, its loss, and its plan; `ddpg`, `td3` and `sac`
+share a plan, and so do `maddpg`, `matd3` and `masac`. Any algorithms can be combined in one run: a test trains every
+pair on one environment, and each gives the same result as it does alone, bit for bit. This page is generated from the
+code by [algorithms.py](algorithms.py).
 
 ```
 marlflow train env=simple_tag policy@policies.adversary=appo policy@policies.agent=sac rollouts.pace=asynchronous

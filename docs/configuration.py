@@ -43,7 +43,7 @@ file, and from the classes of the code.
 | `learner@learners.team=qmix` | adds a learner of several policies, from `conf/learner/qmix.yaml` |
 | `model@policies.prey.model=cnn` | another network for an existing policy |
 | `'policies.prey.algorithm.optimizer={_target_: torch.optim.RMSprop}'` | a class with its settings |
-| `wrappers=null` | chooses none, where a run needs none: `wrappers`, `placement`, `league`, `record`, `experiment` |
+| `wrappers=null` | chooses none, where a run needs none, as of `league` or `experiment` |
 | `+env.render_mode=human` | adds a key that the file does not have: an argument that the environment takes |
 | `-m seed=1,2,3` | one run for each |
 
@@ -285,6 +285,14 @@ def wrappers() -> Iterator[str]:
     yield table(keys, "env.wrappers.")
 
 
+def parts_by_name(group: str, title: str, section: str) -> Iterator[str]:
+    """Yield the keys of each file of a group whose choices go side by side into a section."""
+    yield f"## {title}: `{group}=`\n\n{choices(group)}"
+    for name, file in files(group).items():
+        yield f"### {group}: {name}\n"
+        yield table([one for one in own(file) if one.value and one.path[-1] != TARGET], f"{section}.")
+
+
 def text() -> str:
     """Return the text of the page."""
     policy, learner, placement = files("policy")["ppo"], files("learner")["qmix"], files("placement")
@@ -308,6 +316,8 @@ def text() -> str:
         f"## Records of what is played: `record=`\n\n{choices('record')}",
         "`record={}` is `record=dataset`; [Learning from records](offline.md) explains both.\n",
         table(own(files("record")["dataset"]), "record.", mf.Record),
+        *parts_by_name("sinks", "Trackers of experiments", "log.sinks"),
+        *parts_by_name("callback", "Callbacks", "callbacks"),
         f"## Who gets which CPU and GPU: `placement=`\n\n{choices('placement')}",
         "Each changes some keys of [the run's placement](#placement), which can be set one by one as well. "
         "`placement=inference_gpu` adds these:\n",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.ddpg import DDPG
     from marlflow.algorithms.ddppo import DDPPO
     from marlflow.algorithms.dqn import DQN
+    from marlflow.algorithms.from_run import FromRun, Frozen
     from marlflow.algorithms.happo import HAPPO
     from marlflow.algorithms.impala import IMPALA
     from marlflow.algorithms.maddpg import MADDPG
@@ -140,7 +141,12 @@ if TYPE_CHECKING:
     from marlflow.learner.loss_groups import LossGroup
     from marlflow.learner.optimizer import Adam, Optimizer, TorchOptimizer
     from marlflow.learner.protocol import Learner
-    from marlflow.observe.report import Report
+    from marlflow.observe.callback import Callback, EvaluationEvent, FaultEvent, RunEnd, StopRun
+    from marlflow.observe.early_stop import EarlyStop
+    from marlflow.observe.mlflow import MlflowSink
+    from marlflow.observe.report import Report, RunInfo
+    from marlflow.observe.trackio import TrackioSink
+    from marlflow.observe.wandb import WandbSink
     from marlflow.policy.actor import Actor
     from marlflow.policy.q import QNetwork
     from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorso, RecurrentTorsoConfig
@@ -188,6 +194,10 @@ if TYPE_CHECKING:
         SyncTarget,
         VTrace,
     )
+    from marlflow.trained.export import Exported, export
+    from marlflow.trained.load import load
+    from marlflow.trained.policy import TrainedPolicy
+    from marlflow.trained.team import Team
 
 __version__ = "0.1.0"
 
@@ -197,30 +207,32 @@ __all__ = [
     "MAML", "MAPPO", "MARWIL", "MASAC", "MATD3", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC",
     "TD3", "VDN", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar",
     "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BudgetExceeded", "ByPolicy", "ByShard", "ByTask",
-    "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable", "Clone", "Collect",
-    "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay",
-    "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EndOfFlow", "Env",
-    "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches",
-    "Evaluation", "EvaluationResult", "Experiment", "Faults", "Fictitious", "Flow", "Fragment", "Freely",
-    "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput",
-    "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment",
+    "Callback", "Capabilities", "CheckpointConfig", "CheckpointFailed", "CheckpointUnusable", "Clone",
+    "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay",
+    "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow",
+    "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches",
+    "Evaluation", "EvaluationEvent", "EvaluationResult", "Experiment", "Exported", "FaultEvent", "Faults",
+    "Fictitious", "Flow", "Fragment", "Freely", "FromRun", "Frozen", "GameOutcome", "Gradients", "InTurn",
+    "InferencePlacement", "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments",
+    "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches", "JointFragment",
     "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments", "JointSequenceTransitions",
     "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer", "LeagueView", "Learn",
     "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm", "Linear", "Located",
     "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules", "Matchmaker",
-    "MatchmakerFailed", "Member", "MetaLearn", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize",
-    "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
+    "MatchmakerFailed", "Member", "MetaLearn", "MlflowSink", "NStep", "NaiveSelfPlay", "NestedTorsoConfig",
+    "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer",
     "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy",
     "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker", "Prioritized", "Problem", "Publish",
     "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO",
     "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir",
     "Reset", "ResettingMatchmaker", "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation",
-    "RowRandom", "Rule", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted",
-    "ShardedBatch", "Shards", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled",
-    "StatefulMatchmaker", "Stop", "StoreSettings", "StoredReplay", "SyncTarget", "TorchLearner",
-    "TorchOptimizer", "TorsoConfig", "TrainBatch", "Traits", "Transitions", "Trial", "Uniform", "Update",
-    "UserCodeFailed", "VTrace", "WeightsMismatch", "check_environment", "evaluate", "initial_value", "merge",
-    "placement", "plan", "resume", "source", "train",
+    "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPlacement", "RuntimeConfig", "RuntimeFailed",
+    "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotLost", "SnapshotRules", "SplitSegments",
+    "StageFailed", "Stalled", "StatefulMatchmaker", "Stop", "StopRun", "StoreSettings", "StoredReplay",
+    "SyncTarget", "Team", "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrackioSink", "TrainBatch",
+    "TrainedPolicy", "Traits", "Transitions", "Trial", "Uniform", "Update", "UserCodeFailed", "VTrace",
+    "WandbSink", "WeightsMismatch", "check_environment", "evaluate", "export", "initial_value", "load",
+    "merge", "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 # Set before any library is imported, because each reads them once. One thread per process: several processes at once
 # share few cores, and the sums of a matrix product do not then depend on how many cores there are.
@@ -34,6 +35,33 @@ absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 # Where a user's key is that signs configurations: not in the home of whoever runs the tests.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="marlflow-tests-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _runs_draw_no_curves() -> Iterator[None]:
+    """Runs in this process write an empty picture: drawing learning curves is half of the time of a small run."""
+    from marlflow.driver import reporting
+
+    def empty_picture(metrics_path: Path, out_png: Path, title: str) -> None:
+        out_png.write_bytes(PNG)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reporting, "draw_learning_curves", empty_picture)
+        yield
+
+
+@pytest.fixture(scope="module")
+def drawn_curves() -> Iterator[None]:
+    """Runs draw their learning curves, in spite of `_runs_draw_no_curves`."""
+    from marlflow.driver import reporting
+    from marlflow.observe.curves import draw_learning_curves
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reporting, "draw_learning_curves", draw_learning_curves)
+        yield
+
 
 RAY_CPUS = 4
 RAY_OBJECT_STORE_BYTES = 256 * 2**20

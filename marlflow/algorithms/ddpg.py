@@ -17,22 +17,17 @@ from marlflow.algorithms.deterministic_loss import (
     DeterministicCriticsLoss,
     DeterministicNetwork,
 )
-from marlflow.algorithms.off_policy import OffPolicyActorCritic
+from marlflow.algorithms.replay_actor_critic import ReplayActorCritic
 from marlflow.base.batch import Transitions
-from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
-from marlflow.learner.protocol import Learner
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.protocol import Replay
-from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTarget
 
 
 @dataclass(frozen=True)
-class DDPG(OffPolicyActorCritic):
+class DDPG(ReplayActorCritic):
     """DDPG's settings; an update is one optimizer step of each loss group."""
 
     name: ClassVar[str] = "ddpg"
@@ -53,22 +48,6 @@ class DDPG(OffPolicyActorCritic):
     publish_every_updates: int = 10
     max_grad_norm: ScheduledFloat = float("inf")
     optimizer: Optimizer = Adam()
-
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        (replay,) = replays
-        store = (
-            experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(NStep(self.n_step, self.discount), at=replay)
-            .then(Insert(), at=replay)
-        )
-        train = (
-            source(Draw(self.batch_agent_steps), at=replay)
-            .then(Learn(), at=learner)
-            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
-            .then(Publish(every=self.publish_every_updates), at=learner)
-        )
-        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
-        return Plan("ddpg", output=train, also={"store": store}, pace=ratio)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> DeterministicNetwork:
         return DeterministicNetwork(spaces, model, 1, initial_value(self.exploration_noise), seed)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.algorithm import Algorithm, critic_sees
 from marlflow.algorithms.scripted import ActsOnly
 from marlflow.base.batch import Array
+from marlflow.base.critic_input import OWN_OBSERVATION
 from marlflow.base.errors import MarlflowError
 from marlflow.base.problems import Problem
 from marlflow.base.spaces import Spaces
@@ -26,12 +27,14 @@ class SavedPolicy:
 
     `description` is JSON: `member`, `policy`, `algorithm`, `config` (the algorithm and model as configured),
     `observation_space`, `action_space`, `version`, `agent_steps`, `scheduled`, `stages`, `acts`, and more that is only
-    shown. `source` names it in messages, such as `main@12 of runs/c4/a`.
+    shown. `source` names it in messages, such as `main@12 of runs/c4/a`. `network` has all parameters of its learner,
+    float32 [Q], if that trains this policy alone and they were saved.
     """
 
     flat: Array = field(compare=False, repr=False)
     description: Mapping[str, Any]
     source: str
+    network: Array | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def sha256(self) -> str:
@@ -53,13 +56,17 @@ class SavedPolicy:
 class Imported(ActsOnly):
     """Acts as the policy `saved`, whose network is that of `algorithm`; learns nothing."""
 
-    name: ClassVar[str] = "imported"
+    name: ClassVar[str] = "frozen"
 
     saved: SavedPolicy
     algorithm: Algorithm
 
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
-        found = self.algorithm.validate(spaces, model)
+        acting: Any = self.algorithm
+        if critic_sees(acting) != OWN_OBSERVATION:
+            # Its critic is not used, and need not see anything here.
+            acting = replace(acting, critic_sees=OWN_OBSERVATION)
+        found = acting.validate(spaces, model)
         return [Problem(one, self.saved.source) if isinstance(one, str) else one for one in found]
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:

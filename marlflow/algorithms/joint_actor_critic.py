@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from marlflow.algorithms.off_policy import JointOffPolicyActorCritic
+from marlflow.base.items import Fragment
+from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.problems import Problem
+from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learner.protocol import Learner
 from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.torso import NestedTorsoConfig, TorsoConfig
 from marlflow.policy.warmup import WarmupActor
+from marlflow.replay.protocol import Replay
+from marlflow.stages import Concat, Draw, Insert, JoinSegments, Learn, NStep, Publish, SyncTarget
 
 
 class JointActorCritic(JointOffPolicyActorCritic):
-    """A JointOffPolicyActorCritic with central critics: add `policy_actor` too.
+    """A JointOffPolicyActorCritic with central critics, and these settings: add `policy_actor`, but no `plan`.
 
     Windows are one step long: with more, agents that end apart would need windows of their own.
     """
+
+    batch_agent_steps: int
+    train_every_agent_steps: int
+    store_agent_steps: int
+    tau: ScheduledFloat
+    target_every_updates: int
+    publish_every_updates: int
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        (replay,) = replays
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(JoinSegments(learner.seats), at=replay)
+            .then(NStep(self.n_step, self.discount), at=replay)
+            .then(Insert(), at=replay)
+        )
+        train = (
+            source(Draw(self.batch_agent_steps, gives=JointTransitions), at=replay)
+            .then(Learn(), at=learner)
+            .then(self.sync(), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan(self.name, output=train, also={"store": store}, pace=ratio)
+
+    def sync(self) -> SyncTarget:
+        """Return the stage that updates the target networks."""
+        return SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau))
 
     def policy_actor(self, spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> NetworkActor:
         """Make the actor of one policy, without warm-up."""

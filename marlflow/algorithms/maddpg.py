@@ -21,19 +21,14 @@ from marlflow.algorithms.joint_deterministic import (
     deterministic_actor,
     deterministic_groups,
 )
-from marlflow.base.items import Fragment
 from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.schedules import ScheduledFloat, initial_value
 from marlflow.base.spaces import Spaces
-from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
-from marlflow.learner.protocol import Learner
 from marlflow.policy.joint_critics import JointCriticSees
 from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.protocol import Replay
-from marlflow.stages import Concat, Draw, Insert, JoinSegments, Learn, NStep, Publish, SyncTarget
 
 
 @dataclass(frozen=True)
@@ -63,23 +58,6 @@ class MADDPG(JointActorCritic):
     publish_every_updates: int = 1
     max_grad_norm: ScheduledFloat = float("inf")
     optimizer: Optimizer = Adam()
-
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        (replay,) = replays
-        store = (
-            experience.gather(Concat(agent_steps=self.store_agent_steps))
-            .then(JoinSegments(learner.seats), at=replay)
-            .then(NStep(self.n_step, self.discount), at=replay)
-            .then(Insert(), at=replay)
-        )
-        train = (
-            source(Draw(self.batch_agent_steps, gives=JointTransitions), at=replay)
-            .then(Learn(), at=learner)
-            .then(SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau)), at=learner)
-            .then(Publish(every=self.publish_every_updates), at=learner)
-        )
-        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
-        return Plan("maddpg", output=train, also={"store": store}, pace=ratio)
 
     def network(self, members: Mapping[str, Member], seed: int) -> JointDeterministicNetwork:
         return JointDeterministicNetwork(members, self.critic_sees, 1, initial_value(self.exploration_noise), seed)

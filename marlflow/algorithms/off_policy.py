@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from gymnasium import spaces as gym
 
@@ -19,9 +19,11 @@ from marlflow.policy.box import box_problem
 from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig
 from marlflow.policy.warmup import WarmupActor
-from marlflow.replay.buffer import ReplayBuffer
-from marlflow.replay.joint import JointReplay, JointSequenceReplay
+from marlflow.replay.buffer import ReplayBuffer, Store, StoredReplay
+from marlflow.replay.joint import JointSequenceStore, JointStore
 from marlflow.replay.sampling import Prioritized, Uniform
+
+JointReplay: TypeAlias = StoredReplay[JointTransitions] | StoredReplay[JointSequenceTransitions]
 
 
 class OffPolicySettings(TorchAlgorithm):
@@ -99,13 +101,15 @@ class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):
         is_recurrent = any(isinstance(member.model, RecurrentTorsoConfig) for member in members.values())
         return JointSequenceTransitions if is_recurrent else JointTransitions
 
-    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> JointReplay | JointSequenceReplay:
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> JointReplay:
         seats = {policy: len(member.spaces.seats) for policy, member in members.items()}
-        capacity, sampling = self.replay_agent_steps, self.sampling()
-        if self.trains_on(members) is JointTransitions:
-            return JointReplay(capacity, seats, self.n_step, self.discount, seed, sampling, name)
-        length, burn_in = self.sequence_agent_steps, self.burn_in_agent_steps
-        return JointSequenceReplay(capacity, seats, length, burn_in, self.n_step, self.discount, seed, sampling, name)
+        capacity, length, burn_in = self.replay_agent_steps, self.sequence_agent_steps, self.burn_in_agent_steps
+        store: Store[Any] = (
+            JointStore(capacity, seats)
+            if self.trains_on(members) is JointTransitions
+            else JointSequenceStore(capacity, seats, length, burn_in)
+        )
+        return StoredReplay(store, self.n_step, self.discount, seed, self.sampling(), name)
 
 
 class UniformWarmup(OffPolicySettings):

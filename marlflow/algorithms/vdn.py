@@ -16,7 +16,7 @@ import torch
 
 from marlflow.algorithms.algorithm import Capabilities, Member
 from marlflow.algorithms.mixing_loss import MixingLoss
-from marlflow.algorithms.off_policy import JointOffPolicyAlgorithm
+from marlflow.algorithms.off_policy import JointOffPolicyAlgorithm, JointReplay
 from marlflow.algorithms.recurrent_mixing_loss import RecurrentMixingLoss
 from marlflow.base.items import Fragment
 from marlflow.base.joint_segments import TeamReward
@@ -34,7 +34,6 @@ from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.recurrent_actors import RecurrentQNetwork
 from marlflow.policy.team_q import RecurrentTeamQNetwork, TeamQNetwork
 from marlflow.policy.torso import TorsoConfig
-from marlflow.replay.joint import JointReplay, JointSequenceReplay
 from marlflow.replay.protocol import Replay
 from marlflow.replay.sampling import Prioritized, Uniform
 from marlflow.stages import (
@@ -126,7 +125,7 @@ class VDN(JointOffPolicyAlgorithm):
             self.burn_in_agent_steps, self.td_lambda, self.double, delta, self.priority_max_share
         )
 
-    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> JointReplay | JointSequenceReplay:
+    def replay(self, name: str, members: Mapping[str, Member], seed: int) -> JointReplay:
         # Lambda returns are made of one-step rewards, by the loss.
         is_recurrent = self.trains_on(members) is JointSequenceTransitions
         settings = replace(self, n_step=1) if is_recurrent else self

@@ -15,6 +15,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.ddpg": "DDPG",
     "marlflow.algorithms.ddppo": "DDPPO",
     "marlflow.algorithms.dqn": "DQN",
+    "marlflow.algorithms.from_run": "FromRun Frozen",
     "marlflow.algorithms.happo": "HAPPO",
     "marlflow.algorithms.impala": "IMPALA",
     "marlflow.algorithms.maddpg": "MADDPG",
@@ -72,7 +73,12 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.learner.loss_groups": "LossGroup",
     "marlflow.learner.protocol": "Learner",
     "marlflow.learner.distributed.shards": "ShardedBatch",
-    "marlflow.observe.report": "Report",
+    "marlflow.observe.callback": "Callback EvaluationEvent FaultEvent RunEnd StopRun",
+    "marlflow.observe.early_stop": "EarlyStop",
+    "marlflow.observe.mlflow": "MlflowSink",
+    "marlflow.observe.report": "Report RunInfo",
+    "marlflow.observe.trackio": "TrackioSink",
+    "marlflow.observe.wandb": "WandbSink",
     "marlflow.policy.actor": "Actor",
     "marlflow.policy.q": "QNetwork",
     "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",
@@ -91,6 +97,10 @@ NAMES_BY_MODULE: Mapping[str, str] = {
         "Concat CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments JointAdvantages "
         "Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
     ),
+    "marlflow.trained.export": "Exported export",
+    "marlflow.trained.load": "load",
+    "marlflow.trained.policy": "TrainedPolicy",
+    "marlflow.trained.team": "Team",
 }
 """Module to the names that it gives; the imports of `marlflow/__init__.py` say the same to type checkers."""
 

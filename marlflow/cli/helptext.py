@@ -157,6 +157,8 @@ _CHOICES = {
     "league": "league",
     "placement": "placement",
     "runtime": "runtime",
+    "sinks": "sinks",
+    "callback": "callback",
 }
 
 

@@ -14,9 +14,8 @@ from types import FrameType
 
 from marlflow.cli.sweep_job import STOP
 from marlflow.cli.sweep_records import read_records
-from marlflow.driver.graceful_shutdown import REASONS
+from marlflow.driver.graceful_shutdown import REASON_OF, REASONS
 
-_SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 _POLL_S = 0.05
 
 
@@ -27,7 +26,7 @@ def finished_on_signal(records: Path) -> Iterator[None]:
 
     def end(number: int, _frame: FrameType | None) -> None:
         nonlocal has_come
-        reason = REASONS[_SIGNALS[signal.Signals(number)]]
+        reason = REASONS[REASON_OF[signal.Signals(number)]]
         if has_come:
             raise reason
         has_come = True
@@ -39,7 +38,7 @@ def finished_on_signal(records: Path) -> Iterator[None]:
             time.sleep(_POLL_S)
         raise reason
 
-    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    before = {number: signal.signal(number, end) for number in REASON_OF}
     released = threading.Event()
     # SIGINT is blocked in the processes that this thread starts, or one that waits for a job would end on Ctrl-C and
     # take all others with it. Another thread receives it for this process.
@@ -53,6 +52,14 @@ def finished_on_signal(records: Path) -> Iterator[None]:
         released.set()
         for number, handler in before.items():
             signal.signal(number, handler)
+        _end_processes()
+
+
+def _end_processes() -> None:
+    # joblib would keep them for its next call, with SIGINT blocked.
+    from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
+
+    get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
 
 
 def _running(records: Path) -> list[int]:

@@ -6,6 +6,7 @@ import sys
 
 import yaml
 
+from marlflow.algorithms.imported import Imported
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.cli.arguments import MACHINES, MERMAID, split
@@ -13,6 +14,7 @@ from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.config.checks import check, machines_to_plan_for
 from marlflow.config.drawn_league import with_league
 from marlflow.config.experiment import Experiment
+from marlflow.config.frozen import described_source
 from marlflow.config.league_members import described_member
 from marlflow.config.placement import described_machines
 from marlflow.config.placement_table import drawn_placement
@@ -80,6 +82,10 @@ def _assignments(checked: CheckedExperiment) -> str:
         learner = checked.spec.learner_of(name)
         others = f", and learns from rows of {', '.join(learner.others)}" if learner and learner.others else ""
         lines.append(f"policy {name} ({policy.algorithm.name}) plays {agents}{others}")
+        if learner is not None and name in learner.begins_with:
+            lines.append(f"policy {name} begins with {learner.begins_with[name].described}")
+        if isinstance(policy.algorithm, Imported) and name not in added:
+            lines.append(f"policy {name} is {described_source(policy.algorithm)}")
     for name, learner in checked.spec.learners.items():
         if learner.members != (name,):
             lines.append(f"learner {name} ({learner.algorithm.name}) trains {' and '.join(learner.members)}")

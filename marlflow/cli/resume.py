@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import chdir, contextmanager, nullcontext
-from importlib.util import find_spec
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from marlflow.cli.run_folder import suggestion
 from marlflow.cli.trust import TRUST, check_names, check_overrides
 from marlflow.config.compose import run_job
 from marlflow.config.overrides import Prepared
+from marlflow.config.recorded import check_modules, working_in
 from marlflow.config.trust import is_own, names_outside
 
 _NAMED = ("command-line", "hydra.searchpath in command-line")
@@ -51,60 +50,12 @@ def recomposed(run_dir: Path, new: Sequence[str], parsed: Words, is_trusted: boo
     parsed.overrides = _merge_overrides(overrides, new)
     parsed.config_dirs = [*config_dirs, *(str(Path(folder).resolve()) for folder in parsed.config_dirs)]
     # Modules of an untrusted folder could shadow installed ones.
-    with _in_folder(started_in) if is_trusted else nullcontext():
+    with working_in(started_in) if is_trusted else nullcontext():
         ready = prepared(parsed)
         if not is_trusted:
             check_names(run_dir, ready.config)
-        _check_modules(ready.config, started_in)
+        check_modules(OmegaConf.to_container(ready.config, resolve=False), started_in)
         yield ready
-
-
-@contextmanager
-def _in_folder(folder: Path) -> Iterator[None]:
-    if not folder.is_dir():
-        yield
-        return
-    # The run finds its modules and relative paths there.
-    with chdir(folder):
-        # Each process of Ray gets this path too. Modules of the folder that the command was given in come after it.
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
-        yield
-
-
-def _check_modules(config: DictConfig, started_in: Path) -> None:
-    """Raise ConfigInvalid, naming the folder to start from, if a module of the run is not found."""
-    lost = sorted(
-        {module for module in _modules(OmegaConf.to_container(config, resolve=False)) if not _is_there(module)}
-    )
-    if lost:
-        there = "" if started_in.is_dir() else ", which is not there any more"
-        raise ConfigInvalid(
-            [
-                f"this run needs {'module' if len(lost) == 1 else 'modules'} {', '.join(lost)}, which cannot be found; "
-                f"it was started in {started_in}{there}: resume in the folder that has it, or set PYTHONPATH as then"
-            ]
-        )
-
-
-def _modules(values: Any) -> Iterator[str]:
-    """Yield the top-level module of every `_target_` in a configuration."""
-    if isinstance(values, dict):
-        if isinstance(target := values.get("_target_"), str) and "." in target:
-            yield target.partition(".")[0]
-        values = list(values.values())
-    if isinstance(values, list):
-        for value in values:
-            yield from _modules(value)
-
-
-def _is_there(module: str) -> bool:
-    from marlflow.env.make import comes_with_an_extra
-
-    try:
-        return not module.isidentifier() or comes_with_an_extra(module) or find_spec(module) is not None
-    except ValueError:  # it is in sys.modules without a spec, as __main__ is
-        return True
 
 
 def _run_dir(words: Sequence[str]) -> tuple[Path, list[str]]:
@@ -123,8 +74,7 @@ def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
         raise ConfigInvalid(
             [
                 f"{run_dir} has no .hydra/overrides.yaml, which `marlflow train` leaves{suggestion(run_dir)}; "
-                "a run that was started from Python goes on with marlflow.resume(experiment, run_dir), and is "
-                "evaluated with marlflow.evaluate(experiment, run_dir)"
+                "a run that was started from Python goes on with marlflow.resume(experiment, run_dir)"
             ]
         )
     overrides = _load(recorded / "overrides.yaml", "")
@@ -159,7 +109,8 @@ def _key(override: str) -> str:
 def _resume(config: DictConfig, problems: Iterable[str], run_dir: Path) -> None:
     from marlflow.config.checks import check, machines_of
     from marlflow.config.schema import read
-    from marlflow.driver.checkpointing import check_identity, with_saved_members
+    from marlflow.driver.checkpointing import check_identity
+    from marlflow.driver.other_runs import with_saved_members
     from marlflow.driver.train import resume_checked
     from marlflow.runtime.saved_runs import newest
 

@@ -1,35 +1,35 @@
-"""The folder of a run, as an argument of a command."""
+"""The folder of a run and its checkpoint, as arguments of a command."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.cli.options import Option
+from marlflow.runtime.run_folders import run_folder as checked_folder
+from marlflow.runtime.run_folders import suggestion
+from marlflow.runtime.saved_runs import Which
 
+__all__ = ["CHECKPOINT", "run_folder", "suggestion", "which_checkpoint"]
 
-def run_folder(text: str, command: str) -> Path:
-    """Return the folder that `text` names; raises ConfigInvalid if it is the folder of no run that has checkpoints."""
-    folder = Path(text)
-    if not folder.is_dir():
-        raise ConfigInvalid([f"there is no directory {text}; {command} needs that of a run"])
-    if not (folder / "checkpoints").is_dir():
-        raise ConfigInvalid(
-            [
-                f"{text} has no checkpoints, so there is nothing to {_VERBS.get(command, command)}"
-                f"{suggestion(folder.resolve())}; a run takes its first checkpoint after its first round"
-            ]
-        )
-    return folder
-
+CHECKPOINT: Final = Option(
+    "checkpoint", "best, or the env steps of a checkpoint; by default the newest whole one", value="WHICH"
+)
+"""The option that names a checkpoint."""
 
 _VERBS = {"league": "show"}
 
 
-def suggestion(folder: Path) -> str:
-    """Suggest the run that contains the folder, or the newest run in it."""
-    recorded = (".hydra", "checkpoints")
-    inside = [path for name in recorded for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{name}")]
-    inside.sort(key=lambda path: path.stat().st_mtime)
-    around = [part / name for part in folder.parents for name in recorded if (part / name).is_dir()]
-    candidates = [*around[:1], *reversed(inside)]
-    return f" (did you mean {candidates[0].parent}?)" if candidates else ""
+def run_folder(text: str, command: str) -> Path:
+    """Return the folder that `text` names; raises ConfigInvalid if it is the folder of no run that has checkpoints."""
+    return checked_folder(text, command, _VERBS.get(command, command))
+
+
+def which_checkpoint(text: str | None) -> Which:
+    """Return the checkpoint that the option names; raises ConfigInvalid for anything but best or a whole number."""
+    if text is None or text == "best":
+        return "best" if text == "best" else None
+    if not text.isdecimal():
+        raise ConfigInvalid([f"checkpoint must be best, or the env steps of a checkpoint, not {text!r}"])
+    return int(text)

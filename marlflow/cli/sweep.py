@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -21,7 +21,7 @@ from marlflow.cli.hydra_command import hand_to_hydra
 from marlflow.cli.parallel_jobs import finished_on_signal
 from marlflow.cli.sweep_checks import optimizes
 from marlflow.cli.sweep_job import JobFailed, SweepJob
-from marlflow.cli.sweep_records import JobRecord, best_of, read_records
+from marlflow.cli.sweep_records import Direction, JobRecord, best_of, read_records
 from marlflow.cli.sweep_table import table, write_csv
 from marlflow.config.optuna_defaults import is_installed
 
@@ -33,17 +33,19 @@ _HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
 class Sweep:
     """What to sweep over: `words` as typed, for a user to run a job again, and `config` of the first job.
 
-    `fixed` are the keys of the overrides that all jobs share, `folder` is that of the sweep.
+    `fixed` are the keys of the overrides that all jobs share, `folder` is that of the sweep. With a `direction`, the
+    best job is shown.
     """
 
     words: Sequence[str]
     config: DictConfig
     fixed: Sequence[str]
     folder: Path
+    direction: Direction | None
 
     def run(self, hydra_words: Sequence[str]) -> int:
         """Run all jobs with Hydra's command line, print their table, write sweep.csv, and return the exit code."""
-        with _records_in(self.folder) as records:
+        with records_in(self.folder) as records:
             if optimizes(self.config):
                 _quiet_optuna()
             job = SweepJob(frozenset(self.fixed), records, str(Path.cwd()), optimizes(self.config))
@@ -64,10 +66,11 @@ class Sweep:
                     print("jobs that are submitted go on; scancel ends them", file=sys.stderr)
                 raise
             finally:
-                self._show(jobs := read_records(records), is_remote="submitit" in launcher)
-        return _code(jobs)
+                self.show(jobs := read_records(records), is_remote="submitit" in launcher)
+        return exit_code(jobs)
 
-    def _show(self, jobs: Sequence[JobRecord], is_remote: bool) -> None:
+    def show(self, jobs: Sequence[JobRecord], is_remote: bool) -> None:
+        """Print the table of all jobs and the best of them, and write sweep.csv; of remote jobs, print errors too."""
         if is_remote:
             for record in jobs:
                 if record.error is not None:
@@ -76,7 +79,7 @@ class Sweep:
             return
         print(table(jobs))
         write_csv(jobs, self.folder)
-        if optimizes(self.config) and (best := best_of(jobs, _direction(self.config))) is not None:
+        if self.direction is not None and (best := best_of(jobs, self.direction)) is not None:
             print(f"best: job {best.number}, {self.config.objective} {best.objective:,.6g}; to run it again:")
             print(f"  {shlex.join(self._words_of(best))}")
 
@@ -90,7 +93,10 @@ def _key(word: str) -> str:
     return word.lstrip("+~").partition("=")[0]
 
 
-def _direction(config: DictConfig) -> Literal["maximize", "minimize"]:
+def direction_of(config: DictConfig) -> Direction | None:
+    """Return what a sweeper does with the objectives; None if it runs all values."""
+    if not optimizes(config):
+        return None
     direction: Any = config.hydra.sweeper.get("direction", "minimize")
     return "maximize" if getattr(direction, "name", direction) == "maximize" else "minimize"
 
@@ -102,7 +108,7 @@ def _quiet_optuna() -> None:
         optuna.logging.set_verbosity(logging.WARNING)
 
 
-def _code(records: Sequence[JobRecord]) -> int:
+def exit_code(records: Sequence[JobRecord]) -> int:
     """Return 0 if no job failed, 2 if all failures were bad input, else 1."""
     failed = [record for record in records if record.error is not None or not record.ended_by]
     if not failed:
@@ -111,7 +117,7 @@ def _code(records: Sequence[JobRecord]) -> int:
 
 
 @contextmanager
-def _records_in(folder: Path) -> Iterator[Path]:
+def records_in(folder: Path) -> Iterator[Path]:
     """Make a folder for records of jobs in a sweep's, where all machines of the sweep can write."""
     folder.mkdir(parents=True, exist_ok=True)
     records = Path(tempfile.mkdtemp(prefix=".jobs-", dir=folder))

@@ -49,18 +49,24 @@ def sweep_problems(ready: Prepared) -> Iterator[str]:
                 "hydra/sweeper=optuna, or marlflow tune"
             )
         return
+    yield from objective_problems(config, f"the sweeper {sweeper}")
+    if sweeper == "OptunaSweeper":
+        yield from _optuna_problems(config.hydra.sweeper)
+
+
+def objective_problems(config: DictConfig, chooser: str) -> Iterator[str]:
+    """Yield a problem if `chooser`, which goes by the objective of each job, would not have one."""
     if config.get("objective") is None:
         yield (
-            f"the sweeper {sweeper} goes by a figure of each job, and objective is null; set "
-            "objective=policies.<id>.eval_return_mean, or leave hydra/sweeper out to run all values"
+            f"{chooser} goes by a figure of each job, and objective is null; set "
+            "objective=policies.<id>.return_mean, or policies.<id>.eval_return_mean, or run all values with "
+            "marlflow train -m"
         )
     elif _is_never_evaluated(config):
         yield (
             f"objective={config.objective} is of evaluations, and there are none; set evaluation.final_episodes=20, "
             "or take return_mean, that of training"
         )
-    if sweeper == "OptunaSweeper":
-        yield from _optuna_problems(config.hydra.sweeper)
 
 
 def _is_never_evaluated(config: DictConfig) -> bool:

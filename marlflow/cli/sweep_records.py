@@ -7,10 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from marlflow.driver.train import Result
+
+Direction: TypeAlias = Literal["maximize", "minimize"]
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ def read_records(folder: Path) -> list[JobRecord]:
     return sorted(records, key=lambda record: record.number)
 
 
-def best_of(records: Sequence[JobRecord], direction: Literal["maximize", "minimize"]) -> JobRecord | None:
+def best_of(records: Sequence[JobRecord], direction: Direction) -> JobRecord | None:
     """Return the job with the best objective, of several the first."""
     sign = -1.0 if direction == "maximize" else 1.0
     scored = [(sign * record.objective, record) for record in records if _is_scored(record)]  # type: ignore[operator]

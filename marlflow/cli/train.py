@@ -19,7 +19,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import split
 from marlflow.cli.hydra_command import hand_to_hydra
 from marlflow.cli.job import outcome, prepared, recorded
-from marlflow.cli.sweep import Sweep
+from marlflow.cli.sweep import Sweep, direction_of
 from marlflow.cli.sweep_checks import extra_problems, sweep_problems
 from marlflow.config.comments import explained
 from marlflow.config.compose import run_job
@@ -47,11 +47,13 @@ def run_train(words: list[str]) -> int:
         _show([*parsed.hydra_flags, *ready.overrides], config if parsed.shows_configuration else None)
         return 0
     several = parsed.multirun or config.hydra.mode is RunMode.MULTIRUN
-    checked = _check_run(ready, [*ready.problems, *_unused_folders(parsed.overrides, several)], several)
-    folder = _new_folder(config, several)
+    problems = [*ready.problems, *_unused_folders(parsed.overrides, several)]
+    # Only the first job can be checked here; Hydra composes the others when they start.
+    checked = check_run(ready, [*problems, *(sweep_problems(ready) if several else ())], several)
+    folder = new_folder_of(config, several)
     if several:
         named = [] if folder is None else [f"{_folder_key(several)}={quoted(folder)}"]
-        sweep = Sweep(parsed.overrides, config, ready.fixed, _sweep_folder(config, folder))
+        sweep = Sweep(parsed.overrides, config, ready.fixed, sweep_folder(config, folder), direction_of(config))
         return sweep.run([*parsed.hydra_flags, *ready.overrides, *named])
     from marlflow.driver.train import train_checked
 
@@ -72,7 +74,7 @@ def _as_written(config: DictConfig) -> Any:
     return OmegaConf.to_container(config)
 
 
-def _check_run(ready: Prepared, problems: Sequence[str], several: bool) -> CheckedExperiment:
+def check_run(ready: Prepared, problems: Sequence[str], several: bool) -> CheckedExperiment:
     """Check a run before its folder is made; in a sweep, the first job."""
     from marlflow.config.checks import check, machines_of
     from marlflow.config.folders import existing_run_problems, folder_problems
@@ -80,9 +82,6 @@ def _check_run(ready: Prepared, problems: Sequence[str], several: bool) -> Check
 
     config, all_problems = ready.config, list(problems)
     experiment = read(config, all_problems)
-    if several:
-        # Only the first job can be checked here; Hydra composes the others when they start.
-        all_problems += sweep_problems(ready)
     if not all_problems:  # else it may be made of what is wrong
         folder = Path(OmegaConf.select(config, _folder_key(several)))
         all_problems += folder_problems("the folder of the run", folder)
@@ -118,7 +117,7 @@ def _with_value(config: DictConfig, key: str, value: str | int) -> DictConfig:
     return changed
 
 
-def _new_folder(config: DictConfig, several: bool) -> str | None:
+def new_folder_of(config: DictConfig, several: bool) -> str | None:
     """Make a new folder where it is named by the time, and return its name for Hydra; else None."""
     from marlflow.config.folders import new_folder
 
@@ -132,7 +131,8 @@ def _new_folder(config: DictConfig, several: bool) -> str | None:
     return template + new_folder(folder).name.removeprefix(folder.name)
 
 
-def _sweep_folder(config: DictConfig, template: str | None) -> Path:
+def sweep_folder(config: DictConfig, template: str | None) -> Path:
+    """Return the folder of a sweep; `template` is what `new_folder_of` returned."""
     key = _folder_key(several=True)
     return Path(OmegaConf.select(config if template is None else _with_value(config, key, template), key)).absolute()
 

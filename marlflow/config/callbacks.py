@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from marlflow.config.construct import LEFT, construct, imported
+from marlflow.config.construct import LEFT, build, imported
 from marlflow.config.experiment import Experiment
 from marlflow.config.target_nodes import TARGET
 from marlflow.observe.callback import Callback
 
-_SECRET: Final = re.compile(r"(api|access|private|secret)_?key$|(^|_)(token|secret|password|passwd|passphrase)$", re.I)
+_SECRET: Final = re.compile(
+    r"(api|access|private|secret)[_-]?key$|(^|[_-])(token|secret|password|passwd|passphrase|authorization)$", re.I
+)
 _USER_IN_URL: Final = re.compile(r"^[\w+.-]+://[^/@\s]*:[^/@\s]*@")
 # The environment variables that the shipped sinks' packages read.
 _VARIABLES: Final = {"wandb": "WANDB_API_KEY", "mlflow": "MLFLOW_TRACKING_PASSWORD", "trackio": "HF_TOKEN"}
@@ -51,7 +53,7 @@ def _built(entry: Any, path: str, problems: list[str]) -> Callback | None:
     if isinstance(make, type) and not issubclass(make, Callback):
         problems.append(f"{path}: {make.__name__} is no callback; derive it from marlflow.Callback")
         return None
-    made = construct(make, {key: value for key, value in entry.items() if key != TARGET}, path, problems)
+    made = build(entry, path, problems)
     if isinstance(made, Callback):
         return made
     if made is not LEFT:
@@ -61,7 +63,8 @@ def _built(entry: Any, path: str, problems: list[str]) -> Callback | None:
 
 def callback_problems(experiment: Experiment) -> Iterator[str]:
     """Yield what callbacks and sinks lack, and the secrets in their settings."""
-    for section, callbacks in (("log.sinks", experiment.log.sinks), ("callbacks", experiment.callbacks)):
+    sinks: Mapping[str, object] = experiment.log.sinks
+    for section, callbacks in (("log.sinks", sinks), ("callbacks", experiment.callbacks)):
         for name, callback in callbacks.items():
             # A value of a wrong type has a problem of its own.
             if not isinstance(callback, Callback):
@@ -75,7 +78,7 @@ def callback_problems(experiment: Experiment) -> Iterator[str]:
 
 
 def _settings(callback: object) -> Mapping[str, Any]:
-    if not is_dataclass(callback):
+    if not is_dataclass(callback) or isinstance(callback, type):
         return {}
     return {field.name: getattr(callback, field.name) for field in fields(callback)}
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 # The keys that lead to a value, outermost first.
 Path: TypeAlias = tuple[str, ...]
 
-_CONF = "marlflow.conf"
+CONF = "marlflow.conf"
 _ROOT, _TARGET = "train", "_target_"
 # The column of comments in printed configurations.
 _COLUMN = 48
@@ -70,7 +70,7 @@ def files(group: str) -> Mapping[str, Commented]:
 @functools.cache
 def names(group: str) -> tuple[str, ...]:
     """Return the shipped options of a configuration group, such as `env`."""
-    folder = resources.files(_CONF) / group
+    folder = resources.files(CONF) / group
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
@@ -106,7 +106,7 @@ def explained(yaml_text: str, config: Mapping[str, Any]) -> str:
 
 def text_of(name: str) -> str:
     """Return the text of a file of conf/, such as `env/simple_tag`."""
-    return (resources.files(_CONF) / f"{name}.yaml").read_text(encoding="utf-8")
+    return (resources.files(CONF) / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def _parents(before: Sequence[Entry], depth: int) -> Path:
@@ -124,13 +124,23 @@ def _behind(line: str, comment: Sequence[str]) -> Iterator[str]:
     yield from (f"{'':<{_COLUMN}}# {text}" for text in more)
 
 
+# Groups whose choices add keys to one section.
+_COMBINED: Mapping[str, Path] = {
+    "wrappers": ("env", "wrappers"),
+    "runtime": ("runtime",),
+    "placement": ("placement",),
+    "sinks": ("log", "sinks"),
+    "callback": ("callbacks",),
+}
+
+
 def _comments_of(config: Mapping[str, Any]) -> Iterator[tuple[Path, Sequence[str]]]:
     """Yield the comments of all possible keys, the most specific first."""
     for entry in root().entries:
         yield entry.path[1:] if entry.path[0] == "defaults" else entry.path, entry.comment
     yield from _under(("env",), _of_target("env", config.get("env")))
     # Several wrappers and placements may be combined, so the comments of all their files are offered.
-    for group, prefix in (("wrappers", ("env", "wrappers")), ("runtime", ("runtime",)), ("placement", ("placement",))):
+    for group, prefix in _COMBINED.items():
         for file in files(group).values():
             yield from ((path, comment) for path, comment in _under(prefix, file) if path != prefix)
     yield from _under(("league",), _of_mode(config.get("league")))

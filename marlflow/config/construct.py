@@ -20,6 +20,7 @@ import torch
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
+from marlflow.config.recipes import remember
 from marlflow.config.renamed import unknown_key
 from marlflow.config.signatures import called, hints_of, parameters_of, positional_parameters, positional_slots
 from marlflow.config.target_nodes import TARGET, target_node, without_positional
@@ -44,7 +45,13 @@ def construct(make: Callable[..., Any], values: Mapping[str, Any], path: str, pr
     that the others are checked too.
     """
     arguments = arguments_for(make, values, path, problems)
-    return LEFT if arguments is None else _made(make, (), arguments, path, problems)
+    return LEFT if arguments is None else _remembered(_made(make, (), arguments, path, problems), make, values)
+
+
+def _remembered(made: Any, make: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    if isinstance(make, type) and not is_dataclass(make) and not isinstance(made, _Left):
+        remember(made, {key: value for key, value in values.items() if key != TARGET})
+    return made
 
 
 def _made(
@@ -118,7 +125,7 @@ def build(values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
         return LEFT
     if node.is_partial:
         return functools.partial(make, *positional, **named)
-    return _made(make, positional, named, path, problems)
+    return _remembered(_made(make, positional, named, path, problems), make, values)
 
 
 def imported(name: object, path: str, problems: list[str]) -> Any:

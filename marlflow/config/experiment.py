@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
+from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
@@ -52,8 +53,7 @@ class Env:
             values |= {"factory": PETTINGZOO, "arguments": {"id": self.factory, **self.arguments}}
         # A name without a dot is that of a shipped environment; an import path always has one.
         elif isinstance(self.factory, str) and "." not in self.factory:
-            # Imported late: that module imports this one.
-            from marlflow.config.named_environments import named_environment
+            from marlflow.config.named_environments import named_environment  # late: it imports this module
 
             shipped = named_environment(self.factory, self.arguments)
             values |= {"factory": shipped.factory, "arguments": shipped.arguments}
@@ -133,8 +133,8 @@ class Policy:
     """Set a policy's algorithm, networks and learner.
 
     It has a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or that LearnerConfig's.
-    `queue_fragments` may wait for its plan; None: two rounds. With `experience` it learns from recorded rows, until
-    they end. `learns_from`: policies whose rows it learns from; None: itself, or as the league's mode says.
+    `queue_fragments` may wait for its plan; None: two rounds. `experience`: recorded rows. `init`: a policy
+    of another run to begin as. `learns_from`: policies whose rows it learns from; None: itself, or as the league says.
     """
 
     algorithm: Algorithm | None = None
@@ -144,6 +144,7 @@ class Policy:
     queue_fragments: int | None = None
     experience: OfflineData | None = None
     learns_from: Sequence[str] | None = None
+    init: FromRun | None = None
 
     @property
     def acts_by(self) -> Algorithm:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.imported import Imported
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.near import absent, meant
 from marlflow.base.problems import Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, Policy
+from marlflow.config.frozen import described_source
 from marlflow.config.imports import imported_policy, load_policy, size_problem, space_problem
 from marlflow.config.opponents import RANDOM
 from marlflow.env import EnvAdapter
@@ -100,8 +100,4 @@ def _spaces(adapter: EnvAdapter, agent: str) -> Spaces:
 
 def described_member(name: str, algorithm: Algorithm) -> str:
     """Return one line on a member from elsewhere, such as `member veteran: main@12 of runs/c4/a (ppo, ...)`."""
-    if not isinstance(algorithm, Imported):
-        return f"member {name}: {algorithm.name}"
-    saved = algorithm.saved
-    about = f"{algorithm.algorithm.name}, version {saved.description['version']:,}, {len(saved.flat):,} parameters"
-    return f"member {name}: {saved.source} ({about}, SHA-256 {saved.sha256})"
+    return f"member {name}: {described_source(algorithm)}"

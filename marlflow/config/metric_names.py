@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from marlflow.base.near import meant
-from marlflow.config.experiment import Experiment, Policy
+from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.learners import learners_of
 from marlflow.observe.report import LearnerMetrics, PolicyMetrics
 
@@ -49,3 +49,18 @@ def _missing(experiment: Experiment, section: str, name: str, figure: str) -> st
         learner = next((key for key, config in experiment.learners.items() if name in config.policies), name)
         return f"{figure} is a figure of a learner; write learners.{learner}.{figure}"
     return f"a {_SINGULAR[section]} has no figure {figure!r}{meant(figure, _METRICS[section], 'it has')}"
+
+
+def goal_conflicts(
+    experiment: Experiment, policies: Mapping[str, Policy], learners: Mapping[str, LearnerConfig]
+) -> Iterator[str]:
+    """Yield why a run learns nothing, or would never end; `policies` and `learners` are those with agents."""
+    if policies and not learners:
+        names = ", ".join(f"{name!r} ({policy.acts_by.name})" for name, policy in policies.items())
+        yield f"no policy of this run learns: {names}; give one an algorithm that does, e.g. ppo"
+    stop = experiment.stop
+    each_stops = all(
+        learner.stop.agent_steps is not None or learner.stop.return_mean is not None for learner in learners.values()
+    )
+    if stop.env_steps is None and stop.time_s is None and not stop.policies and not (learners and each_stops):
+        yield "nothing ends this run; set stop.env_steps, stop.time_s or stop.policies.<id>.return_mean"

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
+from marlflow.algorithms.imported import Imported
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, Policy
+from marlflow.config.frozen import unfit_problem
 from marlflow.runtime.spec import PolicySpec
 from marlflow.sampling.mapping import group
 from marlflow.sampling.protocol import Matchup
@@ -181,6 +183,10 @@ class _OpponentSeating:
 
 
 def _unfit(spec: PolicySpec) -> Sequence[Problem | str]:
+    if isinstance(spec.algorithm, Imported):
+        policy = Policy(spec.algorithm, spec.model)
+        if problem := unfit_problem(spec.algorithm, policy, spec.spaces, spec.name.partition("/")[2]):
+            return [problem]
     if problems := [*spec.algorithm.validate(spec.spaces, spec.model), *spec.spaces.problems()]:
         return problems
     try:

@@ -85,6 +85,7 @@ RANGES: Mapping[str, Range] = {
     "keep": _COUNT,
     "replay_max_env_steps": _STEPS_OR_NONE,
     "passes": _COUNT,
+    "checkpoint": _STEPS_OR_NONE,
     "agent_steps": _STEPS,
     # With less, Ray does not start.
     "object_store_bytes": Range(75 * 2**20, 2**50, shown="78643200 (75 MiB)"),

@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.base.batch import Array
 from marlflow.base.items import Fragment, JointFragment, Packed
 from marlflow.config.learners import subject_of
 from marlflow.config.plans import divided_among, learner_plan
 from marlflow.env.frames import raised
-from marlflow.env.spaces_only import SpacesOnlyEnv
+from marlflow.env.spaces_only import SpacesOnlyEnv, observation_rows
 from marlflow.flow import Traits, source
 from marlflow.flow.item_types import type_name
 from marlflow.flow.rehearsal import FailedStage, rehearse
@@ -92,7 +91,7 @@ def _model_problem(policy: PolicySpec, rows: int) -> str | None:
     if not _is_users(model) or isinstance(model, RecurrentTorsoConfig):
         return None
     torso, features = build_torso(policy.spaces, model, torch.Generator().manual_seed(0))
-    obs = _observations(policy, rows)
+    obs = observation_rows(policy.spaces, rows)
     expected = f"features [N, {features}] of obs [N{''.join(f', {size}' for size in obs.shape[1:])}] in {obs.dtype}"
     subject = f"the network of {type(model).__name__} is to make {expected}"
     output, error = _output_of(torso, as_tensor(obs))
@@ -118,14 +117,6 @@ def _output_of(torso: Any, obs: torch.Tensor) -> tuple[Any, Exception | None]:
             return torso(obs), None
     except Exception as error:  # noqa: BLE001  a network of the user's may raise anything
         return None, error
-
-
-def _observations(policy: PolicySpec, rows: int) -> Array:
-    """Return rows of the `obs` column, shape [rows, ...]."""
-    env = SpacesOnlyEnv({_AGENT: policy.spaces})
-    samples = [env.reset(seed=row)[0][_AGENT] for row in range(rows)]
-    masked = policy.spaces.masked
-    return policy.spaces.encoder().stack([sample["observation"] if masked else sample for sample in samples])
 
 
 def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:

@@ -9,10 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
-
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from marlflow.algorithms.algorithm import Algorithm, Capabilities
 from marlflow.algorithms.scripted import Random
@@ -29,6 +26,9 @@ from marlflow.config.target_nodes import TARGET, target_node, without_positional
 from marlflow.config.validation import problems_of
 from marlflow.env.make import Wrapper
 from marlflow.sampling.mapping import Rule
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 class _PlaceholderAlgorithm(Random):
@@ -50,6 +50,9 @@ def from_config(config: DictConfig, earlier_problems: Sequence[str] = ()) -> Exp
 
 def read(config: DictConfig, problems: list[str]) -> Experiment | None:
     """Convert like `from_config`, but append to `problems` and use defaults there; return None without an env."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         values: Any = OmegaConf.to_container(_without_hydra(config), resolve=True)
     except OmegaConfBaseException as error:
@@ -84,6 +87,8 @@ def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | 
 
 
 def _without_hydra(config: DictConfig) -> DictConfig:
+    from omegaconf import OmegaConf
+
     if "hydra" not in config:
         return config
     copied = config.copy()

@@ -19,11 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+import yaml
 
-from marlflow.config.compose import MODULE
+from marlflow.config.comments import CONF
 
 SIGNATURE: Final = ".hydra/signature"
 SIGNED: Final = (".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml")
@@ -48,6 +46,18 @@ def is_own(run_dir: Path) -> bool:
         return False
     key = _key()
     return key is not None and hmac.compare_digest(_signature(key, contents), signature)
+
+
+def signature_of(text: str) -> str | None:
+    """Return this user's signature of a text, None if there is no place for a key."""
+    key = _key()
+    return None if key is None else hmac.new(key, text.encode(), "sha256").hexdigest()
+
+
+def is_signed(text: str, signature: object) -> bool:
+    """Return whether a signature is this user's for the text."""
+    own = signature_of(text)
+    return own is not None and isinstance(signature, str) and hmac.compare_digest(own, signature)
 
 
 def _signature(key: bytes, contents: Mapping[str, str]) -> str:
@@ -75,10 +85,22 @@ def _key() -> bytes | None:
 
 def names_outside(config: Any) -> set[str]:
     """Return the names that a configuration may import and that marlflow's own conf does not have; import nothing."""
-    values = OmegaConf.to_container(config, resolve=False)
     # A `_target_` is a name wherever it is; other text if it looks like an import path of a module that exists.
-    named = {text for key, text in _texts(values) if key == "_target_" or (_is_import_path(text) and _is_there(text))}
+    named = {
+        text
+        for key, text in _texts(_as_plain(config))
+        if key == "_target_" or (_is_import_path(text) and _is_there(text))
+    }
     return {text for text in named - _own_names() if not text.startswith(("marlflow.", "hydra._internal."))}
+
+
+def _as_plain(config: Any) -> Any:
+    if isinstance(config, dict | list):
+        return config
+    # Imported late: a run is loaded without it.
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(config, resolve=False)
 
 
 def _is_import_path(text: str) -> bool:
@@ -106,11 +128,11 @@ def _texts(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
 @functools.cache
 def _own_names() -> frozenset[str]:
     texts = {"hydra.conf"}
-    for package in (MODULE, "hydra.conf"):
-        for path in _yaml_files(files(package)):
-            with suppress(YAMLError, OmegaConfBaseException):
-                values = OmegaConf.to_container(OmegaConf.create(path.read_text(encoding="utf-8")))
-                texts.update(text for _, text in _texts(values))
+    for package in (CONF, "hydra.conf"):
+        with suppress(ImportError):
+            for path in _yaml_files(files(package)):
+                with suppress(yaml.YAMLError):
+                    texts.update(text for _, text in _texts(yaml.safe_load(path.read_text(encoding="utf-8"))))
     return frozenset(texts)
 
 

@@ -20,12 +20,13 @@ from marlflow.config.critics import (
     with_state_space,
 )
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
+from marlflow.config.frozen import frozen_problems, with_frozen
 from marlflow.config.joint import joint_problems, joint_stream_problems
 from marlflow.config.league import assign_league, league_matchmaker, num_referees
 from marlflow.config.learners import assigned_learner_problems, learner_problems, learners_of, resolved, subject_of
 from marlflow.config.limits import limit_problems
 from marlflow.config.memory import memory_problems
-from marlflow.config.metric_names import goal_problems
+from marlflow.config.metric_names import goal_conflicts, goal_problems
 from marlflow.config.nash_conv import nash_conv_problems
 from marlflow.config.opponents import Pairings, pairings_of
 from marlflow.config.placement import device_problems, placement_problems, placements
@@ -35,6 +36,7 @@ from marlflow.config.records import inspected_environment, maker, offline_record
 from marlflow.config.resets import reset_problems
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
 from marlflow.config.shared_rows import others_of, shared_row_problems, with_sources_of_mode
+from marlflow.config.warm_start import with_warm_starts
 from marlflow.env import EnvAdapter
 from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
@@ -95,12 +97,15 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
     if any_wrong_type(limits):
         return None, limits
     limits += learner_problems(experiment)
-    experiment = with_sources_of_mode(resolved(experiment))
-    checked, problems = _checked(experiment, list(limits), machines is None or machines.here)
+    given = with_sources_of_mode(resolved(experiment))
+    problems = list(limits)
+    experiment = with_frozen(given, problems)
+    checked, problems = _checked(experiment, problems, machines is None or machines.here)
     if machines is not None and not any(_process_problems(experiment)):
         requests, available = requests_of(checked.spec) if checked else _known_requests(experiment), machines.amounts
         problems += resource_problems(requests, total(available), available, machines.whole)
-    return checked, problems
+    # An experiment is written to the run's folder, where sources say more than their networks.
+    return None if checked is None else replace(checked, experiment=given), problems
 
 
 def _process_problems(experiment: Experiment) -> Iterator[Problem | str]:
@@ -122,12 +127,15 @@ def _checked(
     policies = env.players.policies
     problems += goal_problems(experiment, policies)
     learners = learners_of(experiment, policies)
-    problems += _goal_conflicts(experiment, policies, learners)
+    problems += goal_conflicts(experiment, policies, learners)
     problems += device_problems(experiment, learners)
     problems += record_problems(experiment, policies)
     records = records_of(experiment, policies, env.spaces, problems)
     problems += recorded_critic_problems(policies, sources(experiment, policies))
-    problems += all_policy_problems(policies, learners, env.spaces, env.players.agents)
+    unfit = dict(frozen_problems(policies, env.spaces, env.players.agents))
+    problems += unfit.values()
+    others = {name: policy for name, policy in policies.items() if name not in unfit}
+    problems += all_policy_problems(others, learners, env.spaces, env.players.agents)
     if not problems:
         problems += shared_row_problems(experiment, policies, learners, env.spaces)
     # A policy has no spaces if the mapping could not be built.
@@ -143,6 +151,7 @@ def _checked(
         problems += memory_problems(experiment, spec, env.fitting)
     # Creates actors, for which there may be no memory if that check failed.
     if not problems:
+        spec = with_warm_starts(spec, policies, problems)
         problems += adaptation_problems(spec, env.has_tasks)
         problems += _nash_conv_problems(experiment, env, spec)
     if problems:
@@ -329,17 +338,3 @@ def _window_problems(learner: LearnerSpec, spec: RunSpec) -> Iterator[str]:
             f"has at most {spec.ticks} of each agent (rollouts.fragment_env_steps={spec.fragment_env_steps} for "
             f"{spec.num_envs} envs on {spec.num_workers} workers); raise rollouts.fragment_env_steps or lower n_step"
         )
-
-
-def _goal_conflicts(
-    experiment: Experiment, policies: Mapping[str, Policy], learners: Mapping[str, LearnerConfig]
-) -> Iterator[str]:
-    if policies and not learners:
-        names = ", ".join(f"{name!r} ({policy.acts_by.name})" for name, policy in policies.items())
-        yield f"no policy of this run learns: {names}; give one an algorithm that does, e.g. ppo"
-    stop = experiment.stop
-    each_stops = all(
-        learner.stop.agent_steps is not None or learner.stop.return_mean is not None for learner in learners.values()
-    )
-    if stop.env_steps is None and stop.time_s is None and not stop.policies and not (learners and each_stops):
-        yield "nothing ends this run; set stop.env_steps, stop.time_s or stop.policies.<id>.return_mean"

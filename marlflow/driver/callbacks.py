@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from marlflow.sampling.receipts import Fault
 log = logging.getLogger("marlflow")
 
 MOST_FAILURES_IN_A_ROW: Final = 5
-"""A callback that raises this often in a row is not called again before the run's end."""
+"""A callback of which one method raises this often in a row is not called again before the run's end."""
 
 
 @dataclass(slots=True)
@@ -31,12 +32,13 @@ class _Called:
     path: str
     callback: Callback
     file: Path | None = None
-    failures_in_a_row: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    """By method, in a row."""
     state: str = "{}"
 
     @property
     def is_off(self) -> bool:
-        return self.file is None and self.failures_in_a_row >= MOST_FAILURES_IN_A_ROW
+        return self.file is None and max(self.failures.values(), default=0) >= MOST_FAILURES_IN_A_ROW
 
 
 class Callbacks:
@@ -62,8 +64,8 @@ class Callbacks:
                 each.callback.began(info)
                 continue
             self._call(each, "began", info)
-            if each.failures_in_a_row:
-                each.failures_in_a_row = MOST_FAILURES_IN_A_ROW
+            if each.failures["began"]:
+                each.failures["began"] = MOST_FAILURES_IN_A_ROW
             elif (state := self._states.get(each.path)) is not None:
                 self._call(each, "load_state", state)
 
@@ -94,7 +96,7 @@ class Callbacks:
         """End all that have begun, also those that were switched off; nothing happens the second time."""
         called, self._all = self._all, []
         for each in called:
-            each.failures_in_a_row = 0
+            each.failures.clear()
             self._call(each, "ended", result)
 
     def state(self) -> str:
@@ -103,6 +105,7 @@ class Callbacks:
             if each.file is None and not each.is_off:
                 try:
                     each.state = json.dumps(each.callback.state())
+                    each.failures["state"] = 0
                 except Exception as error:  # noqa: BLE001  a callback ends no run
                     self._fail(each, "state", error)
         return json.dumps({each.path: json.loads(each.state) for each in self._all if each.state != "{}"})
@@ -130,12 +133,12 @@ class Callbacks:
         except Exception as error:  # noqa: BLE001  a callback ends no run
             self._fail(each, hook, error)
             return
-        each.failures_in_a_row = 0
+        each.failures[hook] = 0
         if answer is not None and self.stop_reason is None:
             self.stop_reason = f"{each.path}: {answer.reason}"
 
     def _fail(self, each: _Called, hook: str, error: Exception) -> None:
-        each.failures_in_a_row += 1
+        each.failures[hook] += 1
         if each.file is not None and isinstance(error, OSError):
             self._failed(write_fault(each.file, error))
             return

@@ -6,29 +6,25 @@ import logging
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
-from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable, ConfigInvalid
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.config.environment import environment_identity
-from marlflow.config.experiment import Experiment
-from marlflow.config.league_members import COPY, FROM, MEMBER, POLICY
+from marlflow.config.league_members import FROM, MEMBER, POLICY
 from marlflow.config.validation import CheckedExperiment
+from marlflow.driver.other_runs import files_of_other_runs, hash_of, source_of
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.league.sides import sides_of
 from marlflow.runtime.checkpoint_files import RowsFile, rows_file
-from marlflow.runtime.checkpoint_format import tensors_file
 from marlflow.runtime.checkpoint_notes import Notes, as_text, notes_of
 from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
 from marlflow.runtime.frozen_policies import frozen_file
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.saved_policies import import_file, to_export
 from marlflow.runtime.saved_runs import DRIVER, folder, newest, usable
 from marlflow.sampling.protocol import FrozenPolicy
 from marlflow.sampling.saved_state import ResumeReport
@@ -59,6 +55,7 @@ def identity(checked: CheckedExperiment) -> dict[str, Any]:
                 "model": as_text(policy.model),
                 "observes": as_text(policy.spaces.observation),
                 "acts": as_text(policy.spaces.action),
+                **source_of(checked, name),
             }
             for name, policy in spec.policies.items()
         },
@@ -88,37 +85,10 @@ def _league(checked: CheckedExperiment) -> dict[str, Any]:
             "symmetric": league.symmetric,
             "players": {name: list(agents) for name, agents in checked.players.items()},
             "members": {
-                name: {**{key: given[key] for key in (FROM, MEMBER, POLICY) if key in given}, **_hash(checked, name)}
+                name: {**{key: given[key] for key in (FROM, MEMBER, POLICY) if key in given}, **hash_of(checked, name)}
                 for name, given in league.members.items()
             },
         }
-    }
-
-
-def _hash(checked: CheckedExperiment, member: str) -> dict[str, str]:
-    algorithm = checked.spec.policies[member].algorithm
-    return {"sha256": algorithm.saved.sha256} if isinstance(algorithm, Imported) else {}
-
-
-def with_saved_members(experiment: Experiment, run_dir: Path) -> Experiment:
-    """Return an experiment whose imported members are those in a run's checkpoint; their sources may be gone.
-
-    Raises CheckpointUnusable if there are such members and no checkpoint.
-    """
-    if (league := experiment.league) is None or not league.members:
-        return experiment
-    checkpoint, members = newest(run_dir), dict(league.members)
-    for name, given in members.items():
-        if (file := import_file(name)) in checkpoint.names and FROM in given:
-            members[name] = {**given, COPY: str(checkpoint.path / tensors_file(file))}
-    return replace(experiment, league=replace(league, members=members))
-
-
-def _imported_members(checked: CheckedExperiment) -> dict[str, SavedPolicy]:
-    """Return the imported members by the name of their file in checkpoints."""
-    algorithms = {name: policy.algorithm for name, policy in checked.spec.policies.items()}
-    return {
-        import_file(name): algorithm.saved for name, algorithm in algorithms.items() if isinstance(algorithm, Imported)
     }
 
 
@@ -169,14 +139,14 @@ class Checkpointer:
         """
         saved = self._runtime.save(self._rows_saved)
         files: dict[str, bytes | Path] = {**saved.files, **self._driver_files(driver_state)}
-        imported = _imported_members(self._checked)
+        of_others = files_of_other_runs(self._checked)
         files |= {name: content for name, content in frozen.items() if name not in self._frozen_files}
-        files |= {name: to_export(saved) for name, saved in imported.items() if name not in self._frozen_files}
+        files |= {name: content() for name, content in of_others.items() if name not in self._frozen_files}
         # Share the files of rows that the replay has not evicted completely.
         still_held = {name: rows for name, rows in self._row_files.items() if rows.stop > saved.replays[rows.replay][0]}
         recorded = self._merge_recorded(saved.recorded)
         notes = Notes(self._run_name, identity(self._checked), self._settings.replay, reports, recorded)
-        shared = [name for name in (*still_held, *frozen, *imported) if name not in files]
+        shared = [name for name in (*still_held, *frozen, *of_others) if name not in files]
         try:
             path = self._store.write(env_steps, files, shared, notes.as_json(), metric)
         except CheckpointFailed:
@@ -189,7 +159,7 @@ class Checkpointer:
             self._rows_saved = {name: stop for name, (_, stop) in saved.replays.items()}
         self.saved_at, self._last = env_steps, path
         self._recorded = recorded
-        self._frozen_files = frozenset((*frozen, *imported))
+        self._frozen_files = frozenset((*frozen, *of_others))
         return path
 
     def _driver_files(self, driver_state: Callable[[QueuedItems], Tree]) -> dict[str, bytes]:
@@ -221,7 +191,7 @@ class Checkpointer:
         max_env_steps = self._settings.replay_max_env_steps
         report = self._runtime.restore(checkpoint.read, checkpoint.names, max_env_steps, frozen)
         self._frozen_files = frozenset(name for name in map(frozen_file, frozen) if name in checkpoint.names)
-        self._frozen_files |= _imported_members(self._checked).keys() & set(checkpoint.names)
+        self._frozen_files |= files_of_other_runs(self._checked).keys() & set(checkpoint.names)
         self.saved_at, self._last = checkpoint.env_steps, checkpoint.path
         self._recorded = dict(notes_of(checkpoint).recorded)
         self._store.continue_from(checkpoint)

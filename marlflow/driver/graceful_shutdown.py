@@ -26,9 +26,10 @@ class HungUp(KeyboardInterrupt):
 
 _HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 """None on Windows, where no terminal sends it."""
-_REASON_OF = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"} | (
+REASON_OF = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"} | (
     {} if _HANGUP is None else {_HANGUP: "hung up"}
 )
+"""The `stopped_by` of a run that a signal ended, by the signal."""
 REASONS: Mapping[str, type[KeyboardInterrupt]] = {
     "interrupted": KeyboardInterrupt,
     "terminated": Terminated,
@@ -54,7 +55,7 @@ class GracefulShutdown:
         self._explain = explain
         self._requested_event = threading.Event()
         self._finished_event = threading.Event()
-        self._signals = list(_REASON_OF)
+        self._signals = list(REASON_OF)
         self._is_running = False
         self._is_listening = False
         self.requested: str | None = None
@@ -69,9 +70,9 @@ class GracefulShutdown:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in _REASON_OF}
+        before = {number: signal.getsignal(number) for number in REASON_OF}
         # Under nohup SIGHUP is ignored and must stay so.
-        self._signals = [number for number in _REASON_OF if number != _HANGUP or before[number] != signal.SIG_IGN]
+        self._signals = [number for number in REASON_OF if number != _HANGUP or before[number] != signal.SIG_IGN]
         # Started before any signal: the handler may interrupt code that holds a lock which starting a thread needs.
         watcher = threading.Thread(target=self._enforce_grace_period, name="marlflow-grace", daemon=True)
         watcher.start()
@@ -118,7 +119,7 @@ class GracefulShutdown:
             raise KeyboardInterrupt
         is_first = self.requested is None
         if is_first:
-            self.requested = _REASON_OF[signal.Signals(number)]
+            self.requested = REASON_OF[signal.Signals(number)]
         if is_first and self._is_running:
             self._requested_event.set()
         # A second SIGTERM requests nothing new; only a second Ctrl-C means that the user will not wait.

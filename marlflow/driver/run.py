@@ -136,10 +136,8 @@ class Run:
             self._time_limit,
             self.reporting.callbacks,
         )
-        every_env_steps = self._experiment.checkpoint.every_env_steps
-        self._checkpoints = CheckpointTiming(
-            every_env_steps, self._metrics, self._checkpointer, self._save, self._faulted
-        )
+        every = self._experiment.checkpoint.every_env_steps
+        self._checkpoints = CheckpointTiming(every, self._metrics, self._checkpointer, self._save, self._faulted)
         self._requests = Requests(self._published, self._scheduler, self._dealer, self._metrics, self._time_limit)
         self._hooks = BetweenRounds(
             self._stops, self._checkpoints, self._requests, self._reset_learner, self._console.notice
@@ -323,8 +321,8 @@ class Run:
         report = self._metrics.report(
             self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
         )
-        times, nash_conv = self._match_times, self._nash_conv.metrics
-        if (league := league_metrics(self._dealer, self._metrics.sent, times, nash_conv)) is not None:
+        nash_conv = self._nash_conv.metrics
+        if (league := league_metrics(self._dealer, self._metrics.sent, self._match_times, nash_conv)) is not None:
             report["league"] = league
         return report
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import shlex
@@ -16,12 +15,15 @@ from typing import Any
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
 from marlflow.config.checks import check, machines_of, runtime_of
 from marlflow.config.cluster_address import cluster_address, cluster_setting
+from marlflow.config.description import plain
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
+from marlflow.config.recorded import record
 from marlflow.config.validation import CheckedExperiment
-from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at, with_saved_members
+from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at
 from marlflow.driver.graceful_shutdown import GracefulShutdown
-from marlflow.driver.preamble import plain, preamble
+from marlflow.driver.other_runs import with_saved_members
+from marlflow.driver.preamble import preamble
 from marlflow.driver.recording import forget_recorded_after, recording
 from marlflow.driver.relay import Relay
 from marlflow.driver.reporting import metric
@@ -34,7 +36,7 @@ from marlflow.observe.sinks import METRICS
 from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.saved_runs import EXPERIMENT, newest, skipped_checkpoints
+from marlflow.runtime.saved_runs import newest, skipped_checkpoints
 
 log = logging.getLogger("marlflow")
 
@@ -136,7 +138,7 @@ def _run_exclusively(
 def _run(
     checked: CheckedExperiment, runtime: Runtime, run_dir: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]
 ) -> Result:
-    files = {**files, EXPERIMENT: json.dumps(plain(checked.experiment), indent=1) + "\n"}
+    files = {**files, **record(checked.experiment)}
     run_name = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
     if checkpoint is None:
         _write(files, run_dir)

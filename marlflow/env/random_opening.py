@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from pettingzoo import AECEnv
 from pettingzoo.utils import BaseWrapper
+
+from marlflow.base.spaces import choices_of
+from marlflow.env.random_action import random_legal_action
 
 _MASK = "action_mask"
 
@@ -37,11 +39,9 @@ class RandomOpening(BaseWrapper[Any, Any, Any]):
                 super().reset(seed=start, options=options)
                 return
 
-    def _move(self) -> int:
+    def _move(self) -> Any:
         observation, _, _, _, info = self.last()
         mask = observation.get(_MASK) if isinstance(observation, dict) else None
         mask = info.get(_MASK) if mask is None else mask
         space = self.action_space(self.agent_selection)
-        assert isinstance(space, spaces.Discrete)
-        legal = np.arange(space.n) if mask is None else np.flatnonzero(mask)
-        return int(space.start + self._random.choice(legal))
+        return random_legal_action(space, np.ones(sum(choices_of(space))) if mask is None else mask, self._random)

@@ -12,15 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from gymnasium import spaces
 from pettingzoo import AECEnv
 from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.spaces import choices_of, components
 from marlflow.env.adapter import EnvAdapter
 from marlflow.env.opening import open_adapter
+from marlflow.env.random_action import random_legal_action
 
 ScaleBy: TypeAlias = Literal["agent", "group", "all"]
 
@@ -99,7 +98,10 @@ def random_returns(adapter: EnvAdapter, discount: float, env_steps: int) -> dict
     result, pending, current = adapter.reset(_SEED), dict[int, float](), dict[int, float]()
     for step in range(env_steps):
         masks: Sequence[Array | None] = result.masks or [None] * len(result.deciding)
-        actions = [_legal(action_spaces[slot], mask, random) for slot, mask in zip(result.deciding, masks, strict=True)]
+        actions = [
+            action_spaces[slot].sample() if mask is None else random_legal_action(action_spaces[slot], mask, random)
+            for slot, mask in zip(result.deciding, masks, strict=True)
+        ]
         pending |= dict.fromkeys(result.deciding, 0.0)
         result = adapter.act(actions)
         for slot, reward in zip(result.reward_slots, result.rewards, strict=True):
@@ -115,13 +117,3 @@ def random_returns(adapter: EnvAdapter, discount: float, env_steps: int) -> dict
         if result.over:
             result, pending, current = adapter.reset(_SEED + 1 + step), {}, {}
     return returns
-
-
-def _legal(space: spaces.Space[Any], mask: Array | None, random: np.random.Generator) -> Any:
-    if mask is None:
-        return space.sample()
-    chosen = np.array([random.choice(np.flatnonzero(part[0])) for part in components(mask[None], choices_of(space))])
-    if isinstance(space, spaces.Discrete):
-        return int(chosen[0] + space.start)
-    start = space.start.ravel() if isinstance(space, spaces.MultiDiscrete) else 0
-    return (chosen + start).reshape(space.shape or ()).astype(space.dtype)

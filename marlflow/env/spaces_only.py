@@ -14,6 +14,16 @@ from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 
 
+def observation_rows(spaces: Spaces, rows: int) -> Array:
+    """Return arbitrary rows of the `obs` column, [rows, ...]: samples of the observation space, the same each time."""
+    space = copy.deepcopy(spaces.observation)
+    samples = []
+    for row in range(rows):
+        space.seed(row)
+        samples.append(space.sample())
+    return spaces.encoder().stack(samples)
+
+
 class SpacesOnlyEnv(ParallelEnv[str, Any, Any]):
     """A ParallelEnv with given `spaces` by agent and an optional global `state_space`.
 

@@ -12,7 +12,7 @@ from typing import Any
 from marlflow.base.errors import DEBUGGER_QUIT, MarlflowError, PlanInvalid, Stalled
 from marlflow.flow.cells import Cell
 from marlflow.flow.compile import compile_plan
-from marlflow.flow.firing import Firing, condition
+from marlflow.flow.firing import Firing, current_condition
 from marlflow.flow.flow import Kind
 from marlflow.flow.metering import stage_metrics
 from marlflow.flow.meters import Condition, Hook
@@ -337,7 +337,7 @@ class Executor:
             return
         now_s = time.perf_counter()
         for cell in self._network.cells:
-            cell.clock.turn(condition(cell), now_s)
+            cell.clock.turn(current_condition(cell), now_s)
 
     def _waits_for(self, cell: Cell) -> str:
         if (blocker := cell.waits_for()) is not None:

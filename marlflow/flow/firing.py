@@ -210,6 +210,11 @@ def condition(cell: Cell) -> Condition:
     return Condition.STARVED
 
 
+def current_condition(cell: Cell) -> Condition:
+    """Return the cell's condition; one in its own call, which may ask for metrics, is busy until the call ends."""
+    return Condition.BUSY if cell.clock.condition is Condition.BUSY else condition(cell)
+
+
 def stage_failure(stage: StageId, cause: BaseException) -> StageFailed:
     """Return a StageFailed whose traceback starts in user code."""
     reason = str(cause) if isinstance(cause, MarlflowError | OperatorRaised) else f"{type(cause).__name__}: {cause}"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from marlflow.html_report.measures import Series, aligned
-from marlflow.html_report.results import Comparison
+from marlflow.html_report.measures import ReturnSeries, aligned
+from marlflow.html_report.results import GroupComparison
 from marlflow.html_report.statistics import iqm, iqm_band
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def look(place: int | None) -> Look:
     return Look(f"#0a0b{place % COLORS:02x}", _DASHES[place // COLORS % len(_DASHES)])
 
 
-def curves(comparison: Comparison, looks: dict[str, Look], name: str) -> str:
+def curves(comparison: GroupComparison, looks: dict[str, Look], name: str) -> str:
     """Return the learning curves of all groups as an SVG element.
 
     `looks` are by the names of groups; `name` is unique on the page.
@@ -72,7 +72,7 @@ def curves(comparison: Comparison, looks: dict[str, Look], name: str) -> str:
     return _inline(written.getvalue(), name)
 
 
-def _draw(axes: Axes, several: Sequence[Series], look: Look) -> None:
+def _draw(axes: Axes, several: Sequence[ReturnSeries], look: Look) -> None:
     steps, values = aligned(several)
     is_background = look.color == _OTHERS
     if len(several) > 1:
@@ -88,7 +88,7 @@ def _draw(axes: Axes, several: Sequence[Series], look: Look) -> None:
         drawn.set_dashes(look.dashes)
 
 
-def _thinned(one: Series) -> tuple[np.ndarray, np.ndarray]:
+def _thinned(one: ReturnSeries) -> tuple[np.ndarray, np.ndarray]:
     chosen = np.unique(np.linspace(0, len(one) - 1, min(len(one), _MOST_POINTS)).round().astype(int))
     return one.env_steps[chosen], one.values[chosen]
 

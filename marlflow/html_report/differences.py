@@ -41,7 +41,7 @@ def differences(configs: Sequence[Mapping[str, Any]], left_out: Sequence[str] = 
 
 
 def _differences(path: str, values: Sequence[Any]) -> Iterator[Difference]:
-    if all(value == values[0] and type(value) is type(values[0]) for value in values):
+    if len({identity(value) for value in values}) == 1:
         return
     if all(isinstance(value, Mapping) for value in values) and len({str(one.get(TARGET)) for one in values}) == 1:
         for key in dict.fromkeys(key for value in values for key in value):
@@ -49,6 +49,23 @@ def _differences(path: str, values: Sequence[Any]) -> Iterator[Difference]:
             yield from _differences(f"{path}.{key}" if path else str(key), inner)
         return
     yield Difference(path, tuple(map(as_text, values)))
+
+
+def identity(value: Any) -> str:
+    """Return a text that is the same for equal values: 1 and 1.0 are, 1 and true are not.
+
+    >>> identity({"b": 1.0, "a": None}) == identity({"a": None, "b": 1}), identity(True) == identity(1)
+    (True, False)
+    """
+    return json.dumps(_whole(value), sort_keys=True, default=str)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _whole(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_whole(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def as_text(value: Any) -> str:

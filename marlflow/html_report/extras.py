@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from marlflow.base.errors import InvalidInput
-from marlflow.html_report.groups import Group
-from marlflow.html_report.runs import Run, section
+from marlflow.html_report.groups import RunGroup
+from marlflow.html_report.runs import ReportedRun, section
 
 if TYPE_CHECKING:
     from marlflow.league.standings import Standings
@@ -23,11 +23,11 @@ _EMBEDDED_BYTES, _ALL_EMBEDDED_BYTES = 3_000_000, 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class League:
+class LeagueTable:
     """The standings of a run's league at its newest checkpoint."""
 
-    group: Group
-    run: Run
+    group: RunGroup
+    run: ReportedRun
     standings: Standings
     epoch: int
     games: int
@@ -35,11 +35,11 @@ class League:
 
 
 @dataclass(frozen=True, slots=True)
-class Video:
+class RunVideo:
     """A video or animated picture in a run's folder; `source` is its data, or the path to it from the page."""
 
-    group: Group
-    run: Run
+    group: RunGroup
+    run: ReportedRun
     name: str
     kind: str
     source: str
@@ -50,9 +50,9 @@ class Video:
         return self.kind.startswith("image/")
 
 
-def leagues(groups: Sequence[Group]) -> tuple[list[League], list[str]]:
+def leagues(groups: Sequence[RunGroup]) -> tuple[list[LeagueTable], list[str]]:
     """Return the leagues of all runs that have one, and a sentence on each whose checkpoint cannot be read."""
-    found, notes = list[League](), list[str]()
+    found, notes = list[LeagueTable](), list[str]()
     for group in groups:
         for run in (run for run in group.runs if section(run.last, "league")):
             try:
@@ -62,7 +62,7 @@ def leagues(groups: Sequence[Group]) -> tuple[list[League], list[str]]:
     return found, notes
 
 
-def _league(group: Group, run: Run) -> League:
+def _league(group: RunGroup, run: ReportedRun) -> LeagueTable:
     # They import torch, which takes seconds.
     from marlflow.league.standings import standings
     from marlflow.runtime.saved_league import saved_league
@@ -70,12 +70,12 @@ def _league(group: Group, run: Run) -> League:
     saved = saved_league(run.folder)
     shown = standings(saved.members, saved.payoffs, saved.ratings, saved.versions())
     matches = sum(cell.games for cell in saved.matches.cells.values())
-    return League(group, run, shown, saved.epoch, saved.games, matches)
+    return LeagueTable(group, run, shown, saved.epoch, saved.games, matches)
 
 
-def videos(groups: Sequence[Group], out: Path) -> list[Video]:
+def videos(groups: Sequence[RunGroup], out: Path) -> list[RunVideo]:
     """Return all videos of runs; short ones are embedded in the page in `out`, as long as it stays small."""
-    found = list[Video]()
+    found = list[RunVideo]()
     left = _ALL_EMBEDDED_BYTES
     for group in groups:
         for run in group.runs:
@@ -87,7 +87,7 @@ def videos(groups: Sequence[Group], out: Path) -> list[Video]:
                     data = base64.b64encode(path.read_bytes()).decode("ascii")
                     source = f"data:{_MEDIA[path.suffix.lower()]};base64,{data}"
                 name = path.relative_to(run.folder).as_posix()
-                found.append(Video(group, run, name, _MEDIA[path.suffix.lower()], source))
+                found.append(RunVideo(group, run, name, _MEDIA[path.suffix.lower()], source))
     return found
 
 

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 from marlflow.html_report.groups import Task
 from marlflow.html_report.measures import ALL_AGENTS, Measure, measures_of, series
-from marlflow.html_report.results import Comparison, Row
-from marlflow.html_report.runs import Run
-from marlflow.html_report.statistics import Interval
+from marlflow.html_report.results import GroupComparison, ResultRow
+from marlflow.html_report.runs import ReportedRun
+from marlflow.html_report.statistics import BootstrapInterval
 
 Cell: TypeAlias = str | int | float | None
 
@@ -31,7 +31,7 @@ _TEX = {
 }
 
 
-def columns(comparison: Comparison, row: Row) -> dict[str, Cell]:
+def columns(comparison: GroupComparison, row: ResultRow) -> dict[str, Cell]:
     """Return a row of the table by its columns; the page has the same numbers."""
     cells: dict[str, Cell] = {
         "environment": comparison.task.name,
@@ -59,14 +59,14 @@ def columns(comparison: Comparison, row: Row) -> dict[str, Cell]:
     return cells
 
 
-def table_csv(comparisons: Sequence[Comparison]) -> str:
+def table_csv(comparisons: Sequence[GroupComparison]) -> str:
     """Return all results as CSV, one line for each group and measure; unknown numbers are empty."""
     rows = [columns(comparison, row) for comparison in comparisons for row in comparison.rows]
     names = list(dict.fromkeys(name for row in rows for name in row))
     return _csv(names, [[row.get(name) for name in names] for row in rows])
 
 
-def improvement_csv(comparisons: Sequence[Comparison]) -> str:
+def improvement_csv(comparisons: Sequence[GroupComparison]) -> str:
     """Return the probabilities of improvement as CSV, one line for each ordered pair of groups."""
     rows = [
         [comparison.task.name, comparison.measure.key, first, second, better.value, better.low, better.high]
@@ -84,13 +84,13 @@ def _csv(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     return written.getvalue()
 
 
-def table_tex(comparisons: Sequence[Comparison]) -> str:
+def table_tex(comparisons: Sequence[GroupComparison]) -> str:
     r"""Return final and best returns as a LaTeX table; it needs `\usepackage{booktabs}`."""
     lines = [
         r"% Needs \usepackage{booktabs}. Interquartile means over runs, with 95 % bootstrap intervals.",
         r"\begin{tabular}{lllrrr}",
         r"\toprule",
-        r"Environment & Return & Group & Runs & Final & Best \\",
+        r"Environment & Return & RunGroup & Runs & Final & Best \\",
     ]
     for comparison in comparisons:
         digits = decimals(comparison)
@@ -111,19 +111,19 @@ def tex_escaped(text: str) -> str:
     return "".join(_TEX.get(sign, sign) for sign in " ".join(text.split()))
 
 
-def _tex_interval(one: Interval, digits: int) -> str:
+def _tex_interval(one: BootstrapInterval, digits: int) -> str:
     if one.low is None or one.high is None:
         return f"${one.value:.{digits}f}$"
     return f"${one.value:.{digits}f}$ [${one.low:.{digits}f}$, ${one.high:.{digits}f}$]"
 
 
-def decimals(comparison: Comparison) -> int:
+def decimals(comparison: GroupComparison) -> int:
     """Return the decimals by which the returns of a comparison are shown: four digits of the largest."""
     largest = max(abs(number) for row in comparison.rows for one in (row.final, row.best) for number in _ends(one))
     return next((digits for digits, size in ((0, 1000.0), (1, 100.0), (2, 10.0)) if largest >= size), 3)
 
 
-def _ends(one: Interval) -> list[float]:
+def _ends(one: BootstrapInterval) -> list[float]:
     return [number for number in (one.value, one.low, one.high) if number is not None]
 
 
@@ -154,7 +154,7 @@ def _of_task(task: Task, measures: Sequence[Measure]) -> dict[str, Any]:
     }
 
 
-def _points(run: Run, measure: Measure) -> dict[float, float]:
+def _points(run: ReportedRun, measure: Measure) -> dict[float, float]:
     one = series(run, measure)
     return dict(zip(one.env_steps.tolist(), one.values.tolist(), strict=True))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marlflow.html_report.differences import TARGET, as_text, short_names
-from marlflow.html_report.runs import Config, Run, section
+from marlflow.html_report.differences import TARGET, as_text, identity, short_names
+from marlflow.html_report.runs import Config, ReportedRun, section
 
 LEFT_OUT = ("seed", "log", "checkpoint")
 """Sections of a configuration in which the runs of a group may differ: none of them changes what is learned."""
@@ -20,11 +19,11 @@ _FACTORIES = ("env", "parallel_env", "raw_env", "make", "make_env")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RunGroup:
     """Runs that differ only in their seed."""
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[ReportedRun, ...]
 
     @property
     def config(self) -> Config:
@@ -42,41 +41,41 @@ class Task:
     """Groups of runs in the same environment, which can be compared."""
 
     name: str
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ReportedRun]:
         """All runs in it."""
         return [run for group in self.groups for run in group.runs]
 
 
-def tasks_of(runs: Sequence[Run]) -> list[Task]:
+def tasks_of(runs: Sequence[ReportedRun]) -> list[Task]:
     """Group runs by environment and then by configuration; both in the order in which the runs were given."""
-    by_env: dict[str, list[Run]] = {}
+    by_env: dict[str, list[ReportedRun]] = {}
     for run in runs:
         # Runs whose configuration is not known are compared with each other.
-        by_env.setdefault(_key(_task(run.config)), []).append(run)
+        by_env.setdefault(identity(_task(run.config)), []).append(run)
     names = _told_apart(
         [_env_name(of[0].config) for of in by_env.values()], [_task(of[0].config) for of in by_env.values()]
     )
     return [Task(name, _groups(of)) for name, of in zip(names, by_env.values(), strict=True)]
 
 
-def _groups(runs: Sequence[Run]) -> tuple[Group, ...]:
-    by_config: dict[str, list[Run]] = {}
+def _groups(runs: Sequence[ReportedRun]) -> tuple[RunGroup, ...]:
+    by_config: dict[str, list[ReportedRun]] = {}
     for run in runs:
         known = {key: value for key, value in run.config.items() if key not in LEFT_OUT}
         # Without a configuration, each run is a group of its own.
-        by_config.setdefault(_key(known) if known else str(run.folder), []).append(run)
+        by_config.setdefault(identity(known) if known else str(run.folder), []).append(run)
     groups = list(by_config.values())
     names = _group_names(groups)
     return tuple(
-        Group(name, tuple(sorted(of, key=lambda run: (run.seed is None, run.seed or 0))))
+        RunGroup(name, tuple(sorted(of, key=lambda run: (run.seed is None, run.seed or 0))))
         for name, of in zip(names, groups, strict=True)
     )
 
 
-def _group_names(groups: Sequence[Sequence[Run]]) -> list[str]:
+def _group_names(groups: Sequence[Sequence[ReportedRun]]) -> list[str]:
     """Return the first of these that tells all groups apart: differences, configured names, folders, numbers."""
     configs = [of[0].config for of in groups]
     configured = [str(config.get("name") or of[0].folder.name) for config, of in zip(configs, groups, strict=True)]
@@ -125,7 +124,3 @@ def _env_name(config: Config) -> str:
     parts = [part for part in str(env.get(TARGET, "")).split(".") if part]
     named = [part for part in parts if part not in _FACTORIES]
     return named[-1] if named else as_text(env)
-
-
-def _key(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marlflow.html_report.runs import Run, number, section
+from marlflow.html_report.runs import ReportedRun, number, section
 from marlflow.html_report.statistics import Floats
 
 ALL_AGENTS = "all agents"
@@ -40,7 +40,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ReturnSeries:
     """A run's values of a measure, by env steps; `times_s` are seconds since the run began. All are `[points]`."""
 
     env_steps: Floats
@@ -51,7 +51,7 @@ class Series:
         return len(self.values)
 
 
-def measures_of(runs: Sequence[Run]) -> list[Measure]:
+def measures_of(runs: Sequence[ReportedRun]) -> list[Measure]:
     """Return the returns that runs of an environment have: of policies, of joint learners, of all agents together.
 
     All are of evaluations if any run has some, else of training. A return that is never known, or always that of
@@ -64,7 +64,7 @@ def measures_of(runs: Sequence[Run]) -> list[Measure]:
     if policies > 1:
         kinds.append(("", "team_return_mean", ALL_AGENTS, _EVERYBODY))
     for start in ("eval_", ""):
-        chosen: dict[Measure, list[Series]] = {}
+        chosen: dict[Measure, list[ReturnSeries]] = {}
         for prefix, metric, title, unit in kinds:
             measure = Measure(f"{prefix}{start}{metric}", title, unit)
             found = [series(run, measure) for run in runs]
@@ -75,11 +75,11 @@ def measures_of(runs: Sequence[Run]) -> list[Measure]:
     return []
 
 
-def _ids(runs: Sequence[Run], kind: str) -> list[str]:
+def _ids(runs: Sequence[ReportedRun], kind: str) -> list[str]:
     return list(dict.fromkeys(name for run in runs for report in run.reports for name in section(report, kind)))
 
 
-def _is_redundant(measure: Measure, found: Sequence[Series], known: Sequence[Sequence[Series]]) -> bool:
+def _is_redundant(measure: Measure, found: Sequence[ReturnSeries], known: Sequence[Sequence[ReturnSeries]]) -> bool:
     if measure.unit != _EVERYBODY:
         return False
     # In a game of zero sum it says nothing.
@@ -94,7 +94,7 @@ def _is_redundant(measure: Measure, found: Sequence[Series], known: Sequence[Seq
     )
 
 
-def series(run: Run, measure: Measure) -> Series:
+def series(run: ReportedRun, measure: Measure) -> ReturnSeries:
     """Return a run's known values of a measure; the last one at each env step counts."""
     path = measure.key.split(".")
     policy = _name(measure.key)
@@ -107,7 +107,7 @@ def series(run: Run, measure: Measure) -> Series:
             points[at] = (value, number(report, "time_s") or 0.0)
     steps = sorted(points)
     values, times_s = ([points[step][column] for step in steps] for column in range(2))
-    return Series(*(np.array(one, np.float64) for one in (steps, values, times_s)))
+    return ReturnSeries(*(np.array(one, np.float64) for one in (steps, values, times_s)))
 
 
 def _name(key: str) -> str:
@@ -130,7 +130,7 @@ def _evaluated_at(policy: str | None) -> Callable[[Mapping[str, Any]], float | N
     return steps
 
 
-def aligned(several: Sequence[Series]) -> tuple[Floats, Floats]:
+def aligned(several: Sequence[ReturnSeries]) -> tuple[Floats, Floats]:
     """Return common env steps, `[points]`, and the values of each series there, `[series, points]`.
 
     They reach from the latest first step to the earliest last one; values between two steps are interpolated.

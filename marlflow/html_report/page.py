@@ -10,18 +10,19 @@ from typing import Any
 
 import yaml
 from jinja2 import BaseLoader, Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 from marlflow.html_report import texts
 from marlflow.html_report.charts import MOST_COLORED, Look, curves, look
 from marlflow.html_report.differences import Difference, differences
-from marlflow.html_report.extras import League, Video
+from marlflow.html_report.extras import LeagueTable, RunVideo
 from marlflow.html_report.files import columns, decimals
-from marlflow.html_report.groups import LEFT_OUT, Group, Task
+from marlflow.html_report.groups import LEFT_OUT, RunGroup, Task
 from marlflow.html_report.plans import plan_boxes
-from marlflow.html_report.results import Comparison, Row
-from marlflow.html_report.runs import Run, number, section
+from marlflow.html_report.results import GroupComparison, ResultRow
+from marlflow.html_report.runs import ReportedRun, number, section
 from marlflow.html_report.stages import faults, speed, stage_shares
-from marlflow.html_report.statistics import RESAMPLES, Interval
+from marlflow.html_report.statistics import RESAMPLES, BootstrapInterval
 
 GENERATOR = "marlflow report"
 """What the page names as its generator, by which a later report knows that it may replace it."""
@@ -34,7 +35,7 @@ class TaskView:
     """An environment as the page shows it: `looks` are those of groups by name, `curves` are SVG by measure."""
 
     task: Task
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[GroupComparison, ...]
     looks: Mapping[str, Look]
     curves: Mapping[str, str]
 
@@ -45,26 +46,26 @@ class TaskView:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class PageContent:
     """What a page shows."""
 
     views: tuple[TaskView, ...]
     notes: tuple[str, ...]
-    leagues: tuple[League, ...]
-    videos: tuple[Video, ...]
+    leagues: tuple[LeagueTable, ...]
+    videos: tuple[RunVideo, ...]
     version: str
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[RunGroup]:
         """All groups."""
         return [group for view in self.views for group in view.task.groups]
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ReportedRun]:
         """All runs."""
         return [run for group in self.groups for run in group.runs]
 
-    def title(self, group: Group) -> str:
+    def title(self, group: RunGroup) -> str:
         """Return a group's name, with that of its environment if a group of another one has the same."""
         if sum(other.name == group.name for other in self.groups) < 2:
             return group.name
@@ -82,7 +83,7 @@ class Content:
         return any(reached.share is not None for row in rows for reached in row.reached)
 
 
-def view_of(task: Task, comparisons: Sequence[Comparison], number: int) -> TaskView:
+def view_of(task: Task, comparisons: Sequence[GroupComparison], number: int) -> TaskView:
     """Return an environment with its curves; `number` is its place on the page."""
     looks = {group.name: look(place) for place, group in enumerate(_by_return(task, comparisons))}
     looks = {name: one if place < MOST_COLORED else look(None) for place, (name, one) in enumerate(looks.items())}
@@ -93,7 +94,7 @@ def view_of(task: Task, comparisons: Sequence[Comparison], number: int) -> TaskV
     return TaskView(task, tuple(comparisons), looks, drawn)
 
 
-def _by_return(task: Task, comparisons: Sequence[Comparison]) -> list[Group]:
+def _by_return(task: Task, comparisons: Sequence[GroupComparison]) -> list[RunGroup]:
     """Return groups as given, or if they are too many for colors of their own the best ones first."""
     groups = list(task.groups)
     if len(groups) > MOST_COLORED and comparisons:
@@ -102,13 +103,14 @@ def _by_return(task: Task, comparisons: Sequence[Comparison]) -> list[Group]:
     return groups
 
 
-def render(content: Content) -> str:
+def render(content: PageContent) -> str:
     """Return the page as HTML."""
     environment = Environment(
         loader=_loader(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
         "amount": texts.amount,
+        "breakable": breakable,
         "duration": texts.duration,
         "percent": texts.percent,
         "plural": texts.count,
@@ -142,20 +144,25 @@ def _loader() -> BaseLoader:
     return FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8"))
 
 
-def settings(group: Group) -> str:
+def breakable(name: str) -> Markup:
+    """Return a name as HTML, which may be broken after its equals signs."""
+    return Markup("=<wbr>").join(name.split("="))
+
+
+def settings(group: RunGroup) -> str:
     """Return a group's configuration as YAML, without the seed."""
     known = {key: value for key, value in group.config.items() if key != "seed"}
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=100) if known else ""
 
 
-def updates(run: Run) -> int:
+def updates(run: ReportedRun) -> int:
     """Return the optimizer steps of all learners of a run."""
     return int(sum(number(run.last, "learners", name, "updates") or 0 for name in section(run.last, "learners")))
 
 
-def whisker(one: Interval, rows: Sequence[Row], kind: str) -> tuple[float, float, float]:
+def whisker(one: BootstrapInterval, rows: Sequence[ResultRow], kind: str) -> tuple[float, float, float]:
     """Return an interval's ends and middle in percent of the range of all rows; `kind` is `final` or `best`."""
-    several: list[Interval] = [getattr(row, kind) for row in rows]
+    several: list[BootstrapInterval] = [getattr(row, kind) for row in rows]
     ends = [end for other in several for end in (other.low, other.value, other.high) if end is not None]
     least, width = min(ends), max(ends) - min(ends)
     low = one.value if one.low is None else one.low
@@ -164,12 +171,12 @@ def whisker(one: Interval, rows: Sequence[Row], kind: str) -> tuple[float, float
     return places[0], places[1], places[2]
 
 
-def group_differences(groups: Sequence[Group]) -> list[Difference]:
+def group_differences(groups: Sequence[RunGroup]) -> list[Difference]:
     """Return where the configurations of groups differ; those that are not known have none."""
     return differences([group.config for group in groups], LEFT_OUT) if len(groups) > 1 else []
 
 
-def notes_on(groups: Mapping[str, Group]) -> Iterator[str]:
+def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
     """Yield sentences on what limits the comparison of groups, by their titles."""
     short = [run for group in groups.values() for run in group.runs if (run.stop_env_steps or 0) > run.env_steps]
     if short:

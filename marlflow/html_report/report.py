@@ -12,25 +12,25 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.html_report.extras import leagues, videos
 from marlflow.html_report.files import improvement_csv, marl_eval, table_csv, table_tex
 from marlflow.html_report.groups import tasks_of
-from marlflow.html_report.page import GENERATOR, Content, render, view_of
-from marlflow.html_report.results import Comparison, comparisons_of
+from marlflow.html_report.page import GENERATOR, PageContent, render, view_of
+from marlflow.html_report.results import GroupComparison, comparisons_of
 from marlflow.html_report.runs import read_runs
 
 PAGE = "index.html"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenReport:
     """A report that was written: its files, the number of runs and groups, and sentences on what was left out."""
 
     files: tuple[Path, ...]
     runs: int
     groups: int
     notes: tuple[str, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[GroupComparison, ...]
 
 
-def write_report(folders: Sequence[Path], out: Path, levels: Sequence[float] = ()) -> Written:
+def write_report(folders: Sequence[Path], out: Path, levels: Sequence[float] = ()) -> WrittenReport:
     """Write a report on the runs in some folders into `out`; `levels` are returns that they should have reached.
 
     Raises ConfigInvalid if a folder has no runs that can be read, or if `out` cannot be written to.
@@ -41,7 +41,7 @@ def write_report(folders: Sequence[Path], out: Path, levels: Sequence[float] = (
     compared = [comparisons_of(task, levels) for task in tasks]
     groups = [group for task in tasks for group in task.groups]
     found, of_leagues = leagues(groups)
-    content = Content(
+    content = PageContent(
         tuple(view_of(task, of, number) for number, (task, of) in enumerate(zip(tasks, compared, strict=True), 1)),
         (*notes, *of_leagues),
         tuple(found),
@@ -59,7 +59,7 @@ def write_report(folders: Sequence[Path], out: Path, levels: Sequence[float] = (
             "marl_eval.json": marl_eval(tasks),
         },
     )
-    return Written(written, len(runs), len(groups), content.notes, comparisons)
+    return WrittenReport(written, len(runs), len(groups), content.notes, comparisons)
 
 
 def _check(out: Path) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marlflow.html_report.groups import Group, Task
-from marlflow.html_report.measures import Measure, Series, measures_of, series
-from marlflow.html_report.statistics import Interval, improvement, iqm, iqm_interval
+from marlflow.html_report.groups import RunGroup, Task
+from marlflow.html_report.measures import Measure, ReturnSeries, measures_of, series
+from marlflow.html_report.statistics import BootstrapInterval, improvement, iqm, iqm_interval
 
 SHARES = (0.5, 0.9)
 """How far from the first return to the best final one the default levels are."""
@@ -34,19 +34,19 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ResultRow:
     """The results of a group in one measure.
 
     `final` is of the last values of its runs, which they had after `env_steps` (least and most), `best` of the best
     ones. `std` is the sample's standard deviation of the last values, None for one run.
     """
 
-    group: Group
-    series: tuple[Series, ...]
-    final: Interval
+    group: RunGroup
+    series: tuple[ReturnSeries, ...]
+    final: BootstrapInterval
     mean: float
     std: float | None
-    best: Interval
+    best: BootstrapInterval
     env_steps: tuple[int, int]
     reached: tuple[Reached, ...]
 
@@ -57,26 +57,26 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class GroupComparison:
     """All groups of an environment in one measure; groups in which no run has a value are not in `rows`."""
 
     task: Task
     measure: Measure
-    rows: tuple[Row, ...]
-    absent: tuple[Group, ...]
+    rows: tuple[ResultRow, ...]
+    absent: tuple[RunGroup, ...]
 
     @property
-    def leader(self) -> Row:
+    def leader(self) -> ResultRow:
         """The row with the best final return."""
         return max(self.rows, key=lambda row: row.final.value)
 
-    def improvements(self) -> dict[tuple[str, str], Interval]:
+    def improvements(self) -> dict[tuple[str, str], BootstrapInterval]:
         """Return the probability that a run of the first group ends with more than one of the second, by both names.
 
         Of all pairs of up to 10 groups; of more, of each against the leader. Groups of a single run have none.
         """
         rows = [row for row in self.rows if len(row.series) > 1]
-        found: dict[tuple[str, str], Interval] = {}
+        found: dict[tuple[str, str], BootstrapInterval] = {}
         for place, first in enumerate(rows):
             for second in rows[place + 1 :]:
                 if len(rows) <= _MOST_COMPARED or self.leader in (first, second):
@@ -86,35 +86,35 @@ class Comparison:
         return found
 
 
-def _mirrored(better: Interval) -> Interval:
+def _mirrored(better: BootstrapInterval) -> BootstrapInterval:
     low, high = better.low, better.high
-    return Interval(1 - better.value, None if high is None else 1 - high, None if low is None else 1 - low)
+    return BootstrapInterval(1 - better.value, None if high is None else 1 - high, None if low is None else 1 - low)
 
 
-def comparisons_of(task: Task, levels: Sequence[float] = ()) -> list[Comparison]:
+def comparisons_of(task: Task, levels: Sequence[float] = ()) -> list[GroupComparison]:
     """Return the comparisons of all measures of an environment; `levels` are the returns to reach, if given."""
     return [_comparison(task, measure, levels) for measure in measures_of(task.runs)]
 
 
-def _comparison(task: Task, measure: Measure, levels: Sequence[float]) -> Comparison:
+def _comparison(task: Task, measure: Measure, levels: Sequence[float]) -> GroupComparison:
     of_groups = [(group, tuple(filter(len, (series(run, measure) for run in group.runs)))) for group in task.groups]
     known = [(group, found) for group, found in of_groups if found]
     goals = [(level, None) for level in levels] or _default_levels([found for _, found in known])
     rows = tuple(_row(group, found, goals) for group, found in known)
-    return Comparison(task, measure, rows, tuple(group for group, found in of_groups if not found))
+    return GroupComparison(task, measure, rows, tuple(group for group, found in of_groups if not found))
 
 
-def _default_levels(groups: Sequence[Sequence[Series]]) -> list[tuple[float, float | None]]:
+def _default_levels(groups: Sequence[Sequence[ReturnSeries]]) -> list[tuple[float, float | None]]:
     """Return levels between the first return of all runs and the best final one of a group; none if that is less."""
     start = float(iqm(np.array([one.values[0] for found in groups for one in found])))
     best = max(float(iqm(np.array([one.values[-1] for one in found]))) for found in groups)
     return [(start + share * (best - start), share) for share in SHARES] if best > start else []
 
 
-def _row(group: Group, found: tuple[Series, ...], goals: Sequence[tuple[float, float | None]]) -> Row:
+def _row(group: RunGroup, found: tuple[ReturnSeries, ...], goals: Sequence[tuple[float, float | None]]) -> ResultRow:
     finals = np.array([one.values[-1] for one in found])
     steps = [int(one.env_steps[-1]) for one in found]
-    return Row(
+    return ResultRow(
         group,
         found,
         iqm_interval(finals.tolist()),
@@ -126,7 +126,7 @@ def _row(group: Group, found: tuple[Series, ...], goals: Sequence[tuple[float, f
     )
 
 
-def _reached(found: Sequence[Series], level: float, share: float | None) -> Reached:
+def _reached(found: Sequence[ReturnSeries], level: float, share: float | None) -> Reached:
     firsts = [np.flatnonzero(one.values >= level)[:1] for one in found]
     reached = [(one, int(first[0])) for one, first in zip(found, firsts, strict=True) if len(first)]
     missing = [math.inf] * (len(found) - len(reached))

@@ -26,7 +26,7 @@ _MARKS = (METRICS, EXPERIMENT, "checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReportedRun:
     """A run as it is on disk.
 
     `config` is the whole configuration, empty if it was not recorded; `reports` are the lines of its metrics.jsonl, at
@@ -82,12 +82,12 @@ def section(values: Any, *path: str) -> Mapping[str, Any]:
     return values if isinstance(values, Mapping) else {}
 
 
-def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
+def read_runs(folders: Sequence[Path]) -> tuple[list[ReportedRun], list[str]]:
     """Return the runs in some folders, in order and each once, and a sentence on each that was left out.
 
     A folder that is no run stands for all runs in it. Raises ConfigInvalid if one has none that can be read.
     """
-    runs: dict[Path, Run] = {}
+    runs: dict[Path, ReportedRun] = {}
     problems, notes = list[str](), list[str]()
     for folder in folders:
         try:
@@ -110,7 +110,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return list(runs.values()), notes
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> ReportedRun:
     """Read one run; raises InvalidInput if it has no reports, or if they cannot be read."""
     if not (folder / METRICS).is_file():
         raise InvalidInput(
@@ -125,7 +125,7 @@ def read_run(folder: Path) -> Run:
             raise InvalidInput([f"{folder / METRICS}, line {line}: expected a report with env_steps"])
     if not reports:
         raise InvalidInput([f"{folder / METRICS} has no report yet; it gets one every log.every_env_steps env steps"])
-    return Run(folder, _config(folder), reports, _text(folder / PLAN))
+    return ReportedRun(folder, _config(folder), reports, _text(folder / PLAN))
 
 
 def _find(folder: Path) -> Iterator[Path]:

@@ -1,12 +1,12 @@
-"""Speed, time shares of stages, and faults of groups of runs, from their last reports."""
+"""GroupSpeed, time shares of stages, and faults of groups of runs, from their last reports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from marlflow.html_report.groups import Group
-from marlflow.html_report.runs import Run, number, section
+from marlflow.html_report.groups import RunGroup
+from marlflow.html_report.runs import ReportedRun, number, section
 
 _STATES = ("busy_s", "starved_s", "blocked_s")
 
@@ -26,20 +26,20 @@ class StageShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class GroupSpeed:
     """Env steps per second and seconds, means over the runs of a group; both include evaluations."""
 
     env_steps_per_s: float | None
     time_s: float
 
 
-def speed(group: Group) -> Speed:
+def speed(group: RunGroup) -> GroupSpeed:
     """Return the speed of a group."""
     rates = [run.env_steps / run.time_s for run in group.runs if run.time_s > 0]
-    return Speed(_mean(rates) if rates else None, _mean([run.time_s for run in group.runs]))
+    return GroupSpeed(_mean(rates) if rates else None, _mean([run.time_s for run in group.runs]))
 
 
-def stage_shares(group: Group) -> list[StageShare]:
+def stage_shares(group: RunGroup) -> list[StageShare]:
     """Return the shares of all stages that have times, in the order of their plans."""
     runs = [run for run in group.runs if run.time_s > 0]
     names = dict.fromkeys(name for run in runs for name in section(run.last, "stages"))
@@ -53,7 +53,7 @@ def stage_shares(group: Group) -> list[StageShare]:
     return shares
 
 
-def _shares(run: Run, stage: str) -> list[float]:
+def _shares(run: ReportedRun, stage: str) -> list[float]:
     return [(number(run.last, "stages", stage, state) or 0.0) / run.time_s for state in _STATES]
 
 
@@ -61,7 +61,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def faults(run: Run) -> dict[str, int]:
+def faults(run: ReportedRun) -> dict[str, int]:
     """Return the faults of a run that were counted, by name."""
     names = section(run.last, "faults")
     return {name: int(count) for name in names if (count := number(run.last, "faults", name))}

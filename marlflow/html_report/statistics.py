@@ -25,7 +25,7 @@ _MOST_NUMBERS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class BootstrapInterval:
     """An estimate with the 95 % interval around it; `low` and `high` are None for a single run."""
 
     value: float
@@ -45,12 +45,12 @@ def iqm(values: Floats) -> Floats:
     return np.asarray(np.mean(np.sort(values, axis=0)[cut : len(values) - cut], axis=0), np.float64)
 
 
-def iqm_interval(values: Sequence[float]) -> Interval:
+def iqm_interval(values: Sequence[float]) -> BootstrapInterval:
     """Return the interquartile mean of some runs, at least one, with its percentile bootstrap interval."""
     points = np.asarray(values, np.float64)[:, None]
     low, high = iqm_band(points)
     middle = float(iqm(points)[0])
-    return Interval(middle) if len(points) < 2 else Interval(middle, float(low[0]), float(high[0]))
+    return BootstrapInterval(middle) if len(points) < 2 else BootstrapInterval(middle, float(low[0]), float(high[0]))
 
 
 def iqm_band(values: Floats) -> tuple[Floats, Floats]:
@@ -70,7 +70,7 @@ def iqm_band(values: Floats) -> tuple[Floats, Floats]:
     return lows, highs
 
 
-def improvement(values: Sequence[float], others: Sequence[float]) -> Interval:
+def improvement(values: Sequence[float], others: Sequence[float]) -> BootstrapInterval:
     """Return the probability that a run of the first is better than one of the others; a tie counts half.
 
     The runs of both are resampled for its interval, which is None if either is a single run.
@@ -82,10 +82,10 @@ def improvement(values: Sequence[float], others: Sequence[float]) -> Interval:
     wins = np.heaviside(first[:, None] - second[None, :], 0.5)
     middle = float(wins.mean())
     if min(wins.shape) < 2:
-        return Interval(middle)
+        return BootstrapInterval(middle)
     generator = np.random.default_rng(0)
     rows, columns = (
         generator.multinomial(runs, np.full(runs, 1 / runs), _RESAMPLES_OF_PAIRS).astype(float) for runs in wins.shape
     )
     low, high = np.percentile(((rows @ wins) * columns).sum(axis=1) / wins.size, _TAILS)
-    return Interval(middle, float(low), float(high))
+    return BootstrapInterval(middle, float(low), float(high))

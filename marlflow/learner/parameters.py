@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from marlflow.base.batch import Array
@@ -14,8 +15,9 @@ from marlflow.base.serialization import Tree
 from marlflow.learner.compute import Compute
 from marlflow.learner.flat_parameters import FlatParameters
 from marlflow.learner.loss_groups import LossGroup, OptimizerGroup, actors_of, frozen_copy
+from marlflow.learner.named_parameters import named_parameters
 from marlflow.learner.optimizer import Optimizer
-from marlflow.learner.saved_state import as_mapping
+from marlflow.learner.saved_state import PUBLISHED_SIZES, as_mapping
 from marlflow.policy.normalized import Observer, observers
 from marlflow.policy.tensors import as_tensor
 
@@ -88,6 +90,19 @@ class LearnerParameters:
             self._target_flat.soft_update(self.flat.vector, 1.0)
         self._copy_to_published()
 
+    def load_named(self, policy: str, tensors: Mapping[str, Array]) -> None:
+        """Begin with `tensors` by name (see `named_parameters`), also in the target.
+
+        Raises KeyError for a name that the network of `policy` does not have, RuntimeError for another shape.
+        """
+        parameters = named_parameters(self.module, tuple(self.published), policy)
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                parameters[name].copy_(as_tensor(tensor))
+        if self._target_flat is not None:
+            self._target_flat.soft_update(self.flat.vector, 1.0)
+        self._copy_to_published()
+
     def sync_target(self, tau: float) -> None:
         """Move the target network by the fraction `tau` toward the parameters (soft update)."""
         assert self._target_flat is not None
@@ -101,7 +116,13 @@ class LearnerParameters:
         tensors = {name: tensor.cpu().numpy().copy() for name, tensor in (self._vectors() | optimizers).items()}
         counts = {name: getattr(self, name) for name in COUNTS}
         # The last published version, which may be older than the current parameters: workers resume with it.
-        return {**tensors, **counts, "published": self.published_flat}
+        return {**tensors, **counts, "published": self.published_flat, **self._published_sizes}
+
+    @property
+    def _published_sizes(self) -> dict[str, Array]:
+        # Of several policies, so that a reader can take one of them without building the others' networks.
+        sizes = [len(weights.flat) for weights in self.published.values()]
+        return {PUBLISHED_SIZES: np.array(sizes, np.int64)} if len(sizes) > 1 else {}
 
     @property
     def published_flat(self) -> Array:

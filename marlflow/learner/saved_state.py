@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import Tree
+
+PUBLISHED_SIZES: Final = "published_sizes"
+"""The key of a state with the number of published parameters of each policy, int64, if there are several."""
 
 
 def check_state(learner: str, state: Tree, arrays: Mapping[str, Tensor], counts: Sequence[str]) -> None:
@@ -39,13 +42,17 @@ def as_mapping(state: Tree) -> Mapping[str, Any]:
 
 
 def with_published(state: Tree, count: int) -> Tree:
-    """Return `state` with its published parameters cut, or extended from the learner's own, to `count`."""
+    """Return `state` with its published parameters cut, or extended from the learner's own, to `count`.
+
+    Without the sizes of each policy's, which are for readers of a checkpoint.
+    """
     # The count changes if a run resumes with stages in other processes, which need more than the actors.
     # A malformed state is returned unchanged, because `check_state` reports it.
     try:
         published = state["published"]
+        state = {name: value for name, value in state.items() if name != PUBLISHED_SIZES}
         return {**state, "published": np.concatenate([published, state["vector"][len(published) :]])[:count]}
-    except (TypeError, KeyError, ValueError, IndexError):
+    except (AttributeError, TypeError, KeyError, ValueError, IndexError):
         return state
 
 

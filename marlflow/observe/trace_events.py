@@ -103,19 +103,19 @@ class TraceEvents:
             began, ended = self._ns(each.began_s), self._ns(each.ended_s)
             tid = self._free_track(pid, thread, began, ended)
             args = {"calls": each.calls, **each.counts} if each.calls > 1 else {**each.counts}
-            self._add_slice(thread, pid, tid, began, ended, args)
+            self._add_slice(thread, process, tid, began, ended, args)
             start_s = each.began_s
             for name, seconds in each.parts.items():
                 # Rounded from the same sums, so that parts neither overlap nor exceed their slice.
                 stop_s = start_s + seconds
-                self._add_slice(name, pid, tid, min(ended, self._ns(start_s)), min(ended, self._ns(stop_s)), {})
+                self._add_slice(name, process, tid, min(ended, self._ns(start_s)), min(ended, self._ns(stop_s)), {})
                 start_s = stop_s
             placed.append(PlacedSlice(pid, tid, began, ended))
         return placed
 
-    def _add_slice(self, name: str, pid: int, tid: int, began: int, ended: int, args: Mapping[str, Any]) -> None:
-        where = {"pid": pid, "tid": tid, "ts": began / 1e3, "dur": (ended - began) / 1e3}
-        self._add({"ph": "X", "name": name, **where, **({"args": args} if args else {})})
+    def _add_slice(self, name: str, process: str, tid: int, began: int, ended: int, args: Mapping[str, Any]) -> None:
+        where = {"pid": self._processes[process], "tid": tid, "ts": began / 1e3, "dur": (ended - began) / 1e3}
+        self._add({"ph": "X", "name": name, "cat": process, **where, **({"args": args} if args else {})})
 
     def arrow(self, source: PlacedSlice, target: PlacedSlice) -> None:
         """Add an arrow from the end of a slice to the beginning of another."""
@@ -127,8 +127,8 @@ class TraceEvents:
         self._add({"ph": "f", "bp": "e", **arrow, **to})
 
     def count(self, name: str, at_s: float, value: float) -> None:
-        """Add a counter's value, if it has changed."""
-        if self._counted.get(name) != value:
+        """Add a counter's value, if it has changed; it begins at 0."""
+        if self._counted.get(name, 0) != value:
             self._counted[name] = value
             self._add({"ph": "C", "name": name, "pid": 0, "ts": self._ns(at_s) / 1e3, "args": {"value": value}})
 

@@ -66,7 +66,8 @@ class WandbSink(Callback):
         )
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
-        log.info("wandb run %s: %s", info.id, self._run.url or self._run.dir)
+        # wandb warns where there is no address.
+        log.info("wandb run %s: %s", info.id, self._run.url if self.mode == "online" else self._run.dir)
 
     def reported(self, record: Report) -> None:
         """Log a report's numbers, each at the env steps at which it was measured."""

@@ -27,13 +27,13 @@ class Reader:
     def __call__(self, obs: Tensor) -> Tensor:
         """Return the leaf's numbers, float32 [N, *leaf_shape], from rows [N, D]."""
         part = obs[:, self._columns]
-        if self._dtype is not None and self._dtype != torch.uint8:
+        if self._dtype is not None and part.dtype != self._dtype:
             # A view of several bytes per number needs aligned memory, which a slice of bytes may not have; a copy does.
             part = part.clone(memory_format=torch.contiguous_format).view(self._dtype)
         numbers = part.float()
         if self._scale is not None:
             numbers = numbers * self._scale
-        return numbers.reshape(len(obs), *self.leaf_shape)
+        return numbers.reshape(obs.shape[0], *self.leaf_shape)
 
 
 class Flattened(nn.Module):

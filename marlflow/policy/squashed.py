@@ -37,7 +37,7 @@ class SquashedGaussianActor(NetworkActor):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and log standard deviations of `obs` [N, ...], [N, D] each."""
-        return _mean_and_log_std(through(self.torso, self.head, obs))
+        return mean_and_log_std(through(self.torso, self.head, obs))
 
     def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return differentiable actions [N, D] in [-1, 1] and their log-densities there, [N] in nats.
@@ -53,7 +53,7 @@ class SquashedGaussianActor(NetworkActor):
     def choose(
         self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
     ) -> tuple[Array, Array]:
-        mean, log_std = _mean_and_log_std(outputs)
+        mean, log_std = mean_and_log_std(outputs)
         sampled = mode != "greedy"
         noise = normals(generator, self.box.size, self.device) if sampled else torch.zeros_like(mean)
         squashed, logp = squashed_sample(mean, log_std, noise)
@@ -63,7 +63,8 @@ class SquashedGaussianActor(NetworkActor):
         return self.box.in_box(as_array(squashed)), likelihood
 
 
-def _mean_and_log_std(outputs: Tensor) -> tuple[Tensor, Tensor]:
+def mean_and_log_std(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two halves of an actor's outputs [N, 2 D], the log standard deviations limited, [N, D] each."""
     mean, log_std = outputs.float().chunk(2, -1)
     return mean, log_std.clamp(_LOWEST_LOG_STD, _HIGHEST_LOG_STD)
 

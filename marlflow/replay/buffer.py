@@ -33,6 +33,11 @@ class Store(Protocol[Drawn_co]):
     stop_segment: int
 
     @property
+    def terms(self) -> Mapping[str, int]:
+        """Settings that saved rows depend on, beside those of their windows."""
+        ...
+
+    @property
     def units(self) -> tuple[int, int]:
         """The range [first, stop) of stored units."""
         ...
@@ -81,8 +86,8 @@ class Store(Protocol[Drawn_co]):
 class StoredReplay(Generic[Drawn]):
     """Holds the newest whole segments that fit `store`; draws units with replacement.
 
-    Batches need windows by NStep with the same `n_step` and `discount`. Saved rows depend on these and on `terms`.
-    `stale_priorities` counts priorities of evicted rows. Raises InvalidInput.
+    Batches need windows by NStep with the same `n_step` and `discount`. Saved rows depend on these and on the
+    store's terms. `stale_priorities` counts priorities of evicted rows. Raises InvalidInput.
     """
 
     __slots__ = (
@@ -104,9 +109,8 @@ class StoredReplay(Generic[Drawn]):
         discount: float,
         seed: int,
         sampling: Sampling,
-        name: str,
+        name: str = "replay",
         place: Place | None = None,
-        terms: Mapping[str, int] | None = None,
     ) -> None:
         broken = terms_problems(n_step, discount)
         if store.capacity < 1:
@@ -115,7 +119,7 @@ class StoredReplay(Generic[Drawn]):
             raise InvalidInput([f"replay {name!r}: {problem}" for problem in broken])
         self.name, self.place = name, place
         self.stale_priorities = 0
-        self._terms = {"n_step": n_step, "discount": discount, **(terms or {})}
+        self._terms = {"n_step": n_step, "discount": discount, **store.terms}
         self._discounts = np.power(discount, np.arange(n_step + 1.0)).astype(np.float32)
         self._generator = np.random.default_rng(seed)
         self._store = store

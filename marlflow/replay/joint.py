@@ -1,4 +1,4 @@
-"""Replay buffers of joint rows, for mixers and action critics: what all members did at one env step."""
+"""Stores of joint rows for replay buffers, for mixers and action critics: what all members did at one env step."""
 
 from __future__ import annotations
 
@@ -6,87 +6,37 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from marlflow.base.batch import Array
-from marlflow.base.errors import InvalidInput
 from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
 from marlflow.base.joint_transitions import JointTransitions
-from marlflow.flow import Place
-from marlflow.replay.buffer import StoredReplay
-from marlflow.replay.sampling import Sampling
 from marlflow.replay.segments import SegmentStore, StoredColumns
 from marlflow.replay.sequences import SequenceStore
-from marlflow.replay.splitting import sequence_problems
 
 _TAKEN = ("action", "reward", "terminated")
 _AFTER = {"action_mask": "mask"}
 """Names of columns after a window or segment, if they differ."""
 
 
-class JointReplay(StoredReplay[JointTransitions]):
-    """A replay buffer of joint rows, drawn as n-step transitions of the team; sizes are in agent steps.
+class JointStore(SegmentStore):
+    """Stores joint rows, its units, drawn as n-step transitions of the team; sizes are in agent steps.
 
     `seats` has each policy's number of agents, K in all: there is room for capacity_agent_steps / K joint rows, and a
-    draw takes agent_steps / K of them. Batches need JoinSegments, then NStep with the same `n_step` and `discount`.
+    draw takes agent_steps / K of them. Batches need JoinSegments, then NStep.
     """
 
-    __slots__ = ()
-
-    def __init__(
-        self,
-        capacity_agent_steps: int,
-        seats: Mapping[str, int],
-        n_step: int,
-        discount: float,
-        seed: int,
-        sampling: Sampling,
-        name: str = "replay",
-        place: Place | None = None,
-    ) -> None:
-        store = JointStore(capacity_agent_steps, seats)
-        super().__init__(store, n_step, discount, seed, sampling, name, place, _seat_terms(seats))
-
-
-class JointSequenceReplay(StoredReplay[JointSequenceTransitions]):
-    """A replay buffer of sequences of joint rows, for recurrent policies; capacity and draws are in agent steps.
-
-    `length` and `burn_in` are in joint rows: agent steps of one agent. A draw takes agent_steps / (K * length)
-    sequences. Batches need JoinSegments, SplitSegments with the same `length` and `burn_in`, then NStep.
-    """
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        capacity_agent_steps: int,
-        seats: Mapping[str, int],
-        length: int,
-        burn_in: int,
-        n_step: int,
-        discount: float,
-        seed: int,
-        sampling: Sampling,
-        name: str = "replay",
-        place: Place | None = None,
-    ) -> None:
-        if broken := sequence_problems(length, burn_in):
-            raise InvalidInput([f"replay {name!r}: {problem}" for problem in broken])
-        store = JointSequenceStore(capacity_agent_steps, seats, length, burn_in)
-        terms = {**_seat_terms(seats), "length": length, "burn_in": burn_in}
-        super().__init__(store, n_step, discount, seed, sampling, name, place, terms)
-
-
-class JointStore(SegmentStore):
-    """Stores joint rows, its units."""
-
-    __slots__ = ("_num_seats",)
+    __slots__ = ("_seats",)
 
     row_name: ClassVar[str] = "joint rows"
 
     def __init__(self, capacity_agent_steps: int, seats: Mapping[str, int]) -> None:
         super().__init__(_joint_rows(capacity_agent_steps, seats), joint_columns(seats))
-        self._num_seats = sum(seats.values())
+        self._seats = dict(seats)
+
+    @property
+    def terms(self) -> Mapping[str, int]:
+        return _seat_terms(self._seats)
 
     def units_in(self, agent_steps: int) -> int:
-        return max(1, agent_steps // self._num_seats)
+        return max(1, agent_steps // sum(self._seats.values()))
 
     def take(self, units: Array, weight: Array) -> JointTransitions:
         columns, after = self._windows(units)
@@ -95,19 +45,27 @@ class JointStore(SegmentStore):
 
 
 class JointSequenceStore(SequenceStore):
-    """Stores sequences of joint rows, its units."""
+    """Stores sequences of joint rows, its units, for recurrent policies; capacity and draws are in agent steps.
 
-    __slots__ = ("_num_seats", "_policies")
+    `length` and `burn_in` are in joint rows: agent steps of one agent. A draw takes agent_steps / (K * length)
+    sequences. Batches need JoinSegments, SplitSegments with the same `length` and `burn_in`, then NStep.
+    """
+
+    __slots__ = ("_seats",)
 
     row_name: ClassVar[str] = "joint rows"
 
     def __init__(self, capacity_agent_steps: int, seats: Mapping[str, int], length: int, burn_in: int) -> None:
         memory = [f"{policy}:memory" for policy in seats]
         super().__init__(_joint_rows(capacity_agent_steps, seats), length, burn_in, joint_columns(seats), memory)
-        self._num_seats, self._policies = sum(seats.values()), tuple(seats)
+        self._seats = dict(seats)
+
+    @property
+    def terms(self) -> Mapping[str, int]:
+        return {**_seat_terms(self._seats), **super().terms}
 
     def units_in(self, agent_steps: int) -> int:
-        return max(1, agent_steps // (self._num_seats * self.length))
+        return max(1, agent_steps // (sum(self._seats.values()) * self.length))
 
     def take(self, units: Array, weight: Array) -> JointSequenceTransitions:
         steps = self._steps(units)
@@ -116,7 +74,7 @@ class JointSequenceStore(SequenceStore):
         columns |= {"weight": weight, "row_id": steps.first[:, 0]}
         if "state" in steps.ends:
             columns["state"] = self._seen("state", steps)
-        for policy in self._policies:
+        for policy in self._seats:
             columns[f"{policy}:obs"] = self._seen(f"{policy}:obs", steps)
             columns[f"{policy}:valid"] = self._seen(f"{policy}:present", steps)
             columns[f"{policy}:memory"] = steps.ends[f"{policy}:memory"]

@@ -70,6 +70,10 @@ class SegmentStore:
         self._segments: Ring | None = None
 
     @property
+    def terms(self) -> Mapping[str, int]:
+        return {}
+
+    @property
     def units(self) -> tuple[int, int]:
         return self.first, self.stop
 

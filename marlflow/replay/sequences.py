@@ -45,11 +45,8 @@ class SequenceReplay(StoredReplay[SequenceTransitions]):
         name: str = "replay",
         place: Place | None = None,
     ) -> None:
-        if broken := sequence_problems(length, burn_in):
-            raise InvalidInput([f"replay {name!r}: {problem}" for problem in broken])
         store = TransitionSequenceStore(capacity_agent_steps, length, burn_in)
-        terms = {"length": length, "burn_in": burn_in}
-        super().__init__(store, n_step, discount, seed, sampling, name, place, terms)
+        super().__init__(store, n_step, discount, seed, sampling, name, place)
 
 
 class SequenceSteps(NamedTuple):
@@ -81,13 +78,19 @@ class SequenceSteps(NamedTuple):
 
 
 class SequenceStore(SegmentStore):
-    """Stores sequences of at most `length` rows, its units."""
+    """Stores sequences of at most `length` rows, its units; raises InvalidInput for invalid sizes."""
 
     __slots__ = ("burn_in", "length")
 
     def __init__(self, capacity: int, length: int, burn_in: int, names: StoredColumns, memory: Sequence[str]) -> None:
+        if broken := sequence_problems(length, burn_in):
+            raise InvalidInput([f"a replay of sequences: {problem}" for problem in broken])
         super().__init__(capacity, replace(names, properties=("length", "burn_in", *memory)))
         self.length, self.burn_in = length, burn_in
+
+    @property
+    def terms(self) -> Mapping[str, int]:
+        return {"length": self.length, "burn_in": self.burn_in}
 
     @property
     def units(self) -> tuple[int, int]:

@@ -71,11 +71,11 @@ def replay_state(replay: Any, first: int) -> ReplayState:
     )
 
 
-def load_replay(replay: Any, state: bytes | memoryview, rows: Sequence[bytes | memoryview]) -> tuple[int, int]:
-    """Restore a serialized replay; return the range [first, stop) of its rows."""
-    replay.load_state(from_bytes(state), [from_bytes(part) for part in rows])
-    restored = replay.state()
-    return int(restored["first"]), int(restored["stop"])
+def load_replay(replay: Any, state: bytes | memoryview, rows: Sequence[bytes | memoryview]) -> int:
+    """Restore a serialized replay; return the number of the next row that it stores."""
+    saved = from_bytes(state)
+    replay.load_state(saved, [from_bytes(part) for part in rows])
+    return int(saved["stop"])
 
 
 def check_names(learners: Collection[str], names: Collection[str]) -> None:

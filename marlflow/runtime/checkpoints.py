@@ -63,6 +63,10 @@ class CheckpointStore:
             passed_over.append((checkpoint.path, why))
         raise _nothing_whole(self._folder, [*passed_over, *((path, why) for _, path, why in unreadable)])
 
+    def whole(self) -> list[Checkpoint]:
+        """Return all undamaged checkpoints, the newest first."""
+        return sorted((one for one in self._list()[0] if _damage(one) is None), key=_newness, reverse=True)
+
     def at(self, env_steps: int) -> Checkpoint:
         """Return one checkpoint; raises CheckpointUnusable if it is missing or damaged."""
         known, unreadable = self._list()

@@ -91,9 +91,12 @@ class SavedRun:
         return [*self.notes.identity["policies"], *frozen_names(self.checkpoint)]
 
 
-def saved_run(run_dir: Path) -> SavedRun:
-    """Read the newest whole checkpoint of a run; raises CheckpointUnusable if there is none or it is malformed."""
-    checkpoint = newest(run_dir)
+def saved_run(run_dir: Path, checkpoint: Checkpoint | None = None) -> SavedRun:
+    """Read a checkpoint of a run, by default the newest whole one.
+
+    Raises CheckpointUnusable if there is none or it is malformed.
+    """
+    checkpoint = checkpoint or newest(run_dir)
     notes = notes_of(checkpoint)
     with usable(checkpoint):
         driver = from_bytes(checkpoint.read(DRIVER))

@@ -19,6 +19,7 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.base.serialization import MALFORMED, from_bytes
+from marlflow.learner.saved_state import PUBLISHED_SIZES
 from marlflow.runtime.frozen_policies import frozen_file, frozen_names
 from marlflow.runtime.saved_league import SavedRun, learner_state
 from marlflow.runtime.saved_runs import usable
@@ -45,14 +46,17 @@ def saved_policy(run: SavedRun, member: str, size_of: Callable[[str], int] | Non
         raise ConfigInvalid(
             [f"{what}{run.run_dir} has no member {member!r}{meant(member, run.names, 'its members are')}"]
         )
+    network: Array | None = None
+    scheduled: Mapping[str, float] = {}
     with usable(run.checkpoint):
         if member in frozen_names(run.checkpoint) or (run.league and member in run.league.members.snapshots):
             policy, version, scheduled, flat = _frozen(run, member)
         elif run.checkpoint.files.get(import_file(member)) is not None:
             return from_export(bytes(run.checkpoint.read(import_file(member))), f"{member} of {run.run_dir}")
         else:
-            policy, (version, scheduled, flat) = member, _live(run, member, size_of)
-        return SavedPolicy(flat, _description(run, member, policy, version, scheduled), f"{member} of {run.run_dir}")
+            policy, (version, flat, network) = member, _live(run, member, size_of)
+        description = _description(run, member, policy, version, scheduled)
+        return SavedPolicy(flat, description, f"{member} of {run.run_dir}", network)
 
 
 def _description(
@@ -92,19 +96,27 @@ def _frozen(run: SavedRun, member: str) -> tuple[str, int, dict[str, float], Arr
     return str(tree["policy"]), int(tree["version"]), dict(tree["scheduled"]), _as_parameters(tree["flat"])
 
 
-def _live(run: SavedRun, policy: str, size_of: Callable[[str], int] | None) -> tuple[int, dict[str, float], Array]:
+def _live(run: SavedRun, policy: str, size_of: Callable[[str], int] | None) -> tuple[int, Array, Array | None]:
+    """Return version and published parameters, and all of its learner if that trains it alone."""
     learners = run.notes.identity["learners"]
     learner = next((name for name, one in learners.items() if policy in one["policies"]), None)
     if learner is None:
         raise ConfigInvalid([f"member {policy!r} never learned, so it has no parameters to export"])
     state = learner_state(run.checkpoint, learner)
     flat, together = _as_parameters(state["published"]), learners[learner]["policies"]
-    if len(together) > 1:
-        if size_of is None:
-            raise ConfigInvalid([_saved_together(run, learner, policy)])
-        first = sum(map(size_of, together[: together.index(policy)]))
-        flat = flat[first : first + size_of(policy)]
-    return int(state["version"]), {}, flat
+    if len(together) == 1:
+        return int(state["version"]), flat, _as_parameters(state["vector"])
+    if PUBLISHED_SIZES in state:
+        sizes = dict(zip(together, state[PUBLISHED_SIZES].tolist(), strict=True))
+    elif size_of is not None:
+        # A checkpoint of an earlier version.
+        sizes = {one: size_of(one) for one in together}
+    else:
+        raise ConfigInvalid([_saved_together(run, learner, policy)])
+    first = sum(sizes[one] for one in together[: together.index(policy)])
+    if sum(sizes.values()) != len(flat):
+        raise ValueError("the published parameters are not those of its policies")
+    return int(state["version"]), flat[first : first + sizes[policy]], None
 
 
 def _saved_together(run: SavedRun, learner: str, policy: str) -> str:

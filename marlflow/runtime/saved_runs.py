@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import MALFORMED
@@ -16,6 +17,9 @@ DRIVER = "driver"
 EXPERIMENT = "experiment.json"
 """The file of a run's folder that describes its experiment as plain data, in the form of a configuration."""
 
+Which = Literal["best"] | int | None
+"""Which checkpoint of a run: that of the highest metric, that of so many env steps, or the newest."""
+
 
 def folder(run_dir: Path) -> Path:
     """Return a run's checkpoint folder."""
@@ -25,6 +29,32 @@ def folder(run_dir: Path) -> Path:
 def newest(run_dir: Path) -> Checkpoint:
     """Return a run's newest valid checkpoint; raise CheckpointUnusable if there is none."""
     return CheckpointStore(folder(run_dir), keep=1).load()
+
+
+def chosen(run_dir: Path, which: Which = None, scores: Callable[[], Mapping[int, float]] = dict) -> Checkpoint:
+    """Return a valid checkpoint of a run; raise CheckpointUnusable if it is not there.
+
+    The best is that of the highest metric `checkpoint.best`. If the run had none, it is that with the highest score:
+    `scores` returns those of checkpoints, by env steps.
+    """
+    store = CheckpointStore(folder(run_dir), keep=1)
+    if which is None:
+        return store.load()
+    if which != "best":
+        return store.at(which)
+    whole = store.whole()
+    rated = {one.env_steps: one.metric for one in whole if one.metric is not None} or scores()
+    if candidates := [one for one in whole if one.env_steps in rated]:
+        return max(candidates, key=lambda one: (rated[one.env_steps], one.order))
+    newest_whole = store.load()
+    kept = ", ".join(f"{one.env_steps}{' (the newest)' * (one.env_steps == newest_whole.env_steps)}" for one in whole)
+    raise CheckpointUnusable(
+        [
+            f"which checkpoint of {run_dir} is the best is not known: the run had no checkpoint.best, a metric such as "
+            "policies.<id>.eval_return_mean, and no evaluation of its only learner at a checkpoint; choose one by its "
+            f"env steps: {kept}"
+        ]
+    )
 
 
 def skipped_checkpoints(checkpoint: Checkpoint) -> list[str]:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from marlflow.algorithms.algorithm import Algorithm, Member, needs_state
+from marlflow.algorithms.initial_parameters import InitialParameters
 from marlflow.base.batch import Array
 from marlflow.base.items import as_it_is
 from marlflow.base.random import key, named_seed
@@ -109,6 +110,8 @@ class LearnerSpec:
     placement: LearnerPlacement = LearnerPlacement()
     others: tuple[str, ...] = ()
     """The policies whose rows it learns from, if these are not its own."""
+    begins_with: Mapping[str, InitialParameters] = field(default_factory=dict)
+    """The parameters of other runs that its policies begin with."""
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -140,13 +143,15 @@ class LearnerSpec:
         learner = self._learner(self.placement.torch_device)
         if self.publishes_critic:
             learner.publish_all()
+        for policy, initial in self.begins_with.items():
+            learner.parameters.load_named(policy, initial.tensors)
         for policy, flat in zip(self.members, acting, strict=False):
             learner.parameters.load_actor(policy, flat)
         return learner
 
     def with_fresh_seed(self, reset: int) -> LearnerSpec:
-        """Return the spec with the random initial parameters of its `reset`-th reset."""
-        return replace(self, seed=key(self.seed, *b"reset", *self.name.encode(), reset) >> 33)
+        """Return the spec with the random initial parameters of its `reset`-th reset, none of another run."""
+        return replace(self, seed=key(self.seed, *b"reset", *self.name.encode(), reset) >> 33, begins_with={})
 
     def _learner(self, device: str) -> TorchLearner:
         compute = Compute(device, self.placement.precision)

@@ -63,6 +63,7 @@ class StatefulMatchmaker(Matchmaker, Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class RandomSeats:
     """Assigns `policies` to agents at random, equally often or once more per episode.
 
@@ -72,18 +73,21 @@ class RandomSeats:
     {'player_0': 'rival', 'player_1': 'main'}
     """
 
-    def __init__(self, policies: Sequence[str]) -> None:
-        if not policies:
+    policies: Sequence[str]
+
+    def __post_init__(self) -> None:
+        names = tuple(self.policies)
+        if not names:
             raise ConfigInvalid(["policies is empty; name those that are to be seated"])
-        if twice := [name for name in dict.fromkeys(policies) if list(policies).count(name) > 1]:
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             raise ConfigInvalid([f"policies has {', '.join(map(repr, twice))} more than once; name each one once"])
-        self._policies = tuple(policies)
+        object.__setattr__(self, "policies", names)
 
     def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> Mapping[str, str]:
         del episode
-        each, left = divmod(len(agents), len(self._policies))
-        drawn = generator.permutation(len(self._policies))[:left]
-        seats = [*self._policies * each, *(self._policies[number] for number in drawn)]
+        each, left = divmod(len(agents), len(self.policies))
+        drawn = generator.permutation(len(self.policies))[:left]
+        seats = [*tuple(self.policies) * each, *(self.policies[number] for number in drawn)]
         return {agent: seats[place] for agent, place in zip(agents, generator.permutation(len(agents)), strict=True)}
 
 

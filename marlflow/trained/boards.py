@@ -39,18 +39,25 @@ class Board:
         """Return the name of a Discrete action, as the environment takes it; empty if it has none."""
         return ""
 
-    def final(self) -> str:
-        """Return the board at the end of a game, if everybody may see it."""
+    def for_all(self) -> str:
+        """Return the board as everybody may see it at any time; empty if there is none."""
         return ""
 
 
 class RenderedBoard(Board):
-    """An environment that renders text."""
+    """An environment that renders text; its actions have the names that `named` gives them."""
+
+    def __init__(self, env: Any, named: Board | None = None) -> None:
+        super().__init__(env)
+        self._named = named
 
     def text(self, agent: str, observation: Any) -> str:
-        return str(self.env.render())
+        return self.for_all()
 
-    def final(self) -> str:
+    def action(self, agent: str, action: int) -> str:
+        return "" if self._named is None else self._named.action(agent, action)
+
+    def for_all(self) -> str:
         return str(self.env.render())
 
 
@@ -72,10 +79,10 @@ class OwnBoard(Board):
             return str(self.game.action_text(agent, action))
         return self._otherwise.action(agent, action)
 
-    def final(self) -> str:
+    def for_all(self) -> str:
         if hasattr(self.game, "observation_text"):
             return str(self.game.observation_text(self.game.possible_agents[0])) if self.public else ""
-        return self._otherwise.final()
+        return self._otherwise.for_all()
 
 
 def board_of(env: Any) -> Board:

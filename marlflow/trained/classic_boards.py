@@ -32,7 +32,7 @@ class _ClassicBoard(Board):
         drawn = np.where(planes[..., 0] > 0, mine, np.where(planes[..., 1] > 0, theirs, free))
         return [list(map(str, row)) for row in drawn.tolist()]
 
-    def final(self) -> str:
+    def for_all(self) -> str:
         if not self.public:
             return ""
         # Without the first line, which says whose stones are whose.
@@ -63,7 +63,9 @@ class _Go(_ClassicBoard):
     public, signs = True, ("#", "o")
 
     def text(self, agent: str, observation: Any) -> str:
-        cells = self.cells(agent, self.seen(agent))
+        # From the position itself: the planes that the environment gives its agents swap colors with every move.
+        signs = {0: ".", 1: "#", -1: "o"}
+        cells = [[signs[stone] for stone in row] for row in self.game._go.board.tolist()]
         rows = [str(len(cells) - row) for row in range(len(cells))]
         return f"you are {self.sign(agent)} (# is black, o is white)\n{grid(cells, rows, _GO_COLUMNS[: len(cells)])}"
 

@@ -146,7 +146,7 @@ class TerminalPerson:
 
     def ended(self, episode: Episode) -> None:
         """Show the end of the game, and the returns."""
-        if final := self._board.final():
+        if final := self._board.for_all():
             self._say("")
             self._say(final)
         returns = ", ".join(f"{agent} {value:g}" for agent, value in episode.returns.items())

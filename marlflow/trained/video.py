@@ -79,7 +79,8 @@ class VideoWriter:
     def __init__(self, path: Path, fps: float) -> None:
         check_video_path(path)
         self.path = path
-        self.frames = 0
+        self.frames = self.repeated = 0
+        self._last: Array | None = None
         self._kind = path.suffix.lower()
         self.fps = min(fps, GIF_FPS) if self._kind == ".gif" else fps
         self._rate = Fraction(self.fps).limit_denominator(1001)
@@ -110,6 +111,14 @@ class VideoWriter:
         except (OSError, av.FFmpegError) as error:
             raise MarlflowError(f"{self.path} cannot be written: {error}") from error
         self.frames += 1
+        self._last = frame
+
+    def repeat(self) -> None:
+        """Append the last frame once more, and count it in `repeated`; raises ValueError if there is none."""
+        if self._last is None:
+            raise ValueError("there is no frame to repeat")
+        self.add(self._last)
+        self.repeated += 1
 
     def close(self) -> None:
         """Complete the file; raises MarlflowError if it cannot be written."""
@@ -156,6 +165,9 @@ class VideoWriter:
             width, height = max(1, int(width * factor)), max(1, int(height * factor))
             picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
             frame = picture.reformat(width=width, height=height).to_ndarray(format="rgb24")
+        if 0 <= self.size[0] - width <= 1 and 0 <= self.size[1] - height <= 1:
+            # Repeating the edge is less visible than a black line.
+            return np.pad(frame, ((0, self.size[1] - height), (0, self.size[0] - width), (0, 0)), mode="edge")
         canvas = np.zeros((self.size[1], self.size[0], 3), np.uint8)
         top, left = (self.size[1] - height) // 2, (self.size[0] - width) // 2
         canvas[top : top + height, left : left + width] = frame

@@ -12,6 +12,7 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
 from marlflow.base.spaces import Spaces
 from marlflow.env.adapter import StepResult
+from marlflow.trained.boards import Board
 from marlflow.trained.frames import FrameInvalid, rgb_frame
 from marlflow.trained.games import Decision, Episode
 from marlflow.trained.person_rows import EpisodeRows, PersonDataset
@@ -21,14 +22,12 @@ from marlflow.trained.video import VideoWriter
 class VideoWatcher:
     """Adds a frame to `video` after each reset and each env step: an episode of n env steps has n + 1 frames.
 
-    Where the environment renders nothing, the last frame is repeated, and counted in `missing`. Raises MarlflowError if
-    it renders nothing at its first reset, or something that is no picture.
+    Where the environment renders nothing, the last frame is repeated. Raises MarlflowError if there is none yet, or
+    what it renders is no picture.
     """
 
     def __init__(self, env: Any, video: VideoWriter) -> None:
         self._env, self._video = env, video
-        self._last: Array | None = None
-        self.missing = 0
 
     def began(self, episode: Episode) -> None:
         del episode
@@ -45,35 +44,36 @@ class VideoWatcher:
             raise MarlflowError(f"render() of the environment returned {invalid}") from invalid
         except Exception as error:
             raise MarlflowError(f"render() of the environment raised {type(error).__name__}: {error}") from error
-        if frame is None:
-            if self._last is None:
-                mode = getattr(self._env, "render_mode", None)
-                raise MarlflowError(f"render() of the environment returned nothing in its render mode {mode!r}")
-            self.missing += 1
-            frame = self._last
-        self._last = frame
-        self._video.add(frame)
+        if frame is not None:
+            self._video.add(frame)
+        elif self._video.frames:
+            self._video.repeat()
+        else:
+            mode = getattr(self._env, "render_mode", None)
+            raise MarlflowError(f"render() of the environment returned nothing in its render mode {mode!r}")
 
     def ended(self, episode: Episode) -> None:
         del episode
 
 
 class TextWatcher:
-    """Shows what the environment renders as text after each reset and each env step, with the actions between."""
+    """Shows the board after each reset and each env step, with the actions between."""
 
-    def __init__(self, env: Any, say: Callable[[str], None]) -> None:
-        self._env, self._say = env, say
+    def __init__(self, board: Board, say: Callable[[str], None]) -> None:
+        self._board, self._say = board, say
 
     def began(self, episode: Episode) -> None:
         self._say(f"\nepisode {episode.number + 1} of {episode.of}, seed {episode.seed}")
 
     def decided(self, decision: Decision, action: Any) -> None:
-        self._say(f"{decision.agent}: {action}")
+        """Show an action, by its name if it has one."""
+        name = self._board.action(decision.agent, int(action)) if isinstance(decision.space, spaces.Discrete) else ""
+        self._say(f"{decision.agent}: {name or action}")
 
     def stepped(self, result: StepResult) -> None:
-        """Show the environment as it is now."""
+        """Show the board as it is now."""
         del result
-        self._say(str(self._env.render()).rstrip())
+        self._say(self._board.for_all().rstrip())
 
     def ended(self, episode: Episode) -> None:
         del episode

@@ -21,22 +21,19 @@ from marlflow.trained.games import Decision, Episode, Stopped
 _DRAW_THEMSELVES: Final = ("pettingzoo.", "mpe2.")
 
 
-def check_display() -> None:
-    """Raise ConfigInvalid if no window can be opened here, or pygame is missing."""
+def check_display(remedy: str) -> None:
+    """Raise ConfigInvalid that ends in `remedy` if no window can be opened here, or pygame is missing."""
     # Other systems always have a display; SDL_VIDEODRIVER is set by who knows what to draw on.
     named = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
     if sys.platform.startswith("linux") and not named:
         raise ConfigInvalid(
-            [
-                "there is no display for a window (neither DISPLAY nor WAYLAND_DISPLAY is set); write a video instead: "
-                "--video out.mp4"
-            ]
+            [f"there is no display for a window (neither DISPLAY nor WAYLAND_DISPLAY is set); {remedy}"]
         )
     pygame = import_pygame()
     try:
         pygame.display.init()
     except pygame.error as error:
-        raise ConfigInvalid([f"no window can be opened: {error}; write a video instead: --video out.mp4"]) from error
+        raise ConfigInvalid([f"no window can be opened: {error}; {remedy}"]) from error
 
 
 def import_pygame() -> Any:
@@ -189,9 +186,10 @@ class WindowPerson:
         game = self._env.unwrapped
         made = manual_policy_of(self._env)
         self._policy = made(game, game.possible_agents.index(self._agent))
+        # Some environments open their window at the first env step, after the first action.
+        self._pygame.display.init()
         # Keys that are held come again at each env step.
-        if self._pygame.display.get_init():
-            self._pygame.key.set_repeat(1, max(1, int(1000 / self._fps)))
+        self._pygame.key.set_repeat(1, max(1, int(1000 / self._fps)))
         keys = ", ".join(self._pygame.key.name(key) for key in getattr(self._policy, "action_mapping", {}))
         self._say(f"you are {self._agent}; your keys: {keys}; Escape ends the games")
 

@@ -15,6 +15,8 @@ GLOSSARY = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")
 # `learners.<id>` and `default_policy` have the keys of a policy, which the glossary says in one sentence.
 SHARED = ("default_policy.", "learners.<id>.placement.", "learners.<id>.stop.")
 
+SECTIONS = ("marlflow.config.experiment", "marlflow.runtime.spec", "marlflow.algorithms.from_run")
+
 
 def explained(heading: str) -> list[str]:
     """The first cell of each row in the tables between a heading and the next of its level."""
@@ -25,6 +27,8 @@ def explained(heading: str) -> list[str]:
 def keys(kind: Any, prefix: str = "") -> Iterator[str]:
     """The keys of a dataclass as a configuration has them, and those of the dataclasses in its fields."""
     for field in fields(kind):
+        if not field.init:
+            continue
         if kind is Env and field.name not in ENV_KEYS:
             continue  # the factory and its arguments stand in `env` under the names of that factory
         path = prefix + field.name
@@ -32,7 +36,7 @@ def keys(kind: Any, prefix: str = "") -> Iterator[str]:
         hint = get_type_hints(kind)[field.name]
         below = f"{path}.<id>." if get_origin(hint) is Mapping else f"{path}."
         for part in (hint, *get_args(hint)):
-            if is_dataclass(part) and part.__module__ in ("marlflow.config.experiment", "marlflow.runtime.spec"):
+            if is_dataclass(part) and part.__module__ in SECTIONS:
                 yield from keys(part, below)
 
 

@@ -37,6 +37,7 @@ def test_help_imports_nothing_that_takes_long() -> None:
     heavy = ("torch", "ray", "hydra", "gymnasium", "pettingzoo", "numpy")
     code = f"""
 import sys
+from marlflow.cli.arguments import COMMANDS
 from marlflow.cli.main import main
 main(["--help"]); main(["train", "--help"]); main(["check-env", "--help"]); main(["plan", "--help"]); main(["trian"])
 print([name for name in {heavy!r} if name in sys.modules])

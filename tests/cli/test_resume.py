@@ -283,7 +283,7 @@ def test_a_module_that_is_not_found_names_the_folder_to_start_from(
     assert (said.code, said.out) == (2, "")
     assert said.err == (
         f"error: this run needs module resumed_module, which cannot be found; it was started in {project}"
-        f"{', which is not there any more' if is_gone else ''}: resume in the folder that has it, or set PYTHONPATH as "
+        f"{', which is not there any more' if is_gone else ''}: work in the folder that has it, or set PYTHONPATH as "
         "then\n"
     )
     assert content(run) == before
@@ -295,7 +295,5 @@ def test_a_package_that_an_extra_brings_is_left_to_the_error_that_names_the_extr
     monkeypatch.setattr(resume, "find_spec", lambda _: None)
     check = resume._check_modules
     check(OmegaConf.create({"env": {"_target_": "mpe2.simple_tag_v3.parallel_env"}}), tmp_path)
-    with pytest.raises(
-        ConfigInvalid, match=f"needs module mine, .* it was started in {tmp_path}: resume in the folder"
-    ):
+    with pytest.raises(ConfigInvalid, match=f"needs module mine, .* it was started in {tmp_path}: work in the folder"):
         check(OmegaConf.create({"mapping": [{"_target_": "mine.seats"}]}), tmp_path)

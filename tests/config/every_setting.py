@@ -77,6 +77,7 @@ def run_values() -> dict[str, Any]:
         "model": {TARGET: "marlflow.policy.torso.MLP"},
         "placement": {**taken, "stages": {"Advantages": "worker"}},
         "experience": {"folder": "records", "policy": "cart", "passes": 1},
+        "init": {"run": "runs/a", "policy": "cart", "checkpoint": 100, "parts": ["actor"], "trust": ["their.Model"]},
     }
     return {
         **root,
@@ -130,7 +131,8 @@ def sites() -> Iterator[tuple[str, dict[str, Any], Callable[[dict[str, Any]], li
     yield "", run_values(), _of_run
     for path in sorted(CONF.glob("algorithm/*.yaml")):
         if path.stem not in ("random", "scripted"):
-            yield f"algorithm.{path.stem}", _read(path), _of_part(f"algorithm.{path.stem}")
+            run = {"run": "runs/a"} if path.stem == "frozen" else {}
+            yield f"algorithm.{path.stem}", {**_read(path), **run}, _of_part(f"algorithm.{path.stem}")
     for path in sorted(CONF.glob("model/*.yaml")):
         yield f"model.{path.stem}", _read(path), _of_part(f"model.{path.stem}")
     for name, values in _schedules():

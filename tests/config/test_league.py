@@ -18,13 +18,13 @@ from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.construct import fit
 from marlflow.config.dealers import dealer_of
+from marlflow.config.description import plain
 from marlflow.config.drawn_league import league_work
 from marlflow.config.experiment import Env, Evaluation, Experiment, Policy
 from marlflow.config.league import mode_name
 from marlflow.config.placement_table import drawn_placement
 from marlflow.config.validation import problems_of, ready
 from marlflow.driver.checkpointing import identity
-from marlflow.driver.preamble import plain
 from marlflow.league import (
     NFSP,
     PFSP,

@@ -13,6 +13,7 @@ import pytest
 
 import marlflow as mf
 from marlflow.algorithms.dqn import DQN
+from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
@@ -73,6 +74,7 @@ OF_THE_ENVIRONMENT = {"num_agents", "max_cycles"}  # which says itself what it t
 ACCEPTED: Mapping[str, set[str]] = {
     "text": {"name", "match", "policy", "policies[0]", "folder", "node", "address", "best", "objective"}
     | {"reset_to"}
+    | {"run", "parts[0]", "trust[0]"}
     | {"device", "node_ip_address"},  # which torch, and the machine, are asked about
     "nan": set(),
     "inf": THRESHOLDS,
@@ -84,6 +86,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "final_episodes",
         "grace_period_s",
         "replay_max_env_steps",
+        "checkpoint",
         "num_cpus",
         "num_gpus",
         "fpga",
@@ -143,12 +146,14 @@ ACCEPTED: Mapping[str, set[str]] = {
     | {"jsonl", "tensorboard", "trace", "spread", "dashboard", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
+    | {"parts"}  # refused once it is known which parts there are
     | {"critic_sees"}  # refused once it is known what there is to see
     | {"opponents", "learns_from", "trust"},  # refused once it is known which policies there are
     # Sections of which nothing is said are as they are by default; policies and goals may be none.
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
     | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"}
     | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "members", "roles", "pairs", "store"}
+    | {"sinks", "callbacks"}
     | {"sides"},  # refused once it is known which agents there are
 }
 
@@ -168,6 +173,7 @@ def test_every_key_with_every_value_is_accepted_by_the_table_or_refused_by_its_n
 KINDS = (
     *(type(algorithm) for algorithm in SHIPPED),
     *(Experiment, Env, Policy, PolicyStop, PlacementOverrides, RunPlacement, OfflineData, Rollouts, Stop, Faults),
+    FromRun,
     *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
     *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
     *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules, MatchRules, PSRO, StoreSettings),

@@ -164,7 +164,7 @@ def test_positions_need_a_signature() -> None:
 
 
 def test_a_configuration_with_such_arguments_is_written_as_it_is_read() -> None:
-    from marlflow.driver.preamble import plain
+    from marlflow.config.description import plain
 
     words = ("env.num_agents=3", "env._kwargs_={num_envs: 6}")
     written = plain(experiment_of(*CROWDED, *words).env)

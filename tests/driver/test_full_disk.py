@@ -123,6 +123,7 @@ def test_space_that_is_freed_in_time_costs_nothing(
     assert [report["env_steps"] for report in reports(tmp_path)] == whole
 
 
+@pytest.mark.usefixtures("drawn_curves")
 def test_tensorboard_and_drawings_end_nothing(tmp_path: Path) -> None:
     made = run(
         log=Log(every_env_steps=5 * ROUND, console="none", tensorboard=True, trace=True),

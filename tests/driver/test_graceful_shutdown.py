@@ -88,7 +88,7 @@ def test_a_second_ctrl_c_ends_it_at_once(signals: Callable[..., None], tmp_path:
 def test_it_may_come_while_a_report_is_written(
     signals: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report, reported = JsonlSink.report, []
+    report, reported = JsonlSink.reported, []
 
     def interrupted(sink: JsonlSink, record: Any) -> None:
         reported.append(record)
@@ -96,7 +96,7 @@ def test_it_may_come_while_a_report_is_written(
             signal.raise_signal(signal.SIGINT)
         report(sink, record)
 
-    monkeypatch.setattr(JsonlSink, "report", interrupted)
+    monkeypatch.setattr(JsonlSink, "reported", interrupted)
     assert train(run_of(), tmp_path).stopped_by == "interrupted"
     assert [record["env_steps"] for record in reports(tmp_path)] == [400, 400]
 

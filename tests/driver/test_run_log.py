@@ -17,9 +17,10 @@ import yaml
 import marlflow as mf
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.config.compose import composing
+from marlflow.config.description import plain
 from marlflow.config.overrides import prepare
 from marlflow.config.schema import from_config, read_values
-from marlflow.driver.preamble import as_yaml, plain
+from marlflow.driver.preamble import as_yaml
 from marlflow.driver.train import resume, train
 from marlflow.learner.optimizer import TorchOptimizer
 from marlflow.observe.run_log import logged_in
@@ -115,7 +116,10 @@ class Chosen(float):
         (TorchOptimizer(torch.optim.SGD, {"momentum": 0.9}), {"_target_": "torch.optim.sgd.SGD", "momentum": 0.9}),
         (mf.Rule("fox_*", "prey"), {"match": "fox_*", "policy": "prey"}),
         (messages, "tests.driver.test_run_log.messages"),
-        (mf.RandomSeats(["one"]), "<marlflow.sampling.matchmaking.RandomSeats object>"),
+        (
+            mf.RandomSeats(["one"]),
+            {"_target_": "marlflow.sampling.matchmaking.RandomSeats", "policies": ["one"]},
+        ),
     ],
 )
 def test_anything_in_an_experiment_can_be_written(value: Any, expected: Any) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from marlflow.observe.callback import Callback, RunEnd
 from marlflow.observe.report import (
     EvaluationMetrics,
     LearnerMetrics,
@@ -13,6 +14,7 @@ from marlflow.observe.report import (
     RunInfo,
     StageMetrics,
 )
+from marlflow.observe.sinks import JsonlSink
 
 INFO = RunInfo(
     name="tag",
@@ -124,3 +126,17 @@ def record(number: int) -> Report:
         object_store=ObjectStoreMetrics(bytes=2**20),
         faults={"workers_lost": 1 if number > 2 else 0},
     )
+
+
+def tell(sink: Callback, *records: Report, info: RunInfo = INFO, error: str | None = None) -> None:
+    """A run from its beginning to its end, as a sink is told of it."""
+    sink.began(info)
+    for each in records:
+        sink.reported(each)
+    sink.ended(RunEnd("stop.env_steps=3000", records[-1] if records else record(0), error))
+
+
+def write(path: Path, *records: Report, info: RunInfo = INFO) -> Path:
+    """The metrics.jsonl of a run with these reports."""
+    tell(JsonlSink(path), *records, info=info)
+    return path

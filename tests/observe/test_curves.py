@@ -7,19 +7,15 @@ from PIL import Image
 
 from marlflow.base.errors import InvalidInput
 from marlflow.observe.curves import curve, draw_learning_curves, evaluations, updates_per_s
-from marlflow.observe.sinks import JsonlSink, read_metrics
-from tests.observe.records import evaluation, record
+from marlflow.observe.sinks import read_metrics
+from tests.observe.records import evaluation, learner, record, write
 
 BLUE, ORANGE, GREEN = (0, 114, 178), (213, 94, 0), (0, 158, 115)
 
 
 @pytest.fixture
 def metrics(tmp_path: Path) -> Path:
-    sink = JsonlSink(tmp_path / "metrics.jsonl")
-    for number in range(1, 21):
-        sink.report(record(number))
-    sink.close()
-    return tmp_path / "metrics.jsonl"
+    return write(tmp_path / "metrics.jsonl", *map(record, range(1, 21)))
 
 
 def test_a_curve_holds_the_known_values_over_env_steps(metrics: Path) -> None:
@@ -42,13 +38,10 @@ def test_a_last_evaluation_is_drawn_where_the_last_report_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two reports of the same env steps, of which the first has an evaluation, as a run may end."""
-    sink = JsonlSink(tmp_path / "metrics.jsonl")
     last = record(2)
     for metrics in last["policies"].values():
         metrics.update(evaluation(0))
-    for report in (record(1), record(2), last):
-        sink.report(report)
-    sink.close()
+    write(tmp_path / "metrics.jsonl", record(1), record(2), last)
     drawn: list[list[float]] = []
     plot = Axes.plot
 
@@ -59,6 +52,31 @@ def test_a_last_evaluation_is_drawn_where_the_last_report_has_none(
     monkeypatch.setattr(Axes, "plot", see)
     draw_learning_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
     assert drawn.count([1500]) == 2, "once for each policy that was evaluated"
+
+
+def test_teams_of_several_policies_have_a_panel_of_their_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = [record(number) for number in range(1, 5)]
+    for number, report in enumerate(reports, 1):
+        report["learners"] = {**report["learners"], "pair": learner(number, 10 * number, {})}
+    write(tmp_path / "metrics.jsonl", *reports)
+    drawn: list[tuple[Axes, str | None, list[float], list[float]]] = []
+    plot = Axes.plot
+
+    def see(axes: Axes, steps: Any, values: Any, **style: Any) -> Any:
+        drawn.append((axes, style.get("label"), list(steps), list(values)))
+        return plot(axes, steps, values, **style)
+
+    monkeypatch.setattr(Axes, "plot", see)
+    draw_learning_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
+    (panel,) = {axes for axes, label, _, _ in drawn if label == "pair"}
+    assert [(steps, values) for axes, _, steps, values in drawn if axes is panel] == [
+        ([1000, 2000, 3000, 4000], [-5.0] * 4),
+        ([1500, 3500], [26.0, 26.0]),
+    ]
+    assert len({axes for axes, *_ in drawn}) == 3
+    assert {label for _, label, _, _ in drawn} == {"adversary", "agent", "goal", "pair", None}
 
 
 def test_updates_per_s_are_of_the_time_between_reports(metrics: Path) -> None:
@@ -82,9 +100,7 @@ def test_the_figure_shows_each_policy_in_its_color(
 
 
 def test_a_run_with_one_report_can_be_drawn(tmp_path: Path) -> None:
-    sink = JsonlSink(tmp_path / "metrics.jsonl")
-    sink.report(record(1))
-    sink.close()
+    write(tmp_path / "metrics.jsonl", record(1))
     draw_learning_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", title="one report")
     with Image.open(tmp_path / "curves.png") as image:
         assert BLUE in {color for _, color in image.convert("RGB").getcolors(maxcolors=2**24)}

@@ -7,17 +7,12 @@ import pytest
 
 from marlflow.base.errors import InvalidInput
 from marlflow.observe.frames import frame, rows
-from marlflow.observe.sinks import JsonlSink
-from tests.observe.records import record
+from tests.observe.records import record, write
 
 
 @pytest.fixture
 def metrics(tmp_path: Path) -> Path:
-    sink = JsonlSink(tmp_path / "metrics.jsonl")
-    for number in (1, 2):
-        sink.report(record(number))
-    sink.close()
-    return tmp_path / "metrics.jsonl"
+    return write(tmp_path / "metrics.jsonl", record(1), record(2))
 
 
 def test_a_row_has_each_key_of_a_report_by_its_path(metrics: Path) -> None:

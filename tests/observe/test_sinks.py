@@ -2,6 +2,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,19 +10,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from marlflow.base.errors import InvalidInput
-from marlflow.observe.sinks import JsonlSink, TensorBoardSink, read_metrics, scalars
-from tests.observe.records import record
+from marlflow.observe.callback import RunEnd
+from marlflow.observe.report import ResumePoint, RunInfo
+from marlflow.observe.sinks import JsonlSink, read_metrics, scalars
+from tests.observe.records import INFO, record, tell, write
+
+END = RunEnd("stop.env_steps=3000", record(3))
 
 
-def write(path: Path, *records: object) -> Path:
-    sink = JsonlSink(path)
-    for each in records:
-        sink.report(each)
-    sink.close()
-    return path
+def resumed_at(env_steps: int, reports: int) -> RunInfo:
+    return replace(INFO, resumed=ResumePoint(env_steps, reports))
 
 
 def test_what_was_reported_is_read_back(tmp_path: Path) -> None:
@@ -32,12 +32,12 @@ def test_what_was_reported_is_read_back(tmp_path: Path) -> None:
 def test_each_report_is_one_line_and_on_disk_at_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     sink = JsonlSink(path)
+    sink.began(INFO)
     for number in (1, 2, 3):
-        sink.report(record(number))
+        sink.reported(record(number))
         assert path.read_text().count("\n") == number
         assert json.loads(path.read_text().splitlines()[-1]) == record(number)
-    sink.close()
-    sink.close()
+    sink.ended(END)
 
 
 def test_what_json_cannot_say_is_null(tmp_path: Path) -> None:
@@ -72,9 +72,10 @@ def test_numbers_of_numpy_and_torch_become_numbers(tmp_path: Path) -> None:
 def test_a_value_that_is_no_metric_is_named_and_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     sink = JsonlSink(path)
+    sink.began(INFO)
     with pytest.raises(TypeError, match=r"record\.faults\.lost of a metrics report: expected a number.* got object"):
-        sink.report(record(1) | {"faults": {"lost": object()}})
-    sink.close()
+        sink.reported(record(1) | {"faults": {"lost": object()}})
+    sink.ended(END)
     assert path.read_text() == ""
 
 
@@ -84,8 +85,8 @@ def test_a_resumed_run_keeps_the_reports_before_its_checkpoint(
 ) -> None:
     path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
     write(path, *({"env_steps": steps} for steps in env_steps))
-    sink = JsonlSink(path, reports_before=before)
-    sink.close()
+    sink = JsonlSink(path)
+    tell(sink, info=resumed_at(0, before))
     assert [report["env_steps"] for report in read_metrics(path)] == env_steps[:before]
     assert [json.loads(line)["env_steps"] for line in sink.dropped] == env_steps[before:]
     assert [each.name for each in path.parent.iterdir()] == ["metrics.jsonl"]
@@ -95,9 +96,7 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_gone_after_resume(tmp_path: P
     path = write(tmp_path / "metrics.jsonl", record(1))
     path.write_text(path.read_text() + '{"time_s": 8.0, "env_')
     assert read_metrics(path) == [record(1)]
-    sink = JsonlSink(path, reports_before=2)
-    sink.report(record(2))
-    sink.close()
+    write(path, record(2), info=resumed_at(1000, 2))
     assert read_metrics(path) == [record(1), record(2)]
 
 
@@ -106,15 +105,12 @@ def test_reports_that_the_file_lost_since_a_checkpoint_are_not_counted(tmp_path:
     path = tmp_path / "metrics.jsonl"
     if left is not None:
         write(path, *[record(number) for number in range(left)])
-    sink = JsonlSink(path, reports_before=3)
-    sink.report(record(7))
+    sink = JsonlSink(path)
+    tell(sink, record(7), info=resumed_at(0, 3))
     assert sink.lines == (left or 0) + 1
-    sink.close()
     # A resume from a checkpoint taken here keeps what is in the file, and nothing that comes after.
-    later = JsonlSink(path, reports_before=sink.lines)
-    later.report(record(8))
-    later.close()
-    JsonlSink(path, reports_before=sink.lines).close()
+    write(path, record(8), info=resumed_at(0, sink.lines))
+    write(path, info=resumed_at(0, sink.lines))
     assert read_metrics(path)[-1] == record(7)
 
 
@@ -140,57 +136,11 @@ def test_scalars_have_the_path_of_their_key() -> None:
     assert not {"agents/goal_0/return_mean", "policies/goal/return_mean", "league/name"} & found.keys()
 
 
-def events(directory: Path, tag: str) -> list[tuple[int, float]]:
-    accumulator = EventAccumulator(str(directory))
-    accumulator.Reload()
-    return [(event.step, event.value) for event in accumulator.Scalars(tag)]
-
-
-def test_tensorboard_reads_back_every_scalar_over_env_steps(tmp_path: Path) -> None:
-    sink = TensorBoardSink(tmp_path)
-    for number in (1, 2, 3):
-        sink.report(record(number))
-        steps = [step for step, _ in events(tmp_path, "policies/adversary/return_mean")]
-        assert steps == [1000 * each for each in range(1, number + 1)]
-    sink.close()
-    sink.close()
-    for tag, value in scalars(record(3)):
-        assert events(tmp_path, tag)[-1] == (3000, pytest.approx(value)), tag
-
-
-def test_tensorboard_has_each_evaluation_once_at_the_env_steps_at_which_it_was_made(tmp_path: Path) -> None:
-    sink = TensorBoardSink(tmp_path)
-    for number in (1, 2, 3, 4, 5):
-        sink.report(record(number))
-    sink.close()
-    assert events(tmp_path, "policies/agent/eval_return_mean") == [(1500, 7.25), (3500, 7.25)]
-    assert events(tmp_path, "policies/agent/eval_against/random") == [(1500, 7.25), (3500, 7.25)]
-    assert events(tmp_path, "run/eval_team_return_mean") == [(1500, 29.0), (3500, 29.0)]
-    assert [step for step, _ in events(tmp_path, "policies/agent/return_std")] == [1000, 2000, 3000, 4000, 5000]
-
-
-def test_tensorboard_hides_what_a_resumed_run_makes_again(tmp_path: Path) -> None:
-    first = TensorBoardSink(tmp_path)
-    for number in (1, 2, 3):
-        first.report(record(number))
-    first.close()
-    (kept,) = tmp_path.iterdir()
-    kept.rename(tmp_path / "events.out.tfevents.0000000001.first")
-    resumed = TensorBoardSink(tmp_path, resumed_at_env_steps=1000)
-    resumed.report(record(2))
-    resumed.close()
-    assert events(tmp_path, "run/episodes") == [(1000, 10.0), (2000, 20.0)]
-
-
-def test_a_run_without_a_report_leaves_no_event_file(tmp_path: Path) -> None:
-    TensorBoardSink(tmp_path).close()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_heavy_libraries_are_not_imported_before_they_are_used() -> None:
     code = (
-        "import sys; import marlflow.observe.sinks, marlflow.observe.console, marlflow.observe.curves; "
-        "print({'tensorboard', 'matplotlib', 'rich', 'torch'} & set(sys.modules))"
+        "import sys; from marlflow.observe import console, curves, mlflow, sinks, tensorboard, timeline; "
+        "from marlflow.observe import trackio, wandb; "
+        "print({'tensorboard', 'matplotlib', 'mlflow', 'rich', 'torch', 'trackio', 'wandb'} & set(sys.modules))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "set()"

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 import marlflow
-from tests.architecture.sources import REPOSITORY, repository_files
+from tests.architecture.sources import REPOSITORY, repository_files, within
 
 CONF = REPOSITORY / "conf"
 TIMEOUT_S = 300
@@ -84,6 +84,8 @@ def test_sdist_and_wheel_hold_every_configuration_file(built: Path) -> None:
     assert {f"conf/{name}" for name in expected} <= in_sdist
     assert {f"marlflow/conf/{name}" for name in expected} <= in_wheel
     assert "marlflow/py.typed" in in_wheel
+    templates = REPOSITORY / "marlflow" / "html_report" / "templates"
+    assert {within(path) for path in templates.iterdir()} <= in_sdist & in_wheel
     top_level = {name.partition("/")[0] for name in in_wheel}
     assert {name for name in top_level if not name.endswith(".dist-info")} == {"marlflow"}
 

@@ -14,7 +14,7 @@ from marlflow.base.items import Inserted
 from marlflow.base.joint_segments import TeamReward, joint_segments
 from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
 from marlflow.base.joint_transitions import JointTransitions
-from marlflow.replay.joint import JointReplay, JointSequenceReplay
+from marlflow.replay.buffer import StoredReplay
 from marlflow.stages import Insert, NStep, SplitSegments
 from tests.base.joint_episodes import SLOTS, batches_of, played
 
@@ -33,7 +33,7 @@ def joint_batches(draw: st.DrawFn, team_reward: TeamReward = "sum") -> Batch:
     return joint_segments(batches_of(segments, draw(st.integers(0, 99))), SLOTS, team_reward)
 
 
-def put(replay: JointReplay | JointSequenceReplay, batch: Batch) -> Inserted:
+def put(replay: StoredReplay[Any], batch: Batch) -> Inserted:
     """Insert `batch` as a plan does."""
     terms = replay.state()
     if "length" in terms:

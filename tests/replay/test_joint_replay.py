@@ -17,7 +17,8 @@ from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
 from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.serialization import Tree
 from marlflow.replay import Prioritized, Uniform
-from marlflow.replay.joint import JointReplay, JointSequenceReplay
+from marlflow.replay.buffer import StoredReplay
+from marlflow.replay.joint import JointSequenceStore, JointStore
 from marlflow.stages import Draw, NStep, SplitSegments
 from tests.base.joint_episodes import SLOTS, Segment, batches_of
 from tests.replay.joint_batches import DISCOUNT, SEATS, K, Reference, SequenceReference, joint_batches, put
@@ -29,13 +30,19 @@ SIZES = st.tuples(st.integers(1, 5), st.integers(0, 4))  # length, burn-in
 CAPACITY = st.integers(8 * K, 30 * K)
 
 
-def make_replay(capacity: int, n_step: int = 2, **arguments: Any) -> JointReplay:
-    return JointReplay(capacity, SEATS, n_step, DISCOUNT, **{"seed": 3, "sampling": Uniform(), **arguments})
+def make_replay(
+    capacity: int, n_step: int = 2, *, seats: dict[str, int] = SEATS, **arguments: Any
+) -> StoredReplay[JointTransitions]:
+    return StoredReplay(
+        JointStore(capacity, seats), n_step, DISCOUNT, **{"seed": 3, "sampling": Uniform(), **arguments}
+    )
 
 
-def make_sequences(capacity: int, length: int, burn_in: int, n_step: int = 2, **arguments: Any) -> JointSequenceReplay:
-    settings = {"seed": 3, "sampling": Uniform(), **arguments}
-    return JointSequenceReplay(capacity, SEATS, length, burn_in, n_step, DISCOUNT, **settings)
+def make_sequences(
+    capacity: int, length: int, burn_in: int, n_step: int = 2, **arguments: Any
+) -> StoredReplay[JointSequenceTransitions]:
+    store = JointSequenceStore(capacity, SEATS, length, burn_in)
+    return StoredReplay(store, n_step, DISCOUNT, **{"seed": 3, "sampling": Uniform(), **arguments})
 
 
 @settings(max_examples=25)
@@ -82,7 +89,7 @@ def test_it_holds_and_draws_the_sequences_of_the_reference(
 Drawn = JointTransitions | JointSequenceTransitions
 
 
-def _go_on(replay: JointReplay | JointSequenceReplay, batch: Batch) -> Drawn:
+def _go_on(replay: StoredReplay[Any], batch: Batch) -> Drawn:
     put(replay, batch)
     drawn = replay.draw(40)
     ids = drawn.columns["row_id"]
@@ -163,10 +170,10 @@ def test_what_cannot_be_stored_is_refused() -> None:
 
 
 def test_what_was_saved_for_other_seats_is_refused() -> None:
-    other = JointReplay(50, {**SEATS, "left": 3}, 2, DISCOUNT, 0, Uniform())
+    other = make_replay(50, seats={**SEATS, "left": 3})
     with pytest.raises(CheckpointUnusable, match="expected seats of left=3, but it was kept with seats of left=2"):
         other.load_state(make_replay(50).state(), [])
     with pytest.raises(
         CheckpointUnusable, match="expected seats of middle=1, but it was kept with seats of middle=None"
     ):
-        JointReplay(50, {**SEATS, "middle": 1}, 2, DISCOUNT, 0, Uniform()).load_state(make_replay(50).state(), [])
+        make_replay(50, seats={**SEATS, "middle": 1}).load_state(make_replay(50).state(), [])

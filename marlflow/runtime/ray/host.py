@@ -229,7 +229,7 @@ class Host:
     def load_replay(self, name: str, state: Any, *rows: Any) -> tuple[int, int] | RemoteError:
         """Load a replay's state and rows; return the agent steps stored, and the number above those of its rows."""
         try:
-            _, stop = load_replay(RESIDENTS[name], memoryview(state), [memoryview(part) for part in rows])
+            stop = load_replay(RESIDENTS[name], memoryview(state), [memoryview(part) for part in rows])
             return RESIDENTS[name].stored, stop
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             return remote_error(error)

@@ -29,6 +29,7 @@ from marlflow.driver.train import Result, train
 from marlflow.flow import Outcome
 from marlflow.flow.protocols import StageCall, stage_call
 from marlflow.observe.trace import overlap_s
+from marlflow.observe.trace_file import TRACE, read_trace
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import RunComponents, Runtime
 from marlflow.runtime.ray import RayRuntime
@@ -154,11 +155,11 @@ def test_a_version_is_one_object_whoever_fetches_it(watched: Watched) -> None:
 
 
 def test_learners_learn_at_the_same_time(watched: Watched) -> None:
-    events = json.loads((watched.result.run_dir / "trace.json").read_text())["traceEvents"]
+    events = read_trace(watched.result.run_dir / TRACE)
     spans: dict[str, list[tuple[float, float]]] = {"hunters": [], "prey": []}
     for event in events:
         if event["ph"] == "X" and event["name"] == "Learn":
-            spans[event["cat"]].append((event["ts"], event["ts"] + event["dur"]))
+            spans[event["cat"].removeprefix("plan ")].append((event["ts"], event["ts"] + event["dur"]))
     assert len(spans["hunters"]) >= 10
     assert overlap_s(spans["hunters"], spans["prey"]) > 0
 

@@ -1,0 +1,44 @@
+"""Base of DDPG, TD3 and SAC: actor-critics that learn from every row of a replay buffer, in an exact ratio to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from marlflow.algorithms.off_policy import OffPolicyActorCritic
+from marlflow.base.items import Fragment
+from marlflow.base.schedules import ScheduledFloat, initial_value
+from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
+from marlflow.learner.protocol import Learner
+from marlflow.replay.protocol import Replay
+from marlflow.stages import Concat, Draw, Insert, Learn, NStep, Publish, SyncTarget
+
+
+class ReplayActorCritic(OffPolicyActorCritic):
+    """An OffPolicyActorCritic with the plan that DDPG, TD3 and SAC have in common; they have these settings."""
+
+    batch_agent_steps: int
+    train_every_agent_steps: int
+    store_agent_steps: int
+    tau: ScheduledFloat
+    target_every_updates: int
+    publish_every_updates: int
+
+    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+        (replay,) = replays
+        store = (
+            experience.gather(Concat(agent_steps=self.store_agent_steps))
+            .then(NStep(self.n_step, self.discount), at=replay)
+            .then(Insert(), at=replay)
+        )
+        train = (
+            source(Draw(self.batch_agent_steps), at=replay)
+            .then(Learn(), at=learner)
+            .then(self.sync(), at=learner)
+            .then(Publish(every=self.publish_every_updates), at=learner)
+        )
+        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return Plan(self.name, output=train, also={"store": store}, pace=ratio)
+
+    def sync(self) -> SyncTarget:
+        """Return the stage that updates the target network."""
+        return SyncTarget(every=self.target_every_updates, tau=initial_value(self.tau))

@@ -1,0 +1,58 @@
+"""`marlflow export`: a policy's network as a file that runs without marlflow."""
+
+from __future__ import annotations
+
+from marlflow.cli.options import TRUST, Arguments, Command, Option
+from marlflow.cli.run_folder import CHECKPOINT, which_checkpoint
+
+
+def run_export(arguments: Arguments) -> int:
+    """Write the file and its description, and print how far it is from the policy; return 0. Raises InvalidInput."""
+    from marlflow.trained.export import export
+
+    exported = export(
+        arguments.operands[0],
+        arguments["policy"],
+        arguments["out"],
+        arguments["format"],
+        which_checkpoint(arguments["checkpoint"]),
+        trust=None if arguments["trust"] else (),
+    )
+    found = exported.difference
+    print(f"wrote {exported.file} and {exported.description}")
+    ties = f"; {found.actions} greedy actions differ, where two are nearly equal" if found.actions else ""
+    print(f"largest difference from the policy over {found.rows:,} arbitrary rows: {found.largest:.1e}{ties}")
+    return 0
+
+
+_ABOUT = """
+Writes the network of a policy, and a JSON file of the same name that describes its inputs and outputs. The network
+takes observations, the action mask if there is one, and the memory of a recurrent policy; it returns logits, action
+values, or mean and log standard deviation, and the greedy action. Sampling is up to the caller.
+
+The file is then run on arbitrary rows, one and seven at a time, and compared with the policy as it acts.
+
+ONNX needs the extra onnx: pip install 'marlflow[onnx]'
+"""
+
+COMMAND = Command(
+    "export",
+    run_export,
+    (
+        Option(
+            "policy",
+            "a policy of the run, or a member of its league; by default the only one that learned",
+            value="NAME",
+        ),
+        Option("format", "onnx, or pt2 for torch.export.load", default="onnx", choices=("onnx", "pt2")),
+        Option("out", "the file; by default RUN/exports/<policy>.<format>", value="FILE"),
+        CHECKPOINT,
+        TRUST,
+    ),
+    _ABOUT,
+    (
+        "runs/cartpole_team/2026-01-31_12-00-00",
+        "runs/simple_tag/2026-01-31_12-00-00 policy=adversary out=adversary.onnx",
+        "runs/connect_four/2026-01-31_12-00-00 policy=main@3 format=pt2 checkpoint=best",
+    ),
+)

@@ -1,0 +1,83 @@
+"""`marlflow report`: compare runs on one page that needs no network, and write its numbers as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from marlflow.cli.options import Arguments, Command, Option
+
+if TYPE_CHECKING:
+    from marlflow.html_report.results import GroupComparison
+
+
+def run_report(arguments: Arguments) -> int:
+    """Write the report and print its final returns; return 0. Raises InvalidInput."""
+    from marlflow.html_report.report import write_report
+    from marlflow.html_report.texts import count
+
+    written = write_report([Path(word) for word in arguments.operands], Path(arguments["out"]), arguments["returns"])
+    # Names come from files, and a terminal acts upon control characters.
+    for line in (*(f"note: {note}" for note in written.notes), *_lines(written.comparisons)):
+        print("".join(sign if sign.isprintable() else "?" for sign in line.replace("−", "-")))
+    page, *others = written.files
+    print(f"wrote {page}: {count(written.runs, 'run')} in {count(written.groups, 'group')}")
+    print(f"wrote {', '.join(path.name for path in others)} beside it")
+    return 0
+
+
+def _lines(comparisons: Sequence[GroupComparison]) -> Iterator[str]:
+    from marlflow.html_report.files import decimals
+    from marlflow.html_report.texts import amount
+
+    environments = {comparison.task.name for comparison in comparisons}
+    for comparison in comparisons:
+        digits = decimals(comparison)
+        where = f"{comparison.task.name}, " if len(environments) > 1 else ""
+        yield f"{where}{comparison.measure.title} ({comparison.measure.key}), final IQM [95 %]:"
+        width = max(len(row.group.name) for row in comparison.rows)
+        for row in sorted(comparison.rows, key=lambda row: -row.final.value):
+            ends = [amount(end, digits) for end in (row.final.low, row.final.high) if end is not None]
+            interval = f" [{', '.join(ends)}]" if ends else ""
+            yield f"  {row.group.name:<{width}}  {amount(row.final.value, digits)}{interval}  n={len(row.series)}"
+
+
+_ABOUT = """
+RUN is the folder of a run, or a folder with runs in it, such as that of a sweep. Runs may still be going on. Runs
+that differ only in seed (log and checkpoint aside) are one group: its curve is the interquartile mean (IQM) over the
+runs, with a 95 % bootstrap interval over seeds.
+
+It prints the final returns, and writes into the folder OUT:
+  index.html       curves, final and best returns, probability of improvement, env steps and time to a return, times
+                   of stages, faults, differences of configurations, plans, leagues, videos; it needs no network
+  table.csv        its results, one line for each group and return
+  improvement.csv  its probabilities of improvement, one line for each pair of groups
+  table.tex        final and best returns as a LaTeX table
+  marl_eval.json   all evaluations, in the format of marl-eval
+
+No file in RUN is changed, and nothing in it is imported.
+"""
+
+COMMAND = Command(
+    "report",
+    run_report,
+    (
+        Option("out", "folder to write to; a report in it is replaced", value="FOLDER", default="report"),
+        Option(
+            "returns",
+            "returns to time: env steps and time until each is reached; by default 50 % and 90 % of the way from the "
+            "first return to the best final one",
+            "number",
+            "NUMBERS",
+            several=True,
+        ),
+    ),
+    _ABOUT,
+    (
+        "runs/rates",
+        "runs/simple_tag/2026-01-31_12-00-00 runs/simple_tag/2026-01-31_13-30-00 out=report/tag",
+        "runs/ppo runs/dqn returns=150,190",
+    ),
+    most=None,
+)

@@ -1,0 +1,174 @@
+"""The experiment in a run's folder: recorded when the run starts, and built again from that.
+
+`experiment.json` describes it as plain data. `run.json` has the folder that the run was started in, what cannot be
+built again, and the signature of the user who started it: a configuration names code, which is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.config.description import describe
+from marlflow.config.experiment import Experiment
+from marlflow.config.schema import read_values
+from marlflow.config.target_nodes import TARGET
+from marlflow.config.trust import is_signed, names_outside, signature_of
+from marlflow.env.make import comes_with_an_extra
+from marlflow.runtime.saved_runs import EXPERIMENT
+
+RUN: Final = "run.json"
+FORMAT: Final = "marlflow run 1"
+# Sections that only training needs: what they name need not be installed where a policy is used.
+_ONLY_TRAINING = ("callbacks", "log", "objective", "record")
+_ASKED = "pass the experiment itself: mf.load(run, experiment=...)"
+
+
+def record(experiment: Experiment) -> dict[str, str]:
+    """Return the files that record an experiment, by name."""
+    description = describe(_as_configured(experiment))
+    text = json.dumps(description.values, indent=1) + "\n"
+    about = {"format": FORMAT, "started_in": str(Path.cwd()), "lost": list(description.lost)}
+    signature = signature_of(_signed_text(text, about))
+    return {EXPERIMENT: text, RUN: json.dumps({**about, "signature": signature}, indent=1) + "\n"}
+
+
+def _as_configured(experiment: Experiment) -> Experiment:
+    """Return an experiment whose learners' policies have no algorithm of their own, as it may be checked again."""
+    listed = {name for learner in experiment.learners.values() for name in learner.policies}
+    policies = {
+        name: replace(policy, algorithm=None) if name in listed else policy
+        for name, policy in experiment.policies.items()
+    }
+    return replace(experiment, policies=policies)
+
+
+def _signed_text(text: str, about: Mapping[str, Any]) -> str:
+    return json.dumps([text, *(about.get(key) for key in ("format", "started_in", "lost"))])
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """What a run recorded when it started.
+
+    `started_in` is the folder whose modules it may import, and where its relative paths begin; None if the files are
+    not this user's own.
+    """
+
+    values: Mapping[str, Any]
+    lost: tuple[str, ...]
+    started_in: Path | None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this user has recorded it, and nobody has changed it since."""
+        return self.started_in is not None
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Work in the folder that the run was started in, and find its modules there."""
+        with working_in(self.started_in):
+            yield
+
+
+def recorded_run(run_dir: Path) -> RecordedRun:
+    """Read what a run recorded; raises ConfigInvalid if it is not there or damaged."""
+    path = run_dir / EXPERIMENT
+    if not path.is_file():
+        raise ConfigInvalid([f"{run_dir} has no {EXPERIMENT}, the record of its experiment; {_ASKED}"])
+    text, values = _read(path)
+    about = _read(run_dir / RUN)[1] if (run_dir / RUN).is_file() else {}
+    is_own = is_signed(_signed_text(text, about), about.get("signature"))
+    lost = tuple(str(one) for one in about.get("lost") or ())
+    return RecordedRun(values, lost, Path(about["started_in"]) if is_own else None)
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise ValueError("it is no JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigInvalid([f"{path} cannot be read: {error}; put it back as the run left it, or {_ASKED}"]) from error
+    return text, values
+
+
+def recorded_experiment(run_dir: Path, recorded: RecordedRun, trust: Collection[str] | None) -> Experiment:
+    """Build the experiment of a run again, without what only training needs; call it while `recorded.working()`.
+
+    Names outside marlflow are imported if the record is this user's own, or if they are in `trust` (None: any). Raises
+    ConfigInvalid with every problem.
+    """
+    needed = {key: value for key, value in recorded.values.items() if key not in _ONLY_TRAINING}
+    if not recorded.is_own and trust is not None:
+        untrusted = sorted(names_outside(needed) - set(trust))
+        if names := ", ".join(untrusted):
+            raise ConfigInvalid(
+                [
+                    f"{run_dir} was not recorded by this user on this machine, or was changed since, and its "
+                    f"experiment names code outside marlflow, which would be imported: {names}; look at it, and if "
+                    f"you trust it give trust=[{', '.join(map(repr, untrusted))}], on the command line --trust"
+                ]
+            )
+    if lost := [one for one in recorded.lost if not one.startswith(_ONLY_TRAINING)]:
+        reason = f"{'; '.join(lost)}; write it in a module, or {_ASKED}"
+        raise ConfigInvalid([f"the experiment of {run_dir} cannot be built from its {EXPERIMENT}: {reason}"])
+    check_modules(needed, recorded.started_in)
+    problems: list[str] = []
+    experiment = read_values(needed, problems)
+    if problems or experiment is None:
+        raise ConfigInvalid([f"{run_dir / EXPERIMENT}: {problem}" for problem in problems])
+    return experiment
+
+
+@contextmanager
+def working_in(folder: Path | None) -> Iterator[None]:
+    """Work in a folder, if it is there, and find its modules from now on."""
+    if folder is None or not folder.is_dir():
+        yield
+        return
+    with chdir(folder):
+        # Each process of Ray gets this path too.
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+        yield
+
+
+def check_modules(values: Any, started_in: Path | None) -> None:
+    """Raise ConfigInvalid, naming the folder to start from, if a module that a run names is not found."""
+    lost = sorted({module for module in _modules(values) if not _is_there(module)})
+    if lost:
+        gone = "" if started_in is not None and started_in.is_dir() else ", which is not there any more"
+        where = "" if started_in is None else f"; it was started in {started_in}{gone}"
+        raise ConfigInvalid(
+            [
+                f"this run needs {'module' if len(lost) == 1 else 'modules'} {', '.join(lost)}, which cannot be found"
+                f"{where}: work in the folder that has it, or set PYTHONPATH as then"
+            ]
+        )
+
+
+def _modules(values: Any) -> Iterator[str]:
+    """Yield the top-level module of every `_target_` in a configuration."""
+    if isinstance(values, Mapping):
+        if isinstance(target := values.get(TARGET), str) and "." in target:
+            yield target.partition(".")[0]
+        values = list(values.values())
+    if isinstance(values, list):
+        for value in values:
+            yield from _modules(value)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return not module.isidentifier() or comes_with_an_extra(module) or find_spec(module) is not None
+    except ValueError:  # it is in sys.modules without a spec, as __main__ is
+        return True

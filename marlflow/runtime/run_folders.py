@@ -1,0 +1,36 @@
+"""The folder of a run, as somebody gives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.runtime.saved_runs import folder
+
+
+def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
+    """Return the path that was given; raises ConfigInvalid if it is the folder of no run that has checkpoints.
+
+    `purpose` is who needs it, a command for example, and `verb` what it does with it.
+    """
+    run_dir = Path(given)
+    if not run_dir.is_dir():
+        raise ConfigInvalid([f"there is no directory {given}; {purpose} needs that of a run"])
+    if not folder(run_dir).is_dir():
+        raise ConfigInvalid(
+            [
+                f"{given} has no checkpoints, so there is nothing to {verb}{suggestion(run_dir.resolve())}; a run "
+                "takes its first checkpoint after its first round"
+            ]
+        )
+    return run_dir
+
+
+def suggestion(given: Path) -> str:
+    """Suggest the run that contains the folder, or the newest run in it."""
+    recorded = (".hydra", "checkpoints")
+    inside = [path for name in recorded for depth in ("*", "*/*") for path in given.glob(f"{depth}/{name}")]
+    inside.sort(key=lambda path: path.stat().st_mtime)
+    around = [part / name for part in given.parents for name in recorded if (part / name).is_dir()]
+    candidates = [*around[:1], *reversed(inside)]
+    return f" (did you mean {candidates[0].parent}?)" if candidates else ""

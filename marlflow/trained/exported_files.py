@@ -1,0 +1,120 @@
+"""Write a PortableActor to a file, and run that file."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import ConfigInvalid, MarlflowError
+from marlflow.policy.tensors import as_tensor
+from marlflow.trained.portable import PortableActor
+
+Session = Callable[[Mapping[str, Array]], dict[str, Array]]
+"""Runs an exported file: outputs by name for inputs by name."""
+_EXTRA = ("onnx", "onnxscript")
+
+
+def written(portable: PortableActor, file: Path, format: str) -> Session:
+    """Write `portable` as `onnx` or `pt2`, and return what runs the file.
+
+    Raises ConfigInvalid if a package is missing or the file cannot be written, MarlflowError if the network cannot be
+    converted.
+    """
+    missing = [name for name in _EXTRA if find_spec(name) is None] if format == "onnx" else []
+    if missing:
+        raise ConfigInvalid(
+            [f"an export to ONNX needs {' and '.join(missing)}: pip install 'marlflow[onnx]'; format=pt2 does not"]
+        )
+    program = _program(portable)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return _onnx(portable, program, file) if format == "onnx" else _pt2(portable, program, file)
+    except OSError as error:
+        raise ConfigInvalid([f"{file} cannot be written: {error.strerror or error}"]) from error
+
+
+def _program(portable: PortableActor) -> Any:
+    arguments = tuple(portable.example(3))
+    batch = torch.export.Dim("batch")
+    try:
+        # With gradients on, dense layers compute in torch alone; without, numpy does a part, which is not recorded.
+        with torch.enable_grad(), _quiet():
+            shapes = (tuple({0: batch} for _ in arguments),)
+            return torch.export.export(portable, arguments, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise MarlflowError(
+            f"the network cannot be exported: {type(error).__name__}: {reason[0] if reason else ''}"
+        ) from error
+
+
+def _onnx(portable: PortableActor, program: Any, file: Path) -> Session:
+    names = [port.name for port in portable.inputs]
+    try:
+        with _quiet():
+            converted: Any = torch.onnx.export(
+                program,
+                (),
+                dynamo=True,
+                external_data=False,
+                input_names=names,
+                output_names=portable.outputs,
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        reason = str(error.__cause__ or error).strip().splitlines()[0]
+        raise MarlflowError(f"the network cannot be converted to ONNX, but perhaps to format=pt2: {reason}") from error
+    for value in (*converted.model.graph.inputs, *converted.model.graph.outputs):
+        # Named by a number otherwise.
+        value.shape[0] = "batch"
+    converted.save(str(file), external_data=False)
+    return _onnx_session(file)
+
+
+def _onnx_session(file: Path) -> Session:
+    if find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        session: Any = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+    else:
+        from onnx.reference import ReferenceEvaluator
+
+        session = ReferenceEvaluator(str(file))
+        names = list(session.output_names)
+    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def _pt2(portable: PortableActor, program: Any, file: Path) -> Session:
+    torch.export.save(program, file)
+    module = torch.export.load(file).module()
+    names = [port.name for port in portable.inputs]
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        with torch.no_grad():
+            outputs = module(*(as_tensor(inputs[name]) for name in names))
+        return {name: output.numpy() for name, output in zip(portable.outputs, outputs, strict=True)}
+
+    return run
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    # The exporter logs packages that it does not find, and warns of its own deprecated calls.
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,281 @@
+"""Plays the policies of a run: in a window, in the terminal, as a video, or against a person."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from marlflow.base.errors import ConfigInvalid, InvalidInput
+from marlflow.base.spaces import Spaces
+from marlflow.env.adapter import EnvAdapter
+from marlflow.env.opening import open_adapter
+from marlflow.offline.manifest import environment_described
+from marlflow.policy.actor import EvaluationMode
+from marlflow.trained.boards import Board, RenderedBoard, board_of
+from marlflow.trained.games import Episode, Player, Stopped, Watcher, play_episode
+from marlflow.trained.person_rows import PersonDataset
+from marlflow.trained.seating import PERSON, LoadedTeam, policy_player, seating
+from marlflow.trained.terminal import TerminalPerson
+from marlflow.trained.video import VideoWriter, check_video_path
+from marlflow.trained.views import View, frames_per_second, shown
+from marlflow.trained.watchers import RowsWatcher, TextWatcher, VideoWatcher
+from marlflow.trained.window import Window, WindowPerson
+
+PLAYED = "played"
+"""The folder of a run in which a person's rows are recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayOptions:
+    """How the policies of a run are played.
+
+    `episodes` episodes are played with seeds that follow from `seed` (None: new ones). `mode` is greedy or sampled.
+    `video` is the file to write, or None to watch. `view` is `auto`, `window` or `terminal`. `person` is the agent that
+    a person plays. `against` plays the other sides, and `seats` says who plays single agents. `clock_s` is the time
+    of a person for each decision in the terminal. `record` is the folder of the dataset with the person's rows. `fps`
+    is in env steps per second (None: as the environment declares, or 10).
+    """
+
+    episodes: int = 3
+    seed: int | None = None
+    mode: EvaluationMode = "greedy"
+    video: Path | None = None
+    view: View = "auto"
+    person: str | None = None
+    against: str | None = None
+    seats: Mapping[str, str] = field(default_factory=dict)
+    clock_s: float | None = None
+    record: Path | None = None
+    fps: float | None = None
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with them, whatever the run is."""
+        if self.episodes < 1:
+            yield f"episodes must be at least 1, not {self.episodes}"
+        if self.fps is not None and not 0 < self.fps <= 240:
+            yield f"fps must be above 0 and at most 240, not {self.fps:g}"
+        if self.clock_s is not None and not self.clock_s > 0:
+            yield f"clock must be above 0 seconds, not {self.clock_s:g}"
+        for name, value in (("clock", self.clock_s), ("record", self.record)):
+            if self.person is None and value is not None:
+                yield f"{name} is for a person: say which agent you play, as=<agent>"
+
+
+@dataclass(slots=True)
+class PlayResult:
+    """The episodes that were played to their ends, and the files that were written.
+
+    `seating` says who played each agent; `you` is the person. `stopped`: the person ended the games.
+    """
+
+    seed: int
+    seating: Mapping[str, str]
+    episodes: list[Episode] = field(default_factory=list)
+    fps: float = 0.0
+    video: Path | None = None
+    frames: int = 0
+    repeated_frames: int = 0
+    size: tuple[int, int] = (0, 0)
+    record: Path | None = None
+    rows: int = 0
+    stopped: bool = False
+
+
+def play(team: LoadedTeam, options: PlayOptions, say: Callable[[str], None]) -> PlayResult:
+    """Play the policies of `team`; lines for a reader go to `say`.
+
+    Also after an interruption or an error, the video has the frames up to then, and its JSON file the episodes that
+    were finished. Raises InvalidInput with every problem of `options` before anything is played, EnvironmentFailed if
+    the environment breaks, and MarlflowError if it cannot be drawn.
+    """
+    if problems := list(options.problems()):
+        raise ConfigInvalid(problems)
+    if options.video is not None:
+        check_video_path(options.video)
+    if options.video is not None:
+        # A video needs no display, and SDL complains if there is none.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    probe = team.make_env()
+    how = shown(probe, options.view, options.video is not None, options.person is not None)
+    with suppress(Exception):
+        probe.close()
+    env = _make_env(team, how.render_mode)
+    adapter = open_adapter(env)
+    agents = tuple(adapter.agents)
+    try:
+        names = seating(team, options.person, options.against, options.seats, agents)
+        seed = secrets.randbits(31) if options.seed is None else options.seed
+        played = PlayResult(seed, names, fps=options.fps or frames_per_second(env))
+        say(f"checkpoint of {team.checkpoint:,} env steps; {_who_plays(names)}")
+        with ExitStack() as stack:
+            game = _Game(team, options, env, adapter, played, say, stack)
+            if how.view == "window":
+                game.open_window()
+            elif how.view == "terminal" and options.person is None:
+                game.watchers.append(TextWatcher(_everything(env), say))
+            if options.person is not None:
+                game.seat_person(options.person, by_keys=how.view == "window")
+            if options.video is not None:
+                game.open_video(options.video)
+            game.play()
+        return played
+    finally:
+        adapter.close()
+
+
+def _everything(env: Any) -> Board:
+    """Return the board of a game that nobody plays: all that it renders."""
+    return RenderedBoard(env, board_of(env)) if getattr(env, "render_mode", None) == "ansi" else board_of(env)
+
+
+def _make_env(team: LoadedTeam, render_mode: str | None) -> Any:
+    try:
+        return team.make_env() if render_mode is None else team.make_env(render_mode=render_mode)
+    except InvalidInput as error:
+        if render_mode is None:
+            raise
+        reasons = "; ".join(error.problems)
+        raise ConfigInvalid([f"the environment cannot be drawn with render_mode={render_mode!r}: {reasons}"]) from error
+
+
+class _Game:
+    """One call of `play`: its players and watchers."""
+
+    def __init__(
+        self,
+        team: LoadedTeam,
+        options: PlayOptions,
+        env: Any,
+        adapter: EnvAdapter,
+        played: PlayResult,
+        say: Callable[[str], None],
+        stack: ExitStack,
+    ) -> None:
+        self.watchers: list[Watcher] = []
+        self._team, self._options, self._played, self._say = team, options, played, say
+        self._env, self._adapter, self._stack = env, adapter, stack
+        self._players: dict[str, Player] = {}
+        self._dataset: PersonDataset | None = None
+
+    def open_window(self) -> None:
+        """Show the games in a window."""
+        window = Window(self._env, self._played.fps, self._team.run_dir.name)
+        self._stack.callback(window.close)
+        self.watchers.append(window)
+
+    def open_video(self, path: Path) -> None:
+        """Write the games as a video, and what was played into a JSON file."""
+        video = self._stack.enter_context(_described(self._team, self._options, self._played, path))
+        self._played.video, self._played.fps = path, video.fps
+        self.watchers.append(VideoWatcher(self._env, video))
+
+    def seat_person(self, agent: str, by_keys: bool) -> None:
+        """Let a person play `agent`, and record the person's rows if that is asked for."""
+        person: WindowPerson | TerminalPerson
+        if by_keys:
+            person = WindowPerson(self._env, agent, self._adapter.action_space(agent), self._played.fps, self._say)
+        else:
+            person = TerminalPerson(agent, board_of(self._env), self._played.seating, self._options.clock_s)
+        self._players[agent] = person
+        self.watchers.append(person)
+        if self._options.record is not None:
+            self._dataset = self._open_dataset(agent, self._options.record)
+            spaces = self._spaces(agent)
+            self.watchers.append(RowsWatcher(agent, spaces, self._dataset))
+
+    def play(self) -> None:
+        """Play all episodes, or until the person stops."""
+        options, played = self._options, self._played
+        others = policy_player(self._team, played.seating, options.mode)
+        try:
+            for number in range(options.episodes):
+                episode = Episode(number, options.episodes, self._team.reset(played.seed, number))
+                play_episode(self._adapter, episode, self._players, others, self.watchers)
+                played.episodes.append(episode)
+                if options.person is None:
+                    self._say(_line(episode, played.seating))
+        except Stopped:
+            played.stopped = True
+        finally:
+            if self._dataset is not None:
+                played.record, played.rows = self._dataset.folder, self._dataset.rows
+
+    def _spaces(self, agent: str) -> Spaces:
+        adapter = self._adapter
+        return Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
+
+    def _open_dataset(self, agent: str, folder: Path) -> PersonDataset:
+        team, env = self._team, self._team.experiment.env
+        agents = {name: self._spaces(name) for name in self._adapter.agents}
+        names = seating(team, None, None, {}, tuple(agents))
+        policies = {names[name]: spaces for name, spaces in agents.items()}
+        described = environment_described(env.factory, env.arguments, env.wrappers)
+        return PersonDataset(folder, names[agent], agents, policies, described)
+
+
+@contextmanager
+def _described(team: LoadedTeam, options: PlayOptions, played: PlayResult, path: Path) -> Iterator[VideoWriter]:
+    """Open a video, and write what is in it to `<name>.json` at its end."""
+    video = VideoWriter(path, played.fps)
+    try:
+        with video:
+            yield video
+    finally:
+        played.frames, played.repeated_frames, played.size = video.frames, video.repeated, video.size
+        if video.frames:
+            _write_json(path.with_suffix(".json"), _as_json(team, options, played))
+
+
+def _as_json(team: LoadedTeam, options: PlayOptions, played: PlayResult) -> dict[str, Any]:
+    return {
+        "run": str(team.run_dir),
+        "checkpoint": team.checkpoint,
+        "mode": options.mode,
+        "seed": played.seed,
+        "seating": dict(played.seating),
+        "video": None if played.video is None else played.video.name,
+        "fps": played.fps,
+        "size": list(played.size),
+        "frames": played.frames,
+        "repeated_frames": played.repeated_frames,
+        "episodes": [
+            {
+                "episode": one.number,
+                "seed": one.seed,
+                "env_steps": one.env_steps,
+                "truncated": one.truncated,
+                "returns": one.returns,
+            }
+            for one in played.episodes
+        ],
+    }
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    aside = path.with_name(f"{path.name}.part")
+    aside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    os.replace(aside, path)
+
+
+def _who_plays(names: Mapping[str, str]) -> str:
+    by_name: dict[str, list[str]] = {}
+    for agent, name in names.items():
+        by_name.setdefault(name, []).append(agent)
+    return "; ".join(f"{name} {'play' if name == PERSON else 'plays'} {', '.join(of)}" for name, of in by_name.items())
+
+
+def _line(episode: Episode, names: Mapping[str, str]) -> str:
+    by_policy: dict[str, list[float]] = {}
+    for agent, value in episode.returns.items():
+        by_policy.setdefault(names.get(agent, agent), []).append(value)
+    means = ", ".join(f"{name} {sum(values) / len(values):.4g}" for name, values in by_policy.items())
+    return (
+        f"episode {episode.number + 1} of {episode.of}, seed {episode.seed}: {episode.env_steps:,} env steps; "
+        f"mean return per agent: {means}"
+    )

@@ -1,0 +1,205 @@
+"""All policies of a finished run, acting for the agents of its environment."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import ConfigInvalid, InvalidInput
+from marlflow.base.near import meant
+from marlflow.base.random import RowRandom, episode_seed, key
+from marlflow.config.environment import environment_maker, environment_name
+from marlflow.config.imports import space_problem
+from marlflow.config.recorded import working_in
+from marlflow.config.records import offline_records
+from marlflow.config.validation import CheckedExperiment
+from marlflow.driver.entrants import Entrants
+from marlflow.env.frames import raised
+from marlflow.policy.actor import EvaluationMode
+from marlflow.runtime.saved_league import SavedRun
+from marlflow.sampling.episodes import EVALUATION
+from marlflow.trained.policy import TrainedPolicy
+
+_MASK, _OBSERVATION = "action_mask", "observation"
+_FRAMES = 4
+
+
+@dataclass(slots=True)
+class _AgentState:
+    """An agent in the current episode: who plays it, that policy's memory, and how often it has decided."""
+
+    policy: str
+    memory: Array | None
+    decisions: int = 0
+
+
+class Team:
+    """The policies of a run, as `mf.load` returns them.
+
+        team = mf.load("runs/simple_tag/2026-01-31_12-00-00")
+        env = team.make_env(render_mode="human")
+        observations, infos = env.reset(seed=team.reset())
+        actions = {agent: team.act(agent, observations[agent], infos[agent]) for agent in env.agents}
+
+    `team["prey"]` is one policy; other names are members of the run's league (`main@12`), `random`, members of other
+    runs (`runs/b:main`) and exported files. `policies` are the names of the run's own.
+    """
+
+    def __init__(
+        self,
+        run: SavedRun,
+        checked: CheckedExperiment,
+        entrants: Entrants,
+        started_in: Path | None,
+    ) -> None:
+        self.run_dir: Path = run.run_dir
+        self.checkpoint = run.checkpoint.env_steps
+        self.experiment = checked.experiment
+        self.agents = checked.agents
+        self._run, self._checked, self._entrants = run, checked, entrants
+        self._started_in = started_in
+        self._loaded: dict[str, TrainedPolicy] = {}
+        self.reset()
+
+    def __repr__(self) -> str:
+        return f"<team of {self.run_dir} at {self.checkpoint:,} env steps: {', '.join(self.policies)}>"
+
+    @functools.cached_property
+    def policies(self) -> tuple[str, ...]:
+        """The names of the run's policies, and of the members of its league."""
+        return tuple(dict.fromkeys([*self._checked.spec.policies, *self._run.names]))
+
+    @property
+    def learning(self) -> tuple[str, ...]:
+        """The names of the run's policies that learned."""
+        return self._checked.spec.learning
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.policies)
+
+    def __len__(self) -> int:
+        return len(self.policies)
+
+    def __getitem__(self, name: str) -> TrainedPolicy:
+        if name not in self._loaded:
+            self._loaded[name] = TrainedPolicy(self._entrants.find(name))
+        return self._loaded[name]
+
+    def make_env(self, render_mode: str | None = None, **arguments: Any) -> Any:
+        """Make the environment of the run, AEC or Parallel, with the same arguments and wrappers.
+
+        `arguments` replace those of the run. Raises ConfigInvalid if it cannot be made.
+        """
+        env = self.experiment.env
+        if offline_records(env) is not None:
+            raise ConfigInvalid([f"{self.run_dir} learned from recorded rows, without an environment"])
+        changes = {**({} if render_mode is None else {"render_mode": render_mode}), **arguments}
+        try:
+            with working_in(self._started_in):
+                return environment_maker(replace(env, arguments={**env.arguments, **changes}))()
+        except InvalidInput:
+            raise
+        except Exception as error:
+            given = f" with {', '.join(f'{name}={value!r}' for name, value in changes.items())}" if changes else ""
+            reason = raised(error, _FRAMES)
+            raise ConfigInvalid([f"environment {environment_name(env)} cannot be made{given}: {reason}"]) from error
+
+    def reset(self, seed: int | None = None, episode: int = 0) -> int:
+        """Begin an episode: forget all memory. Return a seed for the environment's reset.
+
+        The same `seed` and `episode` give the same seed, and the same actions in mode sampled. Without a `seed` they
+        are new each time.
+        """
+        self._seed = secrets.randbits(63) if seed is None else seed
+        self._episode = episode
+        self._states: dict[str, _AgentState] = {}
+        return episode_seed(self._seed, EVALUATION, episode)
+
+    def act(
+        self,
+        agent: str,
+        observation: Any,
+        info: Mapping[str, Any] | None = None,
+        mode: EvaluationMode = "greedy",
+        policy: str | None = None,
+    ) -> Any:
+        """Return an agent's action for its observation, both as in the environment of `make_env`.
+
+        Call `reset` at the start of an episode, and `act` once for each decision: memory is kept per agent. `info` is
+        the agent's, needed if it has the action mask. `policy` says who plays the agent where a league or another
+        matchmaker decides that. Raises InvalidInput.
+        """
+        trained = self.player(agent, policy)
+        row, mask = self._split(agent, trained, observation, info)
+        state = self._states.get(agent)
+        if state is None or state.policy != trained.name:
+            state = self._states[agent] = _AgentState(trained.name, trained.memory(1))
+        generator = RowRandom(
+            np.array([key(self._seed, EVALUATION, self._episode, self._stream(agent))], np.uint64),
+            np.array([state.decisions]),
+        )
+        action = trained.act([row], [mask], state.memory, mode, generator)[0]
+        state.decisions += 1
+        return action
+
+    def player(self, agent: str, policy: str | None = None) -> TrainedPolicy:
+        """Return who plays an agent: `policy`, or by default as in training. Raises ConfigInvalid."""
+        spec = self._checked.spec
+        name = policy
+        if name is None and spec.mapping is not None:
+            name = spec.mapping(agent) if callable(spec.mapping) else spec.mapping.get(agent)
+        elif name is None:
+            name = self._only_player(agent)
+        if name is None or (agent not in self.agents and spec.mapping is not None and not callable(spec.mapping)):
+            raise ConfigInvalid([f"there is no agent {agent!r}{meant(agent, self.agents, 'the agents are')}"])
+        trained = self[name]
+        if agent in self.agents and agent not in trained.agents:
+            raise ConfigInvalid([self._misfit(agent, trained)])
+        return trained
+
+    def _only_player(self, agent: str) -> str | None:
+        policies = self._checked.spec.policies
+        fits = [name for name, agents in self._checked.players.items() if agent in agents]
+        learning = [name for name in fits if policies[name].algorithm.capabilities.learns]
+        if len(learning or fits) > 1:
+            raise ConfigInvalid(
+                [
+                    f"agent {agent!r} was played by {', '.join(fits)} in turn; say by whom: "
+                    f"act(..., policy={(learning or fits)[0]!r})"
+                ]
+            )
+        return next(iter(learning or fits), None)
+
+    def _misfit(self, agent: str, trained: TrainedPolicy) -> str:
+        saved = getattr(self._entrants.find(trained.name).policies[trained.agents[0]].algorithm, "saved", None)
+        spaces = self[self._spaces_of(agent)].spaces if saved is not None else None
+        differs = space_problem(saved, spaces, agent) if saved is not None and spaces is not None else None
+        return differs or f"{trained.name!r} cannot play agent {agent!r}; it can play {', '.join(trained.agents)}"
+
+    def _spaces_of(self, agent: str) -> str:
+        return next(name for name, agents in self._checked.players.items() if agent in agents)
+
+    def _stream(self, agent: str) -> int:
+        if not callable(self._checked.spec.mapping) and agent in self.agents:
+            return self.agents.index(agent)
+        return key(*agent.encode())
+
+    def _split(
+        self, agent: str, trained: TrainedPolicy, observation: Any, info: Mapping[str, Any] | None
+    ) -> tuple[Any, Array | None]:
+        """Return an observation without its action mask, and the mask."""
+        if isinstance(observation, Mapping) and _MASK in observation:
+            rest = {name: part for name, part in observation.items() if name != _MASK}
+            return (rest[_OBSERVATION] if set(rest) == {_OBSERVATION} else rest), observation[_MASK]
+        if info is None and trained.spaces.masked:
+            raise InvalidInput(
+                [f"the action mask of agent {agent!r} is in its info; give act(agent, observation, info)"]
+            )
+        return observation, (info or {}).get(_MASK)

@@ -1,0 +1,90 @@
+"""`marlflow report`: a page on runs from the command line, and one clear error for whatever is wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Marlflow
+from tests.cli.test_resume import content
+from tests.cli.test_train import SHORT
+from tests.html_report.written import write_seeds
+
+
+def test_seeds_of_a_sweep_are_one_group_and_a_resumed_run_another(marlflow: Marlflow, tmp_path: Path) -> None:
+    evaluated = [word for word in SHORT if not word.startswith("evaluation")]
+    evaluated += ["evaluation.episodes=2", "evaluation.every_env_steps=200", "hydra.sweep.dir=sweep"]
+    assert marlflow("train", "-m", *evaluated, "seed=3,4").code == 0
+    before = content(tmp_path / "sweep")
+    said = marlflow("report", "sweep", "--out", "compared")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[-2:] == [
+        "wrote compared/index.html: 2 runs in 1 group",
+        "wrote table.csv, improvement.csv, table.tex, marl_eval.json beside it",
+    ]
+    assert content(tmp_path / "sweep") == before
+    with (tmp_path / "compared" / "table.csv").open(encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file)
+    finals = []
+    for number in range(2):
+        lines = (tmp_path / "sweep" / str(number) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        finals.append(json.loads(lines[-1])["policies"]["cart"]["eval_return_mean"])
+    assert row["measure"] == "policies.cart.eval_return_mean"
+    assert float(row["final_iqm"]) == pytest.approx(sum(finals) / 2)
+    assert "seeds 3, 4" in (tmp_path / "compared" / "index.html").read_text(encoding="utf-8")
+
+    assert marlflow("resume", "sweep/1", "stop.env_steps=600").code == 0
+    said = marlflow("report", "sweep", "out=compared")
+    assert said.out.splitlines()[-2] == "wrote compared/index.html: 2 runs in 2 groups"
+    assert "env_steps=600" in said.out
+
+
+def test_it_prints_final_returns_best_first_and_notes(marlflow: Marlflow, tmp_path: Path) -> None:
+    write_seeds(tmp_path / "a", [[1.0], [2.0]], queue=1)
+    write_seeds(tmp_path / "b", [[30.0]], queue="\x1b[31m2")
+    (tmp_path / "a" / "broken" / "checkpoints").mkdir(parents=True)
+    said = marlflow("report", "a", "b")
+    assert said.out.splitlines()[:5] == [
+        "note: a/broken has no metrics.jsonl; a run writes it with its first report, unless log.jsonl=false was set; "
+        "the run is left out",
+        "policy prey (policies.prey.eval_return_mean), final IQM [95 %]:",
+        "  queue=?[31m2  30.00  n=1",
+        "  queue=1       1.50 [1.00, 2.00]  n=2",
+        "wrote report/index.html: 3 runs in 2 groups",
+    ]
+
+
+@pytest.mark.parametrize("words", [("returns=4,1e3",), ("--returns", "4", "--returns=1000")])
+def test_returns_to_reach_can_be_given(marlflow: Marlflow, tmp_path: Path, words: tuple[str, ...]) -> None:
+    write_seeds(tmp_path / "runs", [[1.0, 5.0]])
+    assert marlflow("report", "runs", *words).code == 0
+    with (tmp_path / "report" / "table.csv").open(encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert [float(row["level_1"]), float(row["level_2"])] == [4.0, 1000.0]
+    assert (row["level_1_env_steps"], row["level_2_env_steps"]) == ("2000.0", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "error: report needs RUN: marlflow report RUN [RUN ...] [name=value ...]"),
+        (("nowhere",), "error: there is no directory nowhere; give the directory of a run, or of several"),
+        (("empty",), "error: empty is not the directory of a run, and no run is in it; a run has metrics.jsonl"),
+        (("runs", "oot=x"), "error: marlflow report has no option 'oot'; did you mean 'out'?"),
+        (("runs", "returns=much"), "error: returns must be a number, not 'much'"),
+        (("runs", "out=runs/0/metrics.jsonl"), "error: out: runs/0/metrics.jsonl cannot be written to"),
+        (("runs", "out=page"), "error: out: page/index.html is not a report of marlflow; choose another directory"),
+    ],
+)
+def test_bad_input_is_one_error(marlflow: Marlflow, tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
+    write_seeds(tmp_path / "runs", [[1.0]])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page" / "index.html").write_text("mine", encoding="utf-8")
+    said = marlflow("report", *words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(sentence)
+    assert not (tmp_path / "report").exists()

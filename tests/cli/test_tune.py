@@ -1,0 +1,103 @@
+"""`marlflow tune`: trials in actors, judged by their reports, and each an ordinary run."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from marlflow.cli.sweep_records import read_records
+from marlflow.cli.tune_trial import TuneTrial
+from marlflow.runtime.saved_runs import newest
+from tests.cli.conftest import Marlflow
+from tests.cli.test_train import SHORT
+
+TUNE = (*SHORT[1:2], *SHORT[4:], "policy@policies.cart=ppo", "rollouts.fragment_env_steps=50")
+OBJECTIVE = "objective=policies.cart.return_mean"
+LONG = ("stop.env_steps=900", "log.every_env_steps=100")
+
+
+def trial(tmp_path: Path, *words: str) -> TuneTrial:
+    overrides = ("runtime=inline", *TUNE, *words)
+    fixed = frozenset(word.partition("=")[0] for word in overrides)
+    jobs = ((*overrides, "seed=1"), (*overrides, "seed=2", "policies.cart.algorithm.epochs=0"))
+    return TuneTrial(jobs, fixed, (), tmp_path / "runs", tmp_path, str(Path.cwd()), "policies.cart.return_mean")
+
+
+def test_a_trial_that_is_told_to_stops_in_order(tmp_path: Path) -> None:
+    seen: list[tuple[int, float | None]] = []
+
+    def reported(env_steps: int, objective: float | None) -> bool:
+        seen.append((env_steps, objective))
+        return len(seen) < 3
+
+    trial(tmp_path, *LONG, OBJECTIVE)(0, reported)
+    (record,) = read_records(tmp_path)
+    assert record.settings == ["seed=1"]
+    assert record.ended_by == "callbacks.tune: others are better"
+    assert record.error is None
+    assert 300 <= seen[2][0] <= (record.env_steps or 0) < 900
+    assert seen[2:] == [(record.env_steps, record.objective)] * len(seen[2:])
+    assert newest(tmp_path / "runs" / "0").env_steps == record.env_steps
+    assert (tmp_path / "runs" / "0" / ".hydra" / "overrides.yaml").is_file()
+
+
+def test_a_refused_trial_has_its_error_in_its_record(tmp_path: Path) -> None:
+    trial(tmp_path)(1, lambda *_: True)
+    (record,) = read_records(tmp_path)
+    assert record.is_refused
+    assert record.error is not None
+    assert "policies.cart.algorithm.epochs must be at least 1, not 0" in record.error
+
+
+@pytest.mark.filterwarnings("ignore")  # of Ray Tune
+def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, tmp_path: Path) -> None:
+    words = (*TUNE, *LONG, OBJECTIVE, "seed=1,2,3", "hydra.sweep.dir=several", "parallel=1")
+    said = marlflow("tune", *words)
+    assert said.code == 0, said.err
+    assert "3 trials, 1 at a time; asha ends the worse ones from 100 env steps on" in said.out
+    with (tmp_path / "several" / "sweep.csv").open(encoding="utf-8", newline="") as file:
+        done = list(csv.DictReader(file))
+    assert [row["seed"] for row in done] == ["1", "2", "3"]
+    ends = {row["ended_by"] for row in done}
+    assert ends <= {"stop.env_steps=900", "callbacks.tune: others are better"}
+    # The first trial has nothing to be compared with; of three, not all are among the best third.
+    assert done[0]["ended_by"] == "stop.env_steps=900"
+    best = max(done, key=lambda row: float(row["objective"]))
+    assert f"best: job {best['job']}, policies.cart.return_mean " in said.out
+    assert said.out.splitlines()[-1].endswith(f" seed={best['seed']}")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([OBJECTIVE], "tune needs several values to choose from: list them"),
+        (["seed=1,2"], "marlflow tune goes by a figure of each job, and objective is null; set objective="),
+        (
+            [OBJECTIVE, "seed=1,2", "runtime=ray"],
+            "each trial runs in one process, with runtime=inline; leave runtime out",
+        ),
+        (
+            [OBJECTIVE, "policies.cart.algorithm.clip_range=interval(0.1,0.3)"],
+            "any number of values; say how many trials: ",
+        ),
+        (
+            [OBJECTIVE, "seed=1,2", "log.every_env_steps=10000"],
+            "and reports come every 10,000; set log.every_env_steps=44",
+        ),
+        (
+            [OBJECTIVE, "seed=1,2", "stop.env_steps=null", "stop.time_s=9"],
+            "scheduler=asha needs the end of a trial in env",
+        ),
+        ([OBJECTIVE, "seed=1,2", "scheduler=hyperband"], "scheduler must be one of asha, none, not 'hyperband'"),
+        ([OBJECTIVE, "seed=1,2", "grace_env_steps=400"], "grace_env_steps=400 must be less than stop.env_steps=400"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_at_once(
+    marlflow: Marlflow, tmp_path: Path, words: list[str], message: str
+) -> None:
+    said = marlflow("tune", *TUNE, *words)
+    assert said.code == 2
+    assert message in said.err
+    assert not list(tmp_path.iterdir())

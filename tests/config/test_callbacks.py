@@ -1,0 +1,123 @@
+"""Callbacks and sinks of a configuration: what is built, and each bad input in one sentence that names its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+import marlflow as mf
+from marlflow.base.errors import ConfigInvalid
+from marlflow.config.callbacks import callback_problems
+from marlflow.config.compose import composing
+from marlflow.config.experiment import Log
+from marlflow.config.overrides import prepare
+from marlflow.config.schema import read
+from marlflow.observe.callback import Callback
+from marlflow.observe.early_stop import EarlyStop
+from marlflow.observe.mlflow import MlflowSink
+from marlflow.observe.wandb import WandbSink
+from tests.runtime.small_runs import small_run
+
+HERE = __name__
+
+
+@dataclass
+class Alarm(Callback):
+    address: str = "nobody"
+    headers: Mapping[str, str] | None = None
+
+
+class NoCallback:
+    def reported(self, record: object) -> None: ...
+
+
+def function(limit: int = 3) -> object:
+    return object()
+
+
+class Crooked(Callback):
+    def problems(self) -> Iterable[str]:
+        raise OSError("no such file")
+
+
+def composed(*overrides: str) -> tuple[Any, list[str]]:
+    with composing():
+        prepared = prepare(["env=simple_tag", "runtime=inline", *overrides])
+    problems = [*prepared.problems]
+    return read(prepared.config, problems), problems
+
+
+def test_choices_and_values_on_the_command_line_build_callbacks() -> None:
+    experiment, problems = composed(
+        "sinks=[wandb,mlflow]",
+        "log.sinks.wandb.mode=offline",
+        "callback=early_stop",
+        "callbacks.early_stop.metric=policies.agent.return_mean",
+        f"callbacks.alarm={{_target_: {HERE}.Alarm, address: me}}",
+        "callbacks.none=null",
+    )
+    assert problems == []
+    assert experiment.log.sinks == {"wandb": WandbSink(mode="offline"), "mlflow": MlflowSink()}
+    assert experiment.callbacks == {
+        "early_stop": EarlyStop("policies.agent.return_mean"),
+        "alarm": Alarm("me"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("callbacks.a={_target_: no.such.Thing}", "callbacks.a._target_: no.such.Thing cannot be imported: "),
+        (f"callbacks.a={{_target_: {HERE}.NoCallback}}", "callbacks.a: NoCallback is no callback; derive it from "),
+        (f"callbacks.a={{_target_: {HERE}.function}}", f"callbacks.a: {HERE}.function returned <object object"),
+        (f"callbacks.a={{_target_: {HERE}.Alarm, adress: me}}", "there is no callbacks.a.adress; did you mean "),
+        ("callbacks.a=3", "callbacks.a must be {_target_: package.module.Class, ...} or null, not 3"),
+        ("log.sinks.a={mode: offline}", "log.sinks.a must be {_target_: package.module.Class, ...} or null, not {"),
+        ("callback=early_stop", "callbacks.early_stop.metric is not set; give it a value"),
+        ("log.sinks.wandb={_target_: marlflow.WandbSink, mode: sometimes}", "log.sinks.wandb.mode must be one of "),
+        (
+            "log.sinks.wandb={_target_: marlflow.WandbSink, api_key: abc}",
+            "log.sinks.wandb.api_key is a secret, and the run's folder would have it as plain text; leave it out, and "
+            "set WANDB_API_KEY in the environment instead",
+        ),
+        (
+            "log.sinks.mlflow={_target_: marlflow.MlflowSink, tracking_uri: 'https://me:pass@host'}",
+            "log.sinks.mlflow.tracking_uri is a secret, and the run's folder would have it as plain text; leave it "
+            "out, and set MLFLOW_TRACKING_PASSWORD in the environment instead",
+        ),
+        (f"callbacks.a={{_target_: {HERE}.Alarm, headers: {{X-Token: a}}}}", "callbacks.a.headers.X-Token is a "),
+        (f"callbacks.a={{_target_: {HERE}.Alarm, headers: {{auth_token: a}}}}", "callbacks.a.headers.auth_token is a "),
+        (f"callbacks.a={{_target_: {HERE}.Alarm, headers: {{num_tokens: a}}}}", None),
+    ],
+)
+def test_bad_input_is_one_problem_that_names_its_key(override: str, said: str | None) -> None:
+    _, problems = composed(override)
+    if said is None:
+        assert problems == []
+    else:
+        (problem,) = problems
+        assert problem.startswith(said)
+
+
+def test_callbacks_from_python_are_checked_too() -> None:
+    made = replace(
+        small_run(),
+        log=Log(sinks={"a": Alarm("http://me:secret@host"), "b": Alarm(headers={"password": "x"})}),
+        callbacks={"c": Crooked(), "d": None},
+    )
+    assert [problem.partition(";")[0] for problem in callback_problems(made)] == [
+        "log.sinks.a.address is a secret, and the run's folder would have it as plain text",
+        "log.sinks.b.headers.password is a secret, and the run's folder would have it as plain text",
+        "callbacks.c: Crooked.problems() raised OSError: no such file",
+    ]
+
+
+@pytest.mark.parametrize("value", [NoCallback(), "early", 3, Alarm])
+def test_what_is_no_callback_is_refused_before_the_run_starts(value: Any) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        mf.train(replace(small_run(), callbacks={"a": value}))
+    (problem,) = caught.value.problems
+    assert problem.startswith("callbacks.a must be Callback or null, not ")

@@ -1,0 +1,72 @@
+"""The jobs of a sweep: all combinations, or random draws with the distribution that was asked for."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+from scipy.stats import kstest
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.config.compose import composing
+from marlflow.config.search_space import jobs_of
+
+LINES = ("seed=range(1,4)", "env=simple_tag", "+a.b=x,y")
+
+
+def jobs(*lines: str, samples: int | None = None, seed: int = 0) -> list[list[str]]:
+    with composing():
+        return jobs_of(lines, samples, seed)
+
+
+def test_without_samples_each_combination_comes_once_and_the_last_key_changes_fastest() -> None:
+    expected = [[f"seed={seed}", "env=simple_tag", f"+a.b={b}"] for seed, b in itertools.product((1, 2, 3), "xy")]
+    assert jobs(*LINES) == expected
+
+
+def test_samples_are_drawn_from_all_values_and_repeat_with_their_seed() -> None:
+    drawn = jobs(*LINES, samples=600)
+    assert drawn == jobs(*LINES, samples=600)
+    assert drawn != jobs(*LINES, samples=600, seed=1)
+    counts = Counter(map(tuple, drawn))
+    assert set(counts) == set(map(tuple, jobs(*LINES)))
+    # 600 draws of 6: mean 100, standard deviation 9.1
+    assert all(55 < count < 145 for count in counts.values())
+
+
+@pytest.mark.parametrize(
+    ("interval", "scale"),
+    [
+        ("interval(0.5,2.5)", lambda x: (x - 0.5) / 2),
+        ("tag(log,interval(1e-5,1e-2))", lambda x: math.log10(x) / 3 + 5 / 3),
+    ],
+)
+def test_intervals_are_uniform_on_their_scale(interval: str, scale: object) -> None:
+    drawn = [float(job[0].removeprefix("a.rate=")) for job in jobs(f"a.rate={interval}", samples=2000)]
+    assert kstest([scale(x) for x in drawn], "uniform").pvalue > 0.001  # type: ignore[operator]
+
+
+def test_whole_numbers_include_both_ends_and_are_equally_likely() -> None:
+    counts = Counter(job[0] for job in jobs("a.n=int(interval(2,4))", samples=900))
+    assert set(counts) == {"a.n=2", "a.n=3", "a.n=4"}
+    assert all(240 < count < 360 for count in counts.values())
+
+
+@pytest.mark.parametrize(
+    ("line", "samples", "message"),
+    [
+        (
+            "a.rate=interval(0,1)",
+            None,
+            "a.rate=interval(0,1) has any number of values; say how many trials: samples=20",
+        ),
+        ("a.rate=interval(1.0,0.5)", 5, "a.rate: the ends of interval(1.0, 0.5) must be increasing"),
+        ("a.rate=tag(log,interval(0,1))", 5, "a.rate: the ends of interval(0.0, 1.0) must be above 0 and increasing"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(line: str, samples: int | None, message: str) -> None:
+    with pytest.raises(ConfigInvalid) as refused:
+        jobs(line, samples=samples)
+    assert refused.value.problems == (message,)

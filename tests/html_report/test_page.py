@@ -1,0 +1,218 @@
+"""The page: its parts, its edges, and that it is whole without a network."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.html_report.report import write_report
+from tests.html_report.written import config, evaluated, policy, report, write_run, write_seeds
+from tests.league.saved import write_league
+
+_VOID = {"meta", "link", "br", "img", "wbr"}
+
+
+class Reader(HTMLParser):
+    """Collects elements and texts, and holds that every element is closed where it should be."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def attributes(self, name: str) -> list[str]:
+        return [value for _, found in self.elements if (value := found.get(name)) is not None]
+
+
+def read(tmp_path: Path, *folders: Path) -> Reader:
+    write_report(list(folders), tmp_path / "out")
+    return Reader((tmp_path / "out" / "index.html").read_text(encoding="utf-8"))
+
+
+def test_a_page_needs_nothing_but_itself(tmp_path: Path) -> None:
+    page = read(tmp_path, write_seeds(tmp_path / "runs", [[1.0, 2.0], [2.0, 4.0]]))
+    assert not {tag for tag, _ in page.elements} & {"script", "iframe", "object"}
+    addresses = [address for name in ("src", "href", "xlink:href", "data") for address in page.attributes(name)]
+    assert all(address.startswith(("#", "data:")) for address in addresses)
+    assert not any("url(http" in style or "@import" in style for style in [*page.attributes("style"), *page.texts])
+    ids = Counter(page.attributes("id"))
+    assert max(ids.values()) == 1
+    targets = {address[1:] for address in addresses if address.startswith("#")}
+    targets |= set(re.findall(r"url\(#([^)]*)\)", " ".join(page.attributes("clip-path"))))
+    assert targets <= set(ids)
+
+
+def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
+    runs = write_seeds(tmp_path / "runs", [[1.0, 2.0], [2.0, 4.0]])
+    contents = []
+    for name in ("first", "second"):
+        written = write_report([runs], tmp_path / name)
+        contents.append([path.read_bytes() for path in written.files])
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "\"quoted\" & 'more'", "{{ 7 * 7 }}", "</title><b>"])
+def test_names_are_text_wherever_they_are(tmp_path: Path, name: str) -> None:
+    reports = [report(1000, {name: policy(1.0, 1000)}, stages={f"{name}/Learn": {"busy_s": 1.0}}, faults={name: 2})]
+    a = write_run(tmp_path / "a", reports, config(name=name, queue=name), plan=f"flowchart LR\n{name}\n")
+    b = write_run(tmp_path / "b", reports, config(name=name, queue="other"))
+    page = read(tmp_path, a, b)
+    assert "script" not in {tag for tag, _ in page.elements}
+    assert page.text.count(" ".join(name.split())) > 10
+
+
+def test_one_run_has_numbers_and_no_intervals(tmp_path: Path) -> None:
+    page = read(tmp_path, write_run(tmp_path / "run", evaluated([1.0, 2.5]), config(7)))
+    assert "1 run in 1 group" in page.text
+    assert "one run for each group, so there are no intervals" in page.text
+    assert "final_iqm" in page.attributes("data-column")
+    assert "final_low" not in page.attributes("data-column")
+    assert "Probability" not in page.text
+
+
+def test_a_run_without_returns_has_a_page(tmp_path: Path) -> None:
+    page = read(tmp_path, write_run(tmp_path / "run", [report(100, {"prey": policy()})], config()))
+    assert "No run has a return yet" in page.text
+    assert (tmp_path / "out" / "table.csv").read_text(encoding="utf-8").strip() == ""
+
+
+def test_a_report_with_nothing_but_env_steps_has_a_page(tmp_path: Path) -> None:
+    page = read(tmp_path, write_run(tmp_path / "run", [{"env_steps": 5}], None, plan=""))
+    assert "environment not recorded" in page.text
+
+
+def test_what_limits_the_comparison_is_said(tmp_path: Path) -> None:
+    write_seeds(tmp_path / "runs", [[1.0, 2.0, 3.0], [2.0]])
+    write_run(tmp_path / "runs" / "again", evaluated([1.0, 2.0, 3.0]), config(0))
+    (tmp_path / "runs" / "empty" / "checkpoints").mkdir(parents=True)
+    page = read(tmp_path, tmp_path / "runs")
+    assert "1 run has fewer env steps than stop.env_steps" in page.text
+    assert "between 1,000 and 3,000 env steps" in page.text
+    assert "tag has several runs of seed 0" in page.text
+    assert "empty has no metrics.jsonl" in page.text
+    assert "Intervals over 3 runs are a rough guide" in page.text
+
+
+def test_stages_faults_and_plans_are_shown(tmp_path: Path) -> None:
+    reports = [report(1000, {"prey": policy(1.0, 1000)}, faults={"env_errors": 3, "workers_lost": 0})]
+    page = read(tmp_path, write_run(tmp_path / "run", reports, config()))
+    # Of ten seconds, 2.5 were busy and 5 blocked.
+    assert "Collect 25 % 0 % 50 %" in page.text
+    assert "queue 0 %" not in page.text
+    assert "env_errors 3" in page.text
+    assert "workers_lost" not in page.text
+    assert "prey: ppo queue(4) Learn(epochs=4) at learner prey" in page.text
+    assert "ByPolicy → prey" in page.text
+
+
+def test_configurations_that_differ_are_compared(tmp_path: Path) -> None:
+    a = write_seeds(tmp_path / "a", [[1.0]], queue=None)
+    b = write_seeds(tmp_path / "b", [[2.0]], queue="x" * 300)
+    page = read(tmp_path, a, b)
+    assert "key tag 1 tag 2 queue null" in page.text or "key a b queue null" in page.text
+    assert "x" * 100 in page.text
+
+
+def test_standings_of_a_league_are_shown_and_a_damaged_one_is_noted(tmp_path: Path) -> None:
+    reports = [report(3000, {"main": policy(1.0, 3000)}, league={"members": 4})]
+    run = write_run(tmp_path / "run", reports, config())
+    write_league(run)
+    page = read(tmp_path, run)
+    assert "Leagues" in page.text
+    assert "main@2" in page.text
+    for checkpoint in (run / "checkpoints").glob("*/driver*"):
+        checkpoint.write_bytes(b"")
+    page = read(tmp_path, run)
+    assert "the standings of" in page.text
+    assert "main@2" not in page.text
+
+
+def test_short_videos_are_in_the_page_and_long_ones_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "a run", evaluated([1.0]), config())
+    (run / "videos").mkdir()
+    (run / "videos" / "short.webm").write_bytes(b"webm")
+    (run / "long #1.mp4").write_bytes(b"mp4" * 1000)
+    (run / "some.GIF").write_bytes(b"gif")
+    monkeypatch.setattr("marlflow.html_report.extras._EMBEDDED_BYTES", 100)
+    page = read(tmp_path, run)
+    sources = [found["src"] for tag, found in page.elements if tag in ("video", "img")]
+    assert sources == ["../a%20run/long%20%231.mp4", "data:image/gif;base64,Z2lm", "data:video/webm;base64,d2VibQ=="]
+
+
+def test_a_hundred_runs_fit_on_a_page(tmp_path: Path) -> None:
+    for number in range(100):
+        write_run(tmp_path / "runs" / str(number), evaluated([1.0 * number, 2.0 * number]), config(x=number))
+    page = read(tmp_path, tmp_path / "runs")
+    assert "100 runs in 100 groups" in page.text
+    assert "all other groups" in page.text
+    assert (tmp_path / "out" / "index.html").stat().st_size < 1_500_000
+
+
+def test_groups_of_one_name_in_two_environments_are_told_apart(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "a", evaluated([1.0]), config())
+    b = write_run(tmp_path / "b", evaluated([1.0]), config(env={"_target_": "other.env"}))
+    page = read(tmp_path, a, b)
+    assert "2 environments" in page.text
+    assert "tag, cartpole_team" in page.text
+    assert "tag, other" in page.text
+
+
+def test_a_report_replaces_reports_and_nothing_else(tmp_path: Path) -> None:
+    runs, out = write_seeds(tmp_path / "runs", [[1.0]]), tmp_path / "out"
+    out.mkdir()
+    write_report([runs], out)
+    (out / "notes.txt").write_text("mine", encoding="utf-8")
+    write_report([runs], out)
+    assert (out / "notes.txt").read_text(encoding="utf-8") == "mine"
+    (out / "index.html").write_text("<html>mine</html>", encoding="utf-8")
+    with pytest.raises(ConfigInvalid, match="is not a report of marlflow; choose another directory"):
+        write_report([runs], out)
+    assert (out / "index.html").read_text(encoding="utf-8") == "<html>mine</html>"
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(ConfigInvalid, match="cannot be written to"):
+        write_report([runs], tmp_path / "file")
+
+
+_CHILD = """
+import sys
+for name in ("ray", "hydra", "omegaconf", "torch", "pettingzoo"):
+    sys.modules[name] = None
+from pathlib import Path
+from marlflow.html_report.report import write_report
+write_report([Path(sys.argv[1])], Path(sys.argv[2]))
+"""
+
+
+def test_a_report_needs_neither_ray_nor_hydra_nor_torch(tmp_path: Path) -> None:
+    runs = write_seeds(tmp_path / "runs", [[1.0]])
+    subprocess.run([sys.executable, "-c", _CHILD, str(runs), str(tmp_path / "out")], check=True, timeout=120)
+    assert (tmp_path / "out" / "index.html").is_file()

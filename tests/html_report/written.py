@@ -1,0 +1,84 @@
+"""Runs that were never trained: their folders, with the files that a report reads."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+CARTPOLE = "marlflow.env.cartpole_team.parallel_env"
+PLAN = """\
+flowchart LR
+  subgraph p0["rollouts, in rounds"]
+    s0(["Collect"])
+    s1{{"ByPolicy"}}
+  end
+  subgraph p1["prey: ppo"]
+    s2[("queue(4)")]
+    s3["Learn(epochs=4)<br/>at learner prey"]
+  end
+  s0 --> s1
+  s1 -->|"prey"| s2
+  s2 --> s3
+"""
+
+
+def config(seed: int | None = 0, env: Mapping[str, Any] | None = None, **values: Any) -> dict[str, Any]:
+    return {
+        "env": {"_target_": CARTPOLE, "num_agents": 2, "num_envs": 16, **(env or {})},
+        "policies": {"prey": {"algorithm": {"_target_": "marlflow.algorithms.ppo.PPO", "learning_rate": 3e-4}}},
+        "stop": {"env_steps": 3000},
+        "log": {"console": "auto"},
+        "seed": seed,
+        "name": "tag",
+        **values,
+    }
+
+
+def policy(evaluated: float | None = None, at: int | None = None, trained: float | None = None) -> dict[str, Any]:
+    return {"return_mean": trained, "eval_return_mean": evaluated, "eval_env_steps": at}
+
+
+def report(env_steps: int, policies: Mapping[str, dict[str, Any]], **values: Any) -> dict[str, Any]:
+    """A report of a run that makes 100 env steps in a second."""
+    return {
+        "time_s": env_steps / 100,
+        "env_steps": env_steps,
+        "episodes": env_steps // 10,
+        "team_return_mean": None,
+        "eval_team_return_mean": None,
+        "policies": dict(policies),
+        "learners": {name: {"updates": env_steps // 4} for name in policies},
+        "stages": {
+            "rollouts/Collect": {"busy_s": env_steps / 400, "starved_s": 0.0, "blocked_s": env_steps / 200},
+            "prey/queue": {"busy_s": 0.0, "starved_s": 0.0, "blocked_s": 0.0},
+        },
+        "faults": {"env_errors": 0},
+        **values,
+    }
+
+
+def evaluated(values: Sequence[float | None], every: int = 1000) -> list[dict[str, Any]]:
+    """Reports of a run that is evaluated before each."""
+    return [
+        report(every * number, {"prey": policy(value, None if value is None else every * number, trained=-1.0)})
+        for number, value in enumerate(values, 1)
+    ]
+
+
+def write_run(
+    folder: Path, reports: Sequence[Mapping[str, Any]], described: Mapping[str, Any] | None = None, plan: str = PLAN
+) -> Path:
+    folder.mkdir(parents=True)
+    lines = "".join(json.dumps(line) + "\n" for line in reports)
+    (folder / "metrics.jsonl").write_text(lines, encoding="utf-8")
+    if described is not None:
+        (folder / "experiment.json").write_text(json.dumps(described), encoding="utf-8")
+    (folder / "plan.mmd").write_text(plan, encoding="utf-8")
+    return folder
+
+
+def write_seeds(folder: Path, curves: Sequence[Sequence[float | None]], **described: Any) -> Path:
+    """A sweep over seeds: one run for each curve of evaluations."""
+    for seed, values in enumerate(curves):
+        write_run(folder / str(seed), evaluated(values), config(seed, **described))
+    return folder
