@@ -53,8 +53,7 @@ class Env:
             values |= {"factory": PETTINGZOO, "arguments": {"id": self.factory, **self.arguments}}
         # A name without a dot is that of a shipped environment; an import path always has one.
         elif isinstance(self.factory, str) and "." not in self.factory:
-            # Imported late: that module imports this one.
-            from marlflow.config.named_environments import named_environment
+            from marlflow.config.named_environments import named_environment  # late: it imports this module
 
             shipped = named_environment(self.factory, self.arguments)
             values |= {"factory": shipped.factory, "arguments": shipped.arguments}
