@@ -53,7 +53,11 @@ def test_a_lost_learner_with_a_replay_of_joint_rows_begins_to_store_and_learns_o
         before, learned = run.parts.published(), len(run.updates["pair"])
         assert learned > 0
         kill(run.parts.learners["pair"].place.host.processes[0])
-        run.play(5)
+        # Rounds do not wait for an off-policy learner, and how soon its successor learns depends on the machine.
+        for _ in range(30):
+            run.play(5)
+            if len(run.updates["pair"]) > learned:
+                break
         assert {fault.kind for fault in run.faults} >= {"learners_lost"}
         after = run.parts.published()
         assert after["speaker"].version == after["listener"].version > before["listener"].version

@@ -74,7 +74,11 @@ def test_a_learner_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
     with driven(experiment, RayRuntime()) as run:
         run.play(3)
         kill(run.parts.replays["prey"].actor)
-        run.play(3)
+        # How soon the loss is noticed depends on the machine.
+        for _ in range(20):
+            run.play(3)
+            if run.faults:
+                break
         assert [fault.kind for fault in run.faults] == ["replays_lost"]
         assert run.updates["prey"][-1].version >= run.updates["prey"][0].version
         algorithm.marker.touch()
