@@ -15,7 +15,8 @@ import torch
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, JointAlgorithm, Member, describe_space
 from marlflow.algorithms.happo_loss import ActorLoss, CriticLoss, FirstPolicyLoss
 from marlflow.algorithms.ppo_loss import Coefficients
-from marlflow.base.critic_input import CriticSees
+from marlflow.base.critic_input import CriticSees, critic_input, critic_input_problems
+from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Fragment
 from marlflow.base.joint import EstimatedJointBatches, JointBatches
 from marlflow.base.problems import Problem
@@ -26,7 +27,7 @@ from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.policy.actor_critic import StochasticActor, stochastic_actor
+from marlflow.policy.actor_critic import StochasticActor, critic_body, stochastic_actor
 from marlflow.policy.team_actor_critic import TeamActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
@@ -101,6 +102,18 @@ class HAPPO(JointAlgorithm):
             listed = ", ".join(f"{name!r} {space}" for name, space in observations.items())
             message = f"has one critic of all policies, which see different spaces ({listed})"
             yield Problem(message, self.name, remedy="leave obs out of algorithm.critic_sees")
+            return
+        policy, member = next(iter(members.items()))
+        if critic_input_problems(member.spaces, self.critic_sees):
+            return
+        seen, generator = critic_input(member.spaces, self.critic_sees), torch.Generator().manual_seed(0)
+        try:
+            critic_body(member.spaces, seen, member.model, generator)
+        except ConfigInvalid:
+            layers = f"has a critic with layers like the model of its first policy, {policy!r}"
+            message = f"{layers}, and {type(member.model).__name__} cannot see {' and '.join(self.critic_sees)} alone"
+            remedy = "add obs to algorithm.critic_sees, or list a policy first whose model is mlp"
+            yield Problem(message, self.name, remedy=remedy)
 
 
 def _parameters_of(policy: str) -> Any:

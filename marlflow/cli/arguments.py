@@ -11,19 +11,20 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 
 COMMANDS: Final = {
+    "init": "write a folder with an environment of your own, its configuration, a test and a notebook",
     "train": "train the policies of an experiment, each with its own algorithm",
     "resume": "continue a run from its last checkpoint",
     "plan": "draw and check what train would run; run nothing",
     "check-env": "test an environment: does it keep PettingZoo's rules, and which algorithms can learn in it?",
     "league": "show the standings of a run's league, or export a member of it",
     "tune": "train an experiment with many settings, and end the worse trials early",
-    "evaluate": "play games of a run's policies against each other, against other runs, or against random",
+    "evaluate": "play episodes of runs' policies together, or games against each other, other runs, or random",
     "report": "compare runs on one page: curves, tables and intervals over seeds",
     "play": "watch a run's policies play, write a video of them, or play against them yourself",
     "export": "write a policy's network to a file that runs without marlflow: ONNX, or PyTorch's .pt2",
 }
 """Every command, with its purpose in one line, in the order of `marlflow --help`."""
-DECLARED: Final = ("league", "evaluate", "report", "play", "export", "tune")
+DECLARED: Final = ("init", "league", "evaluate", "report", "play", "export", "tune")
 """The commands that declare their options (`options.py`); the module of the command has its COMMAND."""
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")

@@ -1,4 +1,4 @@
-"""`marlflow evaluate`: games of a run's members against each other, members of other runs, and random ones."""
+"""`marlflow evaluate`: episodes of runs' policies together, or games against each other, other runs, or random."""
 
 from __future__ import annotations
 
@@ -7,68 +7,71 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marlflow.cli.arguments import Words
 from marlflow.cli.options import JSON, TRUST, Arguments, Command, Option
-from marlflow.cli.run_folder import run_folder
+from marlflow.cli.run_folder import CHECKPOINT, run_folder, which_checkpoint
 
 if TYPE_CHECKING:
-    from marlflow.config.overrides import Prepared
     from marlflow.driver.evaluate import EvaluationResult
+    from marlflow.runtime.saved_runs import Which
 
 
 def run_evaluate(arguments: Arguments) -> int:
-    """Play the games, print the results and write them into the run's folder; return 0. Raises InvalidInput."""
-    shown = arguments.operands[0]
-    run_dir = run_folder(shown, "evaluate").resolve()
-    from marlflow.cli.resume import recomposed
-    from marlflow.config.trust import is_own
-    from marlflow.driver.evaluation_files import as_json, as_table, write_evaluation
+    """Evaluate each run, print the results and write them into its folder; return 0. Raises InvalidInput."""
+    runs = {shown: run_folder(shown, "evaluate").resolve() for shown in arguments.operands}
+    which = which_checkpoint(arguments["checkpoint"])
+    from marlflow.driver.evaluation_files import as_json, write_evaluation
+    from marlflow.driver.evaluation_tables import as_tables
 
-    base = Path.cwd()
-    with recomposed(run_dir, [], Words(), arguments["trust"] or is_own(run_dir)) as ready:
-        evaluation = _evaluate(ready, run_dir, arguments, base)
-    print(json.dumps(as_json(evaluation), indent=2) if arguments["json"] else as_table(evaluation))
-    written = write_evaluation(evaluation, run_dir)
-    note = f"wrote {', '.join(str(path.relative_to(run_dir)) for path in written)} into {shown}"
-    print(note, file=sys.stderr if arguments["json"] else sys.stdout)
+    found = {shown: _evaluate(run_dir, which, arguments) for shown, run_dir in runs.items()}
+    if arguments["json"]:
+        data = {shown: as_json(one) for shown, one in found.items()}
+        print(json.dumps(data if len(data) > 1 else next(iter(data.values())), indent=2))
+    else:
+        print(as_tables(found))
+    for shown, one in found.items():
+        written = write_evaluation(one, runs[shown])
+        note = f"wrote {', '.join(str(path.relative_to(runs[shown])) for path in written)} into {shown}"
+        print(note, file=sys.stderr if arguments["json"] else sys.stdout)
     return 0
 
 
-def _evaluate(ready: Prepared, run_dir: Path, asked: Arguments, base: Path) -> EvaluationResult:
-    from marlflow.config.schema import from_config
+def _evaluate(run_dir: Path, which: Which, asked: Arguments) -> EvaluationResult:
     from marlflow.driver.evaluate import evaluate
 
-    experiment = from_config(ready.config, ready.problems)
-    trust = None if asked["trust"] else ()
     return evaluate(
-        experiment,
         run_dir,
+        None,
         asked["members"],
-        asked["against"],
+        asked["against"] or None,
         asked["episodes"],
         asked["seed"],
+        asked["mode"],
+        which,
         asked["workers"],
-        trust,
-        base,
+        None if asked["trust"] else (),
     )
 
 
 _ABOUT = """
-Uses the environment of the run, and everybody as in the newest whole checkpoint; the run may still be going on. Each
-member plays each side (seat, or team) that it can equally often, and the opponent all other sides. They act without
-exploration: sampled from what was learned, or greedily where that is how they act. Seeds are apart from those of
-training, and the same command plays the same games.
+Plays in the environment of each run, with its policies as in the newest whole checkpoint; the run may still be going
+on. Without opponents, the policies play together, as they were trained; those of a league, whose seats are drawn,
+play against random. It prints, for each policy, the return per agent and episode: mean with its 95 % interval,
+interquartile mean, and median; and the mean number of env steps of an episode.
 
-It prints, for each member and opponent, the shares of games won, drawn and lost, and the mean return of the member's
-side, with 95 % intervals over games, and writes into RUN:
-  evaluations/<n>.json  results, and the seed, seating and returns of every game
-  matrix.csv            the last results, by member, opponent and side
+With against=NAMES, each member plays each side (seat, or team) that it can equally often, and the opponent all other
+sides. It prints the shares of games won, drawn and lost, where one side's gain is another's loss, and the mean return
+of the member's side. Members act as they learned to: sampled, or greedily where that is how they act.
+
+Seeds are apart from those of training, and the same command plays the same games. Written into RUN:
+  evaluations/<n>.json  results, and the seed, seating and returns of every episode
+  matrix.csv            with against: the last results, by member, opponent and side
 
 names, with commas between them:
   main, main@3            a member of the run's league, or a policy of a run without a league
   random                  acts uniformly at random
+  team                    the policies of the run, each for the agents that it played in training
   mixture                 the meta-strategy of a run with league=psro: a member is drawn for each role and game
-  RUN2:main               a member of another run, or its mixture
+  RUN2, RUN2:main         the policies of another run as a team, or one member of it, or its mixture
   main12.safetensors      a file of marlflow league --export
 """
 
@@ -76,25 +79,35 @@ COMMAND = Command(
     "evaluate",
     run_evaluate,
     (
-        Option("members", "who is evaluated; by default all policies that learn", value="NAMES", several=True),
-        Option("against", "their opponents", value="NAMES", default=("random",), several=True),
         Option(
             "episodes",
-            "games of each member against each opponent; more if needed to play all sides equally often",
+            "episodes that the policies play together, 100; or games of each member against each opponent, 400, and "
+            "more if needed to play all sides equally often",
             "whole number",
             "N",
-            400,
+            low=1,
             aliases=("games",),
         ),
-        Option("seed", "seed of the games", "whole number", "N", 0),
-        Option("workers", "processes of Ray that play; 0 is this process", "whole number", "N", 0),
+        Option("against", "opponents", value="NAMES", several=True),
+        Option("members", "who plays against them; without it all policies that learn", value="NAMES", several=True),
+        Option(
+            "mode",
+            "how all act; without it as in the run's own evaluation, and in games as they learned to",
+            value="MODE",
+            choices=("greedy", "sampled"),
+        ),
+        CHECKPOINT,
+        Option("seed", "seed of the episodes", "whole number", "N", 0, low=0),
+        Option("workers", "processes of Ray that play; 0 is this process", "whole number", "N", 0, low=0),
         JSON,
         TRUST,
     ),
     _ABOUT,
     (
-        "runs/connect_four/2026-01-31_12-00-00",
-        "runs/a members=main,main@3 against=random,veteran episodes=400",
-        "runs/a members=main against=runs/b:main,runs/b:main@7,main12.safetensors",
+        "runs/simple_tag/2026-01-31_12-00-00 episodes=200",
+        "runs/a runs/b mode=sampled checkpoint=best",
+        "runs/connect_four/2026-01-31_12-00-00 against=random",
+        "runs/a members=main,main@3 against=random,veteran,runs/b:main,main12.safetensors games=400",
     ),
+    most=None,
 )

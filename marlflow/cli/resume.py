@@ -74,8 +74,7 @@ def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
         raise ConfigInvalid(
             [
                 f"{run_dir} has no .hydra/overrides.yaml, which `marlflow train` leaves{suggestion(run_dir)}; "
-                "a run that was started from Python goes on with marlflow.resume(experiment, run_dir), and is "
-                "evaluated with marlflow.evaluate(experiment, run_dir)"
+                "a run that was started from Python goes on with marlflow.resume(experiment, run_dir)"
             ]
         )
     overrides = _load(recorded / "overrides.yaml", "")

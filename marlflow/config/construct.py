@@ -23,7 +23,7 @@ from marlflow.base.near import meant, nearest
 from marlflow.config.recipes import remember
 from marlflow.config.renamed import unknown_key
 from marlflow.config.signatures import called, hints_of, parameters_of, positional_parameters, positional_slots
-from marlflow.config.target_nodes import ARGS, TARGET, target_node, without_positional
+from marlflow.config.target_nodes import TARGET, target_node, without_positional
 from marlflow.learner.optimizer import TorchOptimizer
 
 _UNSET = "???"
@@ -45,17 +45,20 @@ def construct(make: Callable[..., Any], values: Mapping[str, Any], path: str, pr
     that the others are checked too.
     """
     arguments = arguments_for(make, values, path, problems)
-    return LEFT if arguments is None else _made(make, (), arguments, path, problems)
+    return LEFT if arguments is None else _remembered(_made(make, (), arguments, path, problems), make, values)
+
+
+def _remembered(made: Any, make: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    if isinstance(make, type) and not is_dataclass(make) and not isinstance(made, _Left):
+        remember(made, {key: value for key, value in values.items() if key != TARGET})
+    return made
 
 
 def _made(
     make: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any], path: str, problems: list[str]
 ) -> Any:
     try:
-        made = make(*positional, **named)
-        if isinstance(make, type) and not is_dataclass(make):
-            remember(made, {**({ARGS: list(positional)} if positional else {}), **named})
-        return made
+        return make(*positional, **named)
     except ConfigInvalid as error:
         problems.extend(f"{path}: {problem}" for problem in error.problems)
     except (TypeError, ValueError) as error:
@@ -122,7 +125,7 @@ def build(values: Mapping[str, Any], path: str, problems: list[str]) -> Any:
         return LEFT
     if node.is_partial:
         return functools.partial(make, *positional, **named)
-    return _made(make, positional, named, path, problems)
+    return _remembered(_made(make, positional, named, path, problems), make, values)
 
 
 def imported(name: object, path: str, problems: list[str]) -> Any:

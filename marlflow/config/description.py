@@ -92,10 +92,9 @@ class _Describer:
         if isinstance(value, Env):
             wrappers = [self._called(one, f"{path}.wrappers[{n}]") for n, one in enumerate(value.wrappers)]
             self._check_arguments(value.arguments, path)
-            arguments = dict(self.plain(value.arguments, path))
-            if collide := {key: arguments.pop(key) for key in ENV_KEYS if key in arguments}:
-                arguments[KEYWORDS] = collide
-            made = {**self._called(value.factory, path), **arguments}
+            named = plain(value.arguments)
+            collide = {key: named.pop(key) for key in ENV_KEYS if key in named}
+            made = {**self._called(value.factory, path), **named, **({KEYWORDS: collide} if collide else {})}
             return {**made, **self._fields(value, path, "factory", "arguments", "wrappers"), "wrappers": wrappers}
         if isinstance(value, Stop):
             goals = {name: {"return_mean": goal} for name, goal in value.policies.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,8 @@ from marlflow.runtime.checkpoint_notes import as_text
 from marlflow.runtime.saved_league import SavedRun, saved_run
 from marlflow.runtime.saved_policies import read_export, saved_policy
 from marlflow.runtime.saved_runs import EXPERIMENT, Which, chosen, folder
+from marlflow.sampling.mapping import Rule, group
+from marlflow.sampling.mapping import policy_of as policy_of_agent
 
 # Beyond this many parameters, and times those of the actor, a network is not built to compare its size.
 _SMALL, _MOST_TIMES = 1_000_000, 16
@@ -35,17 +37,21 @@ _TRIES = 3
 
 
 def load_policy(
-    source: Path, member: str | None = None, checkpoint: Which = None, default: str | None = None
+    source: Path,
+    member: str | None = None,
+    checkpoint: Which = None,
+    default: str | None = None,
+    size_of: Callable[[str], int] | None = None,
 ) -> SavedPolicy:
     """Load a member from a checkpoint of a run, or from an exported file, which has only one.
 
-    With a `default` and no `member`, it is the one named `default`, or the only one that learned. Raises ConfigInvalid
-    if there is no such folder, file or member, and CheckpointUnusable.
+    With a `default` and no `member`, it is the one named `default`, or the only one that learned. `size_of` is as for
+    `saved_policy`. Raises ConfigInvalid if there is no such folder, file or member, and CheckpointUnusable.
     """
     if source.is_dir():
         if not folder(source).is_dir():
             raise ConfigInvalid([f"{source} is the folder of no run: it has no checkpoints"])
-        return _while_it_runs(lambda: _of_run(source, member, checkpoint, default))
+        return _while_it_runs(lambda: _of_run(source, member, checkpoint, default, size_of))
     if checkpoint is not None:
         raise ConfigInvalid([f"{source} has no checkpoint {checkpoint}: it is not the folder of a run"])
     if not source.is_file():
@@ -56,14 +62,16 @@ def load_policy(
     return saved
 
 
-def _of_run(source: Path, member: str | None, checkpoint: Which, default: str | None) -> SavedPolicy:
+def _of_run(
+    source: Path, member: str | None, checkpoint: Which, default: str | None, size_of: Callable[[str], int] | None
+) -> SavedPolicy:
     run = saved_run(source, chosen(source, checkpoint))
     learned = [name for learner in run.notes.identity["learners"].values() for name in learner["policies"]]
     if member is None and default is not None:
         member = default if default in run.names else learned[0] if len(learned) == 1 else None
     if member is None:
         raise ConfigInvalid([f"{source} has several members; name one: {', '.join(run.names)}"])
-    return policy_of(run, member)
+    return policy_of(run, member, size_of)
 
 
 def _while_it_runs(load: Callable[[], SavedPolicy]) -> SavedPolicy:
@@ -74,9 +82,9 @@ def _while_it_runs(load: Callable[[], SavedPolicy]) -> SavedPolicy:
     return load()
 
 
-def policy_of(run: SavedRun, member: str) -> SavedPolicy:
+def policy_of(run: SavedRun, member: str, size_of: Callable[[str], int] | None = None) -> SavedPolicy:
     """Return a member of a run, with the configuration of its network; raises as `saved_policy`."""
-    saved = saved_policy(run, member)
+    saved = saved_policy(run, member, size_of)
     if "config" in saved.description:
         return saved
     snapshots = _mapping(_mapping(_experiment(run.run_dir).get("league")).get("snapshots"))
@@ -86,6 +94,28 @@ def policy_of(run: SavedRun, member: str) -> SavedPolicy:
         "acts": "greedy" if snapshots.get("acts") == "greedy" else "sampled",
     }
     return replace(saved, description=description)
+
+
+def players_of(run: SavedRun, agents: Sequence[str]) -> dict[str, str]:
+    """Return who played each agent in a run; raises ConfigInvalid if that was drawn for each episode."""
+    policies, rules = run.notes.identity["policies"], _experiment(run.run_dir).get("mapping")
+    learning = [name for one in run.notes.identity["learners"].values() for name in one["policies"]]
+    if isinstance(rules, list):
+        listed = [Rule(str(_mapping(one).get("match")), str(_mapping(one).get("policy"))) for one in rules]
+        players = {agent: policy_of_agent(agent, listed) for agent in agents}
+    elif rules is None and run.league is None and not run.dealt:
+        players = {agent: group(agent) for agent in agents}
+    else:
+        players = dict.fromkeys(agents, learning[0] if len(learning) == 1 else None)
+    found = {agent: name for agent, name in players.items() if name is not None and name in policies}
+    if len(found) < len(agents):
+        raise ConfigInvalid(
+            [
+                f"{run.run_dir}: who played {next(agent for agent in agents if agent not in found)!r} is not known; "
+                f"name a member, {run.run_dir}:{next(iter(run.names), 'main')}, say"
+            ]
+        )
+    return found
 
 
 def recorded(run_dir: Path, file: str, key: str = "") -> dict[str, Any]:
@@ -133,30 +163,39 @@ def imported_policy(
 
     Raises ConfigInvalid, with the `remedy`, if it names others, or if its configuration is not valid.
     """
-    config = saved.description["config"]
+    own = _built(saved.description["config"], saved.source, trust, remedy)
+    return Policy(Imported(saved, own.acts_by), own.model)
+
+
+def configured_policy(run: SavedRun, policy: str, trust: Collection[str] | None, remedy: str) -> Policy:
+    """Return a policy of a run as it was configured, without its parameters; raises as `imported_policy`."""
+    return _built(_config(run.run_dir, policy), f"{policy} of {run.run_dir}", trust, remedy)
+
+
+def _built(config: Mapping[str, Any] | None, source: str, trust: Collection[str] | None, remedy: str) -> Policy:
     if not config:
         raise ConfigInvalid(
-            [f"{saved.source}: its run recorded no configuration, so the classes of its network are not known"]
+            [f"{source}: its run recorded no configuration, so the classes of its network are not known"]
         )
     if trust is not None and (untrusted := sorted(_untrusted(config) - set(trust))):
         names = ", ".join(untrusted)
         raise ConfigInvalid(
             [
-                f"{saved.source} names code outside marlflow, which would be imported: {names}; look at it, and if you "
+                f"{source} names code outside marlflow, which would be imported: {names}; look at it, and if you "
                 f"trust it {remedy.format(names=names)}"
             ]
         )
     problems: list[str] = []
-    algorithm: Any = fit(config.get("algorithm"), Algorithm | None, f"{saved.source}: algorithm", problems)
-    model = fit(config.get("model") or {TARGET: "marlflow.MLP"}, TorsoConfig, f"{saved.source}: model", problems)
+    algorithm: Any = fit(config.get("algorithm"), Algorithm | None, f"{source}: algorithm", problems)
+    model = fit(config.get("model") or {TARGET: "marlflow.MLP"}, TorsoConfig, f"{source}: model", problems)
     if problems or algorithm is LEFT or model is LEFT:
         raise ConfigInvalid(problems)
     own = Policy(algorithm, model)
-    if problems := [f"{saved.source}: {problem}" for problem in setting_problems(own)]:
+    if problems := [f"{source}: {problem}" for problem in setting_problems(own)]:
         raise ConfigInvalid(problems)
     if not own.acts_by.capabilities.learns or own.acts_by.capabilities.tasks:
-        raise ConfigInvalid([f"{saved.source}: {own.acts_by.name} does not act by fixed parameters alone"])
-    return Policy(Imported(saved, own.acts_by), model)
+        raise ConfigInvalid([f"{source}: {own.acts_by.name} does not act by fixed parameters alone"])
+    return own
 
 
 def _untrusted(config: Mapping[str, Any]) -> set[str]:

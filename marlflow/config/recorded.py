@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import chdir, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -26,16 +26,28 @@ from marlflow.runtime.saved_runs import EXPERIMENT
 
 RUN: Final = "run.json"
 FORMAT: Final = "marlflow run 1"
+# Sections that only training needs: what they name need not be installed where a policy is used.
+_ONLY_TRAINING = ("callbacks", "log", "objective", "record")
 _ASKED = "pass the experiment itself: mf.load(run, experiment=...)"
 
 
 def record(experiment: Experiment) -> dict[str, str]:
     """Return the files that record an experiment, by name."""
-    description = describe(experiment)
+    description = describe(_as_configured(experiment))
     text = json.dumps(description.values, indent=1) + "\n"
     about = {"format": FORMAT, "started_in": str(Path.cwd()), "lost": list(description.lost)}
     signature = signature_of(_signed_text(text, about))
     return {EXPERIMENT: text, RUN: json.dumps({**about, "signature": signature}, indent=1) + "\n"}
+
+
+def _as_configured(experiment: Experiment) -> Experiment:
+    """Return an experiment whose learners' policies have no algorithm of their own, as it may be checked again."""
+    listed = {name for learner in experiment.learners.values() for name in learner.policies}
+    policies = {
+        name: replace(policy, algorithm=None) if name in listed else policy
+        for name, policy in experiment.policies.items()
+    }
+    return replace(experiment, policies=policies)
 
 
 def _signed_text(text: str, about: Mapping[str, Any]) -> str:
@@ -89,30 +101,29 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
     return text, values
 
 
-def recorded_experiment(
-    run_dir: Path, recorded: RecordedRun, trust: Collection[str] | None, remedy: str = "give trust=[{names}]"
-) -> Experiment:
-    """Build the experiment of a run again; call it while `recorded.working()`.
+def recorded_experiment(run_dir: Path, recorded: RecordedRun, trust: Collection[str] | None) -> Experiment:
+    """Build the experiment of a run again, without what only training needs; call it while `recorded.working()`.
 
     Names outside marlflow are imported if the record is this user's own, or if they are in `trust` (None: any). Raises
     ConfigInvalid with every problem.
     """
+    needed = {key: value for key, value in recorded.values.items() if key not in _ONLY_TRAINING}
     if not recorded.is_own and trust is not None:
-        untrusted = sorted(names_outside(dict(recorded.values)) - set(trust))
+        untrusted = sorted(names_outside(needed) - set(trust))
         if names := ", ".join(untrusted):
             raise ConfigInvalid(
                 [
                     f"{run_dir} was not recorded by this user on this machine, or was changed since, and its "
                     f"experiment names code outside marlflow, which would be imported: {names}; look at it, and if "
-                    f"you trust it {remedy.format(names=', '.join(map(repr, untrusted)))}"
+                    f"you trust it give trust=[{', '.join(map(repr, untrusted))}], on the command line --trust"
                 ]
             )
-    if recorded.lost:
-        reason = f"{'; '.join(recorded.lost)}; write it in a module, or {_ASKED}"
+    if lost := [one for one in recorded.lost if not one.startswith(_ONLY_TRAINING)]:
+        reason = f"{'; '.join(lost)}; write it in a module, or {_ASKED}"
         raise ConfigInvalid([f"the experiment of {run_dir} cannot be built from its {EXPERIMENT}: {reason}"])
-    check_modules(recorded.values, recorded.started_in)
+    check_modules(needed, recorded.started_in)
     problems: list[str] = []
-    experiment = read_values(recorded.values, problems)
+    experiment = read_values(needed, problems)
     if problems or experiment is None:
         raise ConfigInvalid([f"{run_dir / EXPERIMENT}: {problem}" for problem in problems])
     return experiment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,24 +16,36 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Policy
-from marlflow.config.imports import imported_policy, load_policy, size_problem, space_problem
+from marlflow.config.imports import (
+    configured_policy,
+    imported_policy,
+    load_policy,
+    players_of,
+    size_problem,
+    space_problem,
+)
 from marlflow.config.opponents import RANDOM
+from marlflow.config.recorded import recorded_run
 from marlflow.config.validation import CheckedExperiment
 from marlflow.league.modes import pick
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import EvaluationMode, WeightedActor
+from marlflow.runtime.checkpoint_notes import as_text
 from marlflow.runtime.saved_league import SavedRun, saved_run
-from marlflow.runtime.saved_policies import saved_policy
+from marlflow.runtime.saved_policies import import_file, saved_policy
 from marlflow.runtime.spec import PolicySpec
 
 MIXTURE: Final = "mixture"
 """The meta-strategy of a PSRO run: a member is drawn for each role and game."""
+TEAM: Final = "team"
+"""The policies of a run, each for the agents that it played in training."""
 _EXPORTED = ".safetensors"
+_REMEDY = "add --trust, or give trust=[...] from Python"
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """Somebody who can be seated, as `label`.
+    """Somebody who can be seated, as `label`: a policy, a mixture of several, or a team.
 
     `policies` has the policy that plays each agent; agents that it cannot play are missing. A mixture has none, but
     `parts` by label, and the weight of each by role. `about` is plain data for a report.
@@ -44,10 +57,15 @@ class Entrant:
     about: Mapping[str, Any] = field(default_factory=dict)
     mixture: Sequence[Mapping[str, float]] = ()
     parts: Mapping[str, Entrant] = field(default_factory=dict)
+    is_team: bool = False
 
     def plays(self, agents: Collection[str]) -> bool:
         """Return whether it can play all of `agents`."""
         return bool(self.mixture) or all(agent in self.policies for agent in agents)
+
+    def shown(self, agent: str) -> str:
+        """Return the name of who plays an agent, for reports: in a team, that of the policy."""
+        return self.policies[agent].name if self.is_team else self.label
 
     def drawn(self, role: int, generator: np.random.Generator) -> Entrant:
         """Return who plays a role in one game: itself, or a part of a mixture."""
@@ -70,7 +88,8 @@ def _size(policy: PolicySpec) -> int:
 class Entrants:
     """Finds entrants by label for the environment of a run.
 
-    A label is a member or policy of the run, `random`, `mixture`, `<folder of a run>:<member>`, or an exported file.
+    A label is a member or policy of the run, `random`, `mixture`, `team`, the folder of a run, `<folder>:<member>`, or
+    an exported file.
     Paths begin at `base`. Mixtures need `sides`. Classes of others are marlflow's or in `trust`; None trusts all.
     """
 
@@ -92,14 +111,16 @@ class Entrants:
             return self._random(label)
         if label == MIXTURE:
             return self._mixture(label, self._run, self.find)
+        if label == TEAM:
+            return self.own_team()
+        if (self._base / label).is_dir():
+            return self._team_of(label, self._base / label)
         source, colon, member = label.rpartition(":")
         if colon:
             return self._of_run(label, source, member)
         if label.endswith(_EXPORTED) or (self._base / label).is_file():
-            return self._saved(label, load_policy(self._base / label))
-        if (self._base / label).is_dir():
-            raise ConfigInvalid([f"{label} is a folder; name a member of its run, {label}:main, say"])
-        known = [*self._run.names, RANDOM, *([MIXTURE] if self._has_mixture(self._run) else [])]
+            return self._saved(label, load_policy(self._base / label), self._trust)
+        known = [*self._run.names, RANDOM, TEAM, *([MIXTURE] if self._has_mixture(self._run) else [])]
         raise ConfigInvalid([f"there is no member {label!r}{meant(label, known, 'there are')}"])
 
     def _own(self, label: str) -> Entrant:
@@ -117,6 +138,34 @@ class Entrants:
             raise ConfigInvalid([problem])
         seats = self._checked.players[name]
         return self._entrant(label, replace(spec, algorithm=algorithm), seats, self._acts, self._described(saved))
+
+    def own_team(self) -> Entrant:
+        """Return the policies of the run as a team; raises ConfigInvalid if who plays whom is drawn."""
+        mapping, learning = self._checked.spec.mapping, self._checked.spec.learning
+        if not isinstance(mapping, Mapping) and len(learning) == 1:
+            mapping = {agent: name for name in learning for agent in self._checked.players[name]}
+        if not isinstance(mapping, Mapping):
+            names = ", ".join(self._run.names)
+            raise ConfigInvalid(
+                [f"{TEAM}: who plays whom was drawn for each episode of {self._run.run_dir}; name one of {names}"]
+            )
+        own = {name: self.find(name) for name in dict.fromkeys(mapping.values())}
+        policies = {agent: own[name].policies[agent] for agent, name in mapping.items()}
+        return Entrant(TEAM, policies, self._acts, {name: dict(one.about) for name, one in own.items()}, is_team=True)
+
+    def _team_of(self, label: str, path: Path) -> Entrant:
+        if path.resolve() == self._run.run_dir.resolve():
+            return replace(self.own_team(), label=label)
+        run = self._other(path)
+        names = players_of(run, tuple(self._seats))
+        theirs = {name: self._of_run(f"{label}:{name}", label, name) for name in dict.fromkeys(names.values())}
+        if lacking := [agent for agent, name in names.items() if agent not in theirs[name].policies]:
+            problem = f"{label}: its policy {names[lacking[0]]!r} cannot play agent {lacking[0]!r}"
+            raise ConfigInvalid([f"{problem}; name a run of this environment, or one member of it"])
+        policies = {agent: theirs[name].policies[agent] for agent, name in names.items()}
+        mode = next(iter(theirs.values())).mode
+        about = {name: dict(one.about) for name, one in theirs.items()}
+        return Entrant(label, policies, mode, about, is_team=True)
 
     @property
     def _acts(self) -> EvaluationMode:
@@ -142,7 +191,29 @@ class Entrants:
             return self._mixture(label, self._other(path), lambda part: self.find(f"{source}:{part}"))
         if member == RANDOM or self._is_random(path, member):
             return self._random(label)
-        return self._saved(label, load_policy(path, member))
+        run = self._other(path)
+        trust = self._trust_in(run, member)
+        return self._saved(label, load_policy(path, member, size_of=self._size_in(run, trust)), trust)
+
+    def _trust_in(self, run: SavedRun, member: str) -> Collection[str] | None:
+        """Trust what this user's own run has recorded, but not the file of a member that it had from elsewhere."""
+        with suppress(ConfigInvalid):
+            if import_file(member) not in run.checkpoint.names and recorded_run(run.run_dir).is_own:
+                return None
+        return self._trust
+
+    def _size_in(self, run: SavedRun, trust: Collection[str] | None) -> Callable[[str], int]:
+        """Return a function that counts the parameters of a policy of another run, which were saved with others."""
+
+        def size(policy: str) -> int:
+            about = run.notes.identity["policies"][policy]
+            for spaces in self._seats.values():
+                if (as_text(spaces.observation), as_text(spaces.action)) == (about["observes"], about["acts"]):
+                    built = configured_policy(run, policy, trust, _REMEDY)
+                    return _size(PolicySpec(policy, built.acts_by, built.model, spaces, 0))
+            raise ConfigInvalid([f"policy {policy!r} of {run.run_dir} plays no agent of this environment"])
+
+        return size
 
     def _is_random(self, path: Path, member: str) -> bool:
         about = self._other(path).notes.identity["policies"].get(member, {})
@@ -153,12 +224,12 @@ class Entrants:
             self._runs[path] = saved_run(path)
         return self._runs[path]
 
-    def _saved(self, label: str, saved: SavedPolicy) -> Entrant:
+    def _saved(self, label: str, saved: SavedPolicy, trust: Collection[str] | None) -> Entrant:
         wrong = {agent: space_problem(saved, spaces, agent) for agent, spaces in self._seats.items()}
         seats = [agent for agent, problem in wrong.items() if problem is None]
         if not seats:
             raise ConfigInvalid([f"{next(iter(wrong.values()))}; name a member of a run of this environment"])
-        policy = imported_policy(saved, self._trust, "add --trust, or give trust=[...] from Python")
+        policy = imported_policy(saved, trust, _REMEDY)
         if problem := size_problem(policy, self._seats[seats[0]]):
             raise ConfigInvalid([problem])
         spec = PolicySpec(label, policy.acts_by, policy.model, self._seats[seats[0]], self._checked.spec.seed)

@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from marlflow.base.errors import CheckpointUnusable
-from marlflow.config.experiment import Experiment, PlacementOverrides, Rollouts, RunPlacement, RuntimeConfig
+from marlflow.base.errors import CheckpointUnusable, InvalidInput
+from marlflow.config.experiment import Experiment, PlacementOverrides, Rollouts, RunPlacement
+from marlflow.config.recorded import recorded_experiment, recorded_run
 from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.driver.checkpointing import identity_differences
 from marlflow.driver.other_runs import with_saved_members
+from marlflow.league.sides import Sides, sides_of
+from marlflow.observe.sinks import METRICS, read_metrics
 from marlflow.runtime.resources import Machines
-from marlflow.runtime.saved_league import SavedRun
+from marlflow.runtime.saved_league import SavedRun, saved_run
+from marlflow.runtime.saved_runs import Which, chosen
 from marlflow.runtime.spec import Resources
 
 # It needs none of the resources that training was given.
 _PLENTY = Machines([{"CPU": 1e6, "GPU": 1e6}], here=False)
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run at a checkpoint, and its checked experiment. `started_in`: the folder to work in, if it is trusted."""
+
+    saved: SavedRun
+    checked: CheckedExperiment
+    started_in: Path | None
+
+
+@contextmanager
+def finished_run(
+    run_dir: Path, which: Which = None, experiment: Experiment | None = None, trust: Collection[str] | None = ()
+) -> Iterator[FinishedRun]:
+    """Open a checkpoint of a run; in the context, the working folder is that in which the run was started.
+
+    Without `experiment`, it is built again from the folder; classes outside marlflow are imported if the run is this
+    user's own, or if they are in `trust` (None: any). Raises InvalidInput.
+    """
+    run_dir = run_dir.absolute()
+    saved = saved_run(run_dir, chosen(run_dir, which, lambda: evaluation_scores(run_dir)))
+    if experiment is not None:
+        yield FinishedRun(saved, checked_experiment(experiment, saved), None)
+        return
+    recorded = recorded_run(run_dir)
+    with recorded.working():
+        # The environment is that of the run, because it was recorded; JSON has no tuples, which identities tell apart.
+        checked = checked_experiment(recorded_experiment(run_dir, recorded, trust), saved, ("policies", "league"))
+        yield FinishedRun(saved, checked, recorded.started_in)
 
 
 def checked_experiment(
@@ -31,6 +67,13 @@ def checked_experiment(
     return checked
 
 
+def sides_or_none(checked: CheckedExperiment) -> Sides | None:
+    """Return the sides of a game; None if there is only one."""
+    league = checked.experiment.league
+    sides, problems = sides_of(None if league is None else league.sides, checked.agents)
+    return None if problems else sides
+
+
 def _without_placement(experiment: Experiment) -> Experiment:
     policies = {name: replace(policy, placement=PlacementOverrides()) for name, policy in experiment.policies.items()}
     learners = {name: replace(one, placement=PlacementOverrides()) for name, one in experiment.learners.items()}
@@ -42,6 +85,19 @@ def _without_placement(experiment: Experiment) -> Experiment:
         default_policy=replace(experiment.default_policy, placement=PlacementOverrides()),
         rollouts=rollouts,
         placement=RunPlacement(),
-        runtime=RuntimeConfig("inline"),
         record=None,
     )
+
+
+def evaluation_scores(run_dir: Path) -> dict[int, float]:
+    """Return `eval_return_mean` by env steps, of a run with one learner; {} of others and without reports."""
+    scores: dict[int, float] = {}
+    try:
+        for report in read_metrics(run_dir / METRICS):
+            (learner,) = report["learners"].values()
+            evaluated = [one["eval_env_steps"] for one in report["policies"].values() if one["eval_env_steps"]]
+            if evaluated and learner["eval_return_mean"] is not None:
+                scores[int(evaluated[0])] = float(learner["eval_return_mean"])
+    except (InvalidInput, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return scores

@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 from jinja2 import BaseLoader, Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 from marlflow.html_report import texts
-from marlflow.html_report.charts import MOST_COLORED, Look, curves, look
-from marlflow.html_report.differences import Difference, differences
+from marlflow.html_report.charts import MOST_COLORED, MOST_WITH_BANDS, Look, curves, look
+from marlflow.html_report.differences import KeyDifference, differences
 from marlflow.html_report.extras import LeagueTable, RunVideo
 from marlflow.html_report.files import columns, decimals
 from marlflow.html_report.groups import LEFT_OUT, RunGroup, Task
@@ -37,6 +38,11 @@ class TaskView:
     comparisons: tuple[GroupComparison, ...]
     looks: Mapping[str, Look]
     curves: Mapping[str, str]
+
+    @property
+    def has_bands(self) -> bool:
+        """Whether the curves have bands."""
+        return len(self.task.groups) <= MOST_WITH_BANDS
 
     @property
     def has_others(self) -> bool:
@@ -109,6 +115,7 @@ def render(content: PageContent) -> str:
     )
     environment.filters |= {
         "amount": texts.amount,
+        "breakable": breakable,
         "duration": texts.duration,
         "percent": texts.percent,
         "plural": texts.count,
@@ -142,6 +149,11 @@ def _loader() -> BaseLoader:
     return FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8"))
 
 
+def breakable(name: str) -> Markup:
+    """Return a name as HTML, which may be broken after its equals signs."""
+    return Markup("=<wbr>").join(name.split("="))
+
+
 def settings(group: RunGroup) -> str:
     """Return a group's configuration as YAML, without the seed."""
     known = {key: value for key, value in group.config.items() if key != "seed"}
@@ -164,7 +176,7 @@ def whisker(one: BootstrapInterval, rows: Sequence[ResultRow], kind: str) -> tup
     return places[0], places[1], places[2]
 
 
-def group_differences(groups: Sequence[RunGroup]) -> list[Difference]:
+def group_differences(groups: Sequence[RunGroup]) -> list[KeyDifference]:
     """Return where the configurations of groups differ; those that are not known have none."""
     return differences([group.config for group in groups], LEFT_OUT) if len(groups) > 1 else []
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import Literal
 
 from scipy.stats import t as student_t
+from scipy.stats import trim_mean
 
 from marlflow.league.game_statistics import TIE_TOLERANCE
 from marlflow.league.sides import Sides
 
 CONFIDENCE = 0.95
+SUM_TOLERANCE = 1e-6
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 Outcome = Literal["win", "draw", "loss"]
@@ -57,6 +59,15 @@ def mean_estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
+def interquartile_mean(values: Sequence[float]) -> float:
+    """Return the mean without the lowest and the highest quarter (Agarwal et al., 2021, NeurIPS).
+
+    >>> interquartile_mean([0.0, 1.0, 2.0, 99.0]), interquartile_mean([1.0, 5.0])
+    (1.5, 3.0)
+    """
+    return float(trim_mean(values, 0.25))
+
+
 def side_scores(sides: Sides, returns: Mapping[str, float]) -> list[float]:
     """Return the score of each side: the mean over its roles of the mean return of a role's agents.
 
@@ -81,29 +92,38 @@ def outcome(scores: Sequence[float], side: int) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ComparedGame:
-    """One game of `member`, on `side`, against `opponent` on all other sides.
+    """One game of `member`, on `side`, against `opponent` on all other sides; a team that plays alone has no side.
 
-    `seating` has who played each agent, and `seed` is that of the environment's reset.
+    `seating` has who played each agent, and `seed` is that of the environment's reset. Games of equal `fingerprint` had
+    the same observations and actions.
     """
 
     member: str
     opponent: str
-    side: int
+    side: int | None
     seed: int
     seating: Mapping[str, str]
     returns: Mapping[str, float]
     env_steps: int
+    fingerprint: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Outcomes of some games for one member: `score` is its side's mean return."""
+    """Outcomes of some games for one member: `score` is its side's return, `length` the mean number of env steps.
+
+    `is_constant_sum`: the sides' returns had the same sum in all games, so that winning is what returns measure.
+    """
 
     games: int
     win: Estimate
     draw: Estimate
     loss: Estimate
     score: Estimate
+    iqm: float
+    median: float
+    length: float
+    is_constant_sum: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +142,28 @@ class Comparison:
 
 def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
     """Return the results of games, of each for the side that its member played; None without any."""
-    outcomes, scores = [], []
+    outcomes, scores, sums, lengths = [], [], [], []
     for game in games:
+        assert game.side is not None, "a member plays a side"
         of_sides = side_scores(sides, game.returns)
         outcomes.append(outcome(of_sides, game.side))
         scores.append(of_sides[game.side])
+        sums.append(math.fsum(of_sides))
+        lengths.append(game.env_steps)
     if not outcomes:
         return None
     win, draw, loss = (wilson(outcomes.count(kind), len(outcomes)) for kind in ("win", "draw", "loss"))
-    return Results(len(outcomes), win, draw, loss, mean_estimate(scores))
+    return Results(
+        len(outcomes),
+        win,
+        draw,
+        loss,
+        mean_estimate(scores),
+        interquartile_mean(scores),
+        median(scores),
+        math.fsum(lengths) / len(lengths),
+        max(sums) - min(sums) <= SUM_TOLERANCE * max(1.0, *map(abs, scores)),
+    )
 
 
 def comparison(sides: Sides, member: str, opponent: str, games: Sequence[ComparedGame], asked: int) -> Comparison:

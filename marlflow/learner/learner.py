@@ -57,6 +57,8 @@ class TorchLearner:
     them. Without a group, the learner takes a ShardedBatch and computes what replicas would.
     """
 
+    place: Place | None = None
+
     def __init__(  # noqa: PLR0913  all but four have defaults
         self,
         name: str,
@@ -77,15 +79,13 @@ class TorchLearner:
         self.name = name
         self.seats = dict(seats or {})
         self.trains_on = trains_on
-        self.place: Place | None = None
         self.scheduled: Mapping[str, float] = {}
         self.stale_rows_dropped = 0
         self.seed = seed
         self.device, self._autocast = torch.device(compute.device), compute.autocast()
         self._tensor = tensors_on(self.device)
         groups = loss_groups(losses)
-        if learns_on == "workers":
-            _verify_replicable(name, module, groups)
+        _verify_replicable(name, module, groups, learns_on)
         self.parameters = LearnerParameters(
             module,
             tuple(policies) or (name,),
@@ -262,9 +262,9 @@ class TorchLearner:
             self._group = None
 
 
-def _verify_replicable(name: str, module: Any, groups: Sequence[LossGroup]) -> None:
+def _verify_replicable(name: str, module: Any, groups: Sequence[LossGroup], learns_on: LearnsOn) -> None:
     # Noise and running statistics need one process that sees all rows.
-    if noise_width(groups) or observers(module):
+    if learns_on == "workers" and (noise_width(groups) or observers(module)):
         raise TypeError(
             f"learner {name!r} learns on the workers, where no learner sees all rows: its losses "
             "cannot have noise, nor its module running statistics"

@@ -27,7 +27,9 @@ _LOWER_LABELS: dict[Lower, str] = {"updates_per_s": "updates per second", "stale
 def draw_learning_curves(
     metrics_path: Path, out_png: Path, title: str | None = None, lower: Lower = "updates_per_s"
 ) -> None:
-    """Plot each policy's training and evaluation returns over env steps, and `lower` in a second panel.
+    """Plot each policy's training and evaluation returns over env steps, and `lower` in the last panel.
+
+    Learners of several policies have their team's returns in a panel between.
 
     Raises InvalidInput if the file has no reports, OSError if the picture cannot be written.
     """
@@ -36,9 +38,13 @@ def draw_learning_curves(
     reports = list({report["env_steps"]: report for report in everything}.values())
     if not reports:
         raise InvalidInput([f"{metrics_path} has no report yet; it gets one every log.every_env_steps env steps"])
-    figure = new_figure(9.0, 6.5, title or metrics_path.resolve().parent.name)
-    returns, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1.0))
+    teams = _teams(reports)
+    height, ratios = (8.5, (2.2, 1.5, 1.0)) if teams else (6.5, (2.2, 1.0))
+    figure = new_figure(9.0, height, title or metrics_path.resolve().parent.name)
+    returns, *between, below = figure.subplots(len(ratios), 1, sharex=True, height_ratios=ratios)
     _draw_returns(returns, reports, everything)
+    for axes in between:
+        _draw_team_returns(axes, reports, everything, teams)
     _draw_lower(below, reports, lower)
     figure.legend(loc="outside lower center", frameon=False, ncols=4, labelcolor=INK)
     save_figure(figure, out_png)
@@ -79,6 +85,18 @@ def evaluations(reports: Reports, policy: str) -> list[tuple[float, float, float
     return [(steps, report["eval_return_mean"], report["eval_return_std"] or 0.0) for steps, report in known.items()]
 
 
+def team_evaluations(reports: Reports, learner: str) -> Curve:
+    """Return the mean team returns of a learner's evaluations, over env steps."""
+    known: dict[float, float] = {}
+    for report in reports:
+        value = report["learners"].get(learner, {}).get("eval_team_return_mean")
+        # All policies are evaluated at once, and only their metrics tell when.
+        steps = [found["eval_env_steps"] for found in report["policies"].values() if found.get("eval_env_steps")]
+        if value is not None and steps:
+            known[steps[0]] = value
+    return list(known), list(known.values())
+
+
 def _draw_returns(axes: Axes, reports: Reports, everything: Reports) -> None:
     for policy, color in _colored(reports):
         axes.plot(*curve(reports, policy, "return_mean"), color=color, linewidth=1.8, label=policy, **_dot(reports))
@@ -93,19 +111,33 @@ def _draw_returns(axes: Axes, reports: Reports, everything: Reports) -> None:
     axes.set_title(f"solid: training, exploration included; dots: {evaluation}, shaded: one standard deviation", **NOTE)
 
 
+def _teams(reports: Reports) -> list[tuple[str, str]]:
+    """Return the learners that are not named like their only policy, with their colors."""
+    policies = dict(_colored(reports))
+    return [(name, color) for name, color in _colored(reports, "learners") if name not in policies]
+
+
+def _draw_team_returns(axes: Axes, reports: Reports, everything: Reports, teams: Sequence[tuple[str, str]]) -> None:
+    for learner, color in teams:
+        steps, values = curve(reports, learner, "team_return_mean", "learners")
+        axes.plot(steps, values, color=color, linewidth=1.8, label=learner, **_dot(reports))
+        steps, values = team_evaluations(everything, learner)
+        axes.plot(steps, values, color=color, linewidth=1.2, linestyle=(0, (4, 2)), marker="o", markersize=3)
+    axes.set_ylabel("return of the team\nper episode", color=INK)
+    finish_axes(axes)
+
+
 def _draw_lower(axes: Axes, reports: Reports, lower: Lower) -> None:
     draw: dict[Lower, Callable[[str], Curve]] = {
         "updates_per_s": lambda learner: updates_per_s(reports, learner),
         "staleness_mean": lambda learner: curve(reports, learner, "staleness_mean", "learners"),
     }
-    named = dict(_colored(reports))  # the legend has these already
     for learner, color in _colored(reports, "learners"):
         steps, values = draw[lower](learner)
         # A learner without updates gets no line at zero.
         if any(values) or lower == "staleness_mean":
-            label: dict[str, Any] = {} if learner in named else {"label": learner}
-            # Unclipped, so that the axis does not hide half of a line at zero.
-            axes.plot(steps, values, color=color, linewidth=1.5, clip_on=False, zorder=3, **label, **_dot(reports))
+            # Unclipped, so that the axis does not hide half of a line at zero. The panels above have its label.
+            axes.plot(steps, values, color=color, linewidth=1.5, clip_on=False, zorder=3, **_dot(reports))
     axes.set_ylabel(_LOWER_LABELS[lower], color=INK)
     finish_axes(axes)
     axes.set_ylim(bottom=0)

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RecordsDamaged
 from marlflow.base.serialization import MALFORMED
 from marlflow.offline.dataset_writer import ENV_STEPS, ROWS, SEGMENTS, policy_folder
-from marlflow.offline.tables import to_columns
 
 
 class DatasetFragment(NamedTuple):
@@ -50,6 +47,12 @@ class Dataset:
         return first.only(np.zeros(len(first.segments["length"]), bool))
 
     def _columns(self, fragment: DatasetFragment, ending: str) -> Any:
+        # PyArrow takes long to import, and only runs with records need it; likewise below.
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from marlflow.offline.tables import to_columns
+
         path = policy_folder(self.folder, self.policy) / (fragment.file + ending)
         try:
             # Without threads and read-ahead: each worker has its own share of the CPUs.
@@ -64,6 +67,8 @@ def find_dataset(folder: Path | str, policy: str, passes: int = 1) -> Dataset:
 
     Raises ConfigInvalid with every unreadable file, or if there are none.
     """
+    import pyarrow as pa
+
     where, problems = policy_folder(folder, policy), []
     files = hashlib.blake2b(digest_size=7)
     fragments: list[DatasetFragment] = []
@@ -86,6 +91,8 @@ def find_dataset(folder: Path | str, policy: str, passes: int = 1) -> Dataset:
 
 
 def _env_steps(where: Path, name: str) -> list[int]:
+    import pyarrow.parquet as pq
+
     rows, segments = (pq.read_metadata(where / (name + ending)) for ending in (ROWS, SEGMENTS))
     steps = json.loads(rows.metadata[ENV_STEPS])
     if not isinstance(steps, list) or not all(type(count) is int and count >= 0 for count in steps):

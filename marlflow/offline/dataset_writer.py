@@ -13,12 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from marlflow.base.batch import Array, Batch
 from marlflow.base.file_names import file_name
-from marlflow.offline.tables import to_table
 
 ENV_STEPS = b"marlflow.env_steps"
 """Footer key of a rows file: the env steps of each fragment, as a JSON list."""
@@ -117,6 +113,12 @@ class _Files:
         self._steps_without_rows = 0
 
     def _append(self, ending: str, columns: Mapping[str, Array]) -> int:
+        # PyArrow takes long to import, and only runs that record need it.
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from marlflow.offline.tables import to_table
+
         table = to_table(columns)
         if ending not in self._writers:
             self._sinks[ending] = pa.BufferOutputStream()

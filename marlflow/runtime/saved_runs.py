@@ -51,8 +51,8 @@ def chosen(run_dir: Path, which: Which = None, scores: Callable[[], Mapping[int,
     raise CheckpointUnusable(
         [
             f"which checkpoint of {run_dir} is the best is not known: the run had no checkpoint.best, a metric such as "
-            "policies.<id>.eval_return_mean, and no evaluation of one learning policy at a checkpoint; choose one by "
-            f"its env steps: {kept}"
+            "policies.<id>.eval_return_mean, and no evaluation of its only learner at a checkpoint; choose one by its "
+            f"env steps: {kept}"
         ]
     )
 

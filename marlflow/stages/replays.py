@@ -108,13 +108,16 @@ class InitialPriorities:
     """Computes priorities of new rows: n-step TD errors, with the local network as target network.
 
     Otherwise they start with the largest priority (Ape-X: Horgan et al., 2018, arXiv:1803.00933, section 3). Place it
-    after NStep.
+    after NStep. Rows are of one policy: joint rows are refused.
     """
 
     traits: ClassVar[Traits] = Traits(accepts=Batch | Fragment, movable="fragments")
 
     def __call__(self, batch: Batch, learner: Learner) -> Batch:
-        """Add `priority`, float32 [N]."""
+        """Add `priority`, float32 [N]; raises InvalidInput for joint rows."""
+        if isinstance(batch, JointSegments):
+            problem = "InitialPriorities is for rows of one policy, and these are joint rows"
+            raise InvalidInput([f"{problem}; leave it out: new joint rows have the largest priority"])
         return batch.with_columns(priority=learner.priorities(transitions_of(batch)))
 
 

@@ -182,6 +182,20 @@ def test_a_critic_of_observations_needs_one_space() -> None:
     )
 
 
+def test_a_critic_like_a_network_for_images_needs_to_see_one() -> None:
+    state = gym.Box(0.0, 1.0, (3,), np.float32)
+    images = Spaces(gym.Box(0, 255, (40, 40, 3), np.uint8), gym.Discrete(3), state=state, num_agents=2)
+    vectors = Spaces(gym.Box(0.0, 1.0, (2,), np.float32), gym.Discrete(3), state=state, num_agents=2)
+    sees, looks = Member(images, mf.CNN()), Member(vectors, mf.MLP((8,)))
+    (problem,) = mf.HAPPO().member_problems({"eyes": sees, "legs": looks})
+    assert str(problem) == (
+        "happo has a critic with layers like the model of its first policy, 'eyes', and CNN cannot see state and agent "
+        "alone; add obs to algorithm.critic_sees, or list a policy first whose model is mlp"
+    )
+    assert not list(mf.HAPPO().member_problems({"legs": looks, "eyes": sees}))
+    assert not list(mf.HAPPO(critic_sees=("state", "obs")).member_problems({"eyes": sees}))
+
+
 def test_a_critic_of_a_state_needs_one() -> None:
     without = dataclasses.replace(pair(), env=mf.Env(ThreeGroups, num_envs=4))
     with pytest.raises(ConfigInvalid) as caught:

@@ -52,7 +52,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
 
 
 def test_a_run_imports_extras_and_what_takes_long_only_when_it_needs_them() -> None:
-    heavy = "pyspiel open_spiel supersuit mpe2 rlcard scipy matplotlib pandas ray"
+    heavy = "pyspiel open_spiel supersuit mpe2 rlcard scipy matplotlib pandas pyarrow ray"
     command = f"import sys, marlflow.driver.train; print(*[name for name in {heavy.split()} if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []

@@ -17,7 +17,7 @@ from tests.cli.conftest import Marlflow
 from tests.cli.test_league import TRAINED
 from tests.cli.test_resume import content
 
-USAGE = "marlflow evaluate RUN [name=value ...]"
+USAGE = "marlflow evaluate RUN [RUN ...] [name=value ...]"
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,23 @@ def test_the_same_command_gives_the_same_bytes_and_json_alone_on_standard_output
 
 
 @pytest.mark.usefixtures("runs")
+def test_several_runs_are_evaluated_each_in_its_environment(marlflow: Marlflow, tmp_path: Path) -> None:
+    said = marlflow("evaluate", "plain", "trained", "episodes=4", "mode=sampled")
+    assert (said.code, said.err) == (0, "")
+    titles, policy, _, member, *notes = said.out.splitlines()
+    assert titles.split()[:4] == ["run", "policy", "episodes", "return"]
+    assert policy.split()[:3] == ["plain", "player", "4"]
+    assert member.split()[:4] == ["trained", "player", "random", "4"]
+    assert "plain: intervals are over episodes; they say nothing about other training seeds" in notes
+    assert notes[-2:] == [
+        "wrote evaluations/1.json into plain",
+        "wrote evaluations/1.json, matrix.csv into trained",
+    ]
+    said = marlflow("evaluate", "plain", "trained", "episodes=4", "--json")
+    assert json.loads(said.out).keys() == {"plain", "trained"}
+
+
+@pytest.mark.usefixtures("runs")
 def test_a_run_without_a_league_plays_by_its_policies(marlflow: Marlflow) -> None:
     said = marlflow("evaluate", "plain", "--against", "player,trained:player,random", "--games", "4")
     assert said.code == 0, said.err
@@ -128,37 +145,46 @@ def truncated(runs: Path) -> None:
         path.write_bytes(path.read_bytes()[:-1])
 
 
-def of_python(runs: Path) -> None:
-    shutil.rmtree(runs / "trained" / ".hydra")
+def unrecorded(runs: Path) -> None:
+    (runs / "trained" / "experiment.json").unlink()
+
+
+def changed(runs: Path, run: str, change: Callable[[dict[str, Any]], None]) -> None:
+    path = runs / run / "experiment.json"
+    values = json.loads(path.read_text("utf-8"))
+    change(values)
+    path.write_text(json.dumps(values), encoding="utf-8")
 
 
 def of_somebody_else(runs: Path) -> None:
-    path = runs / "trained" / ".hydra" / "overrides.yaml"
-    path.write_text(path.read_text("utf-8") + "- env._target_=evil.make\n", encoding="utf-8")
+    changed(runs, "trained", lambda values: values["env"].update({"_target_": "evil.make"}))
 
 
 def with_another_environment(runs: Path) -> None:
-    path = runs / "plain" / ".hydra" / "overrides.yaml"
-    path.write_text(path.read_text("utf-8").replace("connect_four", "rps"), encoding="utf-8")
+    changed(
+        runs, "plain", lambda values: values.update({"env": {"_target_": "pettingzoo.classic.rps_v2.parallel_env"}})
+    )
 
 
 CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     "no directory": (nothing, [], [f"evaluate needs RUN: {USAGE}"]),
     "not there": (nothing, ["nowhere"], ["there is no directory nowhere; evaluate needs that of a run"]),
-    "two runs": (nothing, ["trained", "plain"], ["evaluate takes 1 RUN, not also 'plain'"]),
     "what it is in": (nothing, ["."], [". has no checkpoints", " (did you mean "]),
     "no checkpoints": (without_checkpoints, ["trained"], ["trained has no checkpoints, so there is nothing"]),
     "no checkpoint": (without_any_checkpoint, ["trained"], ["there is no checkpoint in "]),
     "truncated": (truncated, ["trained"], ["driver.safetensors has", "checkpoints is whole"]),
-    "started from Python": (of_python, ["trained"], ["marlflow.evaluate(experiment, run_dir)"]),
-    "of somebody else": (of_somebody_else, ["trained"], ["evil.make", "if you trust it add --trust"]),
+    "unrecorded": (unrecorded, ["trained"], ["has no experiment.json, the record of its experiment"]),
+    "of somebody else": (of_somebody_else, ["trained"], ["evil.make", "on the command line --trust"]),
     "another environment": (
         with_another_environment,
         ["plain"],
         ["policies.player.acts was 'Discrete(7)' when it was kept, and is 'Discrete(3)'"],
     ),
-    "games": (nothing, ["trained", "--games", "0"], ["games must be a whole number from 1 to 10,000,000, not 0"]),
+    "games": (nothing, ["trained", "--games", "0"], ["episodes must be a whole number of at least 1, not 0"]),
     "many games": (nothing, ["trained", "--games", "many"], ["episodes must be a whole number, not 'many'"]),
+    "checkpoint": (nothing, ["trained", "checkpoint=newest"], ["checkpoint must be best, or the env steps of one"]),
+    "no such checkpoint": (nothing, ["trained", "checkpoint=7"], ["checkpoint 7 in ", "cannot be used: missing"]),
+    "mode": (nothing, ["trained", "mode=gredy"], ["mode must be one of greedy, sampled", "did you mean 'greedy'"]),
     "no value": (nothing, ["trained", "--games"], ["episodes needs a value: episodes=N"]),
     "names": (nothing, ["trained", "--members", "player,,"], ["members needs values with commas between them"]),
     "unknown member": (
@@ -217,7 +243,10 @@ def test_help(marlflow: Marlflow) -> None:
         ("marlflow evaluate ru", ""),
         ("marlflow evaluate run --ep", "--episodes\n"),
         ("marlflow evaluate run ep", "episodes=\n"),
-        ("marlflow evaluate run --members main --", "--against --episodes --seed --workers --json --trust\n"),
+        (
+            "marlflow evaluate run --members main --",
+            "--episodes --against --mode --checkpoint --seed --workers --json --trust\n",
+        ),
     ],
 )
 def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:

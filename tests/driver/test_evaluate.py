@@ -26,7 +26,8 @@ from marlflow.config.experiment import Env, Experiment, Policy
 from marlflow.config.imports import policy_of
 from marlflow.config.validation import ready
 from marlflow.driver.evaluate import EvaluationResult, evaluate
-from marlflow.driver.evaluation_files import as_csv, as_json, as_table, write_evaluation
+from marlflow.driver.evaluation_files import as_csv, as_json, write_evaluation
+from marlflow.driver.evaluation_tables import as_table
 from marlflow.driver.train import train
 from marlflow.league import PSRO, League, NaiveSelfPlay, SnapshotRules
 from marlflow.policy.torso import MLP
@@ -119,7 +120,7 @@ def loop(run_dir: Path, found: EvaluationResult, seed: int) -> list[dict[str, fl
 
 
 def test_games_are_those_of_a_naive_loop(league_dir: Path) -> None:
-    found = evaluate(PFSP_RUN, league_dir, ["main", "main@2"], ["random", "main@1"], games=30, seed=5)
+    found = evaluate(league_dir, PFSP_RUN, ["main", "main@2"], ["random", "main@1"], episodes=30, seed=5)
     assert [dict(one.returns) for one in found.games] == [pytest.approx(one) for one in loop(league_dir, found, 5)]
     assert len({one.seed for one in found.games}) == len(found.games) == 120
     totals = {tuple(one.returns.values()) for one in found.games}
@@ -127,7 +128,7 @@ def test_games_are_those_of_a_naive_loop(league_dir: Path) -> None:
 
 
 def test_the_same_arguments_play_the_same_games_and_another_seed_others(league_dir: Path) -> None:
-    once, again, other = (evaluate(PFSP_RUN, league_dir, games=20, seed=seed) for seed in (1, 1, 2))
+    once, again, other = (evaluate(league_dir, PFSP_RUN, episodes=20, seed=seed) for seed in (1, 1, 2))
     assert games_of(once) == games_of(again)
     assert [one.returns for one in once.games] != [one.returns for one in other.games]
     assert once.comparisons == again.comparisons
@@ -137,13 +138,13 @@ def test_the_same_arguments_play_the_same_games_and_another_seed_others(league_d
 
 
 def test_seeds_are_apart_from_those_of_training(league_dir: Path) -> None:
-    found = evaluate(PFSP_RUN, league_dir, games=50, seed=PFSP_RUN.seed)
+    found = evaluate(league_dir, PFSP_RUN, episodes=50, seed=PFSP_RUN.seed)
     of_run = {key(PFSP_RUN.seed, env, episode) >> 33 for env in (-1, 0, 1, 2, 3) for episode in range(500)}
     assert not of_run & {one.seed for one in found.games}
 
 
 def test_every_side_is_played_equally_often_and_opponents_take_the_others(league_dir: Path) -> None:
-    found = evaluate(PFSP_RUN, league_dir, ["main@1"], ["random", "main"], games=7)
+    found = evaluate(league_dir, PFSP_RUN, ["main@1"], ["random", "main"], episodes=7)
     assert Counter((one.opponent, one.side) for one in found.games) == {
         (opponent, side): 4 for opponent in ("random", "main") for side in (0, 1)
     }
@@ -155,7 +156,7 @@ def test_every_side_is_played_equally_often_and_opponents_take_the_others(league
 def test_a_result_counts_for_the_side_that_was_played(tmp_path: Path) -> None:
     experiment = league_run(LEAGUES["pfsp"], 100, env=Env(FirstWins, num_envs=4))
     train(experiment, tmp_path)
-    (one,) = evaluate(experiment, tmp_path, ["main"], ["random"], games=12).comparisons
+    (one,) = evaluate(tmp_path, experiment, ["main"], ["random"], episodes=12).comparisons
     assert one.results is not None
     assert (one.results.win.value, one.results.loss.value, one.results.score.value) == (0.5, 0.5, pytest.approx(0.0))
     first, second = one.by_side["player_0"], one.by_side["player_1"]
@@ -169,22 +170,22 @@ def test_a_result_counts_for_the_side_that_was_played(tmp_path: Path) -> None:
 def test_policies_of_a_run_without_a_league_keep_their_seats(tmp_path: Path) -> None:
     experiment = of_two(FirstWins)
     train(experiment, tmp_path)
-    found = evaluate(experiment, tmp_path, games=4)
+    found = evaluate(tmp_path, experiment, against=["random"], episodes=4)
     assert [(one.member, one.opponent, list(one.by_side)) for one in found.comparisons] == [
         ("first", "random", ["player_0"]),
         ("second", "random", ["player_1"]),
     ]
-    (one,) = evaluate(experiment, tmp_path, ["second"], ["first"], games=4).comparisons
+    (one,) = evaluate(tmp_path, experiment, ["second"], ["first"], episodes=4).comparisons
     assert one.results is not None
     assert one.results.loss.value == 1.0
     with pytest.raises(ConfigInvalid, match=r"'first' cannot be seated against 'first'.* can play player_0"):
-        evaluate(experiment, tmp_path, ["first"], ["first"])
+        evaluate(tmp_path, experiment, ["first"], ["first"])
 
 
 def test_policies_that_learn_together_have_their_own_parameters(tmp_path: Path) -> None:
     experiment = team_run(240)
     train(experiment, tmp_path)
-    found = evaluate(experiment, tmp_path, ["speaker", "listener"], ["random"], games=3)
+    found = evaluate(tmp_path, experiment, ["speaker", "listener"], ["random"], episodes=3)
     learner = ready(experiment).spec.learners["pair"].learner()
     learner.load_state(from_bytes(newest(tmp_path).read("learner.pair")))
     for name in ("speaker", "listener"):
@@ -193,24 +194,30 @@ def test_policies_that_learn_together_have_their_own_parameters(tmp_path: Path) 
     assert [list(one.by_side) for one in found.comparisons] == [["speaker"], ["listener"]]
 
 
-def test_members_of_other_runs_and_files_play_as_at_home(league_dir: Path, tmp_path: Path) -> None:
+def test_members_of_other_runs_and_files_play_as_at_home(
+    league_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     saved = policy_of(saved_run(league_dir), "main@2")
     (tmp_path / "second.safetensors").write_bytes(to_export(saved))
     shutil.copytree(league_dir, tmp_path / "other")
-    play = partial(evaluate, PFSP_RUN, league_dir, against=["main@1"], games=20, base=tmp_path)
-    home, other, file = (play([label]) for label in ("main@2", "other:main@2", "second.safetensors"))
+    play = partial(evaluate, league_dir, PFSP_RUN, against=["main@1"], episodes=20)
+    home, other, file = (play(members=[label]) for label in ("main@2", "other:main@2", "second.safetensors"))
     for found in (other, file):
         assert [one.returns for one in found.games] == [one.returns for one in home.games]
     hashes = [found.about[found.games[0].member]["sha256"] for found in (home, other, file)]
     assert len(set(hashes)) == 1
 
 
-def test_classes_of_other_runs_are_imported_only_if_trusted(league_dir: Path, tmp_path: Path) -> None:
+def test_classes_of_other_runs_are_imported_only_if_trusted(
+    league_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     saved = policy_of(saved_run(league_dir), "main@2")
     config = {**saved.description["config"], "model": {"_target_": f"{__name__}.OwnModel", "hidden_sizes": [16]}}
     changed = SavedPolicy(saved.flat, {**saved.description, "config": config}, "")
     (tmp_path / "own.safetensors").write_bytes(to_export(changed))
-    play = partial(evaluate, PFSP_RUN, league_dir, ["own.safetensors"], games=2, base=tmp_path)
+    play = partial(evaluate, league_dir, PFSP_RUN, ["own.safetensors"], episodes=2)
     with pytest.raises(ConfigInvalid, match=r"OwnModel; look at it, and if you trust it add --trust"):
         play()
     for trust in (None, [f"{__name__}.OwnModel"]):
@@ -223,7 +230,7 @@ class OwnModel(MLP):
 
 def test_a_greedy_member_acts_greedily(league_dir: Path, tmp_path: Path) -> None:
     greedy = replace(LEAGUES["pfsp"], snapshots=SnapshotRules(every_agent_steps=150, acts="greedy"))
-    found = evaluate(replace(PFSP_RUN, league=greedy), league_dir, ["main"], ["main@1"], games=6)
+    found = evaluate(league_dir, replace(PFSP_RUN, league=greedy), ["main"], ["main@1"], episodes=6)
     assert len({tuple(one.returns.values()) for one in found.games if one.side == 0}) == 1
     assert found.about["main"]["acts"] == "greedy"
 
@@ -237,14 +244,14 @@ def test_a_mixture_draws_a_member_for_each_game(tmp_path: Path) -> None:
     train(experiment, tmp_path)
     meta = {"always_0": 0.5, "always_1": 0.3, "always_2": 0.2}
     set_meta(tmp_path, [meta, {"always_0": 0.0, "always_1": 1.0, "always_2": 0.0}])
-    found = evaluate(experiment, tmp_path, ["mixture"], ["always_0"], games=600)
+    found = evaluate(tmp_path, experiment, ["mixture"], ["always_0"], episodes=600)
     drawn = [Counter(one.seating[f"player_{side}"] for one in found.games if one.side == side) for side in (0, 1)]
     assert drawn[1] == {"always_1": 300}
     assert sum((drawn[0][name] - 300 * weight) ** 2 / (300 * weight) for name, weight in meta.items()) < 13.8
     (one,) = found.comparisons
     assert one.by_side["player_0"].score.value == pytest.approx((drawn[0]["always_1"] - drawn[0]["always_2"]) / 300)
     assert one.by_side["player_1"].score.value == pytest.approx(1.0)
-    assert games_of(evaluate(experiment, tmp_path, ["mixture"], ["always_0"], games=600)) == games_of(found)
+    assert games_of(evaluate(tmp_path, experiment, ["mixture"], ["always_0"], episodes=600)) == games_of(found)
 
 
 def constant(action: int, obs: Any, action_mask: Any, generator: Any) -> Any:
@@ -269,7 +276,7 @@ def set_meta(run_dir: Path, meta: list[dict[str, float]]) -> None:
 
 
 def test_files_have_every_game_and_number_themselves(league_dir: Path, tmp_path: Path) -> None:
-    found = evaluate(PFSP_RUN, league_dir, ["main"], ["random", "main@1"], games=10)
+    found = evaluate(league_dir, PFSP_RUN, ["main"], ["random", "main@1"], episodes=10)
     for number in (1, 2):
         path, matrix = write_evaluation(found, tmp_path)
         assert path == tmp_path / "evaluations" / f"{number}.json"
@@ -295,14 +302,14 @@ def test_broken_games_are_not_counted_and_are_said(tmp_path: Path) -> None:
     faults = replace(PFSP_RUN.faults, env_errors=100)
     experiment = league_run(LEAGUES["pfsp"], 100, env=Env(Breaking, num_envs=4), faults=faults)
     train(experiment, tmp_path)
-    found = evaluate(experiment, tmp_path, ["main"], ["random"], games=60)
+    found = evaluate(tmp_path, experiment, ["main"], ["random"], episodes=60)
     (one,) = found.comparisons
     assert one.results is not None
     assert 0 < one.lost == 60 - one.results.games == len(found.faults)
     assert all(game.seed % 5 for game in found.games)
     assert f"{one.lost} games of main against random broke and are not counted" in as_table(found)
     with pytest.raises(StageFailed, match=r"step\(\) raised RuntimeError: broken"):
-        evaluate(replace(experiment, faults=PFSP_RUN.faults), tmp_path, ["main"], ["random"], games=60)
+        evaluate(tmp_path, replace(experiment, faults=PFSP_RUN.faults), ["main"], ["random"], episodes=60)
 
 
 # -- bad input ------------------------------------------------------------------------------------------------------
@@ -313,11 +320,11 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "no such snapshot": ({"members": ["main@99"]}, "there is no member 'main@99'; did you mean 'main@[0-9]'"),
     "no such run": ({"against": ["nowhere:main"]}, "there is no directory nowhere; before the colon comes"),
     "member of another": ({"against": ["pfsp:mian"]}, "has no member 'mian'; did you mean 'main'?"),
-    "folder": ({"against": ["pfsp"]}, "pfsp is a folder; name a member of its run, pfsp:main, say"),
+    "mode": ({"mode": "gredy"}, "mode must be greedy or sampled, not 'gredy'"),
     "no file": ({"against": ["no.safetensors"]}, "there is no .*no.safetensors; give the folder of a run, or a file"),
     "no export": ({"against": ["wrong.safetensors"]}, "wrong.safetensors is no file of a member"),
     "no mixture": ({"members": ["mixture"]}, "has no meta-strategy; a run with league=psro has one"),
-    "no games": ({"games": 0}, "games must be a whole number from 1 to 10,000,000, not 0"),
+    "no games": ({"episodes": 0}, "episodes must be a whole number from 1 to 10,000,000, not 0"),
     "seed": ({"seed": -1}, "seed must be a whole number from 0"),
     "twice": ({"against": ["random", "random"]}, "against has 'random' more than once"),
     "nobody": ({"against": []}, "against is empty; name at least one"),
@@ -329,29 +336,33 @@ def test_bad_input_is_named_before_anything_is_played(
     case: str, league_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments, message = PROBLEMS[case]
+    monkeypatch.chdir(league_dir.parent)
     (league_dir.parent / "wrong.safetensors").write_bytes(b"12345678 no header")
     monkeypatch.setattr("marlflow.driver.evaluate._play", None)
     with pytest.raises(ConfigInvalid, match=message) as raised:
-        evaluate(PFSP_RUN, league_dir, base=league_dir.parent, **arguments)
+        evaluate(league_dir, PFSP_RUN, **arguments)
     assert len(raised.value.problems) == 1
 
 
 def test_all_problems_are_said_at_once(league_dir: Path) -> None:
     with pytest.raises(ConfigInvalid) as raised:
-        evaluate(PFSP_RUN, league_dir, ["mian"], ["randm", "nowhere:main"])
+        evaluate(league_dir, PFSP_RUN, ["mian"], ["randm", "nowhere:main"])
     assert len(raised.value.problems) == 3
 
 
 def test_another_experiment_than_that_of_the_run_is_refused(league_dir: Path) -> None:
     other = replace(PFSP_RUN, policies={"main": Policy(MAIN.algorithm, MLP((32,)))})
     with pytest.raises(CheckpointUnusable, match=r"policies.main.model was"):
-        evaluate(other, league_dir)
+        evaluate(league_dir, other)
 
 
-def test_a_member_with_other_spaces_says_which(league_dir: Path, tmp_path: Path) -> None:
+def test_a_member_with_other_spaces_says_which(
+    league_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     train(small_run(env_steps=200), tmp_path / "carts")
     with pytest.raises(ConfigInvalid) as raised:
-        evaluate(PFSP_RUN, league_dir, ["main"], ["carts:hunters"], base=tmp_path)
+        evaluate(league_dir, PFSP_RUN, ["main"], ["carts:hunters"])
     (problem,) = raised.value.problems
     assert re.search(
         r"hunters of .*carts observes Box\(.*\) and acts in Discrete\(2\), and agent 'player_0' ", str(problem)
@@ -363,12 +374,12 @@ def test_a_damaged_checkpoint_is_named(league_dir: Path, tmp_path: Path) -> None
     for path in (tmp_path / "run" / "checkpoints").glob("*/driver.safetensors"):
         path.write_bytes(b"")
     with pytest.raises(CheckpointUnusable, match=r"driver.safetensors has 0 bytes"):
-        evaluate(PFSP_RUN, tmp_path / "run")
+        evaluate(tmp_path / "run", PFSP_RUN)
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_over_ray_the_games_are_the_same(league_dir: Path) -> None:
-    here, there = (evaluate(PFSP_RUN, league_dir, games=20, workers=workers) for workers in (0, 2))
+    here, there = (evaluate(league_dir, PFSP_RUN, episodes=20, workers=workers) for workers in (0, 2))
     assert games_of(here) == games_of(there)
 
 
@@ -376,7 +387,7 @@ def test_self_play_without_snapshots_is_evaluated_too(tmp_path: Path) -> None:
     rules = SnapshotRules(at_start=False, every_agent_steps=None)
     experiment = league_run(League(NaiveSelfPlay(), snapshots=rules), 100)
     train(experiment, tmp_path)
-    (one,) = evaluate(experiment, tmp_path, against=["main"], games=10).comparisons
+    (one,) = evaluate(tmp_path, experiment, against=["main"], episodes=10).comparisons
     assert one.results is not None
     first, second = one.by_side["player_0"], one.by_side["player_1"]
     assert first.games == second.games == 5

@@ -21,7 +21,7 @@ from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
 from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.protocol import Request
-from marlflow.stages import Concat, Insert, JoinSegments, NStep
+from marlflow.stages import Concat, InitialPriorities, Insert, JoinSegments, NStep
 from tests.driver import coming_and_going
 from tests.driver.joint_replay_learning import RecurrentSum, Sum, sum_run
 from tests.driver.kept_runs import assert_equal, kept, without_times
@@ -111,6 +111,20 @@ def test_a_plan_without_joint_segments_is_refused_before_it_runs() -> None:
         "stage 'NStep' of plan 'both' expects Batch, but 'Concat' gives JointBatches; "
         "put .then(JoinSegments(learner.seats), at=learner) between them"
     )
+
+
+def test_initial_priorities_of_joint_rows_are_refused_before_the_run() -> None:
+    class Eager(Sum):
+        def plan(self, experience: Any, learner: Any, replays: Any) -> mf.Plan:
+            rows = experience.gather(Concat(1)).then(JoinSegments(learner.seats), at=replays[0])
+            stored = rows.then(NStep(2, 0.9), at=replays[0]).then(InitialPriorities(), at=learner)
+            return mf.Plan("eager", stored.then(Insert(), at=replays[0]))
+
+    with pytest.raises(mf.ConfigInvalid) as raised:
+        mf.plan(sum_run(**of(Eager())))
+    (problem,) = raised.value.problems
+    assert "stage 'InitialPriorities' of its plan breaks" in problem
+    assert "these are joint rows; leave it out: new joint rows have the largest priority" in problem
 
 
 def test_updates_are_in_ratio_to_the_agent_steps_of_all(tmp_path: Path) -> None:

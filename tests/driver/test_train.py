@@ -212,7 +212,13 @@ def test_the_objective_is_the_figure_it_names(complete: Result) -> None:
 
 def test_nothing_is_written_that_was_not_asked_for(tmp_path: Path) -> None:
     train(small_run(env_steps=80, log=Log(console="none", jsonl=False, tensorboard=False)), tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"plan.mmd", "run.log", "checkpoints", "experiment.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "plan.mmd",
+        "run.log",
+        "checkpoints",
+        "experiment.json",
+        "run.json",
+    }
 
 
 # -- the same again -------------------------------------------------------------------------------------------------

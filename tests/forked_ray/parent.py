@@ -17,12 +17,27 @@ import sys
 from typing import Any
 
 # What every process of a run loads, and libraries of Ray's; but not Ray itself: its connections do not outlive a fork.
+import cloudpickle  # noqa: F401
+import filelock  # noqa: F401
+import google.protobuf.json_format
+import google.protobuf.struct_pb2  # noqa: F401
 import jsonschema  # noqa: F401
+import msgpack  # noqa: F401
 import requests  # noqa: F401
+import tqdm  # noqa: F401
+import yaml  # noqa: F401
 
 import marlflow.algorithms.shipped
+import marlflow.runtime.packing
+import marlflow.runtime.protocol
 import marlflow.runtime.relocation
+import marlflow.runtime.rounds
+import marlflow.runtime.sampling_worker
+import marlflow.runtime.sharding
 import marlflow.runtime.stage_chain
+import marlflow.sampling.hang_monitor
+import marlflow.sampling.messages
+import marlflow.sampling.output
 import marlflow.sampling.worker  # noqa: F401
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 from marlflow.base.errors import InvalidInput
 from marlflow.observe.curves import curve, draw_learning_curves, evaluations, updates_per_s
 from marlflow.observe.sinks import read_metrics
-from tests.observe.records import evaluation, record, write
+from tests.observe.records import evaluation, learner, record, write
 
 BLUE, ORANGE, GREEN = (0, 114, 178), (213, 94, 0), (0, 158, 115)
 
@@ -52,6 +52,31 @@ def test_a_last_evaluation_is_drawn_where_the_last_report_has_none(
     monkeypatch.setattr(Axes, "plot", see)
     draw_learning_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
     assert drawn.count([1500]) == 2, "once for each policy that was evaluated"
+
+
+def test_teams_of_several_policies_have_a_panel_of_their_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = [record(number) for number in range(1, 5)]
+    for number, report in enumerate(reports, 1):
+        report["learners"] = {**report["learners"], "pair": learner(number, 10 * number, {})}
+    write(tmp_path / "metrics.jsonl", *reports)
+    drawn: list[tuple[Axes, str | None, list[float], list[float]]] = []
+    plot = Axes.plot
+
+    def see(axes: Axes, steps: Any, values: Any, **style: Any) -> Any:
+        drawn.append((axes, style.get("label"), list(steps), list(values)))
+        return plot(axes, steps, values, **style)
+
+    monkeypatch.setattr(Axes, "plot", see)
+    draw_learning_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
+    (panel,) = {axes for axes, label, _, _ in drawn if label == "pair"}
+    assert [(steps, values) for axes, _, steps, values in drawn if axes is panel] == [
+        ([1000, 2000, 3000, 4000], [-5.0] * 4),
+        ([1500, 3500], [26.0, 26.0]),
+    ]
+    assert len({axes for axes, *_ in drawn}) == 3
+    assert {label for _, label, _, _ in drawn} == {"adversary", "agent", "goal", "pair", None}
 
 
 def test_updates_per_s_are_of_the_time_between_reports(metrics: Path) -> None:

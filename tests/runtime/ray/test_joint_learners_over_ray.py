@@ -64,11 +64,12 @@ def test_a_lost_learner_with_a_replay_of_joint_rows_begins_to_store_and_learns_o
 
 def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     vectors = {}
-    for number in (1, 2):
+    # One process over Ray learns exactly what inline does: see tests/driver/test_joint_learning.py.
+    for runtime, number in (("inline", 1), ("ray", 2)):
         placement = mf.PlacementOverrides(num_learners=number)
         pair = LearnerConfig(MEMBERS, Team(), placement=placement)
         folder = tmp_path / str(number)
-        result = mf.train(team_run(240, "ray", rollouts=ONE_WORKER, learners={"pair": pair}), folder)
+        result = mf.train(team_run(240, runtime, rollouts=ONE_WORKER, learners={"pair": pair}), folder)
         assert result.metrics["learners"]["pair"]["version"] > 2
         vectors[number] = from_bytes(newest(folder).read("learner.pair"))["vector"]
     np.testing.assert_allclose(vectors[1], vectors[2], rtol=1e-3, atol=1e-5)

@@ -1,0 +1,108 @@
+"""The results of evaluations as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from marlflow.driver.evaluate import EvaluationResult
+from marlflow.driver.evaluation_files import estimates
+from marlflow.league.comparison import Estimate
+from marlflow.league.policy_returns import is_constant_sum
+
+_OUTCOMES = ("win", "draw", "loss")
+
+
+def as_table(evaluation: EvaluationResult) -> str:
+    """Return the results as text: one line for each policy, or for each pair."""
+    return as_tables({"": evaluation})
+
+
+def as_tables(evaluations: Mapping[str, EvaluationResult]) -> str:
+    """Return the results of several runs, by name, in one table of policies and one of pairs."""
+    parts = []
+    together = {run: one for run, one in evaluations.items() if one.returns}
+    pairs = {run: one for run, one in evaluations.items() if one.comparisons}
+    for of_runs, table in ((together, _policy_rows), (pairs, _pair_rows)):
+        if of_runs:
+            rows = list(table(of_runs))
+            # One run needs no column with its name.
+            parts.append("\n".join(_aligned([row[1:] for row in rows] if len(evaluations) == 1 else rows)))
+    notes = [
+        note for run, one in evaluations.items() for note in _notes(one, f"{run}: " if len(evaluations) > 1 else "")
+    ]
+    return "\n".join([*parts, *notes])
+
+
+def _policy_rows(evaluations: Mapping[str, EvaluationResult]) -> Iterator[list[str]]:
+    outcomes = any(policy.win is not None for one in evaluations.values() for policy in one.returns)
+    titles = ["run", "policy", "episodes", "return [95 %]", "iqm", "median", "length"]
+    yield [*titles, *(_OUTCOMES if outcomes else ())]
+    for run, one in evaluations.items():
+        for policy in one.returns:
+            row = [run, policy.policy, f"{policy.episodes:,}", _with_interval(policy.mean)]
+            row += [f"{policy.iqm:.2f}", f"{policy.median:.2f}", f"{policy.length:.1f}"]
+            shares = (policy.win, policy.draw, policy.loss)
+            yield [*row, *(["-" if share is None else _with_interval(share) for share in shares] if outcomes else ())]
+
+
+def _pair_rows(evaluations: Mapping[str, EvaluationResult]) -> Iterator[list[str]]:
+    every = [one for evaluation in evaluations.values() for one in evaluation.comparisons]
+    # Where one side's gain is no other's loss, nobody wins.
+    outcomes = any(one.results is not None and one.results.is_constant_sum for one in every)
+    names = list(dict.fromkeys(side for one in every for side in one.by_side))
+    sides = names if len(names) > 1 else []
+    key, shown = ("win", "win as") if outcomes else ("return", "return as")
+    titles = ["run", "member", "opponent", "games", *(_OUTCOMES if outcomes else ()), "return"]
+    yield [*titles, *([] if outcomes else ["iqm", "median", "length"]), *(f"{shown} {name}" for name in sides)]
+    for run, evaluation in evaluations.items():
+        for one in evaluation.comparisons:
+            columns = len(titles) - 4 + (0 if outcomes else 3)
+            if one.results is None:
+                yield [run, one.member, one.opponent, "0", *["-"] * (columns + len(sides))]
+                continue
+            found = estimates(one.results)
+            row = [_with_interval(found[name]) for name in (*(_OUTCOMES if outcomes else ()), "return")]
+            if not outcomes:
+                row += [f"{one.results.iqm:.2f}", f"{one.results.median:.2f}", f"{one.results.length:.1f}"]
+            by_side = [f"{estimates(one.by_side[n])[key].value:.2f}" if n in one.by_side else "-" for n in sides]
+            yield [run, one.member, one.opponent, f"{one.results.games:,}", *row, *by_side]
+
+
+def _with_interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
+    if evaluation.returns:
+        yield f"{run}intervals are over episodes; they say nothing about other training seeds"
+        if evaluation.lost:
+            yield f"{run}{evaluation.lost:,} episodes broke and are not counted"
+    for one in evaluation.comparisons:
+        if one.lost:
+            yield f"{run}{one.lost:,} games of {one.member} against {one.opponent} broke and are not counted"
+    if len(evaluation.games) > 1 and evaluation.distinct < len(evaluation.games) / 2:
+        yield (
+            f"{run}only {evaluation.distinct:,} of {len(evaluation.games):,} episodes differ in anything that was seen "
+            "or done, so intervals are too narrow; mode=sampled draws actions from what was learned"
+        )
+    yield from (f"{run}{note}" for note in _self_play_notes(evaluation))
+
+
+def _self_play_notes(evaluation: EvaluationResult) -> Iterator[str]:
+    if evaluation.sides is None or not evaluation.returns or not is_constant_sum(evaluation.sides, evaluation.games):
+        return
+    for policy in evaluation.returns:
+        played = {role.side for role in evaluation.sides.roles if set(role.agents) & set(policy.agents)}
+        if len(played) == len(evaluation.sides.names):
+            yield (
+                f"policy {policy.policy} played all sides, and what one wins the others lose, so its return says "
+                "nothing; against=random evaluates it"
+            )

@@ -1,0 +1,172 @@
+"""The episodes of an evaluation: who plays which agent, and what the results say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from marlflow.base.errors import ConfigInvalid, InvalidInput
+from marlflow.base.problems import Problem
+from marlflow.base.random import episode_seed, key
+from marlflow.config.opponents import RANDOM
+from marlflow.driver.entrants import MIXTURE, Entrant, Entrants
+from marlflow.league.comparison import ComparedGame, Comparison, comparison
+from marlflow.league.policy_returns import PolicyReturns, policy_returns
+from marlflow.league.sides import Sides
+from marlflow.policy.actor import EvaluationMode
+from marlflow.runtime.spec import PolicySpec
+from marlflow.sampling.episodes import EVALUATION
+from marlflow.sampling.receipts import EpisodeResult
+
+Pair = tuple[Entrant, Entrant]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGame:
+    """One episode to be played: its number, and who plays each agent.
+
+    `member` plays `side`, and `opponent` all other sides. A team that plays alone has neither.
+    """
+
+    number: int
+    member: str
+    opponent: str
+    side: int | None
+    seating: Mapping[str, Entrant]
+
+    def policy(self, agent: str) -> PolicySpec:
+        """Return the policy that plays an agent."""
+        return self.seating[agent].policies[agent]
+
+
+@dataclass(frozen=True, slots=True)
+class Tournament:
+    """The episodes of pairs, or of one `team` that plays all agents, with environments seeded by `seed`."""
+
+    sides: Sides | None
+    pairs: Sequence[Pair]
+    team: Entrant | None
+    seed: int
+    games: Sequence[PlannedGame]
+
+    @property
+    def worker_seed(self) -> int:
+        """The seed of the workers, apart from that of training."""
+        return key(self.seed, *b"evaluate") >> 33
+
+    @property
+    def entrants(self) -> Mapping[str, Entrant]:
+        """Everybody who may play, by label."""
+        several = [whole for pair in self.pairs for whole in pair] + ([self.team] if self.team is not None else [])
+        return {one.label: one for whole in several for one in (whole, *whole.everybody)}
+
+    def modes(self, mode: EvaluationMode | None) -> dict[str, EvaluationMode]:
+        """Return how each policy acts: in `mode`, or as it does by itself."""
+        seated = {(game.policy(agent).name, one.mode) for game in self.games for agent, one in game.seating.items()}
+        return {name: mode or own for name, own in sorted(seated)}
+
+    def played(self, results: Sequence[EpisodeResult]) -> list[ComparedGame]:
+        """Return the episodes that were played, in order."""
+        by_number = {result.episode: result for result in results}
+        return [
+            ComparedGame(
+                game.member,
+                game.opponent,
+                game.side,
+                episode_seed(self.worker_seed, EVALUATION, game.number),
+                {agent: entrant.shown(agent) for agent, entrant in game.seating.items()},
+                dict(result.returns),
+                result.env_steps,
+                result.fingerprint,
+            )
+            for game in self.games
+            if (result := by_number.get(game.number)) is not None
+        ]
+
+    def comparisons(self, played: Sequence[ComparedGame]) -> list[Comparison]:
+        """Return what the games say of each pair."""
+        if self.sides is None:
+            return []
+        asked: dict[tuple[str, str], int] = {}
+        for game in self.games:
+            asked[game.member, game.opponent] = asked.get((game.member, game.opponent), 0) + 1
+        by_pair: dict[tuple[str, str], list[ComparedGame]] = {pair: [] for pair in asked}
+        for one in played:
+            by_pair[one.member, one.opponent].append(one)
+        names = [(member.label, opponent.label) for member, opponent in self.pairs]
+        return [comparison(self.sides, *pair, by_pair[pair], asked[pair]) for pair in names]
+
+    def returns(self, played: Sequence[ComparedGame]) -> list[PolicyReturns]:
+        """Return what the episodes of a team say of each of its policies."""
+        return policy_returns(played, self.sides) if self.team is not None else []
+
+
+def team_games(team: Entrant, agents: Sequence[str], episodes: int) -> list[PlannedGame]:
+    """Plan the episodes of a team that plays all agents."""
+    seating = dict.fromkeys(agents, team)
+    return [PlannedGame(number, team.label, "", None, seating) for number in range(episodes)]
+
+
+def pair_games(pairs: Sequence[Pair], sides: Sides, games: int, seed: int) -> Iterator[PlannedGame]:
+    """Plan the games of each pair: the member plays each side that it can equally often."""
+    number = 0
+    for member, opponent in pairs:
+        in_turn = _sides_in_turn(member, opponent, sides)
+        for _ in range(-(-games // len(in_turn))):
+            for side in in_turn:
+                generator = np.random.default_rng(key(seed, *b"mixture", number))
+                seating: dict[str, Entrant] = {}
+                for index, role in enumerate(sides.roles):
+                    drawn = (member if role.side == side else opponent).drawn(index, generator)
+                    seating |= dict.fromkeys(role.agents, drawn)
+                yield PlannedGame(number, member.label, opponent.label, side, seating)
+                number += 1
+
+
+def found_pairs(entrants: Entrants, members: Sequence[str], against: Sequence[str], sides: Sides) -> list[Pair]:
+    """Return each of `members` with each of `against`; raises ConfigInvalid with every problem."""
+    problems: list[Problem | str] = []
+    found: dict[str, Entrant] = {}
+    for name, labels in {"members": members, "against": against}.items():
+        if not labels:
+            problems.append(f"{name} is empty; name at least one, {RANDOM} or {MIXTURE} say")
+        problems += [f"{name} has {one!r} more than once" for one in dict.fromkeys(labels) if labels.count(one) > 1]
+    for label in dict.fromkeys([*members, *against]):
+        try:
+            found[label] = entrants.find(label)
+        except InvalidInput as error:
+            problems += error.problems
+    pairs = [(found[one], found[other]) for one, other in product(members, against) if {one, other} <= found.keys()]
+    problems += [problem for pair in pairs if (problem := _seating_problem(*pair, sides)) is not None]
+    if problems:
+        raise ConfigInvalid(list(dict.fromkeys(problems)))
+    return pairs
+
+
+def _seating_problem(member: Entrant, opponent: Entrant, sides: Sides) -> str | None:
+    if _sides_in_turn(member, opponent, sides):
+        return None
+    return (
+        f"{member.label!r} cannot be seated against {opponent.label!r}: one would have to play all agents of a side, "
+        f"and the other all agents of all other sides; {member.label!r} can play {_playable(member)}, "
+        f"{opponent.label!r} {_playable(opponent)}"
+    )
+
+
+def _playable(entrant: Entrant) -> str:
+    return ", ".join(entrant.policies) or "no agent"
+
+
+def _sides_in_turn(member: Entrant, opponent: Entrant, sides: Sides) -> list[int]:
+    """Return the sides that `member` can play while `opponent` plays all others."""
+    numbers = range(len(sides.names))
+    agents = [[agent for role in sides.of_side(side) for agent in sides.roles[role].agents] for side in numbers]
+    return [
+        side
+        for side in numbers
+        if member.plays(agents[side])
+        and all(opponent.plays(of_other) for other, of_other in enumerate(agents) if other != side)
+    ]

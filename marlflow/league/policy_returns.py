@@ -1,0 +1,93 @@
+"""Returns of policies that play together, over evaluation episodes, with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from marlflow.league.comparison import (
+    SUM_TOLERANCE,
+    ComparedGame,
+    Estimate,
+    interquartile_mean,
+    mean_estimate,
+    outcome,
+    side_scores,
+    wilson,
+)
+from marlflow.league.sides import Sides
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReturns:
+    """The returns of one policy: per agent and episode (`mean`, `iqm`, `median`), and of its agents' sum (`team`).
+
+    `length` is the mean number of env steps of an episode, `agents` those that it played. `win`, `draw` and `loss` are
+    shares of the episodes, if the sides' returns had the same sum in all of them, and the policy played one side.
+    """
+
+    policy: str
+    agents: Sequence[str]
+    episodes: int
+    mean: Estimate
+    iqm: float
+    median: float
+    team: Estimate
+    length: float
+    win: Estimate | None = None
+    draw: Estimate | None = None
+    loss: Estimate | None = None
+
+
+def policy_returns(games: Sequence[ComparedGame], sides: Sides | None) -> list[PolicyReturns]:
+    """Return the returns of each policy, in order of their first seats.
+
+    An episode counts for a policy if one of its agents took part. Intervals are over episodes, because the agents of
+    one episode are not independent. Without `sides`, nobody can win.
+    """
+    policies = dict.fromkeys(policy for game in games for policy in game.seating.values())
+    found = [_of_policy(policy, games) for policy in policies if any(_returns(policy, game) for game in games)]
+    return (
+        found
+        if sides is None or not is_constant_sum(sides, games)
+        else [_with_outcomes(one, games, sides) for one in found]
+    )
+
+
+def is_constant_sum(sides: Sides, games: Sequence[ComparedGame]) -> bool:
+    """Return whether the sides' returns had the same sum in all games."""
+    scores = [side_scores(sides, game.returns) for game in games]
+    sums = [math.fsum(of_sides) for of_sides in scores]
+    return not sums or max(sums) - min(sums) <= SUM_TOLERANCE * max(1.0, *(abs(one) for of in scores for one in of))
+
+
+def _with_outcomes(returns: PolicyReturns, games: Sequence[ComparedGame], sides: Sides) -> PolicyReturns:
+    played = {role.side for role in sides.roles if set(role.agents) & set(returns.agents)}
+    rivals = {agent for role in sides.roles if role.side in played for agent in role.agents} - set(returns.agents)
+    if len(played) != 1 or rivals:
+        return returns
+    outcomes = [outcome(side_scores(sides, game.returns), *played) for game in games if _returns(returns.policy, game)]
+    win, draw, loss = (wilson(outcomes.count(kind), len(outcomes)) for kind in ("win", "draw", "loss"))
+    return replace(returns, win=win, draw=draw, loss=loss)
+
+
+def _returns(policy: str, game: ComparedGame) -> Mapping[str, float]:
+    return {agent: one for agent, one in game.returns.items() if game.seating.get(agent) == policy}
+
+
+def _of_policy(policy: str, games: Sequence[ComparedGame]) -> PolicyReturns:
+    played = [(game, of) for game in games if (of := _returns(policy, game))]
+    sums = [math.fsum(of.values()) for _, of in played]
+    means = [total / len(of) for total, (_, of) in zip(sums, played, strict=True)]
+    return PolicyReturns(
+        policy,
+        list(dict.fromkeys(agent for _, of in played for agent in of)),
+        len(played),
+        mean_estimate(means),
+        interquartile_mean(means),
+        median(means),
+        mean_estimate(sums),
+        math.fsum(game.env_steps for game, _ in played) / len(played),
+    )
