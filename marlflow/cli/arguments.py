@@ -11,11 +11,11 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 
 COMMANDS: Final = {
-    "init": "write a folder with an environment of your own, its configuration, a test and a notebook",
     "train": "train the policies of an experiment, each with its own algorithm",
     "resume": "continue a run from its last checkpoint",
     "plan": "draw and check what train would run; run nothing",
     "check-env": "test an environment: does it keep PettingZoo's rules, and which algorithms can learn in it?",
+    "init": "write a folder with an environment of your own, its configuration, a test and a notebook",
     "league": "show the standings of a run's league, or export a member of it",
     "tune": "train an experiment with many settings, and end the worse trials early",
     "evaluate": "play episodes of runs' policies together, or games against each other, other runs, or random",

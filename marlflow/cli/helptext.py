@@ -34,7 +34,8 @@ tab completion, for this shell:
 _FLAGS = {
     "train": """\
 flags:
-  -m                     one run for each of several values: -m seed=1,2,3
+  -m                     one run for each of several values: -m seed=1,2,3; with hydra/launcher=joblib several at the
+                         same time, and with hydra/sweeper=optuna the values are chosen by the results of earlier runs
   --cfg job              print the whole configuration, and run nothing
   --config-dir <folder>  a folder with configuration groups of your own
 """,
@@ -72,7 +73,8 @@ choices:
 some values (--cfg job of train prints all, with comments):
   seed=1                                   of everything random
   stop.env_steps=1e6                       env steps of the whole run
-  stop.policies.<id>.return_mean=150       or until a policy is good enough
+  stop.policies.<id>.return_mean=150       or until a policy is good enough: return per
+                                           agent and episode, where RLlib sums agents
   rollouts.num_workers=4                   processes that play the environment
   env.num_envs=32                          environments at once, over all workers
   faults.env_errors=20                     episodes that the environment may break before the run ends

@@ -9,16 +9,16 @@ import logging
 import math
 import threading
 from bdb import BdbQuit
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.config.construct import kind_of
 from marlflow.config.experiment import Env
-from marlflow.env import EnvAdapter, make_environment, open_adapter, pettingzoo_registry
+from marlflow.env import EnvAdapter, open_adapter, pettingzoo_registry
 from marlflow.env.frames import lines_of, raised
-from marlflow.env.make import import_factory, wrapped
+from marlflow.env.make import EnvMaker, import_factory
 from marlflow.sampling.env_closing import close_adapter
 
 log = logging.getLogger("marlflow")
@@ -29,17 +29,9 @@ _OPENS_FOR_S = 30.0
 _FRAMES = 4
 
 
-def environment_maker(env: Env) -> Callable[[], Any]:
+def environment_maker(env: Env) -> EnvMaker:
     """Return a picklable function that makes one environment."""
-    if isinstance(env.factory, str):
-        return functools.partial(make_environment, env.factory, dict(env.arguments), tuple(env.wrappers))
-    return functools.partial(_make_with, env.factory, dict(env.arguments), tuple(env.wrappers))
-
-
-def _make_with(
-    factory: Callable[..., Any], arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]]
-) -> Any:
-    return wrapped(factory(**arguments), wrappers, _name(factory))
+    return EnvMaker(env.factory, dict(env.arguments), tuple(env.wrappers), _name(env.factory))
 
 
 def environment_name(env: Env) -> str:

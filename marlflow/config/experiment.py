@@ -53,8 +53,7 @@ class Env:
             values |= {"factory": PETTINGZOO, "arguments": {"id": self.factory, **self.arguments}}
         # A name without a dot is that of a shipped environment; an import path always has one.
         elif isinstance(self.factory, str) and "." not in self.factory:
-            # Imported late: that module imports this one.
-            from marlflow.config.named_environments import named_environment
+            from marlflow.config.named_environments import named_environment  # late: it imports this module
 
             shipped = named_environment(self.factory, self.arguments)
             values |= {"factory": shipped.factory, "arguments": shipped.arguments}
@@ -95,8 +94,7 @@ class RunPlacement:
     """Set the resources of a run's processes.
 
     `learners` is the default of every learner. `shared_gpus` are shared by all learners in equal fractions, instead of
-    `learners.num_gpus` each. With `inference`, one actor acts for all workers. `spread` uses the most machines instead
-    of the fewest.
+    `learners.num_gpus` each. With `inference`, one actor acts for all workers. `spread` uses the most machines.
     """
 
     learners: LearnerPlacement = field(default_factory=LearnerPlacement)
@@ -185,9 +183,8 @@ class Rollouts:
 class Stop:
     """Set when a run ends: at the first condition that holds; None is never.
 
-    `policies` maps policies to the mean returns to reach, all of them together. `time_s` (seconds) includes the last
-    evaluation and cuts a round short. `grace_period_s` (seconds) is for a running round after an interrupt, and for an
-    environment's step or reset, or the last evaluation, after `time_s`.
+    `policies` maps policies to mean returns to reach, all together. `time_s` (seconds) includes the last evaluation and
+    cuts a round short. `grace_period_s`: for a round after an interrupt; after `time_s`, for a step or the evaluation.
     """
 
     env_steps: int | None = None

@@ -8,7 +8,7 @@ import inspect
 import pkgutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pettingzoo import AECEnv, ParallelEnv
@@ -48,6 +48,27 @@ class Wrapper:
 
     def __call__(self, env: Any) -> Any:
         return self.make(env, **self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvMaker:
+    """Make environments from a factory or its import path; picklable. `name` is for messages."""
+
+    factory: Callable[..., Any] | str
+    arguments: Mapping[str, Any]
+    wrappers: Sequence[Callable[[Any], Any]]
+    name: str
+
+    def __call__(self) -> AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]:
+        if isinstance(self.factory, str):
+            return make_environment(self.factory, self.arguments, self.wrappers)
+        return wrapped(self.factory(**self.arguments), self.wrappers, self.name)
+
+    def without_window(self) -> EnvMaker:
+        """Return one whose environments open no window, by `render_mode="human"`."""
+        if self.arguments.get("render_mode") != "human":
+            return self
+        return replace(self, arguments={**self.arguments, "render_mode": None})
 
 
 def make_environment(

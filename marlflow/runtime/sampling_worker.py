@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from marlflow.algorithms.imported import Imported
+from marlflow.env.make import EnvMaker
 from marlflow.offline.dataset_writer import DatasetWriter
 from marlflow.policy.actor import Actor
 from marlflow.sampling.referee import Referee
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 def referee(spec: RunSpec, number: int, watchdog: Watchdog) -> Referee:
     """Make referee `number`, which acts by itself; one of its environments is opened at once, as a check."""
-    spec = replace(spec, inference=None, recording=None)
+    make_env = spec.make_env.without_window() if isinstance(spec.make_env, EnvMaker) else spec.make_env
+    spec = replace(spec, inference=None, recording=None, make_env=make_env)
     return Referee(sampling_worker(spec, number, None, None, watchdog, (0,), {}))
 
 

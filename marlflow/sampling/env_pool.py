@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env import EnvAdapter, StepResult, open_adapter
+from marlflow.env.make import EnvMaker
 from marlflow.sampling.env_closing import close_adapter
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.receipts import Fault
@@ -111,10 +112,15 @@ class EnvPool:
         watchdog.loading = True
         try:
             # Not limited by the watchdog: loading may take longer than a step.
-            env = self._make_env()
+            env = self._maker(env_index)()
         finally:
             watchdog.loading = False
         return self._call_guarded(lambda: open_adapter(env, env_index), opening)
+
+    def _maker(self, env_index: int) -> Callable[[], Any]:
+        # One window is enough to watch, and each costs the time of its pictures.
+        make_env = self._make_env
+        return make_env.without_window() if env_index and isinstance(make_env, EnvMaker) else make_env
 
     def _call_guarded(self, call: Callable[[], _T], playing: NamedEnv) -> _T:
         watchdog = self.watchdog

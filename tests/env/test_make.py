@@ -2,12 +2,17 @@
 
 import subprocess
 import sys
+from typing import ClassVar
 
 import pytest
 from pettingzoo.utils import BaseParallelWrapper
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env import cartpole_team, make_environment
+from marlflow.env.make import EnvMaker
+from marlflow.sampling.env_pool import EnvPool
+from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.watchdog import Watchdog
 
 TEAM = "marlflow.env.cartpole_team.parallel_env"
 
@@ -81,3 +86,27 @@ def test_environments_that_warn_needlessly_are_quiet_and_bear_that_warnings_are_
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=120, check=False
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+class Seen(BaseParallelWrapper):
+    """Keeps how it is rendered."""
+
+    made: ClassVar[list[str | None]] = []
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(cartpole_team.parallel_env(2))
+        self.made.append(render_mode)
+
+
+@pytest.mark.parametrize(
+    ("mode", "made"), [("human", ["human", None, None]), ("rgb_array", ["rgb_array"] * 3), (None, [None] * 3)]
+)
+def test_only_the_first_environment_of_a_run_has_a_window(mode, made, monkeypatch):
+    monkeypatch.setattr(Seen, "made", [])
+    maker = EnvMaker(Seen, {"render_mode": mode}, (), "Seen")
+    # Two workers; what broke is opened again as it was.
+    for env_indices in ([0, 1], [2]):
+        pool = EnvPool(env_indices, maker, Watchdog(None), FaultLog())
+    assert Seen.made == made
+    pool.reopen(0)
+    assert Seen.made[-1] == made[-1]
