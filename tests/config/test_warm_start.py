@@ -21,9 +21,9 @@ from marlflow.driver.train import train
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.named_parameters import is_part, named_parameters
 from marlflow.policy.unwrapped import network_of
-from marlflow.runtime.saved_league import saved_run
+from marlflow.runtime.saved_league import SavedRun, saved_run
 from marlflow.runtime.saved_policies import saved_policy, to_export
-from marlflow.runtime.saved_runs import newest
+from marlflow.runtime.saved_runs import chosen, newest
 from tests.league.runs import LEAGUES, MAIN, league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, SMALL_R2D2, small_run
 from tests.runtime.team_runs import teams
@@ -158,17 +158,21 @@ def test_a_critic_that_sees_what_is_not_there_can_be_left(runs: Path) -> None:
     np.testing.assert_array_equal(begun.published["prey"].flat, theirs[: len(begun.published["prey"].flat)])
 
 
+def at(run: Path, which: Any) -> SavedRun:
+    return saved_run(run, chosen(run, which))
+
+
 def test_a_file_and_other_checkpoints_are_sources_too(runs: Path) -> None:
     from_file = learner(ready(solo(prey=initial(POLICIES["prey"], runs / "prey.safetensors"))), "prey")
     np.testing.assert_array_equal(from_file.published["prey"].flat, kept(runs / "carts", "prey")["published"])
     checkpoints = {int(path.name): path for path in (runs / "carts" / "checkpoints").iterdir()}
-    best = saved_run(runs / "carts", "best").checkpoint
-    assert best.metric == max(saved_run(runs / "carts", steps).checkpoint.metric or 0.0 for steps in checkpoints)
+    best = at(runs / "carts", "best").checkpoint
+    assert best.metric == max(at(runs / "carts", steps).checkpoint.metric or 0.0 for steps in checkpoints)
     for choice in ("best", *checkpoints):
         frozen = ready(solo(prey=mf.Policy(mf.Frozen(runs / "carts", checkpoint=choice)))).spec.policies["prey"]  # type: ignore[arg-type]
         assert isinstance(frozen.algorithm, Imported)
         steps = best.env_steps if choice == "best" else choice
-        expected = saved_policy(saved_run(runs / "carts", steps), "prey")  # type: ignore[arg-type]
+        expected = saved_policy(at(runs / "carts", steps), "prey")
         assert frozen.algorithm.saved.sha256 == expected.sha256
 
 

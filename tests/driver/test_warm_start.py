@@ -100,7 +100,7 @@ def test_before_its_first_update_it_plays_as_its_source(tmp_path: Path) -> None:
     train(second, tmp_path / "second")
     for against in ("random", "main"):
         games = [
-            mf.evaluate(experiment, tmp_path / name, members=["main"], against=[against], games=40, seed=3).games
+            mf.evaluate(tmp_path / name, experiment, members=["main"], against=[against], episodes=40, seed=3).games
             for name, experiment in (("first", first), ("second", second))
         ]
         assert games[0] == games[1]
