@@ -34,7 +34,8 @@ tab completion, for this shell:
 _FLAGS = {
     "train": """\
 flags:
-  -m                     one run for each of several values: -m seed=1,2,3
+  -m                     one run for each of several values: -m seed=1,2,3; with hydra/launcher=joblib several at the
+                         same time, and with hydra/sweeper=optuna the values are chosen by the results of earlier runs
   --cfg job              print the whole configuration, and run nothing
   --config-dir <folder>  a folder with configuration groups of your own
 """,

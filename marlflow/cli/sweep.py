@@ -17,6 +17,7 @@ from typing import Any
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from marlflow.base.errors import MarlflowError, RuntimeFailed
 from marlflow.cli.hydra_command import hand_to_hydra
 from marlflow.cli.parallel_jobs import finished_on_signal
 from marlflow.cli.sweep_checks import optimizes
@@ -59,12 +60,20 @@ class Sweep:
                 pass
             except ValueError:
                 # Optuna's, which has nothing to choose from when all jobs have failed.
-                if any(record.error is None for record in read_records(records)):
+                if not (jobs := read_records(records)) or any(job.error is None for job in jobs):
                     raise
             except KeyboardInterrupt:
                 if "slurm" in launcher:
                     print("jobs that are submitted go on; scancel ends them", file=sys.stderr)
                 raise
+            except MarlflowError:
+                raise
+            except Exception as error:
+                if "BasicLauncher" in launcher:
+                    raise
+                # joblib's or submitit's, after a process was killed, by a lack of memory for example.
+                why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+                raise RuntimeFailed(f"a process of the sweep was lost, with the job in it ({why})") from error
             finally:
                 self.show(jobs := read_records(records), is_remote="submitit" in launcher)
         return exit_code(jobs)

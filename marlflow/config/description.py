@@ -92,7 +92,7 @@ class _Describer:
         if isinstance(value, Env):
             wrappers = [self._called(one, f"{path}.wrappers[{n}]") for n, one in enumerate(value.wrappers)]
             self._check_arguments(value.arguments, path)
-            named = self.plain(value.arguments, path)
+            named = plain(value.arguments)
             collide = {key: named.pop(key) for key in ENV_KEYS if key in named}
             made = {**self._called(value.factory, path), **named, **({KEYWORDS: collide} if collide else {})}
             return {**made, **self._fields(value, path, "factory", "arguments", "wrappers"), "wrappers": wrappers}

@@ -57,9 +57,8 @@ class Env:
 
             shipped = named_environment(self.factory, self.arguments)
             values |= {"factory": shipped.factory, "arguments": shipped.arguments}
-            values |= {"wrappers": (*shipped.wrappers, *self.wrappers)} | (
-                {} if is_set else {"num_envs": shipped.num_envs}
-            )
+            values |= {"wrappers": (*shipped.wrappers, *self.wrappers)}
+            values |= {} if is_set else {"num_envs": shipped.num_envs}
         self.__dict__.update(values)  # not by assignment, because the class is frozen
 
 
@@ -94,8 +93,7 @@ class RunPlacement:
     """Set the resources of a run's processes.
 
     `learners` is the default of every learner. `shared_gpus` are shared by all learners in equal fractions, instead of
-    `learners.num_gpus` each. With `inference`, one actor acts for all workers. `spread` uses the most machines instead
-    of the fewest.
+    `learners.num_gpus` each. With `inference`, one actor acts for all workers. `spread` uses the most machines.
     """
 
     learners: LearnerPlacement = field(default_factory=LearnerPlacement)
@@ -184,9 +182,8 @@ class Rollouts:
 class Stop:
     """Set when a run ends: at the first condition that holds; None is never.
 
-    `policies` maps policies to the mean returns to reach, all of them together. `time_s` (seconds) includes the last
-    evaluation and cuts a round short. `grace_period_s` (seconds) is for a running round after an interrupt, and for an
-    environment's step or reset, or the last evaluation, after `time_s`.
+    `policies` maps policies to mean returns to reach, all together. `time_s` (seconds) includes the last evaluation and
+    cuts a round short. `grace_period_s`: for a round after an interrupt; after `time_s`, for a step or the evaluation.
     """
 
     env_steps: int | None = None
@@ -203,8 +200,7 @@ class Faults:
     (longer than `env.step_timeout_s`). Lost and replaced processes: `workers_lost`, `learners_lost`, `replays_lost`.
     `updates_skipped`: optimizer steps with a gradient that was not finite. Failed writes: `checkpoints_failed`,
     `reports_failed` (metrics.jsonl, TensorBoard, drawings), `records_failed` (recorded rows, written later).
-    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: exceptions of callbacks
-    and sinks; None is any number.
+    `closes_failed`: environments whose `close()` raised or took too long. `callbacks_failed`: None is any number.
     """
 
     env_errors: int = 0

@@ -112,7 +112,7 @@ class Entrants:
         if label == MIXTURE:
             return self._mixture(label, self._run, self.find)
         if label == TEAM:
-            return self._team()
+            return self.own_team()
         if (self._base / label).is_dir():
             return self._team_of(label, self._base / label)
         source, colon, member = label.rpartition(":")
@@ -139,7 +139,8 @@ class Entrants:
         seats = self._checked.players[name]
         return self._entrant(label, replace(spec, algorithm=algorithm), seats, self._acts, self._described(saved))
 
-    def _team(self) -> Entrant:
+    def own_team(self) -> Entrant:
+        """Return the policies of the run as a team; raises ConfigInvalid if who plays whom is drawn."""
         mapping, learning = self._checked.spec.mapping, self._checked.spec.learning
         if not isinstance(mapping, Mapping) and len(learning) == 1:
             mapping = {agent: name for name in learning for agent in self._checked.players[name]}
@@ -154,7 +155,7 @@ class Entrants:
 
     def _team_of(self, label: str, path: Path) -> Entrant:
         if path.resolve() == self._run.run_dir.resolve():
-            return replace(self._team(), label=label)
+            return replace(self.own_team(), label=label)
         run = self._other(path)
         names = players_of(run, tuple(self._seats))
         theirs = {name: self._of_run(f"{label}:{name}", label, name) for name in dict.fromkeys(names.values())}

@@ -158,7 +158,7 @@ def _tournament(
 ) -> Tournament:
     checked, sides = finished.checked, sides_or_none(finished.checked)
     if against is None and (not members or list(members) == [TEAM]) and checked.spec.mapping is not None:
-        team = entrants.find(TEAM)
+        team = entrants.own_team()
         return Tournament(sides, (), team, seed, team_games(team, checked.agents, episodes or EPISODES))
     if sides is None:
         raise ConfigInvalid([f"{checked.agents[0]!r} is the only side of this game, so nobody can play against it"])

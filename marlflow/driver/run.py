@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,9 +237,8 @@ class Run:
 
     def _save(self) -> Path:
         frozen = {frozen_file(entry): content for entry, content in self._members.contents().items()}
-        env_steps, metric = self._metrics.env_steps, self._checkpoint_metric()
-        save = partial(self._checkpointer.save, env_steps, self._state, frozen)
-        return self.reporting.save(env_steps, lambda reports: save(reports, metric))
+        at, metric = self._metrics.env_steps, self._checkpoint_metric()
+        return self.reporting.save(at, lambda lines: self._checkpointer.save(at, self._state, frozen, lines, metric))
 
     def _checkpoint_metric(self) -> float | None:
         best = self._experiment.checkpoint.best

@@ -22,6 +22,8 @@ COLORS = 7
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5))
 MOST_COLORED = COLORS * len(_DASHES)
 """Number of groups with a look of their own."""
+MOST_WITH_BANDS = 7
+"""Number of groups up to which bands and single runs are drawn; of more, nothing could be told apart."""
 _WIDTH, _HEIGHT = 4.6, 2.9  # inches of 72 units
 _MOST_POINTS = 300
 # Colors that stand for CSS variables until the figure is drawn.
@@ -65,20 +67,20 @@ def curves(comparison: GroupComparison, looks: dict[str, Look], name: str) -> st
         axes.set_facecolor("none")
         # Those without a look of their own lie below.
         for row in sorted(comparison.rows, key=lambda row: looks[row.group.name].color != _OTHERS):
-            _draw(axes, row.series, looks[row.group.name])
+            _draw(axes, row.series, looks[row.group.name], len(comparison.rows) <= MOST_WITH_BANDS)
         _finish(axes)
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return _inline(written.getvalue(), name)
 
 
-def _draw(axes: Axes, several: Sequence[ReturnSeries], look: Look) -> None:
+def _draw(axes: Axes, several: Sequence[ReturnSeries], look: Look, has_band: bool) -> None:
     steps, values = aligned(several)
     is_background = look.color == _OTHERS
-    if len(several) > 1:
+    if len(several) > 1 and has_band:
         for one in several:
             axes.plot(*_thinned(one), color=look.color, linewidth=0.6, alpha=0.45)
-        if len(steps) and not is_background:
+        if len(steps):
             axes.fill_between(steps, *iqm_band(values), color=look.color, alpha=0.18, linewidth=0)
     elif len(several[0]) == 1:
         axes.plot(several[0].env_steps, several[0].values, color=look.color, marker="o", markersize=3.5, linestyle="")

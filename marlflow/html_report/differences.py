@@ -14,7 +14,7 @@ _MOST_IN_NAME = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class KeyDifference:
     """A key whose value is not the same in all configurations; `values` has the text of each."""
 
     key: str
@@ -28,19 +28,19 @@ class _Absent:
 _ABSENT = _Absent()
 
 
-def differences(configs: Sequence[Mapping[str, Any]], left_out: Sequence[str] = ()) -> list[Difference]:
+def differences(configs: Sequence[Mapping[str, Any]], left_out: Sequence[str] = ()) -> list[KeyDifference]:
     """Return all differences, without those of the top-level keys `left_out`.
 
     Objects of different classes are one difference, shown by their classes: their settings cannot be compared.
 
     >>> differences([{"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "c": 2}}])
-    [Difference(key='a.b', values=('1', '3'))]
+    [KeyDifference(key='a.b', values=('1', '3'))]
     """
     known = [{key: value for key, value in config.items() if key not in left_out} for config in configs]
     return list(_differences("", known)) if known else []
 
 
-def _differences(path: str, values: Sequence[Any]) -> Iterator[Difference]:
+def _differences(path: str, values: Sequence[Any]) -> Iterator[KeyDifference]:
     if len({identity(value) for value in values}) == 1:
         return
     if all(isinstance(value, Mapping) for value in values) and len({str(one.get(TARGET)) for one in values}) == 1:
@@ -48,7 +48,7 @@ def _differences(path: str, values: Sequence[Any]) -> Iterator[Difference]:
             inner = [value.get(key, _ABSENT) for value in values]
             yield from _differences(f"{path}.{key}" if path else str(key), inner)
         return
-    yield Difference(path, tuple(map(as_text, values)))
+    yield KeyDifference(path, tuple(map(as_text, values)))
 
 
 def identity(value: Any) -> str:

@@ -13,8 +13,8 @@ from jinja2 import BaseLoader, Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from marlflow.html_report import texts
-from marlflow.html_report.charts import MOST_COLORED, Look, curves, look
-from marlflow.html_report.differences import Difference, differences
+from marlflow.html_report.charts import MOST_COLORED, MOST_WITH_BANDS, Look, curves, look
+from marlflow.html_report.differences import KeyDifference, differences
 from marlflow.html_report.extras import LeagueTable, RunVideo
 from marlflow.html_report.files import columns, decimals
 from marlflow.html_report.groups import LEFT_OUT, RunGroup, Task
@@ -38,6 +38,11 @@ class TaskView:
     comparisons: tuple[GroupComparison, ...]
     looks: Mapping[str, Look]
     curves: Mapping[str, str]
+
+    @property
+    def has_bands(self) -> bool:
+        """Whether the curves have bands."""
+        return len(self.task.groups) <= MOST_WITH_BANDS
 
     @property
     def has_others(self) -> bool:
@@ -171,7 +176,7 @@ def whisker(one: BootstrapInterval, rows: Sequence[ResultRow], kind: str) -> tup
     return places[0], places[1], places[2]
 
 
-def group_differences(groups: Sequence[RunGroup]) -> list[Difference]:
+def group_differences(groups: Sequence[RunGroup]) -> list[KeyDifference]:
     """Return where the configurations of groups differ; those that are not known have none."""
     return differences([group.config for group in groups], LEFT_OUT) if len(groups) > 1 else []
 

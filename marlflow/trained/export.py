@@ -17,7 +17,7 @@ from marlflow.config.experiment import Experiment
 from marlflow.policy.adapted import AdaptedActor
 from marlflow.policy.unwrapped import network_of
 from marlflow.runtime.saved_runs import Which
-from marlflow.trained.export_check import Difference, difference
+from marlflow.trained.export_check import OutputDifference, difference
 from marlflow.trained.exported_files import written
 from marlflow.trained.load import load
 from marlflow.trained.policy import TrainedPolicy
@@ -46,7 +46,7 @@ class Exported:
 
     file: Path
     description: Path
-    difference: Difference
+    difference: OutputDifference
 
 
 def export(
@@ -107,7 +107,7 @@ def portable_of(trained: TrainedPolicy) -> PortableActor:
 
 
 def _described(
-    team: Team, trained: TrainedPolicy, portable: PortableActor, file: Path, found: Difference
+    team: Team, trained: TrainedPolicy, portable: PortableActor, file: Path, found: OutputDifference
 ) -> dict[str, Any]:
     """Return what the description file has, as plain data."""
     return {

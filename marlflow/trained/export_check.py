@@ -22,7 +22,7 @@ _BATCHES = (1, 7)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class OutputDifference:
     """How far the outputs of an exported file are from those of its policy, over `rows` rows.
 
     `largest` is the largest difference of a number, `magnitude` the largest number compared; `actions` is how many
@@ -71,7 +71,9 @@ def _masks(spaces: Spaces, rows: int, generator: np.random.Generator) -> Array:
     return mask
 
 
-def difference(trained: TrainedPolicy, portable: PortableActor, session: Session, count: int = ROWS) -> Difference:
+def difference(
+    trained: TrainedPolicy, portable: PortableActor, session: Session, count: int = ROWS
+) -> OutputDifference:
     """Run an exported file on `count` rows in batches of 7, a tenth also one by one; compare it with the actor."""
     rows = check_rows(trained, count)
     starts = {size: range(0, count if size > 1 else count // 10, size) for size in _BATCHES}
@@ -80,7 +82,7 @@ def difference(trained: TrainedPolicy, portable: PortableActor, session: Session
         for size, at in starts.items()
         for start in at
     ]
-    return Difference(
+    return OutputDifference(
         count,
         max(one.largest for one in found),
         max(one.magnitude for one in found),
@@ -88,7 +90,7 @@ def difference(trained: TrainedPolicy, portable: PortableActor, session: Session
     )
 
 
-def _compared(trained: TrainedPolicy, portable: PortableActor, session: Session, rows: CheckRows) -> Difference:
+def _compared(trained: TrainedPolicy, portable: PortableActor, session: Session, rows: CheckRows) -> OutputDifference:
     count = len(rows.obs)
     outputs = session(portable.inputs_of(rows.obs, rows.memory, rows.mask))
     expected = expected_outputs(trained, portable, rows)
@@ -101,7 +103,7 @@ def _compared(trained: TrainedPolicy, portable: PortableActor, session: Session,
         magnitude = max(magnitude, float(np.abs(value[compared]).max(initial=0.0)) if value.dtype.kind == "f" else 0.0)
     action = expected.get("action")
     wrong = action is not None and action.dtype.kind != "f"
-    return Difference(
+    return OutputDifference(
         count, largest, magnitude, int((outputs["action"] != action).reshape(count, -1).any(1).sum()) if wrong else 0
     )
 

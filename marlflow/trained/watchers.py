@@ -43,7 +43,10 @@ class VideoWatcher:
         except FrameInvalid as invalid:
             raise MarlflowError(f"render() of the environment returned {invalid}") from invalid
         except Exception as error:
-            raise MarlflowError(f"render() of the environment raised {type(error).__name__}: {error}") from error
+            problem = f"render() of the environment raised {type(error).__name__}: {error}"
+            if type(error).__module__.startswith("pyglet"):
+                problem += "; it draws with pyglet, which needs a display for videos too: run it under xvfb-run"
+            raise MarlflowError(problem) from error
         if frame is not None:
             self._video.add(frame)
         elif self._video.frames:

@@ -143,7 +143,7 @@ def manual_policy_of(env: Any) -> Any:
 
 
 class WindowPerson:
-    """Plays `agent` with the keys of the environment's own ManualPolicy; without a key it does nothing.
+    """Plays `agent` with the keys of the environment's own ManualPolicy; without a key its default is taken.
 
     The person may hold a key down. As a watcher, it passes the keys to `say` before the first game.
     Raises ConfigInvalid if wrappers changed the agent's actions.

@@ -119,6 +119,14 @@ def test_a_team_of_another_run_is_one_player(carts: Path, tmp_path: Path, monkey
         mf.evaluate("one", against=[str(carts)])
 
 
+def test_a_policy_may_have_the_name_team(tmp_path: Path) -> None:
+    base = small_run(env_steps=80)
+    policies = {"team": base.policies["hunters"], "prey": base.policies["prey"]}
+    rules = (mf.Rule("cart_0", "team"), mf.Rule("*", "prey"))
+    mf.train(small_run(env_steps=80, policies=policies, mapping=rules), tmp_path)
+    assert [one.policy for one in mf.evaluate(tmp_path, episodes=2).returns] == ["team", "prey"]
+
+
 def test_all_episodes_equal_give_an_interval_of_no_width_and_a_note() -> None:
     games = [ComparedGame("team", "", None, seed, {"a": "p"}, {"a": 200.0}, 200, 7) for seed in range(20)]
     (one,) = policy_returns(games, None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.html_report.differences import Difference, differences, short_names
+from marlflow.html_report.differences import KeyDifference, differences, short_names
 from marlflow.html_report.groups import Task, tasks_of
 from marlflow.html_report.runs import read_runs
 from tests.html_report.written import config, evaluated, write_run, write_seeds
@@ -72,12 +72,12 @@ def test_differences_are_by_key_and_of_other_classes_by_class() -> None:
     first = {"a": {"_target_": "marlflow.algorithms.ppo.PPO", "clip": 0.2}, "b": [1, {"c": 2}], "d": 1, "seed": 1}
     second = {"a": {"_target_": "marlflow.algorithms.dqn.DQN", "double": True}, "b": [1, {"c": 3}], "seed": 2}
     assert differences([first, second], ["seed"]) == [
-        Difference("a", ("PPO", "DQN")),
-        Difference("b", ('[1, {"c": 2}]', '[1, {"c": 3}]')),
-        Difference("d", ("1", "–")),
+        KeyDifference("a", ("PPO", "DQN")),
+        KeyDifference("b", ('[1, {"c": 2}]', '[1, {"c": 3}]')),
+        KeyDifference("d", ("1", "–")),
     ]
     assert differences([first, first]) == []
-    assert differences([{"a": 1}, {"a": True}]) == [Difference("a", ("1", "true"))]
+    assert differences([{"a": 1}, {"a": True}]) == [KeyDifference("a", ("1", "true"))]
     assert differences([{"a": 1}, {"a": 1.0}]) == []
 
 

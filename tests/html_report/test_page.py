@@ -216,3 +216,11 @@ def test_a_report_needs_neither_ray_nor_hydra_nor_torch(tmp_path: Path) -> None:
     runs = write_seeds(tmp_path / "runs", [[1.0]])
     subprocess.run([sys.executable, "-c", _CHILD, str(runs), str(tmp_path / "out")], check=True, timeout=120)
     assert (tmp_path / "out" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(("groups", "bands"), [(7, 7), (8, 0)])
+def test_bands_are_drawn_while_they_can_be_told_apart(tmp_path: Path, groups: int, bands: int) -> None:
+    folders = [write_seeds(tmp_path / str(n), [[1.0, n], [2.0, 1.0 * n]], x=n) for n in range(groups)]
+    page = read(tmp_path, *folders)
+    assert sum("fill-opacity" in style for style in page.attributes("style")) == bands
+    assert ("of so many groups they are not drawn" in page.text) == (not bands)
