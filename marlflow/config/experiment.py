@@ -59,8 +59,7 @@ class Env:
             values |= {"factory": shipped.factory, "arguments": shipped.arguments}
             values |= {"wrappers": (*shipped.wrappers, *self.wrappers)}
             values |= {} if is_set else {"num_envs": shipped.num_envs}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(values)  # not by assignment, because the class is frozen
 
 
 @dataclass(frozen=True)

@@ -118,8 +118,7 @@ class Run:
         workers = parts.workers
         if self._dealer is not None:
             workers = DealtWorkers(workers, self._dealer, self._spec.ticks)
-            league = self._experiment.league
-            waits = league is None or is_meta_game(league)
+            waits = (league := self._experiment.league) is None or is_meta_game(league)
             workers = with_matches(workers, parts.referees, self._dealer, waits, self.budget, self._match_times)
         return replace(parts, workers=BudgetedWorkers(workers, self.budget))
 
