@@ -2,7 +2,7 @@
 
 python -m benchmarks.tuning --part optuna asha joblib --folder runs/tuning
 
-`optuna`: 20 trials of 1,536 env steps, seed 0; then the best settings and the experiment's own with five other seeds.
+`optuna`: 20 trials of 2,048 env steps, seed 0; then the best settings and the experiment's own with five other seeds.
 `asha`: env steps of `marlflow tune` with scheduler=asha and scheduler=none over the same settings; the best of each.
 `joblib`: five seeds at a time and one after the other write the same metrics, but for times, and the same checkpoints.
 """
@@ -29,12 +29,17 @@ SHORT = (
     "experiment=cartpole_team_ppo",
     "runtime=inline",
     "rollouts.fragment_env_steps=256",
-    "stop.env_steps=1536",
+    "stop.env_steps=2048",
     "checkpoint.every_env_steps=null",
     "log.console=none",
     "log.tensorboard=false",
 )
-FINAL = ("evaluation.episodes=0", "evaluation.final_episodes=20", "objective=policies.team.eval_return_mean")
+FINAL = (
+    "evaluation.episodes=0",
+    "evaluation.final_episodes=20",
+    "evaluation.mode=sampled",
+    "objective=policies.team.eval_return_mean",
+)
 SPACE = (
     "policies.team.algorithm.learning_rate=tag(log,interval(1e-4,1e-2))",
     "policies.team.algorithm.batch_agent_steps=500,1000,2000,4000",

@@ -43,7 +43,7 @@ file, and from the classes of the code.
 | `learner@learners.team=qmix` | adds a learner of several policies, from `conf/learner/qmix.yaml` |
 | `model@policies.prey.model=cnn` | another network for an existing policy |
 | `'policies.prey.algorithm.optimizer={_target_: torch.optim.RMSprop}'` | a class with its settings |
-| `wrappers=null` | chooses none, where a run needs none: `wrappers`, `placement`, `league`, `record`, `experiment` |
+| `wrappers=null` | chooses none, where a run needs none, as of `league` or `experiment` |
 | `+env.render_mode=human` | adds a key that the file does not have: an argument that the environment takes |
 | `-m seed=1,2,3` | one run for each |
 

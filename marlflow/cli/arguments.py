@@ -11,6 +11,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant, nearest
 
 COMMANDS: Final = {
+    "init": "write a folder with an environment of your own, its configuration, a test and a notebook",
     "train": "train the policies of an experiment, each with its own algorithm",
     "resume": "continue a run from its last checkpoint",
     "plan": "draw and check what train would run; run nothing",
@@ -23,7 +24,7 @@ COMMANDS: Final = {
     "export": "write a policy's network to a file that runs without marlflow: ONNX, or PyTorch's .pt2",
 }
 """Every command, with its purpose in one line, in the order of `marlflow --help`."""
-DECLARED: Final = ("league", "evaluate", "report", "play", "export", "tune")
+DECLARED: Final = ("init", "league", "evaluate", "report", "play", "export", "tune")
 """The commands that declare their options (`options.py`); the module of the command has its COMMAND."""
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")

@@ -1,6 +1,7 @@
 """Tab completion: of the command's name here, of everything after it by Hydra.
 
-eval "$(marlflow --shell-completion install=bash)"
+eval "$(marlflow --shell-completion install=bash)"        in bash; zsh likewise
+marlflow --shell-completion install=fish | source         in fish
 """
 
 from __future__ import annotations
@@ -11,46 +12,58 @@ from collections.abc import Iterator, Sequence
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import COMMANDS, DECLARED
+from marlflow.cli.shells import SCRIPTS, SHELLS
 from marlflow.config.comments import names
 
 
 def complete(words: Sequence[str]) -> int:
     """Install completion, remove it, or print the completions of COMP_LINE; return 0."""
-    line = os.environ.get("COMP_LINE", "")
-    typed = line.split()
-    if any(word.startswith("query=") for word in words):
-        if len(typed) < 2 or (len(typed) == 2 and not line.endswith(" ")):
-            print(" ".join(command for command in COMMANDS if command.startswith("".join(typed[1:]))))
-            return 0
-        rest = typed[2:]
-        if typed[1] in DECLARED:
-            # Directories and files are the shell's.
-            print(*_options(typed[1], rest, "" if line.endswith(" ") else rest[-1]), end="")
-            return 0
-        if typed[1] == "resume":
-            if len(rest) < 2 and not line.endswith(" "):
-                return 0  # the run's directory, which the shell knows
-            rest = rest[1:]
-        if typed[1] == "check-env":
-            named = [word for word in rest if _names_env(word)][:1]
-            if named == rest[-1:] and not line.endswith(" "):
-                print(" ".join(name for name in names("env") if name.startswith(named[0])))
-                return 0
-            # To Hydra, an environment is an override.
-            rest = [f"env={word}" if word in named else word for word in rest]
-        # Hydra knows the choices of a package only once the package exists.
-        if not line.endswith(" ") and (chosen := re.fullmatch(r"(\+?(policy|learner)@[^=]+=)(\w*)", rest[-1])):
-            print(" ".join(f"{chosen[1]}{name}" for name in names(chosen[2]) if name.startswith(chosen[3])))
-            return 0
-        # Hydra completes overrides of a program without commands, so the command is removed from the line.
-        os.environ["COMP_LINE"] = " ".join([typed[0], *_to_hydra_overrides(rest, line)])
-    from marlflow.cli.hydra_command import hand_to_hydra
+    request = words[1] if len(words) > 1 else ""
+    if request in SCRIPTS:
+        print(SCRIPTS[request], end="")
+        return 0
+    if request.partition("=")[2] not in SHELLS:
+        raise ConfigInvalid([f"{words[0]} needs a shell: install=bash, install=zsh or install=fish, not {request!r}"])
+    if not (request.startswith("query=") and _answered(request)):
+        from marlflow.cli.hydra_command import hand_to_hydra
 
-    hand_to_hydra(words, lambda _: None)
+        hand_to_hydra(words, lambda _: None)
     return 0
 
 
-def _options(command: str, typed: Sequence[str], under_way: str) -> Iterator[str]:
+def _answered(request: str) -> bool:
+    """Print the completions that Hydra does not know, and return whether there is nothing left for it to do."""
+    line, between = os.environ.get("COMP_LINE", ""), " " if request.endswith("=bash") else "\n"
+    typed = line.split()
+    if len(typed) < 2 or (len(typed) == 2 and not line.endswith(" ")):
+        print(between.join(command for command in COMMANDS if command.startswith("".join(typed[1:]))))
+        return True
+    rest = typed[2:]
+    if typed[1] in DECLARED:
+        # Directories and files are the shell's.
+        print(*_options(typed[1], rest, "" if line.endswith(" ") else rest[-1], between), end="")
+        return True
+    if typed[1] == "resume":
+        if len(rest) < 2 and not line.endswith(" "):
+            return True  # the run's directory, which the shell knows
+        rest = rest[1:]
+    if typed[1] == "check-env":
+        named = [word for word in rest if _names_env(word)][:1]
+        if named == rest[-1:] and not line.endswith(" "):
+            print(between.join(name for name in names("env") if name.startswith(named[0])))
+            return True
+        # To Hydra, an environment is an override.
+        rest = [f"env={word}" if word in named else word for word in rest]
+    # Hydra knows the choices of a package only once the package exists.
+    if not line.endswith(" ") and (chosen := re.fullmatch(r"(\+?(policy|learner)@[^=]+=)(\w*)", rest[-1])):
+        print(between.join(f"{chosen[1]}{name}" for name in names(chosen[2]) if name.startswith(chosen[3])))
+        return True
+    # Hydra completes overrides of a program without commands, so the command is removed from the line.
+    os.environ["COMP_LINE"] = " ".join([typed[0], *_to_hydra_overrides(rest, line)])
+    return False
+
+
+def _options(command: str, typed: Sequence[str], under_way: str, between: str) -> Iterator[str]:
     """Yield the line with the options of a command that begin as the word that is being typed, if there are any."""
     from marlflow.cli.options import declared
 
@@ -59,7 +72,7 @@ def _options(command: str, typed: Sequence[str], under_way: str) -> Iterator[str
     dashed = [f"--{name.replace('_', '-')}" for name in names]
     written = dashed if under_way.startswith("-") else [f"{name}=" for name in names] if under_way else []
     if found := [one for one in written if one.startswith(under_way)]:
-        yield f"{' '.join(found)}\n"
+        yield f"{between.join(found)}\n"
 
 
 def _names_env(word: str) -> bool:

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import JSON, TRUST, Arguments, Command, Option
-from marlflow.cli.run_folder import run_folder
+from marlflow.cli.run_folder import CHECKPOINT, run_folder, which_checkpoint
 
 if TYPE_CHECKING:
     from marlflow.driver.evaluate import EvaluationResult
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 def run_evaluate(arguments: Arguments) -> int:
     """Evaluate each run, print the results and write them into its folder; return 0. Raises InvalidInput."""
     runs = {shown: run_folder(shown, "evaluate").resolve() for shown in arguments.operands}
-    which = checkpoint_of(arguments["checkpoint"])
+    which = which_checkpoint(arguments["checkpoint"])
     from marlflow.driver.evaluation_files import as_json, write_evaluation
     from marlflow.driver.evaluation_tables import as_tables
 
@@ -34,15 +33,6 @@ def run_evaluate(arguments: Arguments) -> int:
         note = f"wrote {', '.join(str(path.relative_to(runs[shown])) for path in written)} into {shown}"
         print(note, file=sys.stderr if arguments["json"] else sys.stdout)
     return 0
-
-
-def checkpoint_of(text: str | None) -> Which:
-    """Return which checkpoint `best` or a number of env steps means; raises ConfigInvalid for others."""
-    if text is None or text == "best":
-        return "best" if text else None
-    if not text.isdecimal():
-        raise ConfigInvalid([f"checkpoint must be best, or the env steps of one, not {text!r}"])
-    return int(text)
 
 
 def _evaluate(run_dir: Path, which: Which, asked: Arguments) -> EvaluationResult:
@@ -106,7 +96,7 @@ COMMAND = Command(
             value="MODE",
             choices=("greedy", "sampled"),
         ),
-        Option("checkpoint", "best, or the env steps of a checkpoint; without it the newest whole one", value="WHICH"),
+        CHECKPOINT,
         Option("seed", "seed of the episodes", "whole number", "N", 0, low=0),
         Option("workers", "processes of Ray that play; 0 is this process", "whole number", "N", 0, low=0),
         JSON,

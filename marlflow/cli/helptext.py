@@ -26,8 +26,9 @@ first steps:
   marlflow train experiment=simple_tag_three_algorithms    PPO, SAC and DQN in one environment
   marlflow train env=connect_four league=pfsp              self-play against past versions
 
-tab completion, for this shell (bash):
-  eval "$(marlflow --shell-completion install=bash)"
+tab completion, for this shell:
+  eval "$(marlflow --shell-completion install=bash)"       bash; zsh with install=zsh
+  marlflow --shell-completion install=fish | source        fish
 """
 
 _FLAGS = {
@@ -155,6 +156,8 @@ _CHOICES = {
     "league": "league",
     "placement": "placement",
     "runtime": "runtime",
+    "sinks": "sinks",
+    "callback": "callback",
 }
 
 

@@ -52,6 +52,14 @@ def finished_on_signal(records: Path) -> Iterator[None]:
         released.set()
         for number, handler in before.items():
             signal.signal(number, handler)
+        _end_processes()
+
+
+def _end_processes() -> None:
+    # joblib would keep them for its next call, with SIGINT blocked.
+    from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
+
+    get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
 
 
 def _running(records: Path) -> list[int]:

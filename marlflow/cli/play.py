@@ -11,7 +11,7 @@ from marlflow.cli.options import TRUST, Arguments, Command, Option
 from marlflow.cli.run_folder import CHECKPOINT, which_checkpoint
 
 if TYPE_CHECKING:
-    from marlflow.trained.play import Played, PlayOptions
+    from marlflow.trained.play import PlayOptions, PlayResult
 
 _SEATS = "player_0:random"
 
@@ -74,7 +74,7 @@ def _seats(entries: Sequence[str]) -> dict[str, str]:
     return seats
 
 
-def _summary(played: Played) -> list[str]:
+def _summary(played: PlayResult) -> list[str]:
     lines = []
     if played.stopped:
         count = len(played.episodes)

@@ -20,7 +20,7 @@ def run_report(arguments: Arguments) -> int:
     written = write_report([Path(word) for word in arguments.operands], Path(arguments["out"]), arguments["returns"])
     # Names come from files, and a terminal acts upon control characters.
     for line in (*(f"note: {note}" for note in written.notes), *_lines(written.comparisons)):
-        print("".join(sign if sign.isprintable() else "?" for sign in line))
+        print("".join(sign if sign.isprintable() else "?" for sign in line.replace("−", "-")))
     page, *others = written.files
     print(f"wrote {page}: {count(written.runs, 'run')} in {count(written.groups, 'group')}")
     print(f"wrote {', '.join(path.name for path in others)} beside it")

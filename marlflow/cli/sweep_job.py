@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,6 +84,8 @@ class SweepJob:
         except MarlflowError as error:
             self._fail(record, failure(error, record.name), str(error), isinstance(error, InvalidInput), error)
         except Exception as error:
+            # Sweepers and launchers may show neither its traceback nor its message.
+            print(f"{traceback.format_exc()}\nerror: {record.name}: {error}", file=sys.stderr, flush=True)
             record.fail(f"{type(error).__name__}: {error}", is_refused=False)
             raise
         except KeyboardInterrupt as ended:

@@ -134,9 +134,8 @@ class Policy:
     """Set a policy's algorithm, networks and learner.
 
     It has a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or that LearnerConfig's.
-    `queue_fragments` may wait for its plan; None: two rounds. With `experience` it learns from recorded rows, until
-    they end. `learns_from`: policies whose rows it learns from; None: itself, or as the league's mode says. With `init`
-    it begins with parameters of another run.
+    `queue_fragments` may wait for its plan; None: two rounds. `experience`: recorded rows. `init`: a policy
+    of another run to begin as. `learns_from`: policies whose rows it learns from; None: itself, or as the league says.
     """
 
     algorithm: Algorithm | None = None

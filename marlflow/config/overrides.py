@@ -47,7 +47,7 @@ from marlflow.config.suggestions import (
 _SEARCHPATH = "hydra.searchpath"
 # A choice that adds a policy or a learner.
 _NEW_ENTRY = re.compile("|".join(rf"{group}@{section}\.[^.]+" for group, section in SECTION_OF.items()))
-_OPTIONAL = ("wrappers", "placement", "league", "record", "experiment")
+_OPTIONAL = ("wrappers", "placement", "league", "record", "sinks", "callback", "experiment")
 _MEMBERS = re.compile(r"learners\.([^.]+)\.policies")
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from marlflow.algorithms.algorithm import JointAlgorithm, LearningAlgorithm, Member
+from marlflow.algorithms.algorithm import JointAlgorithm, LearningAlgorithm, Member, critic_sees
 from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.algorithms.initial_parameters import InitialParameters
 from marlflow.base.batch import Array
+from marlflow.base.critic_input import critic_input_problems
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.near import meant
 from marlflow.base.problems import Problems
@@ -120,14 +121,18 @@ def _source_parameters(
 
 
 def _whole_network(algorithm: Imported, member: Member, network: Array) -> dict[str, nn.Parameter]:
-    name, own = "source", algorithm.algorithm
+    name, own, where = "source", algorithm.algorithm, algorithm.saved.source
+    if sees := [
+        f"{own.name} {problem}; {remedy}" for problem, remedy in critic_input_problems(member.spaces, critic_sees(own))
+    ]:
+        raise ConfigInvalid([f"the critic of {where} cannot be built here: {sees[0]}, or take parts=[actor]"])
     count = parameters_of(lambda: _module(own, name, member))
     learner = own.learner(name, {name: member}, 0, ON_CPU) if count in (None, len(network)) else None
     if learner is None or len(learner.parameters.flat.vector) != len(network):
         raise ConfigInvalid(
             [
-                f"{algorithm.saved.source} has {len(network):,} parameters with its critic, which are not those of the "
-                "network that it describes; take parts=[actor]"
+                f"{where} has {len(network):,} parameters with its critic, which are not those of the network that it "
+                "describes; take parts=[actor]"
             ]
         )
     learner.parameters.flat.load(as_tensor(network))

@@ -136,10 +136,8 @@ class Run:
             self._time_limit,
             self.reporting.callbacks,
         )
-        every_env_steps = self._experiment.checkpoint.every_env_steps
-        self._checkpoints = CheckpointTiming(
-            every_env_steps, self._metrics, self._checkpointer, self._save, self._faulted
-        )
+        every = self._experiment.checkpoint.every_env_steps
+        self._checkpoints = CheckpointTiming(every, self._metrics, self._checkpointer, self._save, self._faulted)
         self._requests = Requests(self._published, self._scheduler, self._dealer, self._metrics, self._time_limit)
         self._hooks = BetweenRounds(
             self._stops, self._checkpoints, self._requests, self._reset_learner, self._console.notice

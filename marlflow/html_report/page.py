@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from jinja2 import BaseLoader, Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 from marlflow.html_report import texts
 from marlflow.html_report.charts import MOST_COLORED, Look, curves, look
@@ -109,6 +110,7 @@ def render(content: PageContent) -> str:
     )
     environment.filters |= {
         "amount": texts.amount,
+        "breakable": breakable,
         "duration": texts.duration,
         "percent": texts.percent,
         "plural": texts.count,
@@ -140,6 +142,11 @@ def render(content: PageContent) -> str:
 def _loader() -> BaseLoader:
     folder = files("marlflow.html_report") / "templates"
     return FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8"))
+
+
+def breakable(name: str) -> Markup:
+    """Return a name as HTML, which may be broken after its equals signs."""
+    return Markup("=<wbr>").join(name.split("="))
 
 
 def settings(group: RunGroup) -> str:

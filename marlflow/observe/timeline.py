@@ -122,7 +122,6 @@ class Timeline(Callback):
         self._events.continue_from(self._file.earlier)
         at = "the start" if info.resumed is None else f"{info.resumed.env_steps} env steps"
         self._events.mark(f"run from {at}", self._now_s(), {"name": info.name, "id": info.id})
-        self._write()
 
     def reported(self, record: Report) -> None:
         """Add counters, and write a piece; raises OSError."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import logging
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +13,8 @@ from marlflow.observe.callback import Callback, RunEnd, missing_extra
 from marlflow.observe.report import Report, RunInfo
 from marlflow.observe.sinks import scalars_by_step
 from marlflow.observe.wandb import run_title
+
+log = logging.getLogger("marlflow")
 
 
 @dataclass
@@ -37,16 +42,19 @@ class TrackioSink(Callback):
         """Begin a run of Trackio, or continue the one of a resumed run."""
         import trackio
 
-        self._run = trackio.init(
-            project=self.project or info.name,
-            # Trackio knows runs by name, so the name has the run's id.
-            name=f"{self.name or run_title(info)} {info.id}",
-            group=self.group,
-            space_id=self.space_id,
-            config=dict(info.configuration),
-            resume="allow",
-            embed=False,
-        )
+        # Trackio prints, which would break the console's view.
+        with redirect_stdout(io.StringIO()) as printed:
+            self._run = trackio.init(
+                project=self.project or info.name,
+                # Trackio knows runs by name, so the name has the run's id.
+                name=f"{self.name or run_title(info)} {info.id}",
+                group=self.group,
+                space_id=self.space_id,
+                config=dict(info.configuration),
+                resume="allow",
+                embed=False,
+            )
+        log.info("Trackio: %s", printed.getvalue().strip())
 
     def reported(self, record: Report) -> None:
         """Log a report's numbers, each at the env steps at which it was measured."""
@@ -56,5 +64,6 @@ class TrackioSink(Callback):
     def ended(self, result: RunEnd) -> None:
         """Finish the run of Trackio."""
         if self._run is not None:
-            self._run.finish()
+            with redirect_stdout(io.StringIO()):
+                self._run.finish()
             self._run = None

@@ -68,7 +68,7 @@ class PlayOptions:
 
 
 @dataclass(slots=True)
-class Played:
+class PlayResult:
     """The episodes that were played to their ends, and the files that were written.
 
     `seating` says who played each agent; `you` is the person. `stopped`: the person ended the games.
@@ -87,7 +87,7 @@ class Played:
     stopped: bool = False
 
 
-def play(team: LoadedTeam, options: PlayOptions, say: Callable[[str], None]) -> Played:
+def play(team: LoadedTeam, options: PlayOptions, say: Callable[[str], None]) -> PlayResult:
     """Play the policies of `team`; lines for a reader go to `say`.
 
     Also after an interruption or an error, the video has the frames up to then, and its JSON file the episodes that
@@ -111,7 +111,7 @@ def play(team: LoadedTeam, options: PlayOptions, say: Callable[[str], None]) -> 
     try:
         names = seating(team, options.person, options.against, options.seats, agents)
         seed = secrets.randbits(31) if options.seed is None else options.seed
-        played = Played(seed, names, fps=options.fps or frames_per_second(env))
+        played = PlayResult(seed, names, fps=options.fps or frames_per_second(env))
         say(f"checkpoint of {team.checkpoint:,} env steps; {_who_plays(names)}")
         with ExitStack() as stack:
             game = _Game(team, options, env, adapter, played, say, stack)
@@ -153,7 +153,7 @@ class _Game:
         options: PlayOptions,
         env: Any,
         adapter: EnvAdapter,
-        played: Played,
+        played: PlayResult,
         say: Callable[[str], None],
         stack: ExitStack,
     ) -> None:
@@ -220,7 +220,7 @@ class _Game:
 
 
 @contextmanager
-def _described(team: LoadedTeam, options: PlayOptions, played: Played, path: Path) -> Iterator[VideoWriter]:
+def _described(team: LoadedTeam, options: PlayOptions, played: PlayResult, path: Path) -> Iterator[VideoWriter]:
     """Open a video, and write what is in it to `<name>.json` at its end."""
     video = VideoWriter(path, played.fps)
     try:
@@ -232,7 +232,7 @@ def _described(team: LoadedTeam, options: PlayOptions, played: Played, path: Pat
             _write_json(path.with_suffix(".json"), _as_json(team, options, played))
 
 
-def _as_json(team: LoadedTeam, options: PlayOptions, played: Played) -> dict[str, Any]:
+def _as_json(team: LoadedTeam, options: PlayOptions, played: PlayResult) -> dict[str, Any]:
     return {
         "run": str(team.run_dir),
         "checkpoint": team.checkpoint,

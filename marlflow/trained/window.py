@@ -186,9 +186,10 @@ class WindowPerson:
         game = self._env.unwrapped
         made = manual_policy_of(self._env)
         self._policy = made(game, game.possible_agents.index(self._agent))
+        # Some environments open their window at the first env step, after the first action.
+        self._pygame.display.init()
         # Keys that are held come again at each env step.
-        if self._pygame.display.get_init():
-            self._pygame.key.set_repeat(1, max(1, int(1000 / self._fps)))
+        self._pygame.key.set_repeat(1, max(1, int(1000 / self._fps)))
         keys = ", ".join(self._pygame.key.name(key) for key in getattr(self._policy, "action_mapping", {}))
         self._say(f"you are {self._agent}; your keys: {keys}; Escape ends the games")
 

@@ -146,6 +146,18 @@ def test_published_critics_and_critics_of_the_state_are_carried(runs: Path) -> N
     np.testing.assert_array_equal(begun.state()["vector"], kept(runs / "teams", "mappo")["vector"])
 
 
+def test_a_critic_that_sees_what_is_not_there_can_be_left(runs: Path) -> None:
+    ppo = mf.Policy(SMALL_PPO, mf.MLP((8,)))
+    (problem,) = problems(solo(prey=initial(ppo, runs / "teams", "mappo")))
+    assert problem.startswith(
+        f"policies.prey.init: the critic of mappo of {runs / 'teams'} cannot be built here: mappo "
+    )
+    assert problem.endswith(", or take parts=[actor]")
+    begun = learner(ready(solo(prey=initial(ppo, runs / "teams", "mappo", parts=["actor"]))), "prey")
+    theirs = load_policy(runs / "teams", "mappo").flat
+    np.testing.assert_array_equal(begun.published["prey"].flat, theirs[: len(begun.published["prey"].flat)])
+
+
 def test_a_file_and_other_checkpoints_are_sources_too(runs: Path) -> None:
     from_file = learner(ready(solo(prey=initial(POLICIES["prey"], runs / "prey.safetensors"))), "prey")
     np.testing.assert_array_equal(from_file.published["prey"].flat, kept(runs / "carts", "prey")["published"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,11 @@ from marlflow.base.schedules import CosineDecay, PiecewiseConstant
 from marlflow.config.experiment import Evaluation, Log, PlacementOverrides, Policy, Rollouts, Stop
 from marlflow.driver.run_metrics import FAULTS
 from marlflow.driver.train import Result, train
+from marlflow.observe.trace_file import TRACE, read_trace
 from marlflow.stages import Concat
 from tests.driver.watching import EVALUATION_KEYS, LEARNER_KEYS, POLICY_KEYS, Seen, reports, standing
 from tests.league.runs import LEAGUES, league_run
+from tests.observe.test_timeline import check_schema
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, without_times
 
 # -- what a run leaves ----------------------------------------------------------------------------------------------
@@ -45,6 +48,31 @@ def test_the_run_directory_has_all_that_was_promised(complete: Result) -> None:
     assert (complete.run_dir / "plan.mmd").read_text().startswith("flowchart LR\n")
     with Image.open(complete.run_dir / "learning_curves.png") as curves:
         assert min(curves.size) > 500
+
+
+def test_the_timeline_is_well_formed_and_adds_up_to_the_meters(complete: Result) -> None:
+    events = read_trace(complete.run_dir / TRACE)
+    check_schema(events)
+    seconds: Counter[tuple[str, str]] = Counter()
+    calls: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        if event["ph"] == "X":
+            seconds[event["cat"], event["name"]] += event["dur"] / 1e6
+            calls[event["cat"], event["name"]] += event.get("args", {}).get("calls", 1)
+    last = reports(complete.run_dir)[-1]
+    for stage, metrics in last["stages"].items():
+        plan, name = stage.split("/")
+        of_stage = f"plan {plan}", name
+        # The two are read some microseconds apart in each call.
+        tolerance = max(0.01 * metrics["busy_s"], 2e-5 * (metrics["items"] + calls[of_stage]))
+        assert seconds[of_stage] == pytest.approx(metrics["busy_s"], abs=tolerance), stage
+    for part, key in (("environment", "env_s"), ("policy", "policy_s"), ("bookkeeping", "bookkeeping_s")):
+        of_part = sum(value for (_, name), value in seconds.items() if name == part)
+        assert of_part == pytest.approx(last["rollouts"][key], rel=0.01)
+    assert calls["driver", "evaluation"] == 4
+    assert calls["driver", "checkpoint"] == len(list((complete.run_dir / "checkpoints").iterdir()))
+    arrows = [event["ph"] for event in events if event["ph"] in {"s", "f"}]
+    assert arrows.count("s") == arrows.count("f") > 5
 
 
 def test_the_checkpoint_is_read_with_safetensors_alone(complete: Result) -> None:

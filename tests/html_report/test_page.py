@@ -16,7 +16,7 @@ from marlflow.html_report.report import write_report
 from tests.html_report.written import config, evaluated, policy, report, write_run, write_seeds
 from tests.league.saved import write_league
 
-_VOID = {"meta", "link", "br", "img"}
+_VOID = {"meta", "link", "br", "img", "wbr"}
 
 
 class Reader(HTMLParser):

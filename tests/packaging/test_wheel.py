@@ -20,7 +20,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
+import marlflow
 from tests.architecture.sources import REPOSITORY, repository_files, within
 
 CONF = REPOSITORY / "conf"
@@ -148,3 +150,18 @@ def test_training_from_the_wheel_leaves_metrics(installed: Path, tmp_path: Path)
     reports = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert reports, "metrics.jsonl is empty"
     assert reports[-1]["env_steps"] >= 2000
+
+
+def test_the_citation_names_this_version() -> None:
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["version"], citation["license"]) == (marlflow.__version__, "MIT")
+
+
+def test_sdist_and_wheel_hold_the_templates_of_init(built: Path) -> None:
+    (sdist,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
+    templates = {path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.glob("marlflow/**/*.template")}
+    assert len(templates) == 6
+    assert templates <= in_sdist
+    assert templates <= set(zipfile.ZipFile(wheel).namelist())

@@ -1,5 +1,6 @@
 """Teams and people for games: policies that draw legal actions, and lines that are typed in advance."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,7 +30,7 @@ class DrawnTeam:
     def __init__(self, factory, arguments=None, policies=("policy",), run_dir="runs/drawn"):
         self.experiment = SimpleNamespace(league=None, env=Env(factory, arguments or {}))
         self.factory, self.arguments = factory, arguments or {}
-        self.run_dir, self.checkpoint, self.policies = SimpleNamespace(name=run_dir), 7, policies
+        self.run_dir, self.checkpoint, self.policies = Path(run_dir), 7, policies
         self.adapter = open_adapter(self.make_env())
         self.agents = list(self.adapter.agents)
         self.asked = []
