@@ -182,7 +182,11 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     ),
     "games": (nothing, ["trained", "--games", "0"], ["episodes must be a whole number of at least 1, not 0"]),
     "many games": (nothing, ["trained", "--games", "many"], ["episodes must be a whole number, not 'many'"]),
-    "checkpoint": (nothing, ["trained", "checkpoint=newest"], ["checkpoint must be best, or the env steps of one"]),
+    "checkpoint": (
+        nothing,
+        ["trained", "checkpoint=newest"],
+        ["checkpoint must be best, or the env steps of a checkpoint"],
+    ),
     "no such checkpoint": (nothing, ["trained", "checkpoint=7"], ["checkpoint 7 in ", "cannot be used: missing"]),
     "mode": (nothing, ["trained", "mode=gredy"], ["mode must be one of greedy, sampled", "did you mean 'greedy'"]),
     "no value": (nothing, ["trained", "--games"], ["episodes needs a value: episodes=N"]),

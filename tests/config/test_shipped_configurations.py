@@ -162,10 +162,17 @@ def test_an_environment_of_ones_own_takes_its_arguments() -> None:
 @pytest.mark.parametrize("group", ["algorithm", "model"])
 def test_each_part_of_a_policy_can_be_chosen(group: str) -> None:
     for option in _options(group):
-        choose = ["+policies.cart.algorithm.choose=builtins.len"] if option == "scripted" else []
+        choose = _NEEDED.get(option, [])
         chosen = f"{group}@policies.cart.{group}={option}"
         policy = experiment_of("policy@policies.cart=ppo", chosen, *choose).policies["cart"]
         assert getattr(policy, group) is not None
+
+
+_NEEDED = {
+    "scripted": ["+policies.cart.algorithm.choose=builtins.len"],
+    "frozen": ["policies.cart.algorithm.run=runs/another"],
+}
+"""What has no default."""
 
 
 def test_each_placement_can_be_chosen() -> None:
