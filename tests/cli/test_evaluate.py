@@ -161,9 +161,8 @@ def of_somebody_else(runs: Path) -> None:
 
 
 def with_another_environment(runs: Path) -> None:
-    changed(
-        runs, "plain", lambda values: values.update({"env": {"_target_": "pettingzoo.classic.rps_v2.parallel_env"}})
-    )
+    rps = {"_target_": "marlflow.env.pettingzoo_registry.make", "id": "classic/rps-v2"}
+    changed(runs, "plain", lambda values: values.update({"env": rps}))
 
 
 CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {

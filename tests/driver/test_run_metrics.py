@@ -139,6 +139,7 @@ def test_faults_and_times_are_summed_over_all_workers() -> None:
         "reports_failed": 0,
         "records_failed": 0,
         "closes_failed": 0,
+        "callbacks_failed": 0,
         "episodes_abandoned": 0,
         "episodes_restarted": 0,
         "rows_lost": 6,

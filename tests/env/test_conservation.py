@@ -56,6 +56,7 @@ PLAYED = {
     "gymnasium_team": Played(("env.id=tests.env.tuple_game:TupleGame-v0", "+env.arguments.alike=true")),
     "knights_archers_zombies": Played(("env.max_cycles=60", "env.line_death=true"), collects=(50, 1, 80, 60)),
     "pendulum_team": Played(("env.max_cycles=20",)),
+    "pettingzoo": Played(("env.id=classic/tictactoe-v3",)),
     "pistonball": Played(("env.n_pistons=5", "env.max_cycles=9"), collects=(6, 1, 15)),
     "pursuit": Played(("env.max_cycles=15", "env.n_evaders=5"), collects=(20, 1, 30)),
     "rware": Played(("env.max_cycles=30",)),
