@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli import resume
+from marlflow.config import recorded
+from marlflow.config.recorded import check_modules
 from marlflow.runtime.saved_runs import newest
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import SHORT
@@ -292,8 +292,7 @@ def test_a_module_that_is_not_found_names_the_folder_to_start_from(
 def test_a_package_that_an_extra_brings_is_left_to_the_error_that_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(resume, "find_spec", lambda _: None)
-    check = resume._check_modules
-    check(OmegaConf.create({"env": {"_target_": "mpe2.simple_tag_v3.parallel_env"}}), tmp_path)
+    monkeypatch.setattr(recorded, "find_spec", lambda _: None)
+    check_modules({"env": {"_target_": "mpe2.simple_tag_v3.parallel_env"}}, tmp_path)
     with pytest.raises(ConfigInvalid, match=f"needs module mine, .* it was started in {tmp_path}: work in the folder"):
-        check(OmegaConf.create({"mapping": [{"_target_": "mine.seats"}]}), tmp_path)
+        check_modules({"mapping": [{"_target_": "mine.seats"}]}, tmp_path)

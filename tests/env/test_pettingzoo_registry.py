@@ -76,7 +76,9 @@ def test_a_wrong_id_is_explained(words: list[str], expected: str) -> None:
 def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("pettingzoo.classic.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "rlcard", None)
+    # Its modules, too, may have been imported by other tests.
+    for name in {"rlcard", *(name for name in sys.modules if name.startswith("rlcard."))}:
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(mf.ConfigInvalid, match=r"pip install 'marlflow\[classic\]'"):
         pettingzoo_registry.make("classic/texas_holdem-v4")
 
