@@ -180,14 +180,14 @@ def _shown_as_they_end(records: Path) -> Iterator[None]:
 
 _ABOUT = """
 Each trial trains the experiment with other values of the keys that have several, in one process with one CPU. With
-scheduler=asha, trials are compared at certain env steps by their objective, and only the best third of those that came
-so far continues; so most of the time goes into good settings. Each trial is an ordinary run, with a folder.
+scheduler=asha, trials are compared at certain env steps by their objective, and only the best third of those that
+came so far continues; so most of the time goes into good settings. Each trial is an ordinary run, with a folder.
 
-Without samples, there is a trial for each combination of values. With samples=N, there are N, each with values drawn at
-random: one of a list, or a number of an interval.
+Without samples, there is a trial for each combination of values. With samples=N, there are N, each with values
+drawn at random: one of a list, or a number of an interval.
 
-It prints a table, and the command that trains with the best values again, and writes sweep.csv into the folder of the
-trials, runs/<name>/<time> or hydra.sweep.dir.
+It prints a table, and the command that trains with the best values again, and writes sweep.csv into the folder of
+the trials, runs/<name>/<time> or hydra.sweep.dir.
 """
 
 COMMAND = Command(

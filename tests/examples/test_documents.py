@@ -39,6 +39,7 @@ MAPPING = REPOSITORY / "docs" / "mapping.md"
 OWN_ENVIRONMENT = REPOSITORY / "docs" / "your_own_environment.md"
 OWN_POLICY = REPOSITORY / "docs" / "your_own_policy.md"
 LEAGUES = REPOSITORY / "docs" / "leagues.md"
+TRACKING = REPOSITORY / "docs" / "tracking.md"
 OWN_FILES = "--config-dir"
 OWN_MODULE = "my_module"
 # The two pages that are left out have files of their own, and tests below.
@@ -46,10 +47,14 @@ PAGES = [README, *sorted({*REPOSITORY.glob("docs/*.md")} - {CONFIGURATION, OWN_A
 LINES = list(dict.fromkeys(line for document in PAGES for line in commands(document)))
 RECORDS = "runs/expert/record"
 OTHER_RUN = "league.members.veteran="
+FIRST_RUN = "runs/first"
 SEVERAL = " -m "
 COMMANDS = [
-    line for line in LINES if not any(own in line for own in (OWN_FILES, OWN_MODULE, RECORDS, OTHER_RUN, SEVERAL))
+    line
+    for line in LINES
+    if not any(own in line for own in (OWN_FILES, OWN_MODULE, RECORDS, OTHER_RUN, FIRST_RUN, SEVERAL))
 ]
+ON_FIRST_RUN = [line for line in LINES if FIRST_RUN in line]
 WITH_OTHER_RUN = [line for line in LINES if OTHER_RUN in line]
 ON_RECORDS = [line for line in LINES if RECORDS in line]
 OF_OWN_MODULE = [line for line in LINES if OWN_MODULE in line]
@@ -89,6 +94,18 @@ def test_every_command_with_a_member_of_another_run_is_a_plan_that_can_run(
         line_here = re.sub(r"from: runs/[^,]+, member: \w+@", "from: runs/a, member: main@", line)
         _, _, *words = shlex.split(line_here)
         assert main(["plan", *words]) == 0
+
+
+def test_every_command_that_begins_with_another_run_is_a_plan_that_can_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, *others = ON_FIRST_RUN
+    quick = "stop.env_steps=400 rollouts.fragment_env_steps=200 evaluation.episodes=0 evaluation.final_episodes=0"
+    assert main([*shlex.split(first)[1:], *quick.split(), "log.console=none"]) == 0
+    assert len(others) >= 2
+    for line in others:
+        assert main(["plan", *shlex.split(line)[2:]]) == 0
 
 
 def test_every_command_on_records_is_a_plan_that_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +171,9 @@ def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(
     )
     bot = "def bot(obs, action_mask, random):\n    return action_mask.argmax(axis=1)\n"
     (mode,) = blocks(LEAGUES, "python")
-    (here / "my_module.py").write_text(f"{team}\n{matchmaker}\n{bot}\n{mode}")
+    (callback,) = (block for block in blocks(TRACKING, "python") if "class EnoughForMe" in block)
+    sink = "class MySink(mf.Callback):\n    def __init__(self, address):\n        self.address = address\n"
+    (here / "my_module.py").write_text(f"{team}\n{matchmaker}\n{bot}\n{mode}\n{callback}\n{sink}")
     _, _, *words = shlex.split(line)
     assert main(["plan", *words]) == 0
     assert "ppo" in capsys.readouterr().out

@@ -24,8 +24,11 @@ def test_the_pages_sweep_leaves_what_the_page_compares(
     assert head.split() == ["job", "settings", "agent", "eval", "ended", "by", "folder"]
     compare, loop = blocks(PAGE, "python")
     (tmp_path / "compare.py").write_text(compare, encoding="utf-8")
-    compared = said_in(tmp_path, "compare.py").splitlines()
-    assert sorted(told.partition(":")[0] for told in compared) == ["0.0003", "0.001"]
-    assert all(told.endswith(" over 3 seeds") for told in compared)
+    assert main(["report", "runs/rates"]) == 0
+    title, *rows = said_in(tmp_path, "compare.py").splitlines()
+    assert title.split() == ["group", "measure", "runs", "final_iqm", "final_low", "final_high"]
+    runs_of = {(row.split()[0], row.split()[2]) for row in rows}
+    assert {rate for rate, _ in runs_of} == {"learning_rate=0.0003", "learning_rate=0.001"}
+    assert {runs for _, runs in runs_of} == {"3"}
     (tmp_path / "loop.py").write_text(loop.replace("20_000", "400"), encoding="utf-8")
     assert [told.split()[0] for told in said_in(tmp_path, "loop.py").splitlines()[-3:]] == ["1", "2", "3"]
