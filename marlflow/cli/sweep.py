@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Sweep:
         """Run all jobs with Hydra's command line, print their table, write sweep.csv, and return the exit code."""
         with records_in(self.folder) as records:
             if optimizes(self.config):
-                _quiet_optuna()
+                _prepare_optuna()
             job = SweepJob(frozenset(self.fixed), records, str(Path.cwd()), optimizes(self.config))
             launcher = str(self.config.hydra.launcher._target_)
             # The processes of joblib are the command's own, and end with it.
@@ -110,11 +110,22 @@ def direction_of(config: DictConfig) -> Direction | None:
     return "maximize" if getattr(direction, "name", direction) == "maximize" else "minimize"
 
 
-def _quiet_optuna() -> None:
-    if is_installed("optuna"):  # what it says is in the table, and its sweeper's lines
-        import optuna
+def _prepare_optuna() -> None:
+    if not is_installed("optuna"):
+        return
+    import optuna
 
-        optuna.logging.set_verbosity(logging.WARNING)
+    # What it says is in the table, and its sweeper's lines.
+    optuna.logging.set_verbosity(logging.WARNING)
+    stop = optuna.study.Study.stop
+
+    def stop_if_running(study: optuna.study.Study) -> None:
+        # A grid's last trial stops the study, which is an error outside of Study.optimize. Hydra's sweeper knows of it,
+        # but not if that trial failed.
+        with suppress(RuntimeError):
+            stop(study)
+
+    optuna.study.Study.stop = stop_if_running  # type: ignore[assignment, method-assign]
 
 
 def exit_code(records: Sequence[JobRecord]) -> int:
