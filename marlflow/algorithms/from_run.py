@@ -29,7 +29,7 @@ class FromRun:
 
     run: str | Path
     policy: str | None = None
-    checkpoint: int | Literal["best"] | None = None
+    checkpoint: Literal["best"] | int | None = None
     parts: Sequence[str] | None = None
     trust: Sequence[str] = ()
     copies: str | None = field(default=None, init=False, repr=False, compare=False)
@@ -50,7 +50,7 @@ class Frozen(ActsOnly):
 
     run: str | Path
     policy: str | None = None
-    checkpoint: int | Literal["best"] | None = None
+    checkpoint: Literal["best"] | int | None = None
     trust: Sequence[str] = ()
     copies: str | None = field(default=None, init=False, repr=False, compare=False)
 
