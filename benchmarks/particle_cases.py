@@ -35,7 +35,7 @@ def _speaker_listener(env: Sequence[str]) -> tuple[str, ...]:
         for name in ("speaker", "listener")
         for word in learns_with("mappo", name, **settings, critic_sees="[state]")
     )
-    return (*env, *learns, *_FINAL, "stop.env_steps=300000")
+    return (*env, *learns, *_FINAL, "stop.env_steps=900000")
 
 
 # What the experiment simple_speaker_listener_maddpg sets, for learners of one agent: as many env steps in a batch, per
@@ -53,7 +53,7 @@ _LISTENER_HAPPO = {"discount": 0.95, "learning_rate": 1e-3, "batch_agent_steps":
 _LISTENER_CASES = (
     Case(
         "speaker_listener_maddpg",
-        ("experiment=simple_speaker_listener_maddpg", *_FINAL, "stop.env_steps=60000"),
+        ("experiment=simple_speaker_listener_maddpg", *_FINAL, "stop.env_steps=240000"),
         -12.0,
         policy="listener",
     ),
@@ -64,7 +64,7 @@ _LISTENER_CASES = (
             "env=simple_speaker_listener",
             *(word for name in ("speaker", "listener") for word in learns_with("maddpg", name, **_ALONE)),
             *_FINAL,
-            "stop.env_steps=60000",
+            "stop.env_steps=240000",
         ),
         high=-16.0,
         policy="listener",
