@@ -7,6 +7,7 @@ from pathlib import Path
 import pettingzoo
 import pytest
 import yaml
+from pettingzoo.env_registry import spec
 
 import marlflow as mf
 from marlflow import conf
@@ -76,7 +77,8 @@ def test_a_wrong_id_is_explained(words: list[str], expected: str) -> None:
 def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("pettingzoo.classic.")]:
         monkeypatch.delitem(sys.modules, name)
-    # Its modules, too, may have been imported by other tests.
+    # Other tests may have made it, and imported its package's modules.
+    spec._load_env_creator.cache_clear()
     for name in {"rlcard", *(name for name in sys.modules if name.startswith("rlcard."))}:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(mf.ConfigInvalid, match=r"pip install 'marlflow\[classic\]'"):

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import ray
@@ -46,7 +46,8 @@ def server(answer: bytes) -> Iterator[str]:
             with connection:
                 connection.sendall(answer)
                 connection.recv(1 << 10)
-                connection.shutdown(socket.SHUT_WR)
+                with suppress(OSError):  # the other side has closed it already
+                    connection.shutdown(socket.SHUT_WR)
 
         thread = threading.Thread(target=serve)
         thread.start()
