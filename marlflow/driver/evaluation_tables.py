@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from marlflow.driver.evaluate import EvaluationResult
 from marlflow.driver.evaluation_files import estimates
-from marlflow.league.comparison import Estimate
-from marlflow.league.policy_returns import is_constant_sum
+from marlflow.league.comparison import Estimate, is_constant_sum, side_scores
 
 _OUTCOMES = ("win", "draw", "loss")
 
@@ -97,11 +96,14 @@ def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
 
 
 def _self_play_notes(evaluation: EvaluationResult) -> Iterator[str]:
-    if evaluation.sides is None or not evaluation.returns or not is_constant_sum(evaluation.sides, evaluation.games):
+    sides = evaluation.sides
+    if sides is None or not evaluation.returns:
+        return
+    if not is_constant_sum([side_scores(sides, game.returns) for game in evaluation.games]):
         return
     for policy in evaluation.returns:
-        played = {role.side for role in evaluation.sides.roles if set(role.agents) & set(policy.agents)}
-        if len(played) == len(evaluation.sides.names):
+        played = {role.side for role in sides.roles if set(role.agents) & set(policy.agents)}
+        if len(played) == len(sides.names):
             yield (
                 f"policy {policy.policy} played all sides, and what one wins the others lose, so its return says "
                 "nothing; against=random evaluates it"

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import trim_mean
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -41,8 +42,7 @@ def iqm(values: Floats) -> Floats:
     >>> float(iqm(np.array([0.0, 1.0, 2.0, 3.0, 100.0])))
     2.0
     """
-    cut = len(values) // 4
-    return np.asarray(np.mean(np.sort(values, axis=0)[cut : len(values) - cut], axis=0), np.float64)
+    return np.asarray(trim_mean(values, 0.25, axis=0), np.float64)
 
 
 def iqm_interval(values: Sequence[float]) -> BootstrapInterval:

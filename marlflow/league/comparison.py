@@ -15,7 +15,7 @@ from marlflow.league.game_statistics import TIE_TOLERANCE
 from marlflow.league.sides import Sides
 
 CONFIDENCE = 0.95
-SUM_TOLERANCE = 1e-6
+_SUM_TOLERANCE = 1e-6
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 Outcome = Literal["win", "draw", "loss"]
@@ -76,6 +76,17 @@ def side_scores(sides: Sides, returns: Mapping[str, float]) -> list[float]:
     of_roles = [math.fsum(returns.get(agent, 0.0) for agent in role.agents) / len(role.agents) for role in sides.roles]
     by_side = [sides.of_side(side) for side in range(len(sides.names))]
     return [math.fsum(of_roles[role] for role in roles) / len(roles) for roles in by_side]
+
+
+def is_constant_sum(scores: Sequence[Sequence[float]]) -> bool:
+    """Return whether the scores of all sides had the same sum in every game.
+
+    >>> is_constant_sum([[1.0, -1.0], [0.0, 0.0]]), is_constant_sum([[1.0, 1.0], [0.0, 0.0]]), is_constant_sum([])
+    (True, False, True)
+    """
+    sums = [math.fsum(of_sides) for of_sides in scores]
+    largest = max(1.0, *(abs(score) for of_sides in scores for score in of_sides), 0.0)
+    return not sums or max(sums) - min(sums) <= _SUM_TOLERANCE * largest
 
 
 def outcome(scores: Sequence[float], side: int) -> Outcome:
@@ -142,13 +153,13 @@ class Comparison:
 
 def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
     """Return the results of games, of each for the side that its member played; None without any."""
-    outcomes, scores, sums, lengths = [], [], [], []
+    outcomes, scores, of_all, lengths = [], [], [], []
     for game in games:
         assert game.side is not None, "a member plays a side"
         of_sides = side_scores(sides, game.returns)
         outcomes.append(outcome(of_sides, game.side))
         scores.append(of_sides[game.side])
-        sums.append(math.fsum(of_sides))
+        of_all.append(of_sides)
         lengths.append(game.env_steps)
     if not outcomes:
         return None
@@ -162,7 +173,7 @@ def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
         interquartile_mean(scores),
         median(scores),
         math.fsum(lengths) / len(lengths),
-        max(sums) - min(sums) <= SUM_TOLERANCE * max(1.0, *map(abs, scores)),
+        is_constant_sum(of_all),
     )
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from marlflow.league.comparison import (
-    SUM_TOLERANCE,
     ComparedGame,
     Estimate,
     interquartile_mean,
+    is_constant_sum,
     mean_estimate,
     outcome,
     side_scores,
@@ -49,18 +49,9 @@ def policy_returns(games: Sequence[ComparedGame], sides: Sides | None) -> list[P
     """
     policies = dict.fromkeys(policy for game in games for policy in game.seating.values())
     found = [_of_policy(policy, games) for policy in policies if any(_returns(policy, game) for game in games)]
-    return (
-        found
-        if sides is None or not is_constant_sum(sides, games)
-        else [_with_outcomes(one, games, sides) for one in found]
-    )
-
-
-def is_constant_sum(sides: Sides, games: Sequence[ComparedGame]) -> bool:
-    """Return whether the sides' returns had the same sum in all games."""
-    scores = [side_scores(sides, game.returns) for game in games]
-    sums = [math.fsum(of_sides) for of_sides in scores]
-    return not sums or max(sums) - min(sums) <= SUM_TOLERANCE * max(1.0, *(abs(one) for of in scores for one in of))
+    if sides is None or not is_constant_sum([side_scores(sides, game.returns) for game in games]):
+        return found
+    return [_with_outcomes(one, games, sides) for one in found]
 
 
 def _with_outcomes(returns: PolicyReturns, games: Sequence[ComparedGame], sides: Sides) -> PolicyReturns:

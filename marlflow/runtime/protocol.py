@@ -128,7 +128,7 @@ class Runtime(Protocol):
         ...
 
     def object_store_bytes(self) -> int | None:
-        """Return the bytes of rows and weights in transit between processes; None with one process."""
+        """Return the bytes of rows and weights in transit between processes; None with one process, or if unknown."""
         ...
 
     def close_environments(self) -> tuple[Fault, ...]:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import grpc  # type: ignore[import-untyped]
 import ray
 import torch
-from ray._private import state
+from ray._private import worker as ray_worker
 from ray._private.internal_api import get_memory_info_reply
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
@@ -330,10 +330,14 @@ def _wait(refs: Sequence[Any]) -> None:
 def _object_store_bytes() -> int | None:
     # One raylet asks all others: about 3 ms on one machine, too much for every round. Ray has no public API for this
     # number but its dashboard's.
+    node: Any = ray_worker._global_node
+    if node is None:
+        return None
+    # Named, since Ray would ask the GCS for one: a call that nothing interrupts, 60 s long if the GCS was lost.
+    raylet = (node.node_ip_address, node.node_manager_port)
     try:
-        reply = get_memory_info_reply(state.state, timeout_seconds=_STORE_TIMEOUT_S)  # type: ignore[no-untyped-call]
-    # Ray asserts that some raylet is alive.
-    except (grpc.RpcError, AssertionError):
+        reply = get_memory_info_reply(None, *raylet, _STORE_TIMEOUT_S)  # type: ignore[no-untyped-call]
+    except grpc.RpcError:
         return None
     return int(reply.store_stats.object_store_bytes_used)
 

@@ -99,6 +99,26 @@ def test_all_processes_of_a_session_are_killed_and_no_others() -> None:
         other.kill()
 
 
+WITHOUT_GCS = """
+import psutil
+from marlflow.runtime.ray.local_ray import kill_sessions, start_local
+from marlflow.runtime.ray.runtime import _object_store_bytes
+
+sessions = start_local(num_cpus=1, object_store_memory=100 * 2**20, include_dashboard=False)
+(gcs,) = (one for one in psutil.Process().children(recursive=True) if one.name() == "gcs_server")
+gcs.kill()
+gcs.wait()
+print("asked", _object_store_bytes(), flush=True)
+kill_sessions(sessions)
+"""
+
+
+def test_a_report_does_not_wait_for_a_lost_control_service() -> None:
+    """Ray's own calls to a lost one cannot be interrupted, and end the process after 60 s."""
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_GCS], capture_output=True, text=True, timeout=300, check=False)
+    assert [line for line in ran.stdout.splitlines() if line.startswith("asked ")] != [], ran.stderr
+
+
 def test_a_ray_that_does_not_start_leaves_no_process_and_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
 
