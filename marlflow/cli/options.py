@@ -26,7 +26,7 @@ _WIDTH, _COLUMN = 118, 28
 class Option:
     """An option of a command.
 
-    `value` stands for the value in the help text. A `switch` takes no value as `--name`, and true or false as
+    `value` is the value's name in the help text. A `switch` takes no value as `--name`, and true or false as
     `name=true`. With `several`, the value is a list, written with commas, in brackets or without, or by repeating the
     option. With `parts`, the value is a tuple of so many texts: `--name a b` or `name=a,b`. `low` and `high` are the
     limits of a number. Without `default`, the value is None, [] or False. `aliases` are other names for it.
@@ -86,7 +86,7 @@ class Arguments:
 class Command:
     """A command and its options; `run` returns the exit code.
 
-    `operands` names what comes without a name, `RUN`, and the command takes from `fewest` to `most` of it (None: any
+    `operands` is the name of positional arguments, such as `RUN`; the command takes from `fewest` to `most` (None: any
     number). `examples` are lines without `marlflow <name>`. A command that `takes_overrides` passes on `key=value` of
     other names.
     """

@@ -115,7 +115,7 @@ def _prepare_optuna() -> None:
         return
     import optuna
 
-    # What it says is in the table, and its sweeper's lines.
+    # Its messages are in the table, and in the sweeper's lines.
     optuna.logging.set_verbosity(logging.WARNING)
     stop = optuna.study.Study.stop
 

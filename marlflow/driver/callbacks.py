@@ -86,7 +86,7 @@ class Callbacks:
             self._call(each, "saved", path)
 
     def fault(self, fault: Fault, count: int = 1) -> None:
-        """Pass on a fault, except those of callbacks, which could go on for ever."""
+        """Pass on a fault, except faults of callbacks, which could cause endless further ones."""
         if fault.kind not in (FaultKind.CALLBACKS_FAILED, FaultKind.REPORTS_FAILED):
             event = FaultEvent(fault.kind.value, fault.where, fault.reason, count)
             for each in self._all:

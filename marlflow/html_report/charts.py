@@ -26,7 +26,7 @@ MOST_WITH_BANDS = 7
 """Number of groups up to which bands and single runs are drawn; of more, nothing could be told apart."""
 _WIDTH, _HEIGHT = 4.6, 2.9  # inches of 72 units
 _MOST_POINTS = 300
-# Colors that stand for CSS variables until the figure is drawn.
+# Placeholders, which are replaced by CSS variables after the figure is drawn.
 _INK, _GRID, _OTHERS = "#0a0c00", "#0a0c01", "#0a0c02"
 _VARIABLES = {_INK: "--muted", _GRID: "--grid", _OTHERS: "--others"} | {
     f"#0a0b{number:02x}": f"--series-{number}" for number in range(COLORS)
@@ -65,7 +65,7 @@ def curves(comparison: GroupComparison, looks: dict[str, Look], name: str) -> st
         figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=72, layout="constrained", facecolor="none")
         axes = figure.subplots()
         axes.set_facecolor("none")
-        # Those without a look of their own lie below.
+        # Groups without a look of their own are drawn first, below the others.
         for row in sorted(comparison.rows, key=lambda row: looks[row.group.name].color != _OTHERS):
             _draw(axes, row.series, looks[row.group.name], len(comparison.rows) <= MOST_WITH_BANDS)
         _finish(axes)

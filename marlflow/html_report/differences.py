@@ -29,7 +29,7 @@ _ABSENT = _Absent()
 
 
 def differences(configs: Sequence[Mapping[str, Any]], left_out: Sequence[str] = ()) -> list[KeyDifference]:
-    """Return all differences, without those of the top-level keys `left_out`.
+    """Return all differences, except in the top-level keys `left_out`.
 
     Objects of different classes are one difference, shown by their classes: their settings cannot be compared.
 
@@ -87,7 +87,7 @@ def as_text(value: Any) -> str:
 
 
 def short_names(configs: Sequence[Mapping[str, Any]], left_out: Sequence[str] = ()) -> list[str]:
-    """Return a name for each configuration by what it has of its own; empty texts if that would be too long.
+    """Return a name for each configuration from its differences; empty texts if that would be too long.
 
     >>> short_names([{"a": {"rate": 1}}, {"a": {"rate": 2}}])
     ['rate=1', 'rate=2']

@@ -1,4 +1,4 @@
-"""What some runs have beside their reports: a league, and videos."""
+"""Parts of the page that only some runs have: leagues and videos."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from marlflow.html_report.runs import ReportedRun, section
 if TYPE_CHECKING:
     from marlflow.league.standings import Standings
 
-# By their ending; the page has them as <video>, but for pictures.
+# MIME types by file name ending; the page shows pictures as <img>, all others as <video>.
 _MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 _EMBEDDED_BYTES, _ALL_EMBEDDED_BYTES = 3_000_000, 30_000_000
 
@@ -92,7 +92,7 @@ def videos(groups: Sequence[RunGroup], out: Path) -> list[RunVideo]:
 
 
 def _videos_in(folder: Path) -> Iterator[Path]:
-    """Yield the videos in a run's folder and in the folders in it, without those of checkpoints."""
+    """Yield the videos in a run's folder and its subfolders, except checkpoints."""
     for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
         if path.suffix.lower() in _MEDIA and path.is_file() and path.parent.name != "checkpoints":
             yield path

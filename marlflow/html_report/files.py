@@ -1,4 +1,4 @@
-"""The files beside the page: the results as CSV and LaTeX tables, and the evaluations as JSON of marl-eval."""
+"""Writes the results as CSV and LaTeX tables, and the evaluations as JSON of marl-eval."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _group_names(groups: Sequence[Sequence[ReportedRun]]) -> list[str]:
     candidates = [
         short_names(configs, (*LEFT_OUT, "name")),
         configured,
-        # Of a sweep, all jobs are in its folder.
+        # The jobs of a sweep are in one folder.
         [folder.parent.name if len(of) > 1 else folder.name for folder, of in zip(folders, groups, strict=True)],
     ]
     for names in candidates:

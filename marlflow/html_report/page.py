@@ -52,7 +52,7 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """What a page shows."""
+    """The contents of a page."""
 
     views: tuple[TaskView, ...]
     notes: tuple[str, ...]
@@ -177,7 +177,7 @@ def whisker(one: BootstrapInterval, rows: Sequence[ResultRow], kind: str) -> tup
 
 
 def group_differences(groups: Sequence[RunGroup]) -> list[KeyDifference]:
-    """Return where the configurations of groups differ; those that are not known have none."""
+    """Return where the configurations of groups differ; unknown ones are left out."""
     return differences([group.config for group in groups], LEFT_OUT) if len(groups) > 1 else []
 
 

@@ -85,7 +85,7 @@ def section(values: Any, *path: str) -> Mapping[str, Any]:
 def read_runs(folders: Sequence[Path]) -> tuple[list[ReportedRun], list[str]]:
     """Return the runs in some folders, in order and each once, and a sentence on each that was left out.
 
-    A folder that is no run stands for all runs in it. Raises ConfigInvalid if one has none that can be read.
+    A folder that is not a run is searched for runs. Raises ConfigInvalid if one has none that can be read.
     """
     runs: dict[Path, ReportedRun] = {}
     problems, notes = list[str](), list[str]()

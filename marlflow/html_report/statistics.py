@@ -37,7 +37,7 @@ class BootstrapInterval:
 def iqm(values: Floats) -> Floats:
     """Return the interquartile mean over the first axis: the mean without the lowest and the highest quarter.
 
-    Of `n` values, `n // 4` are left out at each end, so that it is the mean of up to three values.
+    Of `n` values, `n // 4` are left out at each end: none of fewer than four, whose plain mean it is.
 
     >>> float(iqm(np.array([0.0, 1.0, 2.0, 3.0, 100.0])))
     2.0

@@ -40,7 +40,7 @@ class Board:
         return ""
 
     def for_all(self) -> str:
-        """Return the board as everybody may see it at any time; empty if there is none."""
+        """Return the part of the board that all players may see; empty if there is none."""
         return ""
 
 

@@ -21,7 +21,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What an agent sees when it must act: `observation` is without its `mask` (bool [A], or None)."""
+    """The input of a decision: `observation` is without its `mask` (bool [A], or None)."""
 
     agent: str
     slot: int
@@ -38,7 +38,7 @@ Player = Callable[[Decision], Any]
 
 @dataclass(slots=True)
 class Episode:
-    """An episode: `number` from 0 of `of`, the seed of its reset, and what came of it so far."""
+    """An episode: its `number` from 0 of `of`, the seed of its reset, and its results so far."""
 
     number: int
     of: int

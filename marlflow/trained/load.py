@@ -19,7 +19,7 @@ def load(
     experiment: Experiment | None = None,
     trust: Collection[str] | None = (),
 ) -> Team:
-    """Load the policies of the run in folder `run`, which may still be going on.
+    """Load the policies of the run in folder `run`, which may still be in progress.
 
     `checkpoint` is `"best"`, the number of env steps of one, or by default the newest whole one. The best has the
     highest metric `checkpoint.best`; if the run had none, the highest `eval_return_mean` of its only learner.

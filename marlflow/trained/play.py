@@ -130,7 +130,7 @@ def play(team: LoadedTeam, options: PlayOptions, say: Callable[[str], None]) -> 
 
 
 def _everything(env: Any) -> Board:
-    """Return the board of a game that nobody plays: all that it renders."""
+    """Return the whole board of a game without a person: all that it renders."""
     return RenderedBoard(env, board_of(env)) if getattr(env, "render_mode", None) == "ansi" else board_of(env)
 
 

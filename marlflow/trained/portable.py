@@ -83,7 +83,7 @@ class PortableActor(nn.Module):
         ]
 
     def example(self, rows: int) -> list[Tensor]:
-        """Return inputs of so many rows: zeros, and masks in which all is legal."""
+        """Return inputs of `rows` rows: zeros, and masks in which all actions are legal."""
         make: Mapping[Kind, Callable[..., Array]] = {
             "observation": np.zeros,
             "memory": np.zeros,

@@ -1,4 +1,4 @@
-"""Who plays which agent when the policies of a run are watched, or a person plays against them."""
+"""Assigns policies to agents when a run is watched, or when a person plays against it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LoadedPolicy(Protocol):
 
     @property
     def spaces(self) -> Spaces:
-        """What it sees and does."""
+        """Its observation and action spaces."""
         ...
 
 
@@ -126,7 +126,7 @@ def _rivals(team: LoadedTeam, agent: str, agents: Sequence[str]) -> list[str]:
     sides, _ = sides_of(None if league is None else league.sides, agents)
     own = next((role.side for role in sides.roles if agent in role.agents), None)
     others = [name for role in sides.roles if role.side != own for name in role.agents]
-    # In a game of one side, everybody else.
+    # In a game of one side, all other agents.
     return others or [name for name in agents if name != agent]
 
 

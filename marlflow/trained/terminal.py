@@ -80,7 +80,7 @@ def _line(text: str) -> str:
 class TerminalPerson:
     """Plays `agent` by typing: `person(decision)` asks until the answer is a legal action.
 
-    With `clock_s`, the person has so many seconds for each decision, as in games in which all act at once; then the
+    With `clock_s`, the person has this many seconds for each decision, as in games in which all act at once; then the
     last action is repeated if it is legal, or else the first legal one is taken. As a watcher of the games, it shows
     what the others do, if everybody may know, and how each game ends. `names` says who plays each other agent.
     """
@@ -134,7 +134,7 @@ class TerminalPerson:
         self._say(f"\ngame {episode.number + 1} of {episode.of}, seed {episode.seed}: you are {self.agent}{against}")
 
     def decided(self, decision: Decision, action: Any) -> None:
-        """Say what another agent does, if everybody may know."""
+        """Print another agent's action, if all players may know it."""
         if decision.agent != self.agent and self._board.public:
             number = int(action)
             self._say(f"{decision.agent} plays {self._board.action(decision.agent, number) or number}")
@@ -190,7 +190,7 @@ class TerminalPerson:
         try:
             row = typed.read(answer)
         except Unreadable:
-            # What was legal before is not legal now.
+            # Actions that were legal before may be illegal now.
             row = typed.read(answer := first)
         self._say(f"the time is over, so you play {answer}")
         return row

@@ -16,7 +16,7 @@ _MOST_LISTED = 40
 
 
 class Unreadable(Exception):
-    """What was typed is no legal action; the message says why."""
+    """The typed text is no legal action; the message says why."""
 
 
 class TypedActions:
