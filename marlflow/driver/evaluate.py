@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from marlflow.config.experiment import Experiment
 from marlflow.config.opponents import RANDOM
 from marlflow.driver.entrants import TEAM, Entrants
 from marlflow.driver.evaluation import modes_of
+from marlflow.driver.evaluation_tables import as_table
 from marlflow.driver.saved_experiment import FinishedRun, finished_run, sides_or_none
 from marlflow.driver.tournament import Tournament, found_pairs, pair_games, team_games
 from marlflow.flow import Executor, Plan, source
@@ -33,14 +34,14 @@ EPISODES, GAMES = 100, 400
 _MOST_GAMES = 10_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EvaluationResult:
-    """All episodes of an evaluation, in order, and their results.
+    """All episodes of an evaluation, in order, and their results; printed, it is a table of them.
 
     `comparisons` are by pair of a member and an opponent; `returns` by policy, if the run's policies played together.
     `asked` is the number of episodes that were to be played. `about` describes each member as plain data, `checkpoint`
-    is the folder that the run's own members are from. `mode` is how all acted; None: each as it does by itself. `sides`
-    is None if there is only one.
+    is the folder that the run's own members are from. `mode` is the argument of `evaluate`, and `modes` how policies
+    acted. `sides` is None if there is only one.
     """
 
     sides: Sides | None
@@ -54,6 +55,10 @@ class EvaluationResult:
     asked: int
     faults: Sequence[Fault]
     duration_s: float
+    modes: EvaluationModes = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return as_table(self)
 
     @property
     def lost(self) -> int:
@@ -71,8 +76,8 @@ class EvaluationResult:
 def evaluate(
     run: Path | str,
     experiment: Experiment | None = None,
-    members: Sequence[str] = (),
-    against: Sequence[str] | None = None,
+    members: str | Sequence[str] = (),
+    against: str | Sequence[str] | None = None,
     episodes: int | None = None,
     seed: int = 0,
     mode: EvaluationMode | None = None,
@@ -104,7 +109,8 @@ def evaluate(
     with finished_run(run_folder(run, "evaluate", "evaluate"), checkpoint, experiment, trust) as finished:
         _check_playable(finished)
         entrants = Entrants(finished.checked, finished.saved, sides_or_none(finished.checked), base, trust)
-        tournament = _tournament(finished, entrants, members, against, episodes, seed)
+        opponents = None if against is None else _several(against)
+        tournament = _tournament(finished, entrants, _several(members), opponents, episodes, seed)
         as_in_the_run = tournament.team is not None and mode is None
         modes = modes_of(finished.checked) if as_in_the_run else tournament.modes(mode)
         spec = _spec(finished.checked.spec, tournament, workers)
@@ -124,7 +130,12 @@ def evaluate(
         len(tournament.games),
         evaluated.faults,
         time.perf_counter() - began_s,
+        modes,
     )
+
+
+def _several(names: str | Sequence[str]) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names
 
 
 def _argument_problems(episodes: int | None, seed: int, workers: int, mode: object) -> Iterator[str]:

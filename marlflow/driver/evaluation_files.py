@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.driver.evaluate import EvaluationResult
-from marlflow.league.comparison import CONFIDENCE, Comparison, Estimate, Results
+from marlflow.league.comparison import CONFIDENCE, Comparison, Results
 from marlflow.league.policy_returns import PolicyReturns
 
 FORMAT = "marlflow evaluation 1"
@@ -108,14 +107,9 @@ def _comparison(one: Comparison) -> dict[str, Any]:
 def _results(results: Results) -> dict[str, Any]:
     return {
         "games": results.games,
-        **{name: asdict(one) for name, one in estimates(results).items()},
+        **{name: asdict(one) for name, one in results.estimates.items()},
         **{name: getattr(results, name) for name in _NUMBERS},
     }
-
-
-def estimates(results: Results) -> Mapping[str, Estimate]:
-    """Return the estimates of games by name."""
-    return dict(zip(_ESTIMATES, (results.win, results.draw, results.loss, results.score), strict=True))
 
 
 def as_csv(evaluation: EvaluationResult) -> str:
@@ -128,7 +122,7 @@ def as_csv(evaluation: EvaluationResult) -> str:
         for side, results in {"": one.results, **one.by_side}.items():
             if results is not None:
                 lost = "" if side else one.lost
-                numbers = [number for of in estimates(results).values() for number in (of.value, of.low, of.high)]
+                numbers = [number for of in results.estimates.values() for number in (of.value, of.low, of.high)]
                 row = ["" if number is None else number for number in numbers]
                 rest = [getattr(results, name) for name in _NUMBERS]
                 writer.writerow([one.member, one.opponent, side, results.games, lost, *row, *rest])

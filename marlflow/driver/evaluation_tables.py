@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from marlflow.driver.evaluate import EvaluationResult
-from marlflow.driver.evaluation_files import estimates
 from marlflow.league.comparison import Estimate, is_constant_sum, side_scores
+
+if TYPE_CHECKING:
+    from marlflow.driver.evaluate import EvaluationResult
 
 _OUTCOMES = ("win", "draw", "loss")
 
@@ -59,11 +61,11 @@ def _pair_rows(evaluations: Mapping[str, EvaluationResult]) -> Iterator[list[str
             if one.results is None:
                 yield [run, one.member, one.opponent, "0", *["-"] * (columns + len(sides))]
                 continue
-            found = estimates(one.results)
+            found = one.results.estimates
             row = [_with_interval(found[name]) for name in (*(_OUTCOMES if outcomes else ()), "return")]
             if not outcomes:
                 row += [f"{one.results.iqm:.2f}", f"{one.results.median:.2f}", f"{one.results.length:.1f}"]
-            by_side = [f"{estimates(one.by_side[n])[key].value:.2f}" if n in one.by_side else "-" for n in sides]
+            by_side = [f"{one.by_side[n].estimates[key].value:.2f}" if n in one.by_side else "-" for n in sides]
             yield [run, one.member, one.opponent, f"{one.results.games:,}", *row, *by_side]
 
 
@@ -80,10 +82,10 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
-    if evaluation.returns:
-        yield f"{run}intervals are over episodes; they say nothing about other training seeds"
-        if evaluation.lost:
-            yield f"{run}{evaluation.lost:,} episodes broke and are not counted"
+    unit = "episodes" if evaluation.returns else "games"
+    yield f"{run}{_acted(evaluation)}; intervals are over {unit}, and say nothing about other training seeds"
+    if evaluation.returns and evaluation.lost:
+        yield f"{run}{evaluation.lost:,} episodes broke and are not counted"
     for one in evaluation.comparisons:
         if one.lost:
             yield f"{run}{one.lost:,} games of {one.member} against {one.opponent} broke and are not counted"
@@ -93,6 +95,14 @@ def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
             "or done, so intervals are too narrow; mode=sampled draws actions from what was learned"
         )
     yield from (f"{run}{note}" for note in _self_play_notes(evaluation))
+
+
+def _acted(evaluation: EvaluationResult) -> str:
+    modes = evaluation.modes if isinstance(evaluation.modes, dict) else {"": evaluation.modes}
+    if len(set(modes.values())) == 1:
+        return "all policies act greedily" if "greedy" in modes.values() else "all policies sample their actions"
+    by_mode = {mode: [name for name, own in modes.items() if own == mode] for mode in ("greedy", "sampled")}
+    return "; ".join(f"{mode}: {', '.join(names)}" for mode, names in by_mode.items())
 
 
 def _self_play_notes(evaluation: EvaluationResult) -> Iterator[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 TARGET: Final = "_target_"
 MISSING: Final = "–"
-_LONGEST_NAME = 48
+_LONGEST_NAME = 60
+_BY_ID = ("policies", "learners")
 _MOST_IN_NAME = 3
+_MOST_SETTINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class KeyDifference:
 
 
 class _Absent:
-    """Stands for the value of a key that a configuration does not have."""
+    """The value of a key that a configuration does not have."""
 
 
 _ABSENT = _Absent()
@@ -31,7 +33,7 @@ _ABSENT = _Absent()
 def differences(configs: Sequence[Mapping[str, Any]], left_out: Sequence[str] = ()) -> list[KeyDifference]:
     """Return all differences, except in the top-level keys `left_out`.
 
-    Objects of different classes are one difference, shown by their classes: their settings cannot be compared.
+    Objects of different classes are one difference: their settings cannot be compared.
 
     >>> differences([{"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "c": 2}}])
     [KeyDifference(key='a.b', values=('1', '3'))]
@@ -71,8 +73,12 @@ def _whole(value: Any) -> Any:
 def as_text(value: Any) -> str:
     """Return a value in a few words: objects by their class or function, other mappings and lists as JSON.
 
-    >>> as_text({"_target_": "marlflow.algorithms.ppo.PPO", "epochs": 4}), as_text([1, 2]), as_text(None)
+    A small object, such as a schedule, is shown with its settings.
+
+    >>> as_text({"_target_": "marlflow.algorithms.ppo.PPO", "model": {}, "epochs": 4}), as_text([1, 2]), as_text(None)
     ('PPO', '[1, 2]', 'null')
+    >>> as_text({"_target_": "marlflow.base.schedules.Linear", "start": 0.1, "end": 0.0, "agent_steps": 500})
+    'Linear(0.1, 0.0, 500)'
     """
     if isinstance(value, _Absent):
         return MISSING
@@ -80,7 +86,10 @@ def as_text(value: Any) -> str:
         if isinstance(target := value.get(TARGET), str):
             *modules, name = target.split(".")
             # The name of a function alone says little.
-            return name if name[:1].isupper() else ".".join([*modules[-1:], name])
+            name = name if name[:1].isupper() else ".".join([*modules[-1:], name])
+            settings = [setting for key, setting in value.items() if key != TARGET]
+            is_small = len(settings) <= _MOST_SETTINGS and all(type(one) in (int, float) for one in settings)
+            return f"{name}({', '.join(map(str, settings))})" if settings and is_small else name
         if isinstance(value.get("algorithm"), Mapping):
             return as_text(value["algorithm"])
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
@@ -89,13 +98,18 @@ def as_text(value: Any) -> str:
 def short_names(configs: Sequence[Mapping[str, Any]], left_out: Sequence[str] = ()) -> list[str]:
     """Return a name for each configuration from its differences; empty texts if that would be too long.
 
+    A setting of one of several policies or learners is shown with its id.
+
     >>> short_names([{"a": {"rate": 1}}, {"a": {"rate": 2}}])
     ['rate=1', 'rate=2']
+    >>> short_names([{"policies": {"prey": {"rate": rate}, "hunter": {}}} for rate in (1, 2)])
+    ['prey.rate=1', 'prey.rate=2']
     """
     found = differences(configs, left_out)
     if not 0 < len(found) <= _MOST_IN_NAME:
         return [""] * len(configs)
-    keys = _short_keys([difference.key for difference in found])
+    several = {name for name in _BY_ID if any(len(config.get(name) or ()) > 1 for config in configs)}
+    keys = _short_keys([_key_parts(difference.key, several) for difference in found])
     names = [
         ", ".join(f"{key}={one.values[place]}" for key, one in zip(keys, found, strict=True))
         for place in range(len(configs))
@@ -103,11 +117,16 @@ def short_names(configs: Sequence[Mapping[str, Any]], left_out: Sequence[str] = 
     return names if all(len(name) <= _LONGEST_NAME for name in names) else [""] * len(configs)
 
 
-def _short_keys(keys: Sequence[str]) -> list[str]:
-    """Return the shortest ends of dotted keys that tell them apart."""
-    parts = [key.split(".") for key in keys]
-    for length in range(1, max(map(len, parts)) + 1):
-        short = [".".join(one[-length:]) for one in parts]
+def _key_parts(key: str, several: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the id in a key, if its section has several, and the other parts."""
+    section, *parts = key.split(".")
+    return (parts[:1], parts[1:]) if section in several and len(parts) > 1 else ([], [section, *parts])
+
+
+def _short_keys(keys: Sequence[tuple[list[str], list[str]]]) -> list[str]:
+    """Return the ids of keys, with the shortest ends of their other parts that tell them apart."""
+    for length in range(1, max(len(parts) for _, parts in keys) + 1):
+        short = [".".join([*owner, *parts[-length:]]) for owner, parts in keys]
         if len(set(short)) == len(short):
             return short
-    return list(keys)
+    return [".".join([*owner, *parts]) for owner, parts in keys]

@@ -28,6 +28,8 @@ GENERATOR = "marlflow report"
 """What the page names as its generator, by which a later report knows that it may replace it."""
 
 _ENOUGH_RUNS = 5
+# Reports come at whole rounds, so that equal runs may end some env steps apart.
+_UNEQUAL = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def render(content: PageContent) -> str:
         content=content,
         title=", ".join(names) if len(names) <= 3 else texts.count(len(content.runs), "run"),
         generator=GENERATOR,
-        notes=[*content.notes, *notes_on({content.title(group): group for group in content.groups})],
+        notes=[*content.notes, *notes_on({content.title(group): group for group in content.groups}), *lengths(content)],
         differences=group_differences(content.groups),
         resamples=RESAMPLES,
         **functions,
@@ -181,6 +183,25 @@ def group_differences(groups: Sequence[RunGroup]) -> list[KeyDifference]:
     return differences([group.config for group in groups], LEFT_OUT) if len(groups) > 1 else []
 
 
+def lengths(content: PageContent) -> Iterator[str]:
+    """Yield a sentence on each environment whose groups had different numbers of env steps, or have no seeds."""
+    for view in content.views:
+        groups = view.task.groups
+        if len(groups) < 2:
+            continue
+        steps = [max(run.env_steps for run in group.runs) for group in groups]
+        if max(steps) > _UNEQUAL * min(steps):
+            yield (
+                f"The groups of {view.task.name} had between {min(steps):,} and {max(steps):,} env steps. Their final "
+                "returns are not after equal training; the curves compare them at equal env steps."
+            )
+        if single := sum(len(group.runs) == 1 for group in groups):
+            yield (
+                f"{texts.count(single, 'group')} of {view.task.name} {'has' if single == 1 else 'have'} a single run: "
+                "a difference may come from the seed alone. Three to five seeds each show more."
+            )
+
+
 def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
     """Yield sentences on what limits the comparison of groups, by their titles."""
     short = [run for group in groups.values() for run in group.runs if (run.stop_env_steps or 0) > run.env_steps]
@@ -191,7 +212,7 @@ def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
         )
     for name, group in groups.items():
         steps = {run.env_steps for run in group.runs}
-        if max(steps) > 1.05 * min(steps):
+        if max(steps) > _UNEQUAL * min(steps):
             yield (
                 f"The runs of {name} have between {min(steps):,} and {max(steps):,} env steps. Their curve ends "
                 "with the shortest run, and final returns are those of each run's own end."

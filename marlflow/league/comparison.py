@@ -136,6 +136,11 @@ class Results:
     length: float
     is_constant_sum: bool
 
+    @property
+    def estimates(self) -> Mapping[str, Estimate]:
+        """The shares of outcomes, and the `return`."""
+        return {"win": self.win, "draw": self.draw, "loss": self.loss, "return": self.score}
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

@@ -45,7 +45,8 @@ def test_it_prints_a_table_and_writes_every_game(marlflow: Marlflow, tmp_path: P
     words = ["--members", "player,player@2", "--against", "random,trained:player@1,first.safetensors", "--games=12"]
     said = marlflow("evaluate", "trained", *words)
     assert (said.code, said.err) == (0, "")
-    titles, *rows, wrote = said.out.splitlines()
+    titles, *rows, note, wrote = said.out.splitlines()
+    assert note.startswith("all policies sample their actions; intervals are over games")
     assert titles.split()[:7] == ["member", "opponent", "games", "win", "draw", "loss", "return"]
     assert titles.endswith("win as player_0  win as player_1")
     opponents = ["random", "trained:player@1", "first.safetensors"]
@@ -89,7 +90,9 @@ def test_several_runs_are_evaluated_each_in_its_environment(marlflow: Marlflow, 
     assert titles.split()[:4] == ["run", "policy", "episodes", "return"]
     assert policy.split()[:3] == ["plain", "player", "4"]
     assert member.split()[:4] == ["trained", "player", "random", "4"]
-    assert "plain: intervals are over episodes; they say nothing about other training seeds" in notes
+    limits = "and say nothing about other training seeds"
+    assert f"plain: all policies sample their actions; intervals are over episodes, {limits}" in notes
+    assert f"trained: all policies sample their actions; intervals are over games, {limits}" in notes
     assert notes[-2:] == [
         "wrote evaluations/1.json into plain",
         "wrote evaluations/1.json, matrix.csv into trained",
@@ -102,7 +105,7 @@ def test_several_runs_are_evaluated_each_in_its_environment(marlflow: Marlflow, 
 def test_a_run_without_a_league_plays_by_its_policies(marlflow: Marlflow) -> None:
     said = marlflow("evaluate", "plain", "--against", "player,trained:player,random", "--games", "4")
     assert said.code == 0, said.err
-    opponents = [row.split()[1] for row in said.out.splitlines()[1:-1]]
+    opponents = [row.split()[1] for row in said.out.splitlines()[1:-2]]
     assert opponents == ["player", "trained:player", "random"]
 
 

@@ -175,7 +175,10 @@ def test_policies_of_a_run_without_a_league_keep_their_seats(tmp_path: Path) -> 
         ("first", "random", ["player_0"]),
         ("second", "random", ["player_1"]),
     ]
-    (one,) = evaluate(tmp_path, experiment, ["second"], ["first"], episodes=4).comparisons
+    # One name may be given by itself, and the result is printed as a table.
+    both = evaluate(tmp_path, experiment, "second", "first", episodes=4)
+    assert str(both) == repr(both) == as_table(both)
+    (one,) = both.comparisons
     assert one.results is not None
     assert one.results.loss.value == 1.0
     with pytest.raises(ConfigInvalid, match=r"'first' cannot be seated against 'first'.* can play player_0"):

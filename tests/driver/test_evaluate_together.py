@@ -68,6 +68,8 @@ def test_the_mode_is_that_of_the_runs_evaluation_unless_given(carts: Path) -> No
     by_default, greedy, sampled = (mf.evaluate(carts, episodes=4, mode=mode) for mode in (None, "greedy", "sampled"))
     returns = [[game.returns for game in one.games] for one in (by_default, greedy, sampled)]
     assert returns[0] == returns[1] != returns[2]
+    notes = [str(one).splitlines()[-1].partition(";")[0] for one in (by_default, greedy, sampled)]
+    assert notes == ["all policies act greedily"] * 2 + ["all policies sample their actions"]
 
 
 def test_the_same_arguments_give_the_same_bytes_but_for_times(carts: Path) -> None:

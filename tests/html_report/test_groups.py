@@ -69,7 +69,7 @@ def test_runs_of_a_group_are_in_the_order_of_their_seeds(tmp_path: Path) -> None
 
 
 def test_differences_are_by_key_and_of_other_classes_by_class() -> None:
-    first = {"a": {"_target_": "marlflow.algorithms.ppo.PPO", "clip": 0.2}, "b": [1, {"c": 2}], "d": 1, "seed": 1}
+    first = {"a": {"_target_": "marlflow.algorithms.ppo.PPO", "model": {}}, "b": [1, {"c": 2}], "d": 1, "seed": 1}
     second = {"a": {"_target_": "marlflow.algorithms.dqn.DQN", "double": True}, "b": [1, {"c": 3}], "seed": 2}
     assert differences([first, second], ["seed"]) == [
         KeyDifference("a", ("PPO", "DQN")),

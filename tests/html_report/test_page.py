@@ -122,6 +122,14 @@ def test_what_limits_the_comparison_is_said(tmp_path: Path) -> None:
     assert "Intervals over 3 runs are a rough guide" in page.text
 
 
+def test_groups_of_other_lengths_or_of_one_run_are_said(tmp_path: Path) -> None:
+    short = write_seeds(tmp_path / "short", [[1.0]], queue="short")
+    long = write_seeds(tmp_path / "long", [[1.0, 2.0, 3.0]], queue="long")
+    page = read(tmp_path, short, long)
+    assert "The groups of tag had between 1,000 and 3,000 env steps" in page.text
+    assert "2 groups of tag have a single run" in page.text
+
+
 def test_stages_faults_and_plans_are_shown(tmp_path: Path) -> None:
     reports = [report(1000, {"prey": policy(1.0, 1000)}, faults={"env_errors": 3, "workers_lost": 0})]
     page = read(tmp_path, write_run(tmp_path / "run", reports, config()))
