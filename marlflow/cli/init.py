@@ -32,7 +32,7 @@ def run_init(arguments: Arguments) -> int:
     width = max(map(len, texts))
     print("\n".join([f"wrote {folder}:", *(f"  {path:<{width}}  {_ABOUT[_template(path, name)]}" for path in texts)]))
     print(
-        f"\nnext:\n  cd {folder}\n  pytest\n  marlflow train --config-dir conf experiment={name}\n"
+        f"\nnext:\n  cd {folder}\n{_INSTALL_PYTEST}  pytest\n  marlflow train --config-dir conf experiment={name}\n"
         f"and put your own game into {name}.py"
     )
     return 0
@@ -57,6 +57,7 @@ def _folder_problems(folder: Path) -> list[str]:
     return []
 
 
+_INSTALL_PYTEST = "" if find_spec("pytest") else "  pip install pytest\n"
 _ABOUT = {
     "README.md": "what is what, and the commands",
     "project.py": "the environment",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.runtime.saved_runs import folder
+from marlflow.runtime.saved_runs import EXPERIMENT, folder
+
+RUN_MARKS = ("run.json", EXPERIMENT, "checkpoints", ".hydra")
+"""A run's folder has at least one of these."""
 
 
 def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
@@ -16,6 +19,9 @@ def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
     run_dir = Path(given)
     if not run_dir.is_dir():
         raise ConfigInvalid([f"there is no directory {given}; {purpose} needs that of a run"])
+    if not any((run_dir / mark).exists() for mark in RUN_MARKS):
+        near = suggestion(run_dir.resolve())
+        raise ConfigInvalid([f"{given} is not the directory of a run: it has none of {', '.join(RUN_MARKS)}{near}"])
     if not folder(run_dir).is_dir():
         raise ConfigInvalid(
             [

@@ -23,7 +23,7 @@ from marlflow.trained.person_rows import PersonDataset
 from marlflow.trained.seating import PERSON, LoadedTeam, policy_player, seating
 from marlflow.trained.terminal import TerminalPerson
 from marlflow.trained.video import VideoWriter, check_video_path
-from marlflow.trained.views import View, frames_per_second, shown
+from marlflow.trained.views import ADD_RENDERING, View, frames_per_second, shown
 from marlflow.trained.watchers import RowsWatcher, TextWatcher, VideoWatcher
 from marlflow.trained.window import Window, WindowPerson
 
@@ -141,7 +141,9 @@ def _make_env(team: LoadedTeam, render_mode: str | None) -> Any:
         if render_mode is None:
             raise
         reasons = "; ".join(error.problems)
-        raise ConfigInvalid([f"the environment cannot be drawn with render_mode={render_mode!r}: {reasons}"]) from error
+        raise ConfigInvalid(
+            [f"the environment cannot be drawn with render_mode={render_mode!r}: {reasons}; {ADD_RENDERING}"]
+        ) from error
 
 
 class _Game:

@@ -12,6 +12,10 @@ from marlflow.trained.window import check_display, manual_policy_of
 
 View: TypeAlias = Literal["auto", "window", "terminal"]
 VIEWS: Final[tuple[str, ...]] = get_args(View)
+ADD_RENDERING: Final = (
+    "an environment of your own needs an argument render_mode, and a render() that returns a picture (rgb_array) or "
+    "text (ansi); see 'Let it be watched' in docs/your_own_environment.md"
+)
 _FPS = 10.0
 
 
@@ -50,9 +54,9 @@ def shown(env: Any, view: View, video: bool, person: bool) -> Shown:
             return Shown("terminal", "ansi")
         if board_of(env).public:
             return Shown("terminal", None)
-        raise ConfigInvalid(
-            [f"{name} cannot be shown as text: it has no render mode 'ansi'; leave view out, or use --video out.mp4"]
-        )
+        drawn = modes is None or any(mode in modes for mode in ("human", "rgb_array"))
+        remedy = "leave view out, or use --video out.mp4" if drawn else ADD_RENDERING
+        raise ConfigInvalid([f"{name} cannot be shown as text: it has no render mode 'ansi'; {remedy}"])
     return Shown("window", _for_a_window(modes, name))
 
 
@@ -94,7 +98,7 @@ def _for_a_window(modes: Sequence[str] | None, name: str) -> str:
 
 def _undrawn(modes: Sequence[str] | None, name: str, needed: str) -> str:
     known = ", ".join(modes or ()) or "none"
-    return f"{name} cannot be drawn: its metadata['render_modes'] are {known}, and {needed} is needed"
+    return f"{name} cannot be drawn: its metadata['render_modes'] are {known}, and {needed} is needed; {ADD_RENDERING}"
 
 
 def _name(env: Any) -> str:

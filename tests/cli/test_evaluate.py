@@ -171,7 +171,7 @@ def with_another_environment(runs: Path) -> None:
 CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     "no directory": (nothing, [], [f"evaluate needs RUN: {USAGE}"]),
     "not there": (nothing, ["nowhere"], ["there is no directory nowhere; evaluate needs that of a run"]),
-    "what it is in": (nothing, ["."], [". has no checkpoints", " (did you mean "]),
+    "what it is in": (nothing, ["."], [". is not the directory of a run", " (did you mean "]),
     "no checkpoints": (without_checkpoints, ["trained"], ["trained has no checkpoints, so there is nothing"]),
     "no checkpoint": (without_any_checkpoint, ["trained"], ["there is no checkpoint in "]),
     "truncated": (truncated, ["trained"], ["driver.safetensors has", "checkpoints is whole"]),

@@ -232,7 +232,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
         ["run", "seed=1"],
         ["marlflow league has no option 'seed'; it is an option of marlflow evaluate"],
     ),
-    "what it is in": (nothing, ["."], [". has no checkpoints", " (did you mean ", "/run?)"]),
+    "what it is in": (nothing, ["."], [". is not the directory of a run", " (did you mean ", "/run?)"]),
     "no checkpoints": (without_checkpoints, ["run"], ["run has no checkpoints, so there is nothing to show"]),
     "no checkpoint": (without_any_checkpoint, ["run"], ["there is no checkpoint in run/checkpoints"]),
     "no league": (without_league, ["run"], ["run has no league", "marlflow train env=connect_four league=pfsp"]),

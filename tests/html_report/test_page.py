@@ -126,8 +126,8 @@ def test_groups_of_other_lengths_or_of_one_run_are_said(tmp_path: Path) -> None:
     short = write_seeds(tmp_path / "short", [[1.0]], queue="short")
     long = write_seeds(tmp_path / "long", [[1.0, 2.0, 3.0]], queue="long")
     page = read(tmp_path, short, long)
-    assert "The groups of tag had between 1,000 and 3,000 env steps" in page.text
-    assert "2 groups of tag have a single run" in page.text
+    assert "The groups of cartpole_team had between 1,000 and 3,000 env steps" in page.text
+    assert "2 groups of cartpole_team have a single run" in page.text
 
 
 def test_stages_faults_and_plans_are_shown(tmp_path: Path) -> None:
