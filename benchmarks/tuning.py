@@ -3,7 +3,8 @@
 python -m benchmarks.tuning --part optuna asha joblib --folder runs/tuning
 
 `optuna`: 20 trials of 2,048 env steps, seed 0; then the best settings and the experiment's own with five other seeds.
-`asha`: env steps of `marlflow tune` with 16 trials, as a share of those that all would take to their end.
+`asha`: the example of docs/sweeps.md, `marlflow tune` with 32 trials: its env steps as a share of those of the same
+trials without a scheduler, and the best trial of both.
 `joblib`: five seeds at a time and one after the other write the same metrics, but for times, and the same checkpoints.
 """
 
@@ -46,12 +47,17 @@ SPACE = (
     "policies.team.algorithm.epochs=4,8,16",
 )
 OTHER_SEEDS = "seed=101,102,103,104,105"
-RATES = ("policies.team.algorithm.learning_rate=tag(log,interval(1e-5,1e-2))", "policies.team.algorithm.epochs=4,8")
-JUDGED = (
-    "stop.env_steps=9216",
-    "evaluation.episodes=0",
-    "log.every_env_steps=512",
+EXAMPLE = (
+    "experiment=cartpole_team_ppo",
     "objective=policies.team.return_mean",
+    "log.every_env_steps=2000",
+    "policies.team.algorithm.learning_rate=tag(log,interval(1e-5,1e-2))",
+    "policies.team.algorithm.epochs=4,8,16",
+    # Not of the example, and without influence on it.
+    "evaluation.episodes=0",
+    "checkpoint.every_env_steps=null",
+    "log.tensorboard=false",
+    "parallel=2",
 )
 
 
@@ -90,19 +96,21 @@ def optuna(folder: Path, trials: int) -> None:
         print(f"  {name:<8} on seeds 101 to 105: {statistics.mean(returns):6.1f} ({_listed(returns)})")
 
 
-def asha(folder: Path) -> None:
-    """Compare the env steps of ASHA with those of the same trials if all ran to their end."""
-    where = folder / "tune"
-    seconds = marlflow("tune", *SHORT, *JUDGED, *RATES, "samples=16", "parallel=2", f"hydra.sweep.dir={where}")
-    done = rows(where)
-    steps = [int(row["env_steps"]) for row in done]
-    whole = max(steps) * len(steps)
-    best = max(done, key=lambda row: float(row["objective"] or "-inf"))
-    settings = {key: value for key, value in best.items() if key.startswith("policies.")}
-    print(
-        f"asha: {len(done)} trials, {sum(steps):,} env steps of {whole:,} ({sum(steps) / whole:.2f}), {seconds:.0f} s"
-    )
-    print(f"  to their end: {steps.count(max(steps))}; best {settings}: {float(best['objective']):.1f}")
+def asha(folder: Path, samples: int) -> None:
+    """Compare the env steps and the best trial of ASHA with those of the same trials to their end."""
+    done = {}
+    for scheduler in ("none", "asha"):
+        where = folder / scheduler
+        words = (*EXAMPLE, f"samples={samples}", f"scheduler={scheduler}", f"hydra.sweep.dir={where}")
+        seconds = marlflow("tune", *words)
+        done[scheduler] = rows(where)
+        steps = [int(row["env_steps"]) for row in done[scheduler]]
+        best = max(done[scheduler], key=lambda row: float(row["objective"] or "-inf"))
+        settings = {key: value for key, value in best.items() if key.startswith("policies.")}
+        print(f"scheduler={scheduler}: {len(steps)} trials, {sum(steps):,} env steps, {seconds:.0f} s")
+        print(f"  to their end: {steps.count(max(steps))}; best {settings}: {float(best['objective']):.1f}")
+    ran, whole = (sum(int(row["env_steps"]) for row in done[name]) for name in ("asha", "none"))
+    print(f"  asha took {ran / whole:.2f} of the env steps")
 
 
 def joblib(folder: Path) -> None:
@@ -144,11 +152,12 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", default=["optuna", "asha", "joblib"], choices=["optuna", "asha", "joblib"])
     parser.add_argument("--folder", type=Path, default=Path("runs/tuning"), help="a new folder for all runs")
     parser.add_argument("--trials", type=int, default=20, help="of Optuna")
+    parser.add_argument("--samples", type=int, default=32, help="trials of ASHA")
     asked = parser.parse_args()
     if "optuna" in asked.part:
         optuna(asked.folder, asked.trials)
     if "asha" in asked.part:
-        asha(asked.folder)
+        asha(asked.folder, asked.samples)
     if "joblib" in asked.part:
         joblib(asked.folder)
 

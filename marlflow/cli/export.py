@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from marlflow.cli.options import TRUST, Arguments, Command, Option
 from marlflow.cli.run_folder import CHECKPOINT, which_checkpoint
+
+if TYPE_CHECKING:
+    from marlflow.trained.export_check import OutputDifference
 
 
 def run_export(arguments: Arguments) -> int:
@@ -18,11 +24,22 @@ def run_export(arguments: Arguments) -> int:
         which_checkpoint(arguments["checkpoint"]),
         trust=None if arguments["trust"] else (),
     )
-    found = exported.difference
     print(f"wrote {exported.file} and {exported.description}")
-    ties = f"; {found.actions} greedy actions differ, where two are nearly equal" if found.actions else ""
-    print(f"largest difference from the policy over {found.rows:,} arbitrary rows: {found.largest:.1e}{ties}")
+    for line in _difference_lines(exported.difference):
+        print(line)
     return 0
+
+
+def _difference_lines(found: OutputDifference) -> Iterator[str]:
+    """Yield how far the file is from the policy, and on which rows that was measured."""
+    rows = f"{found.rows:,} rows that it plays" if found.of == "played" else f"{found.rows:,} arbitrary rows"
+    numbers = f"{found.largest:.1e}, of outputs up to {found.magnitude:.3g}"
+    if found.probability is not None:
+        numbers += f"; of a probability {found.probability:.1e}"
+    ties = f"; {found.actions} greedy actions differ, where two are nearly equal" if found.actions else ""
+    yield f"largest difference from the policy over {rows}: {numbers}{ties}"
+    if found.reason is not None:
+        yield f"the rows are arbitrary, because the environment could not be played: {found.reason}"
 
 
 _ABOUT = """
@@ -30,7 +47,8 @@ Writes the network of a policy, and a JSON file of the same name that describes 
 takes observations, the action mask if there is one, and the memory of a recurrent policy; it returns logits, action
 values, or mean and log standard deviation, and the greedy action. Sampling is up to the caller.
 
-The file is then run on arbitrary rows, one and seven at a time, and compared with the policy as it acts.
+The file is then run on 1,000 rows that the policy plays in the environment of the run, one and seven at a time, and
+compared with the policy as it acts. If the environment cannot be made here, the rows are arbitrary.
 
 ONNX needs the extra onnx: pip install 'marlflow[onnx]'
 """

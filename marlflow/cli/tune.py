@@ -180,7 +180,7 @@ def _shown_as_they_end(records: Path) -> Iterator[None]:
 
 _ABOUT = """
 Each trial trains the experiment with other values of the keys that have several, in one process with one CPU. With
-scheduler=asha, trials are compared at certain env steps by their objective, and only the best third of those that
+scheduler=asha, trials are compared at certain env steps by their objective, and only the best quarter of those that
 came so far continues; so most of the time goes into good settings. Each trial is an ordinary run, with a folder.
 
 Without samples, there is a trial for each combination of values. With samples=N, there are N, each with values
@@ -216,16 +216,17 @@ COMMAND = Command(
             "N",
             low=1,
         ),
-        Option("reduction_factor", "1 of so many trials continues at each comparison", "number", "X", 3.0, low=1.01),
+        Option("reduction_factor", "1 of so many trials continues at each comparison", "number", "X", 4.0, low=1.01),
         Option("parallel", "trials at a time; by default one for each CPU", "whole number", "N", low=1),
         Option("search_seed", "seed of the random values", "whole number", "N", 0, low=0),
         Option("config_dir", "a folder with configuration groups of your own", value="FOLDER", several=True),
     ),
     _ABOUT,
     (
-        "experiment=cartpole_team_ppo objective=policies.team.eval_return_mean samples=32 \\\n"
+        "experiment=cartpole_team_ppo objective=policies.team.return_mean samples=32 log.every_env_steps=2000 \\\n"
         "      'policies.team.algorithm.learning_rate=tag(log,interval(1e-5,1e-2))'",
-        "env=simple_spread objective=policies.agent.return_mean default_policy.algorithm.epochs=2,4,8",
+        "env=simple_spread objective=policies.agent.return_mean log.every_env_steps=5000 \\\n"
+        "      default_policy.algorithm.epochs=2,4,8,16",
     ),
     operands="key=value",
     fewest=0,

@@ -25,14 +25,19 @@ from marlflow.observe.report import Report
 
 
 class _JudgedReports(Callback):
-    """Gives each report's objective to the scheduler, and stops the run when it says so."""
+    """Gives each report's objective to the scheduler, and stops the run when it says so.
+
+    A report before the first update has none: its episodes are the same in all trials that learn the same later, and a
+    comparison of equal trials would end nobody, at the price of the env steps up to the next one.
+    """
 
     def __init__(self, objective: str, reported: Callable[[int, float | None], bool]) -> None:
         self._objective, self._reported = objective, reported
 
     def reported(self, record: Report) -> StopRun | None:
         value = metric(record, self._objective)
-        known = None if value is None or not math.isfinite(value) else float(value)
+        has_learned = any(learner["updates"] > 0 for learner in record["learners"].values())
+        known = None if value is None or not math.isfinite(value) or not has_learned else float(value)
         return None if self._reported(int(record["env_steps"]), known) else StopRun("others are better")
 
 

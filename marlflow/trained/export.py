@@ -18,6 +18,7 @@ from marlflow.policy.adapted import AdaptedActor
 from marlflow.policy.unwrapped import network_of
 from marlflow.runtime.saved_runs import Which
 from marlflow.trained.export_check import OutputDifference, difference
+from marlflow.trained.export_rows import check_rows
 from marlflow.trained.exported_files import written
 from marlflow.trained.load import load
 from marlflow.trained.policy import TrainedPolicy
@@ -62,7 +63,8 @@ def export(
 
     `policy` is a policy of the run or a member of its league; None is the only one that learned. The default `file` is
     `exports/<policy>.<format>` in the run's folder; the description is beside it. `format` "onnx" needs the extra
-    `onnx`. The other arguments are as in `load`. Then the file is run on 1,000 arbitrary rows and compared.
+    `onnx`. The other arguments are as in `load`. Then the file is run on 1,000 rows that the policy plays in the run's
+    environment, and compared; if it cannot be played, on arbitrary rows.
 
     Raises InvalidInput for a policy without a network, or whose parameters adapt while it acts, and MarlflowError if
     the network cannot be converted, or computes something else.
@@ -77,7 +79,7 @@ def export(
     if target.suffix != f".{format}":
         raise ConfigInvalid([f"{target} must end with .{format}, or give another format"])
     session = written(portable, target, format)
-    found = difference(trained, portable, session)
+    found = difference(trained, portable, session, check_rows(team, trained))
     if found.largest > _MOST * (1.0 + found.magnitude):
         raise MarlflowError(
             f"{target} computes something else than policy {trained.name!r}: outputs differ by "

@@ -1,23 +1,29 @@
-"""Compare an exported file with the policy that it was made of, on arbitrary rows."""
+"""Compare an exported file with the policy that it was made of.
+
+float32 has 24 bits, so two ways to compute the same sum differ by about 1e-7 of its largest terms. A difference in
+absolute numbers therefore grows with the outputs. What it means is said by the relative difference, by that of the
+actions' probabilities, and by whether any greedy action differs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import softmax
 
 from marlflow.base.batch import Array
 from marlflow.base.random import RowRandom
-from marlflow.base.spaces import Spaces, components
-from marlflow.env.spaces_only import observation_rows
+from marlflow.base.spaces import components
 from marlflow.policy.tensors import as_tensor
+from marlflow.trained.export_rows import CheckRows
 from marlflow.trained.exported_files import Session
 from marlflow.trained.policy import TrainedPolicy
 from marlflow.trained.portable import PortableActor
 
-ROWS = 1_000
 _BATCHES = (1, 7)
 
 
@@ -25,13 +31,20 @@ _BATCHES = (1, 7)
 class OutputDifference:
     """How far the outputs of an exported file are from those of its policy, over `rows` rows.
 
-    `largest` is the largest difference of a number, `magnitude` the largest number compared; `actions` is how many
-    greedy actions differ, as near ties may.
+    `of` is what the rows are: `played` in the run's environment, or `arbitrary`; `reason` is why they are not played.
+    `largest` is the largest difference of a number, and `magnitude` the largest number compared. `relative` is the
+    largest difference as a share of the largest number of its output in its row, or of 1 if that is larger.
+    `probability` is the largest difference of the probability of an action, None for policies without logits.
+    `actions` is how many greedy actions of whole numbers differ, as near ties may.
     """
 
     rows: int
+    of: str
+    reason: str | None
     largest: float
     magnitude: float
+    relative: float
+    probability: float | None
     actions: int
 
     def as_json(self) -> dict[str, Any]:
@@ -39,73 +52,50 @@ class OutputDifference:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckRows:
-    """Rows to compare on: arbitrary observations, memories and masks, the same each time."""
-
-    obs: Array
-    memory: Array | None
-    mask: Array | None
-
-    def part(self, rows: slice) -> CheckRows:
-        """Return some of the rows."""
-        memory, mask = (None if column is None else column[rows] for column in (self.memory, self.mask))
-        return CheckRows(self.obs[rows], memory, mask)
-
-
-def check_rows(trained: TrainedPolicy, rows: int = ROWS) -> CheckRows:
-    """Make rows of the policy's spaces."""
-    generator = np.random.default_rng(0)
-    memory = trained.memory(rows)
-    if memory is not None:
-        memory = generator.uniform(-1.0, 1.0, memory.shape).astype(np.float32)
-    mask = _masks(trained.spaces, rows, generator) if trained.spaces.masked else None
-    return CheckRows(observation_rows(trained.spaces, rows), memory, mask)
+def difference(trained: TrainedPolicy, portable: PortableActor, session: Session, rows: CheckRows) -> OutputDifference:
+    """Run an exported file on all rows, one by one and in batches of 7, and compare it with the policy as it acts."""
+    found: list[Mapping[str, Array]] = []
+    expected: list[Mapping[str, Array]] = []
+    for size in _BATCHES:
+        for start in range(0, len(rows.obs), size):
+            part = rows.part(slice(start, start + size))
+            found.append(session(portable.inputs_of(part.obs, part.memory, part.mask)))
+            expected.append(expected_outputs(trained, portable, part))
+    choices = trained.spaces.choices if "logits" in expected[0] else ()
+    return compared(_together(expected), _together(found), choices, rows)
 
 
-def _masks(spaces: Spaces, rows: int, generator: np.random.Generator) -> Array:
-    mask = generator.random((rows, spaces.mask_width)) < 0.5
-    for part in components(mask, spaces.choices):
-        # Of each component one is legal in any case; the part is a view.
-        part[np.arange(rows), generator.integers(0, part.shape[1], rows)] = True
-    return mask
+def _together(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def difference(
-    trained: TrainedPolicy, portable: PortableActor, session: Session, count: int = ROWS
+def compared(
+    expected: Mapping[str, Array], found: Mapping[str, Array], choices: Sequence[int], rows: CheckRows
 ) -> OutputDifference:
-    """Run an exported file on `count` rows in batches of 7, a tenth also one by one; compare it with the actor."""
-    rows = check_rows(trained, count)
-    starts = {size: range(0, count if size > 1 else count // 10, size) for size in _BATCHES}
-    found = [
-        _compared(trained, portable, session, rows.part(slice(start, start + size)))
-        for size, at in starts.items()
-        for start in at
-    ]
-    return OutputDifference(
-        count,
-        max(one.largest for one in found),
-        max(one.magnitude for one in found),
-        sum(one.actions for one in found),
-    )
-
-
-def _compared(trained: TrainedPolicy, portable: PortableActor, session: Session, rows: CheckRows) -> OutputDifference:
-    count = len(rows.obs)
-    outputs = session(portable.inputs_of(rows.obs, rows.memory, rows.mask))
-    expected = expected_outputs(trained, portable, rows)
-    largest = magnitude = 0.0
+    """Compare outputs [N, ...] by name; `choices` are the sizes of the components that have logits."""
+    largest = magnitude = relative = 0.0
     for name, value in expected.items():
+        if value.dtype.kind != "f":
+            continue
+        wanted = value.reshape(len(value), -1).astype(np.float64)
         # Masked outputs are the lowest float, and equal.
-        compared = np.abs(value) < np.finfo(np.float32).max
-        gap = np.abs(outputs[name].astype(np.float64) - value)[compared] if value.dtype.kind == "f" else np.zeros(1)
-        largest = max(largest, float(gap.max(initial=0.0)))
-        magnitude = max(magnitude, float(np.abs(value[compared]).max(initial=0.0)) if value.dtype.kind == "f" else 0.0)
+        legal = np.abs(wanted) < np.finfo(np.float32).max
+        gap = np.where(legal, np.abs(found[name].reshape(wanted.shape) - wanted), 0.0).max(1, initial=0.0)
+        size = np.where(legal, np.abs(wanted), 0.0).max(1, initial=0.0)
+        largest, magnitude = max(largest, float(gap.max())), max(magnitude, float(size.max()))
+        relative = max(relative, float((gap / np.maximum(size, 1.0)).max()))
+    probability = _probability(expected["logits"], found["logits"], choices) if choices else None
     action = expected.get("action")
-    wrong = action is not None and action.dtype.kind != "f"
-    return OutputDifference(
-        count, largest, magnitude, int((outputs["action"] != action).reshape(count, -1).any(1).sum()) if wrong else 0
-    )
+    differ = 0
+    if action is not None and action.dtype.kind != "f":
+        differ = int((found["action"] != action).reshape(len(action), -1).any(1).sum())
+    return OutputDifference(len(rows.obs), rows.of, rows.reason, largest, magnitude, relative, probability, differ)
+
+
+def _probability(expected: Array, found: Array, choices: Sequence[int]) -> float:
+    pairs = zip(components(expected, choices), components(found, choices), strict=True)
+    gaps = [np.abs(softmax(one.astype(np.float64), 1) - softmax(other.astype(np.float64), 1)) for one, other in pairs]
+    return float(max(gap.max() for gap in gaps))
 
 
 def expected_outputs(trained: TrainedPolicy, portable: PortableActor, rows: CheckRows) -> dict[str, Array]:

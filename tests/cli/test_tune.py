@@ -9,13 +9,14 @@ import pytest
 
 from marlflow.cli.sweep_records import read_records
 from marlflow.cli.tune_trial import TuneTrial
+from marlflow.observe.sinks import read_metrics
 from marlflow.runtime.saved_runs import newest
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import SHORT
 
 TUNE = (*SHORT[1:2], *SHORT[4:], "policy@policies.cart=ppo", "rollouts.fragment_env_steps=50")
 OBJECTIVE = "objective=policies.cart.return_mean"
-LONG = ("stop.env_steps=900", "log.every_env_steps=100")
+LONG = ("stop.env_steps=900", "log.every_env_steps=100", "policies.cart.algorithm.batch_agent_steps=200")
 
 
 def trial(tmp_path: Path, *words: str) -> TuneTrial:
@@ -43,6 +44,25 @@ def test_a_trial_that_is_told_to_stops_in_order(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "0" / ".hydra" / "overrides.yaml").is_file()
 
 
+def test_a_report_before_the_first_update_decides_nothing(tmp_path: Path) -> None:
+    seen: dict[int, float | None] = {}
+
+    def reported(env_steps: int, objective: float | None) -> bool:
+        seen.setdefault(env_steps, objective)
+        return True
+
+    trial(tmp_path, *LONG[:2], "policies.cart.algorithm.batch_agent_steps=1000", OBJECTIVE)(0, reported)
+    updates = {
+        report["env_steps"]: report["learners"]["cart"]["updates"]
+        for report in read_metrics(tmp_path / "runs/0/metrics.jsonl")
+    }
+    assert 0 in updates.values()
+    assert {env_steps: objective is not None for env_steps, objective in seen.items()} == {
+        env_steps: count > 0 for env_steps, count in updates.items()
+    }
+    assert any(updates.values())
+
+
 def test_a_refused_trial_has_its_error_in_its_record(tmp_path: Path) -> None:
     trial(tmp_path)(1, lambda *_: True)
     (record,) = read_records(tmp_path)
@@ -53,7 +73,8 @@ def test_a_refused_trial_has_its_error_in_its_record(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of Ray Tune
 def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, tmp_path: Path) -> None:
-    words = (*TUNE, *LONG, OBJECTIVE, "seed=1,2,3", "hydra.sweep.dir=several", "parallel=1")
+    asha = ("parallel=1", "reduction_factor=3")
+    words = (*TUNE, *LONG, OBJECTIVE, "seed=1,2,3", "hydra.sweep.dir=several", *asha)
     said = marlflow("tune", *words)
     assert said.code == 0, said.err
     assert "3 trials, 1 at a time; asha ends the worse ones from 100 env steps on" in said.out
@@ -84,7 +105,7 @@ def test_all_trials_are_in_the_table_and_the_best_is_named(marlflow: Marlflow, t
         ),
         (
             [OBJECTIVE, "seed=1,2", "log.every_env_steps=10000"],
-            "and reports come every 10,000; set log.every_env_steps=44",
+            "and reports come every 10,000; set log.every_env_steps=25",
         ),
         (
             [OBJECTIVE, "seed=1,2", "stop.env_steps=null", "stop.time_s=9"],

@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces as gym
 
 import marlflow as mf
+from benchmarks.outside_marlflow import PROGRAM, outside
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid, InvalidInput, MarlflowError
@@ -28,10 +29,12 @@ from marlflow.policy.unwrapped import network_of
 from marlflow.runtime.spec import PolicySpec
 from marlflow.trained import exported_files
 from marlflow.trained.export import portable_of
-from marlflow.trained.export_check import CheckRows, check_rows, difference, expected_outputs
+from marlflow.trained.export_check import compared, difference, expected_outputs
+from marlflow.trained.export_rows import CheckRows, arbitrary_rows, check_rows, played_rows
 from marlflow.trained.exported_files import written
 from marlflow.trained.policy import TrainedPolicy
 from marlflow.trained.portable import PortableActor
+from marlflow.trained.team import Team
 from tests.runtime.small_runs import SMALL, SMALL_PPO, SMALL_R2D2, small_run
 
 VECTOR = gym.Box(-np.inf, np.inf, (6,), np.float32)
@@ -77,7 +80,7 @@ def trained(algorithm: Algorithm, model: Any, spaces: Spaces) -> TrainedPolicy:
 def test_the_module_computes_what_the_policy_does(case: str) -> None:
     policy = trained(*CASES[case])
     portable = portable_of(policy)
-    rows = check_rows(policy, 40)
+    rows = arbitrary_rows(policy, 40)
     inputs = [as_tensor(array) for array in portable.inputs_of(rows.obs, rows.memory, rows.mask).values()]
     expected = expected_outputs(policy, portable, rows)
     # With gradients on, as when it is exported: without them dense layers use numpy.
@@ -94,7 +97,7 @@ def test_the_module_computes_what_the_policy_does(case: str) -> None:
 
 def test_a_masked_action_is_never_the_greedy_one() -> None:
     policy = trained(*CASES["components with masks"])
-    portable, rows = portable_of(policy), check_rows(policy, 40)
+    portable, rows = portable_of(policy), arbitrary_rows(policy, 40)
     assert rows.mask is not None
     action = expected_outputs(policy, portable, rows)["action"] - np.array([0, 2])
     assert rows.mask[np.arange(40), action[:, 0]].all()
@@ -107,45 +110,13 @@ def test_a_masked_action_is_never_the_greedy_one() -> None:
 def test_a_pt2_file_computes_it_too_in_batches_of_any_size(case: str, tmp_path: Path) -> None:
     policy = trained(*CASES[case])
     portable = portable_of(policy)
-    found = difference(policy, portable, written(portable, tmp_path / "agent.pt2", "pt2"), 70)
-    assert found.rows == 70
-    assert found.largest <= 1e-6 * max(1.0, found.magnitude)
+    found = difference(policy, portable, written(portable, tmp_path / "agent.pt2", "pt2"), arbitrary_rows(policy, 70))
+    assert (found.rows, found.of) == (70, "arbitrary")
+    assert found.relative <= 1e-6
     assert found.actions == 0
 
 
 # -- a run ----------------------------------------------------------------------------------------------------------
-
-WITHOUT_MARLFLOW = """
-import sys
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("marlflow", "torch", "gymnasium", "onnx"):
-            raise ImportError(f"{name} is not to be imported here")
-
-sys.meta_path.insert(0, Blocked())
-import json
-import numpy as np
-import onnxruntime
-
-file, rows = sys.argv[1:]
-about = json.load(open(file.removesuffix(".onnx") + ".json"))
-session = onnxruntime.InferenceSession(file)
-given = dict(np.load(rows))
-worst = 0.0
-for size in (1, 7):
-    for start in range(0, 140, size):
-        feed = {one["name"]: given["in:" + one["name"]][start : start + size] for one in about["inputs"]}
-        assert {name: str(array.dtype) for name, array in feed.items()} == {
-            one["name"]: one["dtype"] for one in about["inputs"]
-        }
-        found = session.run([one["name"] for one in about["outputs"]], feed)
-        for one, value in zip(about["outputs"], found):
-            expected = given["out:" + one["name"]][start : start + size]
-            assert value.shape == expected.shape, one
-            worst = max(worst, float(np.abs(value.astype(float) - expected).max()))
-print(worst)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -157,27 +128,94 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_onnx_file_runs_with_onnxruntime_and_numpy_alone(run: Path, tmp_path: Path) -> None:
-    exported = mf.export(run, "hunters")
-    assert exported.file == run / "exports" / "hunters.onnx"
-    assert exported.difference.largest <= 1e-6
-    policy = mf.load(run)["hunters"]
-    portable, rows = portable_of(policy), check_rows(policy, 140)
-    assert rows.memory is not None
-    inputs = portable.inputs_of(rows.obs, rows.memory, rows.mask)
-    outputs = expected_outputs(policy, portable, rows)
-    named = {f"in:{name}": array for name, array in inputs.items()} | {f"out:{n}": a for n, a in outputs.items()}
-    np.savez(tmp_path / "rows.npz", **named)  # type: ignore[arg-type]
-    words = [sys.executable, "-I", "-c", WITHOUT_MARLFLOW, str(exported.file), str(tmp_path / "rows.npz")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) <= 1e-6
+@pytest.mark.parametrize("name", ["hunters", "prey"])
+def test_an_onnx_file_runs_with_onnxruntime_and_numpy_alone(name: str, run: Path) -> None:
+    exported = mf.export(run, name)
+    assert exported.file == run / "exports" / f"{name}.onnx"
+    team = mf.load(run)
+    policy = team[name]
+    with outside(exported.file) as session:
+        found = difference(policy, portable_of(policy), session, played_rows(team, policy, 140))
+    assert (found.rows, found.of, found.actions) == (140, "played", 0)
+    assert max(found.largest, exported.difference.largest) <= 1e-6
+    assert (found.probability is not None) == (name == "prey")
     about = json.loads(exported.description.read_text(encoding="utf-8"))
     assert about["source"]["sha256"] == policy.about["sha256"]
-    assert [one["name"] for one in about["inputs"]] == ["obs", "memory"]
-    assert about["memory"] == {"input": "memory", "output": "next_memory", "begins_with": 0.0}
+    assert [one["name"] for one in about["inputs"]] == ["obs", "memory"][: 1 + policy.is_recurrent]
+    memory = {"input": "memory", "output": "next_memory", "begins_with": 0.0} if policy.is_recurrent else None
+    assert about["memory"] == memory
     assert about["inputs"][0]["shape"] == ["batch", 4]
     assert about["difference"]["rows"] == 1_000
+    assert about["difference"]["of"] == "played"
+
+
+def test_a_process_outside_imports_nothing_else(run: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError), outside(run / "metrics.jsonl"):
+        pass
+    words = [sys.executable, "-I", "-c", PROGRAM.replace("import io", "import torch")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "torch is not to be imported here" in done.stderr
+
+
+def test_rows_are_those_that_the_policy_plays(run: Path) -> None:
+    team = mf.load(run)
+    policy = team["hunters"]
+    rows = played_rows(team, policy, 60)
+    assert rows.memory is not None
+    assert (len(rows.obs), rows.mask, rows.of) == (60, None, "played")
+    # The policy plays one cart, so each row is the next of its episode, or the first one, with no memory yet.
+    after = expected_outputs(policy, portable_of(policy), rows)["next_memory"]
+    begins = [row for row in range(60) if not rows.memory[row].any()]
+    assert begins[0] == 0
+    for row in set(range(1, 60)) - set(begins):
+        np.testing.assert_allclose(rows.memory[row], after[row - 1], atol=1e-6)
+        assert np.abs(rows.obs[row] - rows.obs[row - 1]).max() < 1.0
+    again = played_rows(team, policy, 60)
+    np.testing.assert_array_equal(again.obs, rows.obs)
+
+
+def test_rows_are_arbitrary_where_the_environment_cannot_be_played(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ConfigInvalid(["no such library"])
+
+    monkeypatch.setattr(Team, "make_env", broken)
+    assert main(["export", str(run), "policy=prey", "--format", "pt2", f"out={tmp_path / 'prey.pt2'}"]) == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.startswith("wrote ")
+    assert second.startswith("largest difference from the policy over 1,000 arbitrary rows: ")
+    assert third == "the rows are arbitrary, because the environment could not be played: no such library"
+
+
+def test_a_policy_that_is_never_asked_has_arbitrary_rows(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    team = mf.load(run)
+    policy = team["prey"]
+
+    def play(_adapter: object, _episode: object, _players: object, _others: object, watchers: list[Any]) -> None:
+        for watcher in watchers:
+            watcher.stepped(None)
+
+    monkeypatch.setattr("marlflow.trained.export_rows.play_episode", play)
+    rows = check_rows(team, policy, 5)
+    assert (rows.of, rows.reason) == ("arbitrary", "'prey' had nothing to decide in 50 env steps")
+
+
+def test_differences_are_of_legal_numbers_and_relative_to_the_row() -> None:
+    lowest = np.finfo(np.float32).min
+    expected = {"logits": np.array([[0.0, 40.0], [0.0, lowest]], np.float32), "action": np.array([1, 0])}
+    found = {"logits": np.array([[0.0, 40.5], [0.25, lowest]], np.float32), "action": np.array([1, 1])}
+    rows = CheckRows(np.zeros((2, 1)), None, None)
+    told = compared(expected, found, (2,), rows)
+    assert (told.largest, told.magnitude, told.actions) == (0.5, 40.0, 1)
+    # The second row's outputs are below 1.
+    assert told.relative == 0.25
+    # Where one action is certain, and where it is the only legal one, logits do not matter.
+    assert told.probability == pytest.approx(0.0, abs=1e-12)
+    halves = {"logits": np.zeros((1, 4), np.float32)}
+    moved = {"logits": np.array([[0.0, 0.0, 0.0, np.log(3.0)]], np.float32)}
+    assert compared(halves, moved, (2, 2), rows).probability == pytest.approx(0.25)
+    assert compared(halves, moved, (), rows).probability is None
 
 
 def test_the_command_writes_files_and_prints_the_difference(
@@ -186,9 +224,9 @@ def test_the_command_writes_files_and_prints_the_difference(
     out = tmp_path / "new" / "prey.pt2"
     assert main(["export", str(run), "policy=prey", "--format", "pt2", f"out={out}", "checkpoint=240"]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith(
-        f"wrote {out} and {out.with_suffix('.json')}\nlargest difference from the policy over 1,000"
-    )
+    wrote, compared_to = printed.splitlines()
+    assert wrote == f"wrote {out} and {out.with_suffix('.json')}"
+    assert compared_to.startswith("largest difference from the policy over 1,000 rows that it plays: ")
     assert json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))["source"]["checkpoint"] == 240
 
 
@@ -251,7 +289,7 @@ def test_a_file_that_computes_something_else_is_an_error(
     portable = portable_of(policy)
     assert isinstance(portable, PortableActor)
     assert isinstance(portable.network, NetworkActor)
-    found = difference(policy, portable, written(portable, tmp_path / "agent.pt2", "pt2"), 70)
+    found = difference(policy, portable, written(portable, tmp_path / "agent.pt2", "pt2"), arbitrary_rows(policy, 70))
     assert found.largest == pytest.approx(1.0, abs=1e-5)
     monkeypatch.setattr("marlflow.trained.export.difference", lambda *_: found)
     with pytest.raises(MarlflowError, match="computes something else than policy 'prey': outputs differ by 1"):
