@@ -1,0 +1,102 @@
+"""The gallery's pages are what their data say, and every shipped experiment has one or a reason."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+from benchmarks.gallery import pages
+from benchmarks.gallery.__main__ import as_text, known, texts
+from benchmarks.gallery.cases import CASES, CONF, PAGES, SEEDS, WITHOUT_PAGE
+from benchmarks.gallery.pictures import MOST_BYTES, data_hash
+from marlflow.cli.main import main
+from tests.architecture.sources import within
+
+DATA = known()
+MOST_BYTES_OF_ALL = 8_000_000
+
+
+def test_every_shipped_experiment_has_a_page_or_a_reason() -> None:
+    shipped = {path.stem for path in CONF.glob("*.yaml")}
+    assert set(DATA) | set(WITHOUT_PAGE) == shipped
+    assert not set(DATA) & set(WITHOUT_PAGE), "what has a page needs no reason: take it out of WITHOUT_PAGE"
+    assert set(CASES) | set(WITHOUT_PAGE) == shipped
+
+
+def test_there_is_no_page_without_data() -> None:
+    assert {path.stem for path in PAGES.glob("*.md")} == {"index", *DATA}
+    assert {path.name for path in PAGES.iterdir() if path.is_dir()} == set(DATA)
+
+
+@pytest.mark.parametrize("name", sorted(texts()))
+def test_a_page_is_as_it_is_written(name: str) -> None:
+    assert (PAGES / name).read_text(encoding="utf-8") == texts()[name], "run python -m benchmarks.gallery --pages"
+
+
+@pytest.mark.parametrize("name", sorted(DATA))
+def test_figures_were_drawn_from_the_data(name: str) -> None:
+    data = DATA[name]
+    expected = (
+        {"curve.svg": data_hash(pages.policy_curves(data), pages.levels(data))} if pages.policy_curves(data) else {}
+    )
+    if pages.nash_conv_curves(data):
+        expected["nash_conv.svg"] = data_hash(pages.nash_conv_curves(data), {})
+    drawn = {path.name: ElementTree.parse(path).findtext("{*}desc") for path in (PAGES / name).glob("*.svg")}
+    assert drawn == expected, "run python -m benchmarks.gallery --pages"
+
+
+@pytest.mark.parametrize("name", sorted(DATA))
+def test_the_data_are_whole_and_agree(name: str) -> None:
+    data = DATA[name]
+    assert data["seeds"] == list(SEEDS)
+    assert [run["seed"] for run in data["runs"]] == data["seeds"]
+    assert data["overrides"] == list(CASES[name].overrides)
+    results = data["together"] or data["against_random"]
+    assert list(results) == list(map(str, data["seeds"]))
+    for run in data["runs"]:
+        assert run["cpu_s"] > 0
+        assert run["env_steps"] > 0
+    for curve in data["curves"]:
+        for run, line in zip(data["runs"], curve["runs"], strict=True):
+            assert line["env_steps"] == sorted(line["env_steps"])
+            assert len(line["env_steps"]) == len(line["values"])
+            assert line["env_steps"][-1] <= run["env_steps"]
+    (path,) = [PAGES / f"{name}.json"]
+    assert path.read_text(encoding="utf-8") == as_text(data)
+
+
+@pytest.mark.parametrize("name", sorted(DATA))
+def test_the_film_moves_and_is_small(name: str) -> None:
+    film: dict[str, Any] | None = DATA[name]["film"]
+    path = PAGES / name / "film.webp"
+    assert path.exists() == (film is not None and not film["text"])
+    if path.exists() and film is not None:
+        assert path.stat().st_size <= MOST_BYTES
+        with Image.open(path) as picture:
+            assert getattr(picture, "n_frames", 1) == film["frames"] > 1
+
+
+def test_the_gallery_is_small() -> None:
+    sizes = {within(path): path.stat().st_size for path in PAGES.rglob("*") if path.is_file()}
+    assert sum(sizes.values()) <= MOST_BYTES_OF_ALL, sizes
+
+
+def commands(page: Path) -> list[str]:
+    """The commands that train, in the page's code blocks."""
+    blocks = re.findall(r"^```\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("marlflow train ")]
+
+
+@pytest.mark.parametrize("name", sorted(DATA))
+def test_the_command_of_a_page_is_a_plan_that_can_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = commands(PAGES / f"{name}.md")
+    _, _, *words = shlex.split(line)
+    assert f"experiment={name}" in words
+    assert main(["plan", *words]) == 0
+    planned = capsys.readouterr().out
+    for policy, algorithm in DATA[name]["policies"].items():
+        assert f"{policy} ({algorithm})" in planned
