@@ -81,7 +81,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "cartpole_team_appo": _NOT_YET,
     "cartpole_team_bc": _OFFLINE,
     "cartpole_team_c51": _NOT_YET,
-    "cartpole_team_ddppo": _NOT_YET,
     "cartpole_team_dqn": _NOT_YET,
     "cartpole_team_impala": _NOT_YET,
     "cartpole_team_marwil": _OFFLINE,
