@@ -86,7 +86,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "cartpole_team_marwil": _OFFLINE,
     "cartpole_team_memory_r2d2": _NOT_YET,
     "cartpole_team_memory_recurrent_ppo": _NOT_YET,
-    "cartpole_team_ppo": _NOT_YET,
     "cartpole_team_sac": _NOT_YET,
     "connect_four_alphastar": _LONG,
     "connect_four_pfsp": _LONG,

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -107,13 +106,3 @@ def hardware() -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {"cores": os.cpu_count(), "cpu": names[0] if names else platform.processor(), "gpu": None}
-
-
-def env_steps_per_s(record: dict[str, Any]) -> float:
-    """Return the env steps of a whole run per second, evaluations included."""
-    return float(record["env_steps"] / record["time_s"])
-
-
-def seeds_of(case: GalleryCase, seeds: Sequence[int]) -> list[int]:
-    """Return the seeds of which a run is complete."""
-    return [seed for seed in seeds if _record(run_folder(case, seed)) is not None]
