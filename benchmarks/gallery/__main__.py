@@ -30,7 +30,7 @@ def make(case: GalleryCase, seeds: Sequence[int]) -> None:
         trained(case, seed)
     data, folder = results(case, seeds), PAGES / case.experiment
     folder.mkdir(parents=True, exist_ok=True)
-    played = film(run_folder(case, seeds[0]), seeds[0], folder, data["evaluation"]["mode"])
+    played = film(run_folder(case, seeds[0]), seeds[0], folder, data["evaluation"]["mode"], case.film_policy)
     data["film"] = None if played is None else asdict(played)
     (PAGES / f"{case.experiment}.json").write_text(as_text(data), encoding="utf-8")
     write_pages([case.experiment])

@@ -24,6 +24,8 @@ class GalleryCase:
     why: str = ""
     has_opponents: bool = False
     """Whether policies are opponents, who are also measured against random ones; a league always is."""
+    film_policy: str | None = None
+    """The policy that plays all agents in the film; None: as in training, of a league its first policy."""
 
     def words(self, seed: int) -> list[str]:
         """Return the words after `marlflow train`."""
@@ -55,7 +57,7 @@ _ALL = (
     GalleryCase("simple_speaker_listener_maddpg"),
     GalleryCase("simple_tag_ppo_dqn", has_opponents=True),
     GalleryCase("connect_four_ppo_dqn", has_opponents=True),
-    GalleryCase("kuhn_nfsp", ("league.nash_conv_every_env_steps=60000",), _NASH_CONV),
+    GalleryCase("kuhn_nfsp", ("league.nash_conv_every_env_steps=60000",), _NASH_CONV, film_policy="average"),
     GalleryCase("kuhn_psro", ("league.nash_conv_every_env_steps=60000",), _NASH_CONV),
     GalleryCase("simple_tag_three_algorithms", has_opponents=True),
     GalleryCase("simple_tag_qmix_ppo", has_opponents=True),
@@ -73,7 +75,6 @@ _OFFLINE = "learns from recorded rows of an expert, which have to be made first;
 _LONG = "not run yet; a league of many games, whose three seeds take more than half an hour"
 _NOT_YET = "not run yet"
 WITHOUT_PAGE: Mapping[str, str] = {
-    "biased_rps_psro": _NOT_YET,
     "cartpole_family_maml": _NOT_YET,
     "cartpole_team_a2c": _NOT_YET,
     "cartpole_team_a3c": _NOT_YET,
@@ -81,12 +82,10 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "cartpole_team_appo": _NOT_YET,
     "cartpole_team_bc": _OFFLINE,
     "cartpole_team_c51": _NOT_YET,
-    "cartpole_team_dqn": _NOT_YET,
     "cartpole_team_impala": _NOT_YET,
     "cartpole_team_marwil": _OFFLINE,
     "cartpole_team_memory_r2d2": _NOT_YET,
     "cartpole_team_memory_recurrent_ppo": _NOT_YET,
-    "cartpole_team_sac": _NOT_YET,
     "connect_four_alphastar": _LONG,
     "connect_four_pfsp": _LONG,
     "connect_four_ppo_dqn": _NOT_YET,
@@ -96,7 +95,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "kuhn_psro": _NOT_YET,
     "leduc_psro": _LONG,
     "pendulum_team_ddpg": _NOT_YET,
-    "pendulum_team_sac": _NOT_YET,
     "pendulum_team_td3": _NOT_YET,
     "simple_speaker_listener_maddpg": _NOT_YET,
     "simple_spread_mappo": _NOT_YET,

@@ -26,6 +26,8 @@ def number(value: float) -> str:
     >>> number(199.987), number(-31.04), number(0.04512)
     ('200.0', '-31.0', '0.045')
     """
+    if value == 0:
+        return "0"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
 
 
@@ -35,13 +37,15 @@ def description(experiment: str) -> str:
 
 
 def environment_name(env: Data) -> str:
-    """Return the name of an environment's game or module.
+    """Return the name of an environment's game, its id, or its module.
 
     >>> environment_name({"target": "mpe2.simple_tag_v3.parallel_env"})
     'simple_tag_v3'
     """
     if "game" in env:
         return f"{env['game']} of OpenSpiel"
+    if "id" in env:
+        return str(env["id"])
     return str(env["target"]).rpartition(".")[0].rpartition(".")[2]
 
 
@@ -82,9 +86,11 @@ def _curves(data: Data) -> Iterator[str]:
     if several:
         units = " and ".join(dict.fromkeys(one["unit"] for one in several))
         what = "Their mean" if len(data["seeds"]) < 4 else "Their interquartile mean"
+        against = f" against {', '.join(evaluation['opponents'])}" if evaluation["opponents"] else ""
         yield f"![Learning curves]({folder}/curve.svg)\n"
         yield (
-            f"Evaluations during training: {units}, the mean of {evaluation['during']} {evaluation['mode']} episodes. "
+            f"Evaluations during training: {units}, the mean of {evaluation['during']} {evaluation['mode']} episodes"
+            f"{against}. "
             f"Thin lines are single seeds. {what} is the thick line, with its 95 % bootstrap interval."
             f"{' The dotted line is the return if all agents act at random.' if data['random'] else ''}\n"
         )
@@ -104,12 +110,16 @@ def _results(data: Data) -> Iterator[str]:
             "*Best* is the highest evaluation during training, "
             "for each seed. *Random* is the return of the same agents if all agents act at random.\n"
         )
+        if (distinct := max(data["distinct"].values())) < evaluation["final"]:
+            several = "all are the same" if distinct == 1 else f"at most {distinct} of them are different"
+            yield f"The environment has no chance, so the {evaluation['final']} episodes of a seed repeat: {several}.\n"
     if data["against_random"]:
         games = [one["games"] for of_seed in data["against_random"].values() for one in of_seed.values()]
         yield _table(_against_random(data))
         yield (
             f"Return of the final policies against random opponents: the mean of {games[0]} games, in which a "
-            "policy plays each of its sides equally often.\n"
+            "policy plays each of its sides equally often. It draws its actions, or is greedy if its algorithm has no "
+            "distribution to draw from.\n"
         )
     if nash_conv_curves(data):
         yield _table(_nash_conv(data))
@@ -182,7 +192,8 @@ def _command(data: Data) -> Iterator[str]:
     yield "## Train it yourself\n"
     yield f"```\nmarlflow train {words} hydra.run.dir=runs/{name}"
     yield f"marlflow evaluate runs/{name} episodes={data['evaluation']['final']}"
-    yield f"marlflow play runs/{name} --video {name}.mp4\n```\n"
+    is_drawn = data["film"] is not None and not data["film"]["text"]
+    yield f"marlflow play runs/{name}{f' --video {name}.mp4' if is_drawn else ''}\n```\n"
     if case.why:
         yield f"{case.why}\n"
     yield (

@@ -20,6 +20,7 @@ from marlflow.base.batch import Array
 from marlflow.env.opening import open_adapter
 from marlflow.html_report.charts import CurveLine, drawn_curves, look
 from marlflow.html_report.measures import ReturnSeries
+from marlflow.policy.actor import EvaluationMode
 from marlflow.trained.games import Episode, play_episode
 from marlflow.trained.play import PlayOptions, play
 from marlflow.trained.seating import policy_player, seating
@@ -32,7 +33,7 @@ MOST_BYTES = 300_000
 _SIZE, _STILL_SIZE = (320, 420), (160, 120)
 _CURVE_WIDTH = 480
 _MOST_FRAMES, _MOST_SECONDS = 75, 12.0
-_TEXT_GAMES = 3
+_TEXT_GAMES, _TEXT_LINES = 3, 30
 # On the sites' light and dark pages; an image is told which by the page's `color-scheme`.
 _STYLE = (
     "<style>:root{--muted:#5b6675;--grid:#dde2e8;--series-0:#0072b2;--series-1:#d55e00;--series-2:#00805f;"
@@ -105,22 +106,24 @@ class _Frames:
         self.kept.append(self.kept[-1])
 
 
-def film(run: Path, seed: int, folder: Path, mode: str) -> Film | None:
+def film(run: Path, seed: int, folder: Path, mode: EvaluationMode, policy: str | None = None) -> Film | None:
     """Write the film and the still picture of an episode of a run's newest checkpoint.
 
-    An environment that draws no pictures gives the text of some games instead; None if it has no text either.
+    `policy` plays all agents; None: as in training. An environment that draws no pictures gives the text of some games
+    instead; None if it has no text either.
     """
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     team = mf.load(run)
     probe = team.make_env()
     modes = render_modes(probe) or ()
+    seats = {} if policy is None else dict.fromkeys(probe.possible_agents, policy)
     probe.close()
     if "rgb_array" not in modes:
-        return _text(team, seed, mode) if "ansi" in modes else None
+        return _text(team, seed, mode, seats) if "ansi" in modes else None
     env = team.make_env(render_mode="rgb_array")
     adapter, frames = open_adapter(env), _Frames()
     try:
-        names = seating(team, None, None, {}, adapter.agents)
+        names = seating(team, None, None, seats, adapter.agents)
         episode = Episode(0, 1, team.reset(EVALUATION_SEED, 0))
         others = policy_player(team, names, mode)
         play_episode(adapter, episode, {}, others, [VideoWatcher(env, frames)])
@@ -133,11 +136,19 @@ def film(run: Path, seed: int, folder: Path, mode: str) -> Film | None:
     return Film(seed, count, episode.env_steps, "", dict(episode.returns), names)
 
 
-def _text(team: Any, seed: int, mode: str) -> Film:
+def _text(team: Any, seed: int, mode: EvaluationMode, seats: Mapping[str, str]) -> Film:
     lines: list[str] = []
-    played = play(team, PlayOptions(_TEXT_GAMES, EVALUATION_SEED, mode, view="terminal"), lines.append)
-    text = "\n".join(line.rstrip() for line in "\n".join(lines).splitlines()[1:]).strip()
-    return Film(seed, text=text, env_steps=sum(one.env_steps for one in played.episodes), seating=played.seating)
+    options = PlayOptions(_TEXT_GAMES, EVALUATION_SEED, mode, view="terminal", seats=seats)
+    played = play(team, options, lines.append)
+    # The first line says who plays; a game begins with an empty one.
+    games = [game.strip() for game in "\n".join(lines[1:]).split("\n\n")]
+    shown = games[:1]
+    for game in games[1:]:
+        if sum(one.count("\n") + 2 for one in [*shown, game]) <= _TEXT_LINES:
+            shown.append(game)
+    text = "\n\n".join("\n".join(line.rstrip() for line in game.splitlines()) for game in shown)
+    env_steps = sum(one.env_steps for one in played.episodes[: len(shown)])
+    return Film(seed, text=text, env_steps=env_steps, seating=played.seating)
 
 
 def write_film(frames: Sequence[Array], fps: float, path: Path) -> int:

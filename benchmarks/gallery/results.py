@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import marlflow as mf
 from benchmarks.gallery.cases import EPISODES, SEEDS, GalleryCase
 from benchmarks.gallery.runs import made_with, run_folder
@@ -21,8 +23,7 @@ from marlflow.env.opening import open_adapter
 from marlflow.html_report.measures import Measure, measures_of, series
 from marlflow.html_report.runs import ReportedRun, number, read_run, section
 from marlflow.league.comparison import Estimate, Results, mean_estimate
-from marlflow.trained.games import Episode, play_episode
-from marlflow.trained.seating import policy_player
+from marlflow.trained.games import Decision, Episode, play_episode
 
 EVALUATION_SEED = 0
 """Seed of all evaluations; their episodes are apart from those of training."""
@@ -48,6 +49,7 @@ def results(case: GalleryCase, seeds: Sequence[int]) -> dict[str, Any]:
         "evaluation": _evaluation(case, seeds[0]),
         "runs": [_run(runs[seed], made[seed]) for seed in seeds],
         "curves": _curves(list(runs.values())),
+        "distinct": {str(seed): one.distinct for seed, one in evaluated.items()},
         "together": {str(seed): _together(one) for seed, one in evaluated.items() if one.returns},
         "against_random": _against_random(case, folders, evaluated),
         "random": _random(folders[seeds[0]], evaluated[seeds[0]]),
@@ -82,7 +84,13 @@ def _algorithms(case: GalleryCase, seed: int) -> dict[str, str]:
 
 def _evaluation(case: GalleryCase, seed: int) -> dict[str, Any]:
     evaluation = experiment_of(case, seed).evaluation
-    return {"during": evaluation.episodes, "mode": evaluation.mode, "final": EPISODES, "seed": EVALUATION_SEED}
+    return {
+        "during": evaluation.episodes,
+        "mode": evaluation.mode,
+        "opponents": list(evaluation.opponents or ()),
+        "final": EPISODES,
+        "seed": EVALUATION_SEED,
+    }
 
 
 def _run(run: ReportedRun, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,9 +221,10 @@ def _random(folder: Path, evaluated: EvaluationResult) -> dict[str, Any]:
     team = mf.load(folder)
     adapter = open_adapter(team.make_env())
     try:
-        others = policy_player(team, dict.fromkeys(adapter.agents, "random"), "sampled")
+        for seed, agent in enumerate(adapter.agents):
+            adapter.action_space(agent).seed(seed)
         episodes = [
-            play_episode(adapter, Episode(at, EPISODES, team.reset(EVALUATION_SEED, at)), {}, others, [])
+            play_episode(adapter, Episode(at, EPISODES, team.reset(EVALUATION_SEED, at)), {}, _at_random, [])
             for at in range(EPISODES)
         ]
     finally:
@@ -226,6 +235,11 @@ def _random(folder: Path, evaluated: EvaluationResult) -> dict[str, Any]:
         )
         for one in evaluated.returns
     }
+
+
+def _at_random(decision: Decision) -> Any:
+    mask = None if decision.mask is None else np.asarray(decision.mask, np.int8)
+    return decision.space.sample(mask)
 
 
 def _mean(episode: Episode, agents: Sequence[str]) -> float | None:
