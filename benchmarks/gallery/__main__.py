@@ -60,7 +60,8 @@ def write_pages(drawn: Sequence[str]) -> None:
     several = known()
     for name in drawn:
         data, folder = several[name], PAGES / name
-        write_curve(folder / CURVE, f"{name}-curve", pages.policy_curves(data), pages.levels(data))
+        if pages.policy_curves(data):
+            write_curve(folder / CURVE, f"{name}-curve", pages.policy_curves(data), pages.levels(data))
         if pages.nash_conv_curves(data):
             write_curve(folder / NASH_CONV, f"{name}-nash-conv", pages.nash_conv_curves(data), {})
     for name, text in texts().items():

@@ -8,7 +8,8 @@ from pathlib import Path
 
 SEEDS = (10, 11, 12)
 """No setting was chosen on them."""
-EPISODES = 100
+EPISODES, GAMES = 100, 400
+"""Of the final policies together, and of each against random opponents."""
 FOLDER = Path("runs/gallery")
 """Of the runs; a run that is complete is not repeated."""
 _ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +25,8 @@ class GalleryCase:
     why: str = ""
     has_opponents: bool = False
     """Whether policies are opponents, who are also measured against random ones; a league always is."""
+    members: Sequence[str] = ()
+    """Whom the run is for, if not for all policies that learn; they are measured against random opponents."""
     film_policy: str | None = None
     """The policy that plays all agents in the film; None: as in training, of a league its first policy."""
 
@@ -33,13 +36,16 @@ class GalleryCase:
 
 
 _NASH_CONV = "NashConv is computed during the run, which changes nothing of what is learned."
+_SHORTER = (
+    "The run is shorter than the experiment's own `stop.env_steps`, 500,000; it may not have learned all that it can."
+)
 
 _ALL = (
     GalleryCase("cartpole_team_ppo_dqn"),
     GalleryCase("cartpole_team_ppo"),
     GalleryCase("cartpole_team_dqn"),
     GalleryCase("pendulum_team_sac"),
-    GalleryCase("simple_spread_mappo"),
+    GalleryCase("simple_spread_mappo", ("stop.env_steps=200000",), _SHORTER),
     GalleryCase("cartpole_team_a2c"),
     GalleryCase("cartpole_team_impala"),
     GalleryCase("cartpole_team_appo"),
@@ -48,17 +54,23 @@ _ALL = (
     GalleryCase("pendulum_team_td3"),
     GalleryCase("pendulum_team_ddpg"),
     GalleryCase("cartpole_family_maml"),
-    GalleryCase("biased_rps_psro", ("league.nash_conv_every_env_steps=4000",), _NASH_CONV),
+    GalleryCase("biased_rps_psro", ("league.nash_conv_every_env_steps=4000",), _NASH_CONV, members=("mixture",)),
     GalleryCase("cartpole_team_c51"),
     GalleryCase("cartpole_team_a3c"),
     GalleryCase("cartpole_team_apex"),
     GalleryCase("cartpole_team_memory_recurrent_ppo"),
     GalleryCase("cartpole_team_memory_r2d2"),
     GalleryCase("simple_speaker_listener_maddpg"),
-    GalleryCase("simple_tag_ppo_dqn", has_opponents=True),
-    GalleryCase("connect_four_ppo_dqn", has_opponents=True),
-    GalleryCase("kuhn_nfsp", ("league.nash_conv_every_env_steps=60000",), _NASH_CONV, film_policy="average"),
-    GalleryCase("kuhn_psro", ("league.nash_conv_every_env_steps=60000",), _NASH_CONV),
+    GalleryCase("simple_tag_ppo_dqn", ("stop.env_steps=100000",), _SHORTER, has_opponents=True),
+    GalleryCase("connect_four_ppo_dqn", ("stop.env_steps=100000",), _SHORTER, has_opponents=True),
+    GalleryCase(
+        "kuhn_nfsp",
+        ("league.nash_conv_every_env_steps=60000",),
+        _NASH_CONV,
+        members=("average",),
+        film_policy="average",
+    ),
+    GalleryCase("kuhn_psro", ("league.nash_conv_every_env_steps=60000",), _NASH_CONV, members=("mixture",)),
     GalleryCase("simple_tag_three_algorithms", has_opponents=True),
     GalleryCase("simple_tag_qmix_ppo", has_opponents=True),
     GalleryCase("simple_spread_qmix"),
@@ -67,7 +79,7 @@ _ALL = (
     GalleryCase("simple_tag_pfsp"),
     GalleryCase("connect_four_random_seats", has_opponents=True),
     GalleryCase("connect_four_alphastar"),
-    GalleryCase("leduc_psro", ("league.nash_conv_every_env_steps=300000",), _NASH_CONV),
+    GalleryCase("leduc_psro", ("league.nash_conv_every_env_steps=300000",), _NASH_CONV, members=("mixture",)),
 )
 CASES = {case.experiment: case for case in _ALL}
 
@@ -95,7 +107,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "kuhn_psro": _NOT_YET,
     "leduc_psro": _LONG,
     "pendulum_team_ddpg": _NOT_YET,
-    "pendulum_team_td3": _NOT_YET,
     "simple_speaker_listener_maddpg": _NOT_YET,
     "simple_spread_mappo": _NOT_YET,
     "simple_spread_qmix": _NOT_YET,

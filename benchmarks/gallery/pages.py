@@ -50,8 +50,8 @@ def environment_name(env: Data) -> str:
 
 
 def policy_curves(data: Data) -> list[dict[str, Any]]:
-    """Return the curves of single policies, which one figure shows."""
-    return [one for one in data["curves"] if one["key"].startswith("policies.")]
+    """Return the curves of single policies, which one figure shows; none where NashConv is what a run is for."""
+    return [] if nash_conv_curves(data) else [one for one in data["curves"] if one["key"].startswith("policies.")]
 
 
 def nash_conv_curves(data: Data) -> list[dict[str, Any]]:
@@ -178,7 +178,7 @@ def _film(data: Data) -> Iterator[str]:
     seats = "; ".join(f"`{name}` plays {', '.join(agents)}" for name, agents in _by_value(film["seating"]).items())
     which = f"the final policies of seed {film['seed']}"
     if film["text"]:
-        yield f"This environment draws no pictures. As text, some games of {which}: {seats}.\n"
+        yield f"This environment draws no pictures. As text, what {which} play: {seats}.\n"
         yield f"```\n{film['text']}\n```\n"
         return
     returns = ", ".join(f"{agent} {number(value)}" for agent, value in film["returns"].items())
@@ -241,7 +241,8 @@ results of the final policies, an episode of them, the command, and the time tha
 """
 _COLUMNS = """\
 *Final* is the return per agent and episode of the final policies, the mean over seeds; where policies are opponents, it
-is against random ones. *Random* is the return if all agents act at random.
+is against random ones. NashConv is what both players together could gain by best responses: 0 in an equilibrium.
+*Random* is the return if all agents act at random.
 """
 
 
@@ -262,6 +263,8 @@ def index(several: Sequence[Data]) -> str:
 
 def _in_short(data: Data) -> str:
     """Return the mean final return of each policy, by its name if there are several."""
+    if several := nash_conv_curves(data):
+        return f"NashConv {number(fmean(run['values'][-1] for run in several[0]['runs']))}"
     by_seed = list((data["against_random"] or data["together"]).values())
     finals = {name: fmean(of_seed[name]["return"][0] for of_seed in by_seed) for name in by_seed[0]}
     return ", ".join(f"`{name}` {number(one)}" if len(finals) > 1 else number(one) for name, one in finals.items())

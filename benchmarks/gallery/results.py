@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import marlflow as mf
-from benchmarks.gallery.cases import EPISODES, SEEDS, GalleryCase
+from benchmarks.gallery.cases import EPISODES, GAMES, SEEDS, GalleryCase
 from benchmarks.gallery.runs import made_with, run_folder
 from benchmarks.meta import HELD_OUT_TASKS, adapted_returns, learned
 from marlflow.config.compose import composing
@@ -35,7 +35,7 @@ def results(case: GalleryCase, seeds: Sequence[int]) -> dict[str, Any]:
     folders = {seed: run_folder(case, seed) for seed in seeds}
     made = {seed: made_with(folder) for seed, folder in folders.items()}
     runs = {seed: read_run(folder) for seed, folder in folders.items()}
-    evaluated = {seed: mf.evaluate(folder, episodes=EPISODES) for seed, folder in folders.items()}
+    evaluated = {seed: _evaluated(case, folder) for seed, folder in folders.items()}
     first = made[seeds[0]]
     return {
         "experiment": case.experiment,
@@ -55,6 +55,13 @@ def results(case: GalleryCase, seeds: Sequence[int]) -> dict[str, Any]:
         "random": _random(folders[seeds[0]], evaluated[seeds[0]]),
         "adapted": _adapted(case, folders),
     }
+
+
+def _evaluated(case: GalleryCase, folder: Path) -> EvaluationResult:
+    """Return the evaluation of all policies together, or in a league against random opponents."""
+    if case.members:
+        return mf.evaluate(folder, members=case.members, against=["random"], episodes=GAMES)
+    return mf.evaluate(folder, episodes=EPISODES)
 
 
 def _environment(run: ReportedRun) -> dict[str, Any]:
@@ -178,7 +185,7 @@ def _against_random(
         if not one.comparisons:
             if not case.has_opponents:
                 return {}
-            one = mf.evaluate(folder, against=["random"], episodes=EPISODES)
+            one = mf.evaluate(folder, against=["random"], episodes=GAMES)
         found[str(seed)] = {
             compared.member: {
                 "games": compared.results.games,

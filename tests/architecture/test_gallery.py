@@ -70,6 +70,25 @@ def test_the_data_are_whole_and_agree(name: str) -> None:
     assert path.read_text(encoding="utf-8") == as_text(data)
 
 
+def rows(page: Path) -> list[dict[str, str]]:
+    """The rows of the page's tables of returns."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(encoding="utf-8"), re.M):
+        head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        found += [dict(zip(head, line, strict=True)) for line in lines if "mean" in head]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(DATA))
+def test_a_mean_on_a_page_is_that_of_the_seeds_next_to_it(name: str) -> None:
+    found = rows(PAGES / f"{name}.md")
+    assert found
+    for row in found:
+        seeds = [float(row[f"seed {seed}"]) for seed in SEEDS]
+        shown = float(row["mean"].strip("*"))
+        assert shown == pytest.approx(sum(seeds) / len(seeds), abs=0.1001 if max(map(abs, seeds)) >= 10 else 0.0101)
+
+
 @pytest.mark.parametrize("name", sorted(DATA))
 def test_the_film_moves_and_is_small(name: str) -> None:
     film: dict[str, Any] | None = DATA[name]["film"]
