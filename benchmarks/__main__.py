@@ -1,4 +1,4 @@
-"""Run all benchmarks one after the other: `make bench`. Endurance is left out, because it takes half an hour."""
+"""Run all benchmarks one after the other: `make bench`. Endurance and the gallery are left out: they take too long."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ python docs/algorithms.py --check      compare the page with the code
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from marlflow.flow import source  # noqa: E402
 from marlflow.runtime.inline import InlinePlace  # noqa: E402
 
 PAGE = Path(__file__).with_suffix(".md")
+GALLERY = ROOT / "docs" / "gallery"
 HEAD = """\
 # Algorithms
 
@@ -127,7 +129,8 @@ distance of this factor from 1. Rewards should be common. With one policy it is 
 
 The plans as `marlflow plan` prints them. *Lines* is the length of the body of the method `plan`, followed by the length
 of the execution plan of the same algorithm in RLlib Flow (Ray 1.2), if it had one. RLlib Flow's plan for PPO and DQN in
-one run, of 45 lines, has no counterpart: here the configuration combines plans.
+one run, of 45 lines, has no counterpart: here the configuration combines plans. *What it learned* leads to the
+[gallery](gallery/index.md), with learning curves and results.
 
 """
 OF_RLLIB_FLOW = {
@@ -208,12 +211,24 @@ def row(algorithm: Algorithm) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def experiments() -> dict[str, list[str]]:
+    """Return the experiments of the gallery by the name of each algorithm that learns in them."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(GALLERY.glob("*.json")):
+        for name in dict.fromkeys(json.loads(path.read_text(encoding="utf-8"))["policies"].values()):
+            found.setdefault(name, []).append(path.stem)
+    return found
+
+
 def sections() -> Iterator[str]:
-    """Yield one section for each algorithm: its plan, and the number of lines."""
+    """Yield one section for each algorithm: its plan, the number of lines, and its pages of the gallery."""
+    gallery = experiments()
     for algorithm in SHIPPED:
         then = OF_RLLIB_FLOW.get(algorithm.name)
         beside = f", RLlib Flow's {then}" if then else ""
         yield f"### {algorithm.name}\n\nLines: {plan_lines(algorithm)}{beside}.\n"
+        if learned := gallery.get(algorithm.name):
+            yield f"What it learned: {', '.join(f'[{name}](gallery/{name}.md)' for name in learned)}.\n"
         yield f"```\n{drawn(algorithm)}\n```\n"
 
 

@@ -53,11 +53,27 @@ def look(place: int | None) -> Look:
     return Look(f"#0a0b{place % COLORS:02x}", _DASHES[place // COLORS % len(_DASHES)])
 
 
+@dataclass(frozen=True, slots=True)
+class CurveLine:
+    """The curve of some runs, at least one; `title` is for a legend, and `level` is drawn across, to compare with."""
+
+    series: Sequence[ReturnSeries]
+    look: Look
+    title: str = ""
+    level: float | None = None
+
+
 def curves(comparison: GroupComparison, looks: dict[str, Look], name: str) -> str:
     """Return the learning curves of all groups as an SVG element.
 
     `looks` are by the names of groups; `name` is unique on the page.
     """
+    lines = [CurveLine(row.series, looks[row.group.name]) for row in comparison.rows]
+    return drawn_curves(lines, name, len(lines) <= MOST_WITH_BANDS)
+
+
+def drawn_curves(lines: Sequence[CurveLine], name: str, has_bands: bool = True) -> str:
+    """Return curves as an SVG element, whose ids begin with `name`; without `has_bands` no single runs either."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -65,16 +81,17 @@ def curves(comparison: GroupComparison, looks: dict[str, Look], name: str) -> st
         figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=72, layout="constrained", facecolor="none")
         axes = figure.subplots()
         axes.set_facecolor("none")
-        # Groups without a look of their own are drawn first, below the others.
-        for row in sorted(comparison.rows, key=lambda row: looks[row.group.name].color != _OTHERS):
-            _draw(axes, row.series, looks[row.group.name], len(comparison.rows) <= MOST_WITH_BANDS)
+        # Lines without a look of their own are drawn first, below the others.
+        for line in sorted(lines, key=lambda line: line.look.color != _OTHERS):
+            _draw(axes, line, has_bands)
         _finish(axes)
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return _inline(written.getvalue(), name)
 
 
-def _draw(axes: Axes, several: Sequence[ReturnSeries], look: Look, has_band: bool) -> None:
+def _draw(axes: Axes, curve: CurveLine, has_band: bool) -> None:
+    several, look = curve.series, curve.look
     steps, values = aligned(several)
     is_background = look.color == _OTHERS
     if len(several) > 1 and has_band:
@@ -84,8 +101,10 @@ def _draw(axes: Axes, several: Sequence[ReturnSeries], look: Look, has_band: boo
             axes.fill_between(steps, *iqm_band(values), color=look.color, alpha=0.18, linewidth=0)
     elif len(several[0]) == 1:
         axes.plot(several[0].env_steps, several[0].values, color=look.color, marker="o", markersize=3.5, linestyle="")
+    if curve.level is not None:
+        axes.axhline(curve.level, color=look.color, linewidth=1.2, linestyle=(0, (1, 2)))
     line = _thinned(several[0]) if len(several) == 1 else (steps, iqm(values))
-    (drawn,) = axes.plot(*line, color=look.color, linewidth=1.0 if is_background else 1.9)
+    (drawn,) = axes.plot(*line, color=look.color, linewidth=1.0 if is_background else 1.9, label=curve.title)
     if look.dashes:
         drawn.set_dashes(look.dashes)
 
@@ -108,6 +127,8 @@ def _finish(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.set_xlabel("env steps", color=_INK)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, labelcolor=_INK, borderpad=0)
 
 
 def _inline(svg: str, name: str) -> str:
