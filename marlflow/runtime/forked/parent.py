@@ -78,6 +78,8 @@ def fork_for_each(door: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
             with there.makefile("rb") as sent:
                 request = sent.read()
             if request and os.fork() == 0:
+                # Before the worker registers: when one ends, Ray kills the process group that it finds it in.
+                os.setpgid(0, 0)
                 there.close()
                 door.close()
                 return json.loads(request), streams
