@@ -21,13 +21,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import marlflow
-
 SOCKET_VARIABLE = "MARLFLOW_WORKER_TEMPLATE"
+SWITCH_VARIABLE = "MARLFLOW_FORKED_WORKERS"
+"""With the value 0, each worker imports for itself, as Ray would have it."""
 WORKER = Path(__file__).with_name("worker.py")
 """The script that Ray starts for each worker, in place of its own."""
 
 _PARENT = Path(__file__).with_name("parent.py")
+_MARLFLOW = Path(__file__).parents[3]
+# The name of a socket has at most 107 characters.
+_LONGEST_FOLDER = 80
 _begun: list[Template] = []
 
 
@@ -36,14 +39,15 @@ class Template:
 
     def __init__(self) -> None:
         # The socket's folder can be entered by this user only: whoever connects gets a process of theirs.
-        self._folder = tempfile.mkdtemp(prefix="marlflow-")
+        folder = tempfile.gettempdir()
+        self._folder = tempfile.mkdtemp(prefix="marlflow-", dir=folder if len(folder) <= _LONGEST_FOLDER else "/tmp")
         self._socket = Path(self._folder, "socket")
         # Bound here, so that what asks while the template imports waits for it.
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(str(self._socket))
             door.listen(1024)
             self._process = subprocess.Popen(
-                [sys.executable, str(_PARENT), str(door.fileno()), str(Path(marlflow.__file__).parents[1])],
+                [sys.executable, str(_PARENT), str(door.fileno()), str(_MARLFLOW)],
                 pass_fds=[door.fileno()],
                 # It ends when this pipe is closed, which the kernel does if this process is killed.
                 stdin=subprocess.PIPE,
@@ -80,8 +84,8 @@ class Template:
 
 
 def is_available() -> bool:
-    """Return whether workers can be forked here: elsewhere than on Linux, system libraries may not survive it."""
-    return sys.platform == "linux"
+    """Return whether workers are forked here: elsewhere than on Linux, system libraries may not survive it."""
+    return sys.platform == "linux" and os.environ.get(SWITCH_VARIABLE) != "0"
 
 
 def begin() -> None:
