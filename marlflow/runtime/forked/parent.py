@@ -11,7 +11,6 @@ import gc
 import importlib
 import json
 import os
-import random
 import runpy
 import select
 import signal
@@ -108,12 +107,11 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
 
 
 def reseed() -> None:
-    """Seed the global generators of this fork by the system, as at the start of a process."""
+    """Seed numpy's global generator by the system, as at the start of a process; Python does so with its own."""
     import numpy as np
 
-    # An environment that uses them would otherwise draw the same numbers in each worker.
+    # An environment that uses it would otherwise draw the same numbers in each worker.
     np.random.seed()  # noqa: NPY002  the global generator is meant
-    random.seed()
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import ray
 
 from marlflow.cli import main as cli
 from marlflow.runtime.forked import template, worker
-from marlflow.runtime.forked.template import SOCKET_VARIABLE, WORKER, Template
+from marlflow.runtime.forked.template import SOCKET_VARIABLE, SWITCH_VARIABLE, WORKER, Template
 
 TELL = """
 import json, os, signal, sys
@@ -104,6 +104,12 @@ def test_without_a_template_a_worker_starts_as_ray_would_start_it(monkeypatch: p
     assert (python, words) == (sys.executable, ["--node-ip-address=127.0.0.1"])
     assert Path(script) == Path(ray.__file__).with_name("_private") / "workers" / "default_worker.py"
     assert Path(script).is_file()
+
+
+def test_forks_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH_VARIABLE, "0")
+    monkeypatch.setattr(template, "Template", None)
+    assert template.taken() is None
 
 
 @pytest.mark.parametrize(
