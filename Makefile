@@ -42,7 +42,7 @@ demo: $(INSTALLED)
 # last part.
 RAY := tests/runtime
 COMMANDS := tests/cli tests/examples tests/packaging
-PLAY := $(addprefix tests/,league sampling algorithms learner) \
+PLAY := $(addprefix tests/,league sampling algorithms learner cli/test_launchers.py) \
 	$(addprefix tests/driver/test_,pairs.py matchmakers.py apex_runs.py faults.py)
 
 test: check
@@ -53,7 +53,7 @@ test-ray: $(INSTALLED)
 	$(TESTS) $(RAY) $(PYTEST_ARGS)
 
 test-commands: $(INSTALLED)
-	$(TESTS) $(COMMANDS) $(PYTEST_ARGS)
+	$(TESTS) $(COMMANDS) $(addprefix --ignore=,$(PLAY)) $(PYTEST_ARGS)
 
 test-play: $(INSTALLED)
 	$(TESTS) $(PLAY) $(PYTEST_ARGS)

@@ -17,6 +17,7 @@ from benchmarks import (
     output,
     rollout_worker,
     sampling,
+    start,
     suite,
     team_bars,
     team_references,
@@ -26,6 +27,8 @@ from benchmarks import (
 
 def main() -> None:
     """Run all benchmarks, and print their results."""
+    print("-- the start of commands", flush=True)
+    start.report()
     print("-- one worker on one core", flush=True)
     rollout_worker.main()
     rollout_worker.main(["--memory", "--env", "cartpole_team", "connect_four"])

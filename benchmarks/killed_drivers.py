@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-PROGRAM = "import sys; from marlflow.cli.main import main; sys.exit(main(sys.argv[1:]))"
+PROGRAM = "import sys; from marlflow.cli.main import main; sys.exit(main())"
 ROUND, CHECKPOINT = 200, 400  # env steps
 SETTINGS = (
     "experiment=cartpole_team_ppo_dqn",

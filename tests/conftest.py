@@ -23,8 +23,6 @@ import pytest
 from absl import logging as absl_logging
 from hypothesis import settings
 
-from tests.forked_ray.session import forked_workers
-
 # A deadline would test the machine, not the code.
 settings.register_profile("marlflow", deadline=None)
 settings.load_profile("marlflow")
@@ -84,10 +82,12 @@ def ray_session() -> Iterator[None]:
     """
     import ray
 
+    from tests.forked_workers import closed_template, forked_workers
+
     this = psutil.Process()
-    with forked_workers() as forks:
+    with closed_template() as template:
         before = set(this.children())
-        with forks.starting():
+        with forked_workers(template):
             ray.init(
                 address="local",
                 num_cpus=RAY_CPUS,
@@ -99,7 +99,8 @@ def ray_session() -> Iterator[None]:
         assert daemons, "ray.init started no process; was a Ray already running, or RAY_ADDRESS set?"
         yield
         # Taken while Ray still runs: workers whose parent died first are no descendants any more.
-        started = _with_descendants(daemons | {forks.process}) - {forks.process}
+        parent = psutil.Process(template.session)
+        started = _with_descendants(daemons | {parent}) - {parent}
         ray.shutdown()
         _, left = psutil.wait_procs(started, timeout=RAY_EXIT_S)
         assert not left, f"{RAY_EXIT_S} s after ray.shutdown() these processes of it are still there: {left}"

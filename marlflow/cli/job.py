@@ -12,11 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from marlflow.check_env.output import first_lines
 from marlflow.cli.arguments import Words
+from marlflow.config.cluster_address import cluster_address
 from marlflow.config.compose import composing
 from marlflow.config.overrides import Prepared, prepare
 from marlflow.config.trust import signed
+from marlflow.runtime.forked import template
 
 if TYPE_CHECKING:
+    from marlflow.config.validation import CheckedExperiment
     from marlflow.driver.train import Result
 
 ALL_OUTPUT = "--all-output"
@@ -42,6 +45,13 @@ def recorded(config: DictConfig) -> dict[str, str]:
     hydra_config: Any = HydraConfig.instance().cfg
     files = {"config": config, "hydra": hydra_config, "overrides": hydra_config.hydra.overrides.task}
     return signed({f".hydra/{name}.yaml": OmegaConf.to_yaml(content) for name, content in files.items()})
+
+
+def discard_unless_used(checked: CheckedExperiment, several: bool = False) -> None:
+    """End the template of workers that `main` began, unless this process starts a private Ray next."""
+    runtime = checked.experiment.runtime
+    if several or runtime.name == "inline" or cluster_address(runtime) is not None:
+        template.discard()
 
 
 def outcome(result: Result) -> float | None:

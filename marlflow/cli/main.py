@@ -25,6 +25,11 @@ _FAILED, _BAD_INPUT, _HUNG_UP, _INTERRUPTED, _TERMINATED = 1, 2, 129, 130, 143
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; `argv` is without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
+    # A process of its own for this command: workers' imports begin while the driver's do.
+    if argv is None and words[:1] in (["train"], ["resume"]) and "runtime=inline" not in words:
+        from marlflow.runtime.forked import template
+
+        template.begin()
     # Otherwise pygame's banner is printed above the plan of each of its environments.
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if os.getcwd() not in sys.path:  # a user's modules are importable from the current folder, as with `python -m`

@@ -13,7 +13,7 @@ from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words, split
-from marlflow.cli.job import outcome, prepared, recorded
+from marlflow.cli.job import discard_unless_used, outcome, prepared, recorded
 from marlflow.cli.run_folder import suggestion
 from marlflow.cli.trust import TRUST, check_names, check_overrides
 from marlflow.config.compose import run_job
@@ -121,6 +121,7 @@ def _resume(config: DictConfig, problems: Iterable[str], run_dir: Path) -> None:
     checked = check(experiment, problems, machines_of(experiment))
     # Before run_job, which writes files.
     check_identity(newest(run_dir), checked)
+    discard_unless_used(checked)
     # Hydra would resolve an interpolation in the path.
     folder = str(run_dir).replace("${", "\\${")
     run_job(config, folder, lambda job: outcome(resume_checked(checked, run_dir, files=recorded(job))))

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import split
 from marlflow.cli.hydra_command import hand_to_hydra
-from marlflow.cli.job import outcome, prepared, recorded
+from marlflow.cli.job import discard_unless_used, outcome, prepared, recorded
 from marlflow.cli.sweep import Sweep, direction_of
 from marlflow.cli.sweep_checks import extra_problems, sweep_problems
 from marlflow.config.comments import explained
@@ -51,6 +51,7 @@ def run_train(words: list[str]) -> int:
     # Only the first job can be checked here; Hydra composes the others when they start.
     checked = check_run(ready, [*problems, *(sweep_problems(ready) if several else ())], several)
     folder = new_folder_of(config, several)
+    discard_unless_used(checked, several)
     if several:
         named = [] if folder is None else [f"{_folder_key(several)}={quoted(folder)}"]
         sweep = Sweep(parsed.overrides, config, ready.fixed, sweep_folder(config, folder), direction_of(config))

@@ -318,18 +318,6 @@ def described(hint: Any) -> str:
     return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def kind_of(value: Any) -> str | None:
-    """Name the type of a value for error messages; return None if it is not plain data."""
-    kinds: Mapping[str, Any] = {
-        "true or false": bool | np.bool_,
-        "a number": int | float | np.integer | np.floating,
-        "text": str,
-        "a mapping {...}": Mapping,
-        "a list [...]": list | tuple,
-    }
-    return next((kind for kind, types_of_it in kinds.items() if isinstance(value, types_of_it)), None)
-
-
 def _question(value: object, names: Sequence[str]) -> str:
     text = meant(str(value), names)
     return text if "did you mean" in text else ""

@@ -16,9 +16,9 @@ import numpy as np
 from marlflow.algorithms.from_run import FromRun
 from marlflow.config import experiment as sections
 from marlflow.config.environment_arguments import KEYWORDS
-from marlflow.config.experiment import ENV_KEYS, Env, Experiment, Stop
+from marlflow.config.experiment import Env, Experiment, Stop
 from marlflow.config.recipes import settings_of
-from marlflow.config.target_nodes import ARGS, PARTIAL, TARGET
+from marlflow.config.target_nodes import ARGS, ENV_KEYS, PARTIAL, TARGET
 from marlflow.env.make import Wrapper
 from marlflow.league.league import League
 from marlflow.learner.optimizer import TorchOptimizer

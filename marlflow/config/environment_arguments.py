@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
-from marlflow.config.experiment import ENV_KEYS
 from marlflow.config.renamed import KEYS, unknown_key
-from marlflow.config.target_nodes import ARGS, PARTIAL, target_node
+from marlflow.config.target_nodes import ARGS, ENV_KEYS, PARTIAL, target_node
 from marlflow.env import pettingzoo_registry
 from marlflow.env.make import import_factory
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.from_run import FromRun
@@ -19,9 +19,6 @@ from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
 from marlflow.sampling.mapping import Rule
 from marlflow.sampling.matchmaking import Matchmaker
-
-# The keys of `env` that are not arguments of its factory.
-ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s")
 
 
 class _UnsetNumEnvs(int):

@@ -30,7 +30,6 @@ from marlflow.config.compose import (
     set_values,
     sweeper_params,
 )
-from marlflow.config.experiment import ENV_KEYS
 from marlflow.config.folders import searchpath_problems
 from marlflow.config.misread import cast_problems, deletion_problem, depth_problem, kind_problem, merge_problem
 from marlflow.config.suggestions import (
@@ -43,6 +42,7 @@ from marlflow.config.suggestions import (
     package_problem,
     value_for_choice,
 )
+from marlflow.config.target_nodes import ENV_KEYS
 
 _SEARCHPATH = "hydra.searchpath"
 # A choice that adds a policy or a learner.

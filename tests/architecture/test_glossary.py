@@ -8,7 +8,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
 import marlflow
-from marlflow.config.experiment import ENV_KEYS, Env, Experiment
+from marlflow.config.experiment import Env, Experiment
+from marlflow.config.target_nodes import ENV_KEYS
 from tests.architecture.sources import REPOSITORY, modules, parsed, within
 
 GLOSSARY = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")

@@ -51,8 +51,18 @@ def test_every_folder_of_modules_is_a_package() -> None:
     assert not missing, f"the wheel holds packages only; give these an __init__.py: {missing}"
 
 
-def test_a_run_imports_extras_and_what_takes_long_only_when_it_needs_them() -> None:
-    heavy = "pyspiel open_spiel supersuit mpe2 rlcard scipy matplotlib pandas pyarrow ray"
-    command = f"import sys, marlflow.driver.train; print(*[name for name in {heavy.split()} if name in sys.modules])"
+HEAVY = "pyspiel open_spiel supersuit mpe2 rlcard scipy matplotlib pandas pyarrow tensorboard rich"
+
+
+@pytest.mark.parametrize(
+    ("modules", "unneeded"),
+    [
+        ("marlflow.driver.train", f"{HEAVY} ray"),
+        ("marlflow.runtime.ray.rollout_actor, marlflow.runtime.ray.host", f"{HEAVY} hydra omegaconf openskill"),
+    ],
+    ids=["driver", "actors"],
+)
+def test_a_process_imports_extras_and_what_takes_long_only_when_it_needs_them(modules: str, unneeded: str) -> None:
+    command = f"import sys, {modules}; print(*[name for name in {unneeded.split()} if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []

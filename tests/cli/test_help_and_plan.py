@@ -1,5 +1,6 @@
 """What the command line shows without running anything."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,19 @@ print([name for name in {heavy!r} if name in sys.modules])
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_tab_completion_of_an_override_imports_nothing_of_a_run() -> None:
+    code = f"""
+import sys
+from marlflow.cli.main import main
+main(["-sc", "query=bash"])
+print([name for name in {("torch", "ray", "gymnasium", "pettingzoo")!r} if name in sys.modules])
+"""
+    line = "marlflow train experiment=cartpole_team_ppo_dqn stop.env_st"
+    variables = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=variables)
+    assert ran.stdout.splitlines() == ["stop.env_steps=", "[]"]
 
 
 def test_a_plan_says_who_plays_whom_and_draws_each_policys_flow(marlflow: Marlflow, tmp_path: Path) -> None:

@@ -337,26 +337,42 @@ def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch
     assert (said.code, said.out) == (0, offered)
 
 
-def test_nash_conv_is_that_of_the_run_by_its_checkpoint_and_drawn(tmp_path: Path) -> None:
-    def command(*words: str) -> subprocess.CompletedProcess[str]:
-        # In a process of its own: under pytest's capture, the first import of OpenSpiel closes the captured files.
-        code = f"import sys; from marlflow.cli.main import main; sys.exit(main({list(words)!r}))"
-        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+COMMANDS = """
+import contextlib, io, json, sys
+from pathlib import Path
+from marlflow.cli.main import main
 
+for words, recorded in json.loads(sys.argv[1]):
+    if recorded:
+        with Path("run", ".hydra", "overrides.yaml").open("a") as file:
+            file.write(recorded)
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(words)
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+
+
+def test_nash_conv_is_that_of_the_run_by_its_checkpoint_and_drawn(tmp_path: Path) -> None:
     words = "env=openspiel league=self_play env.num_envs=4 rollouts.fragment_env_steps=50 hydra.run.dir=run"
-    assert command("train", *SHORT, *words.split(), "league.nash_conv_every_env_steps=100").returncode == 0
+    commands = [
+        (["train", *SHORT, *words.split(), "league.nash_conv_every_env_steps=100"], ""),
+        (["league", "run"], ""),
+        (["league", "run", "--nash-conv"], ""),
+        # A folder that was changed since is not trusted to name code.
+        (["league", "run", "--nash-conv"], "- 'league.outcome={_target_: os.system}'\n"),
+    ]
+    # In a process of its own: under pytest's capture, the first import of OpenSpiel closes the captured files.
+    program = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
+    ran = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, check=True)
+    trained, shown, said, refused = (json.loads(line) for line in ran.stdout.splitlines())
+    assert trained[0] == 0
     last = reports(tmp_path / "run")[-1]
-    assert command("league", "run").stdout.startswith("kuhn_poker  self_play  epoch ")
-    said = command("league", "run", "--nash-conv")
-    assert (said.returncode, said.stderr) == (0, "")
-    (found,) = re.findall(r"NashConv (\S+) of the league's solution at (\S+) env steps", said.stdout)
+    assert shown[1].startswith("kuhn_poker  self_play  epoch ")
+    assert (said[0], said[2]) == (0, "")
+    (found,) = re.findall(r"NashConv (\S+) of the league's solution at (\S+) env steps", said[1])
     assert float(found[0]) == pytest.approx(last["league"]["nash_conv"], rel=1e-3)
     assert found[1] == f"{last['env_steps']:,}"
     with Image.open(tmp_path / "run" / "league" / "nash_conv.png") as image:
         image.verify()
-    # A folder that was changed since is not trusted to name code.
-    recorded = tmp_path / "run" / ".hydra" / "overrides.yaml"
-    recorded.write_text(recorded.read_text() + "- 'league.outcome={_target_: os.system}'\n")
-    said = command("league", "run", "--nash-conv")
-    assert said.returncode == 2
-    assert "os.system; look at it, and if you trust it add --trust" in said.stderr
+    assert refused[0] == 2
+    assert "os.system; look at it, and if you trust it add --trust" in refused[2]

@@ -66,10 +66,13 @@ def _played(adapter: EnvAdapter, most_steps: int) -> int:
 
 
 @pytest.mark.parametrize("name", [name for name in _options("experiment") if name not in OFFLINE])
-def test_experiments_are_ready_and_their_plans_check(name: str) -> None:
+def test_experiments_are_ready_their_plans_check_and_none_ends_by_the_clock(name: str) -> None:
     made = ready_of(f"experiment={name}")
     drawn_plan(made.experiment, made.spec).check()
     assert made.experiment.name == name
+    # A result must not depend on the speed of the machine; `stop.time_s` is for users.
+    assert made.experiment.stop.time_s is None
+    assert made.experiment.stop.env_steps is not None
 
 
 @pytest.mark.parametrize("option", _options("wrappers"))
@@ -161,11 +164,14 @@ def test_an_environment_of_ones_own_takes_its_arguments() -> None:
 
 @pytest.mark.parametrize("group", ["algorithm", "model"])
 def test_each_part_of_a_policy_can_be_chosen(group: str) -> None:
-    for option in _options(group):
-        choose = _NEEDED.get(option, [])
-        chosen = f"{group}@policies.cart.{group}={option}"
-        policy = experiment_of("policy@policies.cart=ppo", chosen, *choose).policies["cart"]
-        assert getattr(policy, group) is not None
+    problems: list[str] = []
+    with composing():  # without the command line's help, which composes several times
+        for option in _options(group):
+            chosen = [f"{group}@policies.cart.{group}={option}", *_NEEDED.get(option, [])]
+            experiment = read(composed(["+policy@policies.cart=ppo", *chosen]), problems)
+            assert problems == []
+            assert experiment is not None
+            assert getattr(experiment.policies["cart"], group) is not None
 
 
 _NEEDED = {
@@ -245,11 +251,3 @@ def test_the_players_of_connect_four_learn_differently() -> None:
     made = ready_of("experiment=connect_four_ppo_dqn")
     assert algorithms(made) == {"ppo_player": "ppo", "dqn_player": "dqn"}
     assert all(policy.spaces.masked for policy in made.spec.policies.values())
-
-
-@pytest.mark.parametrize("name", [name for name in _options("experiment") if name not in OFFLINE])
-def test_no_experiment_ends_by_the_clock(name: str) -> None:
-    """A result must not depend on the speed of the machine; `stop.time_s` is for users."""
-    stop = experiment_of(f"experiment={name}").stop
-    assert stop.time_s is None
-    assert stop.env_steps is not None

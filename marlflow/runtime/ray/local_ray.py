@@ -14,17 +14,20 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray._private import ray_constants, services, utils, worker
 from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
+from ray._private.node import Node
 from ray._private.utils import detect_fate_sharing_support
 
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
+from marlflow.runtime.forked.template import WORKER, Template, taken
 
 _QUIET_AGENTS = {"enable_pipe_based_agent_to_parent_health_check": False}
 """Delays by 2 s when Ray's agents notice the loss of their raylet, so that the run has ended by then.
@@ -33,8 +36,26 @@ They would print the last lines of the raylet's log into the run's output.
 """
 
 
-def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int]:
-    """Start Ray on this machine with these settings of ray.init; return the sessions of its processes.
+@dataclass(frozen=True, slots=True)
+class LocalRay:
+    """A Ray that this process has started: the sessions of its processes, and the template of its workers, if any."""
+
+    sessions: Sequence[int]
+    template: Template | None
+
+    def kill(self) -> None:
+        """Kill every process of it: its daemons and everything they started."""
+        kill_sessions(self.sessions)
+
+    def close(self) -> None:
+        """Shut it down."""
+        ray.shutdown()
+        if self.template is not None:
+            self.template.close()
+
+
+def start_local(node_ip_address: str | None = None, **settings: Any) -> LocalRay:
+    """Start Ray on this machine with these settings of ray.init; its workers are forks where that is possible.
 
     With `node_ip_address`, other machines reach it there. Raises ConfigInvalid if that is not this machine's,
     RuntimeFailed if Ray does not start.
@@ -51,7 +72,8 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
             [f"runtime.dashboard needs packages that are missing: {missing}; pip install 'ray[default]'"]
         )
     loopback = _on_loopback() if node_ip_address is None else nullcontext()
-    with _in_new_sessions() as daemons, loopback:
+    template = taken()
+    with _in_new_sessions() as daemons, loopback, without_daemons(_unused_daemons(settings)), forking(template):
         try:
             _protect_token()
             # `local` always starts a new Ray, whatever RAY_ADDRESS says and whatever clusters are running.
@@ -64,6 +86,8 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
             )
         except BaseException as error:
             kill_sessions([process.pid for process in daemons])
+            if template is not None:
+                template.close()
             # KeyboardInterrupt or SystemExit.
             if not isinstance(error, Exception):
                 raise
@@ -73,7 +97,8 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> list[int
                 f"Ray could not be started: {reason}; see that the folder of its sessions ({sessions_folder()}), "
                 "/dev/shm and the network ports of this machine can be used, or choose runtime=inline"
             ) from error
-        return [process.pid for process in daemons]
+    sessions = [process.pid for process in daemons]
+    return LocalRay(sessions if template is None else [*sessions, template.session], template)
 
 
 def dashboard_url() -> str | None:
@@ -168,6 +193,56 @@ def _in_new_sessions() -> Iterator[list[Any]]:
         yield daemons
     finally:
         setattr(services, "ConsolePopen", original)  # noqa: B010
+
+
+def _unused_daemons(settings: Mapping[str, Any]) -> list[str]:
+    """Return the methods of Ray's Node that start a daemon which a run with these settings of ray.init never uses."""
+    # Each is a Python process that imports for half a second of a core, and Ray waits for the dashboard's server.
+    unused = ["start_monitor"]  # the autoscaler: the machines of a private Ray are not started by it
+    if not settings.get("log_to_driver", True):
+        unused.append("start_log_monitor")
+    if not settings.get("include_dashboard"):
+        unused.append("start_api_server")
+    return unused
+
+
+@contextmanager
+def without_daemons(starts: Sequence[str]) -> Iterator[None]:
+    """Make these methods of Ray's Node start nothing."""
+    originals = {name: getattr(Node, name) for name in starts}
+    try:
+        for name in starts:
+            # ray.init has no settings for them.
+            setattr(Node, name, _start_nothing)
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(Node, name, original)
+
+
+@contextmanager
+def forking(template: Template | None) -> Iterator[None]:
+    """Make a raylet that is started meanwhile have its workers forked from the template."""
+    if template is None:
+        yield
+        return
+    original: Any = Node.start_raylet
+
+    def start_raylet(node: Any, *arguments: Any, **options: Any) -> None:
+        # ray.init has no setting for it.
+        node._ray_params.worker_path = str(WORKER)
+        original(node, *arguments, **options)
+
+    setattr(Node, "start_raylet", start_raylet)  # noqa: B010  as above
+    try:
+        with template.for_workers():
+            yield
+    finally:
+        setattr(Node, "start_raylet", original)  # noqa: B010
+
+
+def _start_nothing(*_arguments: Any, **_options: Any) -> None:
+    return
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from marlflow.runtime.ray.health import (
 )
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference import start_inference
-from marlflow.runtime.ray.local_ray import dashboard_url, kill_sessions, start_local, without_signal_handlers
+from marlflow.runtime.ray.local_ray import LocalRay, dashboard_url, start_local, without_signal_handlers
 from marlflow.runtime.ray.message_channel import Inbox
 from marlflow.runtime.ray.places import RayPlace
 from marlflow.runtime.ray.replicas import RayReplicas
@@ -83,8 +83,8 @@ class RayRuntime:
         self._node_ip_address = node_ip_address
         self._dashboard = dashboard
         self._dashboard_url: str | None = None
-        self._started_ray = False
-        self._sessions: list[int] = []
+        self._has_joined = False
+        self._local: LocalRay | None = None
         self._watch: Watch | None = None
         self._group: PlacementGroup | None = None
         self._actors: Actors | None = None
@@ -254,11 +254,13 @@ class RayRuntime:
         if self._group is not None and not is_lost:
             remove_placement_group(self._group)
         self._actors = self._group = None
-        if self._started_ray:
+        if self._local is not None:
             if is_lost:
-                kill_sessions(self._sessions)
+                self._local.kill()
+            self._local.close()
+        elif self._has_joined:
             ray.shutdown()
-            self._started_ray = False
+        self._local, self._has_joined = None, False
 
     def _loss(self) -> str | None:
         return (None if self._watch is None else self._watch.loss) or dead_daemon()
@@ -276,7 +278,8 @@ class RayRuntime:
         def ended(loss: str) -> None:
             # Before the kill, which makes the calls in flight fail: the loss of Ray is to be the error that is raised.
             on_loss(RuntimeFailed(loss))
-            kill_sessions(self._sessions)
+            if self._local is not None:
+                self._local.kill()
 
         if cluster is None:
             self._watch = Watch(dead_daemon, ended, DAEMON_POLL_S)
@@ -291,12 +294,12 @@ class RayRuntime:
         if self._address is not None:
             with without_signal_handlers():
                 join(self._address, **quiet)
-            self._started_ray = True
+            self._has_joined = True
             self._watch_over(on_loss, joined_cluster(self._address))
         else:
             local = local_resources()
             with without_signal_handlers():
-                self._sessions = start_local(
+                self._local = start_local(
                     self._node_ip_address,
                     num_cpus=int(local["CPU"]),
                     num_gpus=int(local["GPU"]),
@@ -305,7 +308,6 @@ class RayRuntime:
                     **quiet,
                 )
             self._dashboard_url = dashboard_url() if self._dashboard else None
-            self._started_ray = True
             self._watch_over(on_loss)
 
 

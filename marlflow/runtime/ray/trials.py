@@ -147,13 +147,13 @@ def _ray(num_cpus: int) -> Iterator[None]:
         yield
         return
     with without_signal_handlers():
-        start_local(
+        local = start_local(
             num_cpus=num_cpus, num_gpus=0, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False
         )
     try:
         yield
     finally:
-        ray.shutdown()
+        local.close()
 
 
 @contextmanager

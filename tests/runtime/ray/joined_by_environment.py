@@ -19,13 +19,13 @@ from marlflow.config.checks import machines_to_plan_for
 from marlflow.config.experiment import Rollouts
 from marlflow.driver.train import train
 from marlflow.runtime.spec import Resources
-from tests.forked_ray.session import forked_workers
+from tests.forked_workers import closed_template, forked_workers
 from tests.runtime.small_runs import small_run
 
 ONLY_THERE = {"only_there": 4.0}
 
 if __name__ == "__main__":
-    with forked_workers() as forks, forks.starting(), tempfile.TemporaryDirectory() as folder:
+    with closed_template() as template, forked_workers(template), tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(
             initialize_head=True,
             head_node_args={

@@ -20,7 +20,7 @@ from marlflow.driver.stop_conditions import StopConditions
 from marlflow.driver.train import train
 from marlflow.runtime.spec import Resources
 from marlflow.sampling.receipts import Receipt
-from tests.forked_ray.session import forked_workers
+from tests.forked_workers import closed_template, forked_workers
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
 STAYS = PlacementOverrides(num_cpus=1, resources={"stays": 1.0})
@@ -81,5 +81,5 @@ def main(run_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    with forked_workers() as forks, forks.starting():
+    with closed_template() as template, forked_workers(template):
         main(Path(sys.argv[1]))

@@ -57,11 +57,15 @@ else:
 
 @dataclass(frozen=True)
 class Running:
-    """A run under way: who listens where, as (process name, address, port), and its HOME and folder of sessions."""
+    """A run under way: who listens where, as (process name, address, port), its HOME and folder of sessions.
+
+    `daemons` are the commands of the processes that the driver itself has started.
+    """
 
     listening: list[tuple[str, str, int]]
     home: Path
     sessions: Path
+    daemons: list[str]
 
     @property
     def gcs(self) -> str:
@@ -88,7 +92,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             assert driver.stdout.readline() == "playing\n"
             this = psutil.Process(driver.pid)
             processes = [this, *this.children(recursive=True)]
-            yield Running([socket for process in processes for socket in sockets(process)], home, Path(folder))
+            listening = [socket for process in processes for socket in sockets(process)]
+            yield Running(listening, home, Path(folder), [" ".join(process.cmdline()) for process in this.children()])
             driver.communicate("\n", timeout=120)
             assert driver.returncode == 0
         finally:
@@ -120,6 +125,14 @@ def test_every_process_listens_on_loopback_only(running: Running) -> None:
     assert any(name.startswith("ray::RolloutActor") for name in processes)
     assert sum(name.startswith("ray::Host") for name, _, _ in running.listening) >= 2, "learners that learn together"
     assert [where for where in running.listening if not is_loopback(where[1])] == []
+
+
+def test_only_what_a_run_uses_is_started(running: Running) -> None:
+    """No autoscaler, no dashboard and no monitor of logs: each is half a second of a core at every start."""
+    started = [
+        command.split()[0 if "/gcs_server" in command or "/raylet" in command else 1] for command in running.daemons
+    ]
+    assert sorted(Path(program).name for program in started) == ["gcs_server", "parent.py", "raylet"]
 
 
 @pytest.mark.parametrize("token", [None, "0" * 64])

@@ -26,7 +26,7 @@ from marlflow.runtime.ray.cluster import free_machines, join
 from marlflow.runtime.ray.reservation import reserve
 from marlflow.runtime.resources import problems, requests_of, total
 from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
-from tests.forked_ray.session import forked_workers
+from tests.forked_workers import closed_template, forked_workers
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_spec
 
 ON_CPU = LearnerPlacement(device="cpu")
@@ -110,6 +110,6 @@ def planned(spec: RunSpec) -> Any:
 
 
 if __name__ == "__main__":
-    with forked_workers() as forks, forks.starting(), two_machines():
+    with closed_template() as template, forked_workers(template), two_machines():
         said = {f"planned {name}": planned(spec) for name, spec in RUNS.items()}
         json.dump({name: places(spec) for name, spec in RUNS.items()} | said, sys.stdout)

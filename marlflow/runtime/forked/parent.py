@@ -1,0 +1,128 @@
+"""The template: imports what workers need, then forks a worker for each `worker.py` that asks. See template.py.
+
+    python parent.py LISTENING_SOCKET FOLDER_OF_MARLFLOW
+
+It ends when its standard input does, which is when the driver has ended.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+# Libraries that Ray imports, but not Ray itself: its connections do not outlive a fork.
+_LIBRARIES = (
+    "cloudpickle",
+    "filelock",
+    "google.protobuf.json_format",
+    "google.protobuf.struct_pb2",
+    "jsonschema",
+    "msgpack",
+    "requests",
+    "tqdm",
+    "yaml",
+    "torch",
+)
+# What every process of a run imports.
+_MODULES = (
+    "marlflow.algorithms.shipped",
+    "marlflow.runtime.packing",
+    "marlflow.runtime.protocol",
+    "marlflow.runtime.relocation",
+    "marlflow.runtime.rounds",
+    "marlflow.runtime.sampling_worker",
+    "marlflow.runtime.sharding",
+    "marlflow.runtime.stage_chain",
+    "marlflow.sampling.hang_monitor",
+    "marlflow.sampling.messages",
+    "marlflow.sampling.output",
+    "marlflow.sampling.worker",
+)
+_OOM_SCORE = "RAY_worker_oom_score_adjustment"
+
+
+def preload(marlflow_root: str) -> None:
+    """Import what workers need; marlflow from where the driver has it."""
+    # Without this script's folder, and without the driver's, whose modules could have the names of libraries.
+    del sys.path[0]
+    for name in _LIBRARIES:
+        # Another version of Ray may need fewer. Each worker imports for itself what is missing here.
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    sys.path.insert(0, marlflow_root)
+    for name in _MODULES:
+        importlib.import_module(name)
+    # The objects of the imports live as long as the process; collections in forks would copy their memory.
+    gc.collect()
+    gc.freeze()
+
+
+def fork_for_each(door: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Return the request and the standard streams in each fork; None in the template once the driver has ended."""
+    while sys.stdin.fileno() not in select.select([sys.stdin.fileno(), door], [], [])[0]:
+        there, _ = door.accept()
+        # OSError: whoever asked was killed.
+        with there, suppress(OSError):
+            _, streams, _, _ = socket.recv_fds(there, 1, 3)
+            with there.makefile("rb") as sent:
+                request = sent.read()
+            if request and os.fork() == 0:
+                # Before the worker registers: when one ends, Ray kills the process group that it finds it in.
+                os.setpgid(0, 0)
+                there.close()
+                door.close()
+                return json.loads(request), streams
+            for stream in streams:
+                os.close(stream)
+            there.sendall(b".")
+    return None
+
+
+def become(request: dict[str, Any], streams: list[int]) -> None:
+    """Do what Python would do if it had been started with these arguments."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    # As Ray does for the processes that it starts itself: if memory runs out, workers are killed first.
+    Path("/proc/self/oom_score_adj").write_text(os.environ.get(_OOM_SCORE, "1000"), encoding="ascii")
+    reseed()
+    sys.argv = request["words"]
+    sys.path[0] = os.path.dirname(sys.argv[0])
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def reseed() -> None:
+    """Seed numpy's global generator by the system, as at the start of a process; Python does so with its own."""
+    import numpy as np
+
+    # An environment that uses it would otherwise draw the same numbers in each worker.
+    np.random.seed()  # noqa: NPY002  the global generator is meant
+
+
+def main() -> None:
+    """Import, and fork until the driver has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers are not waited for
+    with socket.socket(fileno=int(sys.argv[1])) as door:
+        preload(sys.argv[2])
+        forked = fork_for_each(door)
+    if forked is not None:
+        become(*forked)
+
+
+if __name__ == "__main__":
+    main()

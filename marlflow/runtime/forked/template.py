@@ -1,0 +1,106 @@
+"""Start the template: the process of which a private Ray's workers are forks.
+
+Imports are most of what starting an actor costs: two seconds of a core for each. The template imports PyTorch and
+marlflow once, while the driver does, and each worker is a fork of it: a process like any other, which connects,
+computes, dies and is found by Ray as always. Forks also share the memory of what was imported.
+
+Ray starts `worker.py` instead of its own script. That asks `parent.py`, the template, for a fork, and becomes an
+ordinary worker itself if there is no template any more.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SOCKET_VARIABLE = "MARLFLOW_WORKER_TEMPLATE"
+SWITCH_VARIABLE = "MARLFLOW_FORKED_WORKERS"
+"""With the value 0, each worker imports for itself, as Ray would have it."""
+WORKER = Path(__file__).with_name("worker.py")
+"""The script that Ray starts for each worker, in place of its own."""
+
+_PARENT = Path(__file__).with_name("parent.py")
+_MARLFLOW = Path(__file__).parents[3]
+# The name of a socket has at most 107 characters.
+_LONGEST_FOLDER = 80
+_begun: list[Template] = []
+
+
+class Template:
+    """A running template. It leads its own session, and ends when it is closed or this process ends."""
+
+    def __init__(self) -> None:
+        # The socket's folder can be entered by this user only: whoever connects gets a process of theirs.
+        folder = tempfile.gettempdir()
+        self._folder = tempfile.mkdtemp(prefix="marlflow-", dir=folder if len(folder) <= _LONGEST_FOLDER else "/tmp")
+        self._socket = Path(self._folder, "socket")
+        # Bound here, so that what asks while the template imports waits for it.
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(self._socket))
+            door.listen(1024)
+            self._process = subprocess.Popen(
+                [sys.executable, str(_PARENT), str(door.fileno()), str(_MARLFLOW)],
+                pass_fds=[door.fileno()],
+                # It ends when this pipe is closed, which the kernel does if this process is killed.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+                # Libraries read it when they are imported. A learner sets its number of threads by itself.
+                env={"OMP_NUM_THREADS": "1", **os.environ},
+            )
+        atexit.register(self.close)
+
+    @property
+    def session(self) -> int:
+        """The session that the template leads, with all workers."""
+        return self._process.pid
+
+    @contextmanager
+    def for_workers(self) -> Iterator[None]:
+        """Let a raylet that is started meanwhile find the template."""
+        before = os.environ.get(SOCKET_VARIABLE)
+        os.environ[SOCKET_VARIABLE] = str(self._socket)
+        try:
+            yield
+        finally:
+            del os.environ[SOCKET_VARIABLE]
+            if before is not None:
+                os.environ[SOCKET_VARIABLE] = before
+
+    def close(self) -> None:
+        """End the template; its forks go on until their raylet ends."""
+        atexit.unregister(self.close)
+        self._process.kill()
+        self._process.communicate()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def is_available() -> bool:
+    """Return whether workers are forked here: elsewhere than on Linux, system libraries may not survive it."""
+    return sys.platform == "linux" and os.environ.get(SWITCH_VARIABLE) != "0"
+
+
+def begin() -> None:
+    """Start a template for the next private Ray of this process, so that both import at the same time."""
+    if is_available() and not _begun:
+        _begun.append(Template())
+
+
+def taken() -> Template | None:
+    """Return the template that was begun, or a new one; None where workers cannot be forked."""
+    begin()
+    return _begun.pop() if _begun else None
+
+
+def discard() -> None:
+    """End a template that was begun and is not needed."""
+    while _begun:
+        _begun.pop().close()
