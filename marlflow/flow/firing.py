@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -51,14 +51,20 @@ class Firing:
             return
         self._finish(cell, len(items), result, began_s)
 
-    def divide(self, cell: Cell, item: Any) -> None:
-        """Pass one item to a gather or split; deliver results while there is room."""
-        began_s = self._start(cell, 1)
+    def divide(self, cell: Cell, waiting: int) -> None:
+        """Pass one item to a split, or up to `waiting` to a gather until it emits; deliver while there is room."""
+        is_gather = cell.kind is Kind.GATHER
+        began_s = self._start(cell, waiting if is_gather else 1)
         operator = cell.calls[0].operator
         try:
-            results = (
-                [(None, part) for part in operator.add(item)] if cell.kind is Kind.GATHER else list(operator(item))
-            )
+            results: Sequence[tuple[Hashable, Any]] = ()
+            if is_gather:
+                # All at once: a round may have a fragment of each of a thousand workers.
+                while waiting and not results:
+                    results = [(None, part) for part in operator.add(cell.take(1)[0])]
+                    waiting -= 1
+            else:
+                results = list(operator(cell.take(1)[0]))
             rows = 0
             for branch, part in results:
                 if branch not in cell.outs:
