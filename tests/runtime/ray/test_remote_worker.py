@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.config.experiment import Env
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.runtime.ray.remote_worker import RemoteWorker
+from marlflow.runtime.ray.remote_worker import RemoteWorker, SharedRequest
 from marlflow.runtime.ray.workers import _answers
 from marlflow.sampling.frozen_store import MemoryStore, StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy, Request
@@ -60,7 +61,7 @@ class Sends:
     def __init__(self) -> None:
         self.flats: list[Any] = []
 
-    def remote(self, request: Request, *flats: Any) -> list[Any]:
+    def remote(self, packed: bytes, own: Request | None, *flats: Any) -> list[Any]:
         self.flats = list(flats)
         return []
 
@@ -74,7 +75,7 @@ def test_weights_that_are_lost_with_their_machine_are_put_again_and_sent_again()
     request = Request(0, {"hunters": Weights(7, "live")}, {}, matchups, StoredEntries(store, ["hunters@1"]))
 
     def sent() -> list[Any]:
-        worker.collect(request)
+        worker.collect(request, SharedRequest(replace(request, matchups=None, frozen={})))
         return sends.flats
 
     async def lost() -> list[Any]:
