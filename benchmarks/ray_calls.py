@@ -85,7 +85,7 @@ def measure(policies: int, new_weights: bool, repeats: int = 5) -> Cost:
     flats = [actors[number % ACTORS].weights.remote() for number in range(policies)] if new_weights else []
     names = [f"policy_{number}" for number in range(policies)]
     weights = {name: Weights(1, None) for name in names} if new_weights else {}
-    packed = pickle.dumps(Request(0, weights, dict.fromkeys(names, {"epsilon": 0.1, "num_envs": 16})))
+    packed = pickle.dumps(Request(0, weights, {name: {"epsilon": 0.1, "num_envs": 16} for name in names}))
 
     async def rounds() -> list[Cost]:
         return [await _round(methods, packed, flats) for _ in range(repeats + 1)]
@@ -103,10 +103,11 @@ def report() -> None:
         for policies in (1, 2, 8, 32):
             for new_weights in (False, True):
                 cost = measure(policies, new_weights)
+                sent = "new weights of each" if new_weights else "no new weights"
                 print(
-                    f"{policies:2} policies, {'new weights of each' if new_weights else 'no new weights':19}: a call takes "
-                    f"{cost.submit_us:6.1f} us to submit and {cost.answer_us:6.1f} us to await, with all of Ray's threads "
-                    f"{cost.all_threads_us:6.1f} us; 1,000 workers a second: {cost.all_threads_us / 1e3:.2f} of a core",
+                    f"{policies:2} policies, {sent:19}: a call takes {cost.submit_us:6.1f} us to submit and "
+                    f"{cost.answer_us:6.1f} us to await, with all of Ray's threads {cost.all_threads_us:6.1f} us; "
+                    f"1,000 calls a second: {cost.all_threads_us / 1e3:.2f} of a core",
                     flush=True,
                 )
     finally:

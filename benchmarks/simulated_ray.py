@@ -144,9 +144,7 @@ class _Worker(_Actor):
         for env_index in self._next:
             self._next[env_index] += 1
         self._version.update((name, new.version) for name, new in request.weights.items())
-        rows = {
-            name: PolicyReceipt(self._load.agent_steps, 0, 0.0, version) for name, version in self._version.items()
-        }
+        rows = {name: PolicyReceipt(self._load.agent_steps, 0, 0.0, version) for name, version in self._version.items()}
         return replace(self._receipt, policies=rows, next_episodes=self._next, began_s=time.time()), (
             self._load.collect_s
         )
@@ -237,7 +235,7 @@ class SimulatedRuntime(RayRuntime):
     ) -> RunComponents:
         del on_loss, on_news
         actors: Any = _Actors(self._load, self.counted)
-        report = on_fault or (lambda fault: None)
+        report = on_fault or _ignore
         workers = self._workers = RayWorkers(spec, actors, report, self._current_weights)
         workers.start()
         for learner in spec.learners.values():
@@ -246,7 +244,7 @@ class SimulatedRuntime(RayRuntime):
         for name, handle in self._learners.items():
             handle.set_published(0, [Reference() for _ in spec.learners[name].policies])
         handles: Any = self._learners, self._replays
-        return RunComponents(workers, *handles, DriverPlace(lambda ref: None, lambda value: Reference()))
+        return RunComponents(workers, *handles, DriverPlace(_unopened, _unopened))
 
     def object_store_bytes(self) -> None:
         return
@@ -260,3 +258,10 @@ class SimulatedRuntime(RayRuntime):
 
     def pack(self, payloads: Sequence[Any]) -> list[bytes]:
         return [b""] * len(payloads)
+
+
+def _ignore(fault: Fault) -> None: ...
+
+
+def _unopened(value: Any) -> Any:
+    raise RuntimeError(f"the driver opens or puts {value!r}, which simulated actors do not have")

@@ -19,13 +19,23 @@ from ray.cluster_utils import Cluster
 from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
 
 from marlflow.algorithms.ppo import PPO
-from marlflow.config.experiment import Env, Evaluation, Experiment, Log, PlacementOverrides, Policy, Rollouts, RuntimeConfig
+from marlflow.config.experiment import (
+    Env,
+    Evaluation,
+    Experiment,
+    Log,
+    PlacementOverrides,
+    Policy,
+    Rollouts,
+    RuntimeConfig,
+)
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import parallel_env
 from marlflow.flow import Executor
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.spec import Resources
+from marlflow.sampling.mapping import Rule
 from marlflow.sampling.protocol import Request, Round
 
 FRAGMENT_ENV_STEPS = 2_560
@@ -39,7 +49,7 @@ def experiment() -> Experiment:
     return Experiment(
         env=Env(parallel_env, num_envs=32),
         policies={"team": Policy(ppo, placement=learner)},
-        mapping={},
+        mapping=[Rule("*", "team")],
         rollouts=Rollouts(2, FRAGMENT_ENV_STEPS, placement=Resources(num_cpus=1, resources={"sampling": 1.0})),
         runtime=RuntimeConfig("ray"),
         evaluation=Evaluation(episodes=0),

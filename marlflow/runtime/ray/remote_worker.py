@@ -167,7 +167,8 @@ class RemoteWorker:
         self._sent.update((name, new.version) for name, new in unsent.items())
         self._frozen.difference_update(request.forget)
         packed, flats = shared.packed(unsent)
-        own, frozen_flats = None, []
+        own: Request | None = None
+        frozen_flats: list[Any] = []
         if matchups is not None or frozen or request.forget:
             own, frozen_flats = without_parameters(Request(matchups=matchups, frozen=frozen, forget=request.forget))
         refs = self._collect.remote(packed, own, *flats, *frozen_flats)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -93,3 +94,16 @@ def test_weights_that_are_lost_with_their_machine_are_put_again_and_sent_again()
     worker.forget()
     assert sent() == ["live", "put again 1"]
     assert store.reloads == 1
+
+
+def test_what_all_workers_get_alike_is_serialized_once() -> None:
+    weights = {"hunters": Weights(7, "live"), "prey": Weights(2, "other")}
+    shared = SharedRequest(Request(3, weights, {"prey": {"epsilon": 0.5}}))
+    packed, flats = shared.packed(weights)
+    assert shared.packed(weights)[0] is packed
+    assert flats == ["live", "other"]
+    without = {"hunters": Weights(7, None), "prey": Weights(2, None)}
+    assert packed == pickle.dumps(Request(3, without, {"prey": {"epsilon": 0.5}}), pickle.HIGHEST_PROTOCOL)
+    fewer, flats = shared.packed({"prey": weights["prey"]})
+    assert flats == ["other"]
+    assert len(fewer) < len(packed)
