@@ -8,6 +8,7 @@ from benchmarks import (
     against_sb3,
     chaos,
     devices,
+    driver_scale,
     imitation,
     league,
     league_learning,
@@ -15,6 +16,7 @@ from benchmarks import (
     learning,
     meta,
     output,
+    ray_calls,
     rollout_worker,
     sampling,
     start,
@@ -22,6 +24,7 @@ from benchmarks import (
     team_bars,
     team_references,
     together,
+    two_machines,
 )
 
 
@@ -45,6 +48,11 @@ def main() -> None:
     print("-- PPO and DQN together", flush=True)
     together.report(200, num_envs=together.SMALL_NUM_ENVS, rounds=200)
     together.report(2_000, num_envs=64, rounds=25)
+    print("-- one driver for many workers: the driver alone, and Ray's calls", flush=True)
+    driver_scale.main([])
+    ray_calls.report()
+    print("-- bytes between machines", flush=True)
+    two_machines.report()
     print("-- beside RLlib", flush=True)
     against_rllib.report()
     print("-- learners beside Stable-Baselines3's", flush=True)

@@ -39,7 +39,7 @@ from marlflow.policy.torso import MLP
 from marlflow.runtime.checkpoints import CheckpointStore
 from marlflow.runtime.frozen_policies import frozen_file
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.runtime.ray.remote_worker import RemoteWorker
+from marlflow.runtime.ray.remote_worker import RemoteWorker, SharedRequest
 from marlflow.runtime.relocation import DriverPlace
 from marlflow.sampling.dealer import Dealer, DealtWorkers
 from marlflow.sampling.matchmaking import AllowedSeats
@@ -117,7 +117,9 @@ def messages() -> None:
             counter.entries = counter.bytes = 0
         for number in range(count):
             for worker in workers:
-                worker.collect(dealer.with_matchups(Request(number, {}, {}), 2_000, worker.env_indices))
+                request = Request(number, {}, {})
+                dealt = dealer.with_matchups(request, 2_000, worker.env_indices)
+                worker.collect(dealt, SharedRequest(request))
             dealer.end_round()
         return sum(counter.entries for counter in sent), max(counter.bytes for counter in sent)
 

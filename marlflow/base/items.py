@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from marlflow.base.batch import Array
+from marlflow.base.pickling import pickled_by_arguments
 
 
+@pickled_by_arguments
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Published weights under a unique version; `flat` is a float32 vector or, on Ray's driver, a reference."""
@@ -54,6 +56,7 @@ class JointFragment(Fragment):
     """The rows of all policies of a joint learner, named `policy`; `keys` gives each payload's policy."""
 
 
+@pickled_by_arguments
 @dataclass(frozen=True, slots=True)
 class Inserted:
     """The report of a replay buffer that received `rows` agent steps and now holds `stored`."""
@@ -64,6 +67,7 @@ class Inserted:
     """Agents of a team that were truncated before the others, whose further rewards are in no row."""
 
 
+@pickled_by_arguments
 @dataclass(frozen=True, slots=True)
 class Update:
     """The report of one update of a learner."""

@@ -31,6 +31,7 @@ class Schedule(Protocol):
 
 ScheduledFloat: TypeAlias = float | Schedule
 """A number or a schedule."""
+_PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +93,18 @@ class PiecewiseConstant:
 
 def initial_value(setting: ScheduledFloat) -> float:
     """Return a setting's value at agent step 0."""
-    return float(setting.at(0) if isinstance(setting, Schedule) else setting)
+    return float(setting) if isinstance(setting, int | float) else float(setting.at(0))
 
 
 def scheduled(settings: Any, agent_steps: int) -> Mapping[str, float]:
     """Return a dataclass's scheduled values after `agent_steps`, by field name."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    return {name: float(value.at(agent_steps)) for name, value in values.items() if isinstance(value, Schedule)}
+    # Most settings are plain, and to check a value against a protocol takes 50 times as long as to check its type.
+    return {
+        name: float(value.at(agent_steps))
+        for name, value in values.items()
+        if not isinstance(value, _PLAIN) and isinstance(value, Schedule)
+    }
 
 
 def _check_length(agent_steps: int) -> None:

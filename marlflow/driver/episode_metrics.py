@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from marlflow.base.serialization import Tree
 from marlflow.config.opponents import Pairing
@@ -50,6 +50,32 @@ def totals_by_policy(episode: EpisodeResult) -> dict[str, EpisodeTotals]:
 
 def _totals(returns: Sequence[float], episode: EpisodeResult) -> EpisodeTotals:
     return EpisodeTotals(fmean(returns), sum(returns), episode.env_steps)
+
+
+def last_of_each_kind(
+    episodes: Sequence[EpisodeResult], count: int
+) -> tuple[list[EpisodeResult], dict[frozenset[str], int]]:
+    """Return the last `count` episodes of each kind, in their order, and the number of all by who played.
+
+    Episodes of one kind have the same agents with the same policies, so they count in the same windows: of more than
+    `count` at once, the first ones would leave every window again. Who played is a set of policies and versions.
+    """
+    last: list[EpisodeResult] = []
+    totals: dict[tuple[Any, ...], int] = {}
+    # Episodes of a worker share their matchup, so it is read once.
+    seats: dict[int, tuple[tuple[str, str], ...]] = {}
+    for episode in reversed(episodes):
+        if (seated := seats.get(id(episode.matchup))) is None:
+            seated = seats[id(episode.matchup)] = tuple(episode.matchup.items())
+        kind = (seated, *episode.returns)
+        total = totals[kind] = totals.get(kind, 0) + 1
+        if total <= count:
+            last.append(episode)
+    by_policies: dict[frozenset[str], int] = {}
+    for (seated, *agents), total in totals.items():
+        policies = frozenset(dict(seated)[agent] for agent in agents)
+        by_policies[policies] = by_policies.get(policies, 0) + total
+    return last[::-1], by_policies
 
 
 def _window() -> deque[float]:

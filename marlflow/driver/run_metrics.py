@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, cast
 
 from marlflow.base.fault_kind import FaultKind
@@ -17,6 +18,7 @@ from marlflow.driver.episode_metrics import (
     EvaluationContext,
     PolicyEvaluation,
     evaluation_metrics,
+    last_of_each_kind,
     mean,
     policies_evaluated,
     spread,
@@ -123,8 +125,7 @@ class RunMetrics:
                 totals.reward_unattributed += sampled.reward_unattributed
         ended = [episode for receipt in receipts for episode in receipt.episodes]
         # Sorted, so that sums and windows do not depend on how environments are divided among workers.
-        for episode in sorted(ended, key=lambda episode: (episode.tick, episode.env)):
-            self._finished(episode)
+        self._finished(sorted(ended, key=attrgetter("tick", "env")))
 
     def state(self) -> Tree:
         """Return the complete state."""
@@ -177,8 +178,17 @@ class RunMetrics:
             self.faults[fault.kind.value] += 1
             self.faults["rows_lost"] += fault.rows_lost
 
-    def _finished(self, episode: EpisodeResult) -> None:
-        self.episodes += 1
+    def _finished(self, episodes: Sequence[EpisodeResult]) -> None:
+        self.episodes += len(episodes)
+        last, counts = last_of_each_kind(episodes, WINDOW_EPISODES)
+        for policies, count in counts.items():
+            # Frozen versions of a policy are not the policy itself.
+            for name in self.policies.keys() & policies:
+                self.policies[name].episodes += count
+        for episode in last:
+            self._add_to_windows(episode)
+
+    def _add_to_windows(self, episode: EpisodeResult) -> None:
         for agent, total in episode.returns.items():
             self.agents.setdefault(agent, deque(maxlen=WINDOW_EPISODES)).append(total)
         if (totals := totals_of_all_agents(episode)) is not None:
@@ -186,10 +196,8 @@ class RunMetrics:
         for learner in self.learners.values():
             learner.finished(episode)
         for name, totals in totals_by_policy(episode).items():
-            # Frozen versions of a policy are not the policy itself.
             if name in self.policies:
                 self.policies[name].played.add(totals)
-                self.policies[name].episodes += 1
 
     def evaluated(self, results: Evaluated, context: EvaluationContext) -> None:
         """Store an evaluation; policies without episodes keep their last results."""

@@ -56,6 +56,8 @@ class SelfPlay:
 
     def _check_episode(self, episode: EpisodeResult) -> str | None:
         names = set(episode.matchup.values())
+        if names <= self._done:
+            return None
         # A policy that meets another one can win or lose on average.
         if len(names) > 1:
             self._done |= names

@@ -23,17 +23,21 @@ class Scheduler:
 
     def now(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
         """Apply changes; return each policy's scheduled settings and `num_envs`, to collect with."""
-        for name, values in self.values(agent_steps_sampled).items():
+        by_learner = self.values(agent_steps_sampled)
+        for name, values in by_learner.items():
             actor_only_settings = self._spec.learners[name].algorithm.actor_only_settings
             # Settings of actors only, such as epsilon, travel with the request; learners and replays do not know them.
             self._apply(name, {key: value for key, value in values.items() if key not in actor_only_settings})
-        return self.by_policy(agent_steps_sampled)
+        return self._by_policy(by_learner)
 
     def by_policy(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
         """Return each policy's scheduled settings and `num_envs`, without applying changes."""
+        return self._by_policy(self.values(agent_steps_sampled))
+
+    def _by_policy(self, by_learner: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         return {
             policy: {**values, "num_envs": self._spec.num_envs}
-            for name, values in self.values(agent_steps_sampled).items()
+            for name, values in by_learner.items()
             for policy in self._spec.learners[name].members
         }
 

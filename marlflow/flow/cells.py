@@ -6,7 +6,7 @@ A cell is a stage, or adjacent stages at one place fused into one call. An edge 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -230,6 +230,12 @@ class Cell:
         """Remove and return an inbox's next `count` items."""
         items = self.inboxes[index].items
         return [items.popleft() for _ in range(count)]
+
+    def one_by_one(self) -> Iterator[Any]:
+        """Remove and yield the first inbox's items, as far as they are asked for."""
+        items = self.inboxes[0].items
+        while items:
+            yield items.popleft()
 
     def waits_for(self) -> str | None:
         """Describe what blocks this cell, if its edges or gates do."""

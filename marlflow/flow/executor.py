@@ -234,7 +234,7 @@ class Executor:
         if count < 1:
             return False
         if kind is Kind.GATHER or kind is Kind.SPLIT:
-            self._firing.divide(cell, cell.take(1)[0])
+            self._firing.divide(cell, cell.one_by_one(), count if kind is Kind.GATHER else 1)
             return True
         count = min(count, cell.room())
         if count < 1:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -51,14 +52,20 @@ class Firing:
             return
         self._finish(cell, len(items), result, began_s)
 
-    def divide(self, cell: Cell, item: Any) -> None:
-        """Pass one item to a gather or split; deliver results while there is room."""
-        began_s = self._start(cell, 1)
+    def divide(self, cell: Cell, items: Iterator[Any], most: int = 1) -> None:
+        """Pass items to a gather or split, `most` at most or until there are results; deliver while there is room."""
+        # A round may have a fragment of each of a thousand workers, so a gather takes all of them in one call.
+        began_s = self._start(cell, most)
         operator = cell.calls[0].operator
         try:
-            results = (
-                [(None, part) for part in operator.add(item)] if cell.kind is Kind.GATHER else list(operator(item))
-            )
+            results: list[tuple[Hashable, Any]] = []
+            for item in islice(items, most):
+                if cell.kind is Kind.GATHER:
+                    results = [(None, part) for part in operator.add(item)]
+                else:
+                    results = list(operator(item))
+                if results:
+                    break
             rows = 0
             for branch, part in results:
                 if branch not in cell.outs:

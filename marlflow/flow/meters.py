@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -44,7 +44,7 @@ class Meter:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the metrics as plain data."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Hook(Protocol):

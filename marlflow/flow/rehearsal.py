@@ -89,7 +89,7 @@ class _Rehearsal:
             if cell.kind in (Kind.SOURCE, Kind.THEN):
                 firing.call(cell, [item])
             elif cell.kind in (Kind.GATHER, Kind.SPLIT):
-                firing.divide(cell, item)
+                firing.divide(cell, iter([item]))
             else:
                 firing.copy(cell, [item])
             while firing.in_flight:

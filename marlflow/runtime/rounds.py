@@ -19,15 +19,14 @@ def make_round(number: int, receipts: Sequence[Receipt], payloads: Sequence[Mapp
             worker=receipt.worker,
             round=number,
             closes_round=position == last,
-            rows=receipt.policies[policy].rows,
-            rows_carried=receipt.policies[policy].rows_carried,
+            rows=sampled.rows,
+            rows_carried=sampled.rows_carried,
             payloads=(payload,),
             # Plain tuples, because fragments lie below the flow that defines StageTimes.
-            finished=tuple(
-                (stage.began_s, stage.ended_s, stage.rows) for stage in receipt.policies[policy].stage_times
-            ),
+            finished=tuple([(stage.began_s, stage.ended_s, stage.rows) for stage in sampled.stage_times]),
         )
         for position, (receipt, by_policy) in enumerate(zip(receipts, payloads, strict=True))
         for policy, payload in by_policy.items()
+        for sampled in (receipt.policies[policy],)
     ]
     return Round(number, receipts, fragments)

@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 
 from marlflow.base.batch import Batch
 from marlflow.base.items import Fragment, Weights
+from marlflow.base.pickling import pickled_by_arguments
 from marlflow.base.serialization import Tree
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.receipts import Evaluated, Fault, Receipt
@@ -27,6 +28,7 @@ class FrozenPolicy:
     """The policy's scheduled values at freezing, such as epsilon, for exploration in training."""
 
 
+@pickled_by_arguments
 @dataclass(frozen=True, slots=True)
 class Request:
     """The input of one round for every worker."""

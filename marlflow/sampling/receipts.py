@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from marlflow.base.fault_kind import FaultKind
+from marlflow.base.pickling import pickled_by_arguments
 from marlflow.flow import StageTimes
 
 
+@pickled_by_arguments
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
     """A finished episode with each agent's return, including rewards of no row."""
@@ -43,6 +45,7 @@ class Fault:
     """The replay buffer that was lost, if any."""
 
 
+@pickled_by_arguments
 @dataclass(frozen=True, slots=True)
 class MembersSent:
     """Frozen policies that a worker's process was sent with a call; all 0 for a worker in the driver's process."""
@@ -71,6 +74,7 @@ class Evaluated:
     sent: MembersSent = _NOTHING_SENT
 
 
+@pickled_by_arguments
 @dataclass(frozen=True, slots=True)
 class PolicyReceipt:
     """One policy's part of a collect."""
@@ -85,6 +89,7 @@ class PolicyReceipt:
     stage_times: tuple[StageTimes, ...] = ()
 
 
+@pickled_by_arguments
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """One collect of one worker."""

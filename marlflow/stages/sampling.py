@@ -157,6 +157,8 @@ class Concat:
 
     agent_steps: int
     held: list[Fragment] = field(default_factory=list, repr=False)
+    # The number of fragments held after the last call, and their rows: a round may have thousands of fragments.
+    _counted: tuple[int, int] = field(default=(0, 0), repr=False, compare=False)
 
     @property
     def traits(self) -> Traits:
@@ -166,9 +168,14 @@ class Concat:
 
     def add(self, fragment: Fragment) -> Sequence[Batch]:
         """Add a fragment; return the batch, packed, if complete."""
+        count, rows = self._counted
+        # A resume or a reset has changed what is held.
+        if count != len(self.held):
+            rows = sum(held.rows for held in self.held)
         if fragment.rows:
             self.held.append(fragment)
-        rows = sum(held.rows for held in self.held)
+            rows += fragment.rows
+        self._counted = len(self.held), rows
         # At least one row: rounds without rows make no batch.
         return self.rest() if fragment.closes_round and rows >= max(1, self.agent_steps) else []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from marlflow.base.fault_kind import FaultKind
@@ -53,6 +55,25 @@ def test_the_last_episodes_are_the_last_in_time_whoever_played_them() -> None:
     late = [EpisodeResult(1, n, 1, {"fox": float(n)}, 2 * n + 1, PREY) for n in range(120)]
     tally.collected([receipt(0, early), receipt(1, late)])
     assert tally.policies["prey"].return_mean == pytest.approx(sum(range(70, 120)) / 50)
+
+
+def test_a_round_of_many_episodes_counts_as_each_of_them_alone() -> None:
+    random = Random(0)
+    seats = [{"fox": "red", "hen": "blue"}, {"fox": "blue", "hen": "red"}, {"fox": "red", "hen": "red@3"}]
+    episodes = []
+    for tick in range(900):
+        matchup = random.choices(seats, (10, 3, 1))[0]
+        played = random.choices((["fox", "hen"], ["fox"], []), (20, 5, 1))[0]
+        returns = {agent: random.uniform(-1, 1) for agent in played}
+        episodes.append(EpisodeResult(tick % 7, tick, 1 + tick % 13, returns, tick, matchup))
+    at_once, alone = [RunMetrics(["red", "blue"], {"red": ["red"], "blue": ["blue"]}, ["fox"]) for _ in range(2)]
+    at_once.collected([receipt(worker, episodes[worker::3]) for worker in range(3)])
+    for episode in episodes:
+        alone.collected([receipt(0, [episode])])
+    for tally in (at_once, alone):
+        tally.env_steps = tally.agent_steps = 0
+    assert at_once.state() == alone.state()
+    assert at_once.policies["red"].episodes > 500
 
 
 def test_a_return_counts_for_whoever_played_the_agent_in_that_episode() -> None:

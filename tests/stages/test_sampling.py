@@ -65,6 +65,14 @@ def test_fragments_without_rows_are_never_kept_nor_handed_on() -> None:
     assert given_by(concat, fragment(0, worker=1)) == [Packed(4, ("hunter 0.0",))]
 
 
+def test_rows_that_were_dropped_from_outside_do_not_count() -> None:
+    concat = Concat(agent_steps=5)
+    given_by(concat, fragment(4, closes=False))
+    concat.held.clear()
+    assert given_by(concat, fragment(4)) == []
+    assert given_by(concat, fragment(1, round=1)) == [Packed(5, ("hunter 0.0", "hunter 1.0"))]
+
+
 def test_an_emitted_batch_does_not_change_afterwards() -> None:
     concat = Concat(agent_steps=1)
     (first,) = given_by(concat, fragment(2))

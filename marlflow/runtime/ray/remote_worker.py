@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,26 @@ from marlflow.sampling.frozen_store import StoredEntries
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Matchup, Request
 from marlflow.sampling.receipts import Fault, Receipt
 from marlflow.sampling.referee import worker_name
+
+
+class SharedRequest:
+    """A round's request to all workers; what they get alike is serialized once for all of them.
+
+    `request` has neither matchups nor frozen entries, which differ from worker to worker.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        # By the policies whose weights a worker lacks.
+        self._packed: dict[tuple[str, ...], tuple[bytes, list[Any]]] = {}
+
+    def packed(self, unsent: Mapping[str, Weights]) -> tuple[bytes, list[Any]]:
+        """Return the serialized request with these weights, and their parameters (references)."""
+        names = tuple(unsent)
+        if names not in self._packed:
+            request, flats = without_parameters(replace(self.request, weights=unsent))
+            self._packed[names] = pickle.dumps(request, pickle.HIGHEST_PROTOCOL), flats
+        return self._packed[names]
 
 
 class RemoteWorker:
@@ -61,6 +82,7 @@ class RemoteWorker:
         self.ready_ref: Any = None
         self.actor: Any = None
         self._collect: Any = None
+        self._num_learning = len(spec.learning)
 
     def start(self) -> Any:
         """Start the process; return a reference that resolves when it is ready."""
@@ -74,7 +96,7 @@ class RemoteWorker:
             self._inference,
             self._address,
         )
-        self._collect = self.actor.collect.options(num_returns=1 + len(self._spec.learning))
+        self._collect = self.actor.collect.options(num_returns=1 + self._num_learning)
         self.forget()
         self.generation += 1
         ready = self.actor.ready.remote()
@@ -132,8 +154,11 @@ class RemoteWorker:
             self.ready_ref = None
         return True
 
-    def collect(self, request: Request) -> Sequence[Any]:
-        """Request a round; return references to its receipt and each learning policy's rows."""
+    def collect(self, request: Request, shared: SharedRequest) -> Sequence[Any]:
+        """Request a round; return references to its receipt and each learning policy's rows.
+
+        `request` is the shared one, completed for this worker.
+        """
         matchups = None
         if request.matchups is not None:
             matchups = {env_index: request.matchups[env_index] for env_index in self.env_indices}
@@ -141,10 +166,14 @@ class RemoteWorker:
         unsent, frozen = self.unsent(request.weights), self._unsent_frozen(request.frozen, seated)
         self._sent.update((name, new.version) for name, new in unsent.items())
         self._frozen.difference_update(request.forget)
-        request, flats = without_parameters(replace(request, weights=unsent, matchups=matchups, frozen=frozen))
-        refs = self._collect.remote(request, *flats)
+        packed, flats = shared.packed(unsent)
+        own: Request | None = None
+        frozen_flats: list[Any] = []
+        if matchups is not None or frozen or request.forget:
+            own, frozen_flats = without_parameters(Request(matchups=matchups, frozen=frozen, forget=request.forget))
+        refs = self._collect.remote(packed, own, *flats, *frozen_flats)
         # With num_returns=1 Ray gives the reference itself instead of a list.
-        return refs if self._spec.learning else [refs]
+        return refs if self._num_learning else [refs]
 
     def evaluate(self, request: EvaluationRequest) -> Any:
         """Request evaluation episodes; later rounds use the training weights again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -114,9 +115,16 @@ class RolloutActor(Host):
             self._number, actors, self._next_episodes, self._watchdog, fetch_weights, self._next_fragments
         )
 
-    def collect(self, request: Request, *flats: Any) -> Any:
-        """Return a receipt and a batch per learning policy; `flats` are the request's parameters."""
+    def collect(self, packed: bytes, own: Request | None, *flats: Any) -> Any:
+        """Return a receipt and a batch per learning policy.
+
+        `packed` is the serialized request of all workers, `own` has this worker's matchups and changes of its table of
+        weights, if any. `flats` are the parameters of both.
+        """
         learning = self._spec.learning
+        request: Request = pickle.loads(packed)  # noqa: S301  made by the driver
+        if own is not None:
+            request = replace(request, matchups=own.matchups, frozen=own.frozen, forget=own.forget)
         request = with_parameters(request, flats)
         # Weights that a replica here has learned since the last round were not sent.
         request = replace(request, weights={**self._learned, **request.weights})

@@ -19,7 +19,7 @@ from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.message_channel import Address
-from marlflow.runtime.ray.remote_worker import RemoteWorker
+from marlflow.runtime.ray.remote_worker import RemoteWorker, SharedRequest
 from marlflow.runtime.ray.weights_by_reference import by_reference
 from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
@@ -69,7 +69,8 @@ class RayWorkers:
         learning = self._spec.learning
         for _ in range(_MAX_FAILED_ATTEMPTS):
             ready = await self._ready_workers()
-            calls = [worker.collect(self._request_to(worker, request, assign)) for worker in ready]
+            shared = SharedRequest(self._as_sent(request))
+            calls = [worker.collect(self._request_to(worker, shared.request, assign), shared) for worker in ready]
             answers: list[Receipt | None] = await _answers(ready, [refs[0] for refs in calls])
             receipts, payloads = [], []
             for worker, receipt, refs in zip(ready, answers, calls, strict=True):
@@ -101,11 +102,10 @@ class RayWorkers:
         raise ActorLost(f"{_MAX_FAILED_ATTEMPTS} times in a row no rollout worker lived through its round")
 
     def _request_to(self, worker: RemoteWorker, request: Request, assign: Assign | None) -> Request:
-        if assign is not None:
-            request = assign(request, worker.env_indices)
-        if self._inference is None:
-            return request
-        return replace(request, weights=by_reference(request.weights))
+        return request if assign is None else assign(request, worker.env_indices)
+
+    def _as_sent(self, request: Request) -> Request:
+        return request if self._inference is None else replace(request, weights=by_reference(request.weights))
 
     @property
     def under_way(self) -> int:
@@ -113,9 +113,10 @@ class RayWorkers:
 
     def _start_rounds(self, request: Request, ready: Sequence[RemoteWorker], assign: Assign | None) -> None:
         busy = set(self._rounds_in_flight.values())
+        shared = SharedRequest(self._as_sent(request))
         for worker in ready:
             if worker not in busy:
-                refs = worker.collect(self._request_to(worker, request, assign))
+                refs = worker.collect(self._request_to(worker, shared.request, assign), shared)
                 self._rounds_in_flight[asyncio.ensure_future(self._round_of_one(request.round, worker, refs))] = worker
 
     async def _round_of_one(self, number: int, worker: RemoteWorker, refs: Sequence[Any]) -> Round | None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.config.experiment import Env
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.runtime.ray.remote_worker import RemoteWorker
+from marlflow.runtime.ray.remote_worker import RemoteWorker, SharedRequest
 from marlflow.runtime.ray.workers import _answers
 from marlflow.sampling.frozen_store import MemoryStore, StoredEntries
 from marlflow.sampling.protocol import FrozenPolicy, Request
@@ -60,7 +62,7 @@ class Sends:
     def __init__(self) -> None:
         self.flats: list[Any] = []
 
-    def remote(self, request: Request, *flats: Any) -> list[Any]:
+    def remote(self, packed: bytes, own: Request | None, *flats: Any) -> list[Any]:
         self.flats = list(flats)
         return []
 
@@ -74,7 +76,7 @@ def test_weights_that_are_lost_with_their_machine_are_put_again_and_sent_again()
     request = Request(0, {"hunters": Weights(7, "live")}, {}, matchups, StoredEntries(store, ["hunters@1"]))
 
     def sent() -> list[Any]:
-        worker.collect(request)
+        worker.collect(request, SharedRequest(replace(request, matchups=None, frozen={})))
         return sends.flats
 
     async def lost() -> list[Any]:
@@ -92,3 +94,16 @@ def test_weights_that_are_lost_with_their_machine_are_put_again_and_sent_again()
     worker.forget()
     assert sent() == ["live", "put again 1"]
     assert store.reloads == 1
+
+
+def test_what_all_workers_get_alike_is_serialized_once() -> None:
+    weights = {"hunters": Weights(7, "live"), "prey": Weights(2, "other")}
+    shared = SharedRequest(Request(3, weights, {"prey": {"epsilon": 0.5}}))
+    packed, flats = shared.packed(weights)
+    assert shared.packed(weights)[0] is packed
+    assert flats == ["live", "other"]
+    without = {"hunters": Weights(7, None), "prey": Weights(2, None)}
+    assert packed == pickle.dumps(Request(3, without, {"prey": {"epsilon": 0.5}}), pickle.HIGHEST_PROTOCOL)
+    fewer, flats = shared.packed({"prey": weights["prey"]})
+    assert flats == ["other"]
+    assert len(fewer) < len(packed)
