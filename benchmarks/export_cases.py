@@ -187,7 +187,8 @@ CASES: tuple[Case, ...] = (
         "dqn, pixels of pong",
         (
             *("env=cooperative_pong", "wrappers=pixels", "policy@default_policy=dqn", *_CNN, *_FEW_PIXELS),
-            *("default_policy.algorithm.learning_starts_agent_steps=100", _TRAIN_EVERY),
+            # It draws nothing without a render mode, and then all observations are black.
+            *("env.render_mode=rgb_array", "default_policy.algorithm.learning_starts_agent_steps=100", _TRAIN_EVERY),
         ),
     ),
     Case("ppo, knights and archers", ("env=knights_archers_zombies", _BATCH, "stop.env_steps=3000")),
