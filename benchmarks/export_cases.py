@@ -132,6 +132,8 @@ def _spaces(name: str, observation: str, action: str, *words: str, masked: bool 
     return Case(name, chosen)
 
 
+_FEW_PIXELS = ("env.num_envs=2", "rollouts.fragment_env_steps=100", "stop.env_steps=200")
+_TRAIN_EVERY = "default_policy.algorithm.train_every_agent_steps=16"
 _SAC_BATCH = "default_policy.algorithm.batch_agent_steps=64"
 _STARTS = "policies.team.algorithm.learning_starts_agent_steps=1000"
 _CNN = ("model@default_policy.model=cnn", *_SMALL_CNN)
@@ -179,13 +181,14 @@ CASES: tuple[Case, ...] = (
     Case("dqn and clone, kuhn poker", ("experiment=kuhn_nfsp", "stop.env_steps=6000")),
     Case(
         "ppo, pixels of pistonball",
-        ("env=pistonball", "wrappers=pixels", *_CNN, _BATCH, "env.num_envs=2", "stop.env_steps=200"),
+        ("env=pistonball", "wrappers=pixels", *_CNN, _BATCH, *_FEW_PIXELS, "default_policy.algorithm.epochs=2"),
     ),
     Case(
         "dqn, pixels of pong",
         (
-            *("env=cooperative_pong", "wrappers=pixels", "policy@default_policy=dqn", *_CNN, "env.num_envs=2"),
-            *("stop.env_steps=700", "default_policy.algorithm.train_every_agent_steps=64"),
+            *("env=cooperative_pong", "wrappers=pixels", "policy@default_policy=dqn", *_CNN, *_FEW_PIXELS),
+            # It draws nothing without a render mode, and then all observations are black.
+            *("env.render_mode=rgb_array", "default_policy.algorithm.learning_starts_agent_steps=100", _TRAIN_EVERY),
         ),
     ),
     Case("ppo, knights and archers", ("env=knights_archers_zombies", _BATCH, "stop.env_steps=3000")),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from marlflow.base.near import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.learners import learners_of
-from marlflow.observe.report import LearnerMetrics, PolicyMetrics
+from marlflow.observe.early_stop import EarlyStop
+from marlflow.observe.report import LearnerMetrics, PolicyMetrics, Report
 
 # Fields of reports that are not single numbers.
 _NOT_METRICS = ("eval_mode", "eval_against", "schedules", "loss")
@@ -42,6 +43,29 @@ def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None)
         if section in known and name not in known[section]:
             suggestion = meant(name, known[section], f"the {section} are")
             yield f"{path}: there is no {_SINGULAR[section]} {name!r}{suggestion}"
+    for name, callback in experiment.callbacks.items():
+        if isinstance(callback, EarlyStop) and isinstance(callback.metric, str):
+            yield from _path_problems(experiment, f"callbacks.{name}.metric {callback.metric}", callback.metric, known)
+
+
+def _path_problems(
+    experiment: Experiment, key: str, metric: str, known: Mapping[str, Collection[str]]
+) -> Iterator[str]:
+    """Yield why no report has the path `metric`, as far as that is known before the run."""
+    section, *parts = metric.split(".")
+    if section not in Report.__annotations__:
+        yield f"{key}: a report has no {section!r}{meant(section, Report.__annotations__, 'it has')}"
+        return
+    if section not in _METRICS:
+        return
+    name, figure, *deeper = [*parts, "", ""] if len(parts) < 2 else parts
+    if section in known and name not in known[section]:
+        yield f"{key}: there is no {_SINGULAR[section]} {name!r}{meant(name, known[section], f'the {section} are')}"
+    elif not figure:
+        yield f"{key} names no figure; write {section}.{name}.return_mean, or another{meant('', _METRICS[section])}"
+    # A part of a mapping, such as a term of the loss, has a name that only the run knows.
+    elif not (figure in _NOT_METRICS and any(deeper)) and figure not in _METRICS[section]:
+        yield f"{key}: {_missing(experiment, section, name, figure)}"
 
 
 def _missing(experiment: Experiment, section: str, name: str, figure: str) -> str:

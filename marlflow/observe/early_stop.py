@@ -14,8 +14,8 @@ from marlflow.observe.report import Report, RunInfo
 class EarlyStop(Callback):
     """Ends the run once `metric` has not improved by more than `min_change` in `reports` reports in a row.
 
-    `metric` is a path in a report, such as `policies.prey.eval_return_mean`; reports without a value do not count. A
-    resumed run counts on.
+    `metric` is a path in a report, such as `policies.prey.eval_return_mean`; a path that no report has is refused
+    before the run. Reports without a value do not count. A resumed run counts on.
     """
 
     metric: str

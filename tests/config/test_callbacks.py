@@ -15,6 +15,7 @@ from marlflow.config.compose import composing
 from marlflow.config.experiment import Log
 from marlflow.config.overrides import prepare
 from marlflow.config.schema import read
+from marlflow.config.validation import ready
 from marlflow.observe.callback import Callback
 from marlflow.observe.early_stop import EarlyStop
 from marlflow.observe.mlflow import MlflowSink
@@ -121,3 +122,39 @@ def test_what_is_no_callback_is_refused_before_the_run_starts(value: Any) -> Non
         mf.train(replace(small_run(), callbacks={"a": value}))
     (problem,) = caught.value.problems
     assert problem.startswith("callbacks.a must be Callback or null, not ")
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("policies.prey.eval_return_mean", None),
+        ("learners.prey.loss.policy", None),
+        ("policies.prey.eval_against.random", None),
+        ("env_steps", None),
+        ("faults.env_errors", None),
+        ("polices.prey.return_mean", "a report has no 'polices'; did you mean 'policies'?"),
+        ("policies.pray.return_mean", "there is no policy 'pray'; did you mean 'prey'?"),
+        (
+            "policies.prey.eval_retrun_mean",
+            "a policy has no figure 'eval_retrun_mean'; did you mean 'eval_return_mean'?",
+        ),
+        ("policies.prey.updates", "updates is a figure of a learner; write learners.prey.updates"),
+        ("learners.prey.loss", "a learner has no figure 'loss'"),
+    ],
+)
+def test_the_metric_of_an_early_stop_is_checked_before_the_run(metric: str, said: str | None) -> None:
+    made = small_run(callbacks={"early": EarlyStop(metric)})
+    if said is None:
+        ready(made)
+        return
+    with pytest.raises(ConfigInvalid) as refused:
+        ready(made)
+    (problem,) = refused.value.problems
+    assert problem.startswith(f"callbacks.early.metric {metric}: {said}")
+
+
+def test_an_early_stop_needs_a_figure_of_its_policy() -> None:
+    with pytest.raises(
+        ConfigInvalid, match=r"early.metric policies.prey names no figure; write policies.prey.return_m"
+    ):
+        ready(small_run(callbacks={"early": EarlyStop("policies.prey")}))
