@@ -70,7 +70,9 @@ def write_pages(drawn: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Make the named experiments, or all; return 1 if one failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gallery", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("experiment", nargs="*", help="without any, all of the gallery")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--pages", action="store_true", help="train nothing; write the pages again")
