@@ -108,7 +108,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "leduc_psro": _LONG,
     "pendulum_team_ddpg": _NOT_YET,
     "simple_speaker_listener_maddpg": _NOT_YET,
-    "simple_spread_mappo": _NOT_YET,
     "simple_spread_qmix": _NOT_YET,
     "simple_tag_pfsp": _LONG,
     "simple_tag_ppo_dqn": _NOT_YET,
