@@ -255,9 +255,9 @@ def index(several: Sequence[Data]) -> str:
         still = f"![{name}]({name}/still.webp)" if film is not None and not film["text"] else ""
         at_random = ", ".join(number(one[0]) for one in data["random"].values())
         rows.append([still, f"[{name}]({name}.md)<br>{description(name)}", _in_short(data), at_random])
-    missing = [name for name in WITHOUT_PAGE if name not in {data["experiment"] for data in several}]
-    yet = "".join(f"- `{name}`: {WITHOUT_PAGE[name]}\n" for name in missing)
-    without = f"## Without a page\n\n{yet}" if missing else ""
+    reasons = _by_value(WITHOUT_PAGE).items()
+    why = "".join(f"- {', '.join(f'`{name}`' for name in names)}: {reason}.\n" for reason, names in reasons)
+    without = f"## Without a page\n\n{why}" if why else ""
     tree = "\n".join(["```{toctree}", ":hidden:", "", *(data["experiment"] for data in several), "```\n"])
     return "\n".join(part for part in [_INDEX, _table(rows), _COLUMNS, without, tree] if part)
 
