@@ -4,7 +4,8 @@ python -m benchmarks.gallery cartpole_team_ppo_dqn    train it with seeds 10 to 
 python -m benchmarks.gallery                          all of them, which takes hours
 python -m benchmarks.gallery --pages                  write all pages again from their .json files; trains nothing
 
-Runs are kept in runs/gallery/<experiment>/<seed>, and one that is complete is not repeated.
+Runs are kept in runs/gallery/<experiment>/<seed>, and one that is complete is not repeated. After a new page, take the
+experiment out of WITHOUT_PAGE in cases.py, and run `python -m docs.algorithms`, which links algorithms to their pages.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def write_pages(drawn: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Make the named experiments, or all; return 1 if one failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gallery", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("experiment", nargs="*", help="without any, all of the gallery")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--pages", action="store_true", help="train nothing; write the pages again")

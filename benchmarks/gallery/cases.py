@@ -83,8 +83,8 @@ _ALL = (
 )
 CASES = {case.experiment: case for case in _ALL}
 
-_OFFLINE = "learns from recorded rows of an expert, which have to be made first; see `python -m benchmarks.imitation`"
-_LONG = "not run yet; a league of many games, whose three seeds take more than half an hour"
+_OFFLINE = "recorded rows of an expert have to be made first; see `python -m benchmarks.imitation`"
+_LONG = "not run yet; leagues take the longest"
 _NOT_YET = "not run yet"
 WITHOUT_PAGE: Mapping[str, str] = {
     "cartpole_family_maml": _NOT_YET,
@@ -108,7 +108,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "leduc_psro": _LONG,
     "pendulum_team_ddpg": _NOT_YET,
     "simple_speaker_listener_maddpg": _NOT_YET,
-    "simple_spread_mappo": _NOT_YET,
     "simple_spread_qmix": _NOT_YET,
     "simple_tag_pfsp": _LONG,
     "simple_tag_ppo_dqn": _NOT_YET,

@@ -21,7 +21,7 @@ _TITLES = {
 
 
 def number(value: float) -> str:
-    """Write a return with as many digits as are of use.
+    """Write a return with one to three decimals.
 
     >>> number(199.987), number(-31.04), number(0.04512)
     ('200.0', '-31.0', '0.045')
@@ -60,7 +60,7 @@ def nash_conv_curves(data: Data) -> list[dict[str, Any]]:
 
 
 def levels(data: Data) -> dict[str, float]:
-    """Return the returns of random policies, by the keys of the curves of those that they replace."""
+    """Return the returns of random policies, by the key of the curve to which each is compared."""
     return {f"policies.{policy}.eval_return_mean": one[0] for policy, one in data["random"].items()}
 
 
@@ -102,13 +102,15 @@ def _curves(data: Data) -> Iterator[str]:
 def _results(data: Data) -> Iterator[str]:
     yield "## Results\n"
     evaluation = data["evaluation"]
+    if nash_conv_curves(data):
+        yield _table(_nash_conv(data))
     if data["together"]:
         yield _table(_together(data))
         yield (
             f"Return per agent and episode of the final policies: the mean of {evaluation['final']} "
-            f"{evaluation['mode']} episodes whose seeds are apart from those of training. "
-            "*Best* is the highest evaluation during training, "
-            "for each seed. *Random* is the return of the same agents if all agents act at random.\n"
+            f"{evaluation['mode']} episodes whose seeds are apart from those of training. *Best* is the highest "
+            "evaluation during training, for each seed, without the first one. *Random* is the return of the same "
+            "agents if all agents act at random.\n"
         )
         if (distinct := max(data["distinct"].values())) < evaluation["final"]:
             several = "all are the same" if distinct == 1 else f"at most {distinct} of them are different"
@@ -121,8 +123,6 @@ def _results(data: Data) -> Iterator[str]:
             "policy plays each of its sides equally often. It draws its actions, or is greedy if its algorithm has no "
             "distribution to draw from.\n"
         )
-    if nash_conv_curves(data):
-        yield _table(_nash_conv(data))
     if data.get("adapted"):
         (tasks,) = {one["tasks"] for one in data["adapted"].values()}
         yield _table(_adapted(data))
@@ -134,11 +134,12 @@ def _results(data: Data) -> Iterator[str]:
 
 def _together(data: Data) -> Iterator[list[str]]:
     seeds = list(map(str, data["seeds"]))
-    best = {one["key"].split(".")[1]: [max(run["values"]) for run in one["runs"]] for one in policy_curves(data)}
+    # An untrained greedy policy may be good by chance; the first evaluation is before most of training.
+    later = {one["key"].split(".")[1]: [run["values"][1:] for run in one["runs"]] for one in policy_curves(data)}
     yield ["policy", *(f"seed {seed}" for seed in seeds), "mean", "best", "random"]
     for policy in data["together"][seeds[0]]:
         finals = [data["together"][seed][policy]["return"][0] for seed in seeds]
-        highest = ", ".join(map(number, best.get(policy, ())))
+        highest = ", ".join(number(max(values)) for values in later.get(policy, ()) if values)
         at_random = number(data["random"][policy][0])
         yield [f"`{policy}`", *map(number, finals), f"**{number(fmean(finals))}**", highest, at_random]
 
@@ -254,9 +255,9 @@ def index(several: Sequence[Data]) -> str:
         still = f"![{name}]({name}/still.webp)" if film is not None and not film["text"] else ""
         at_random = ", ".join(number(one[0]) for one in data["random"].values())
         rows.append([still, f"[{name}]({name}.md)<br>{description(name)}", _in_short(data), at_random])
-    missing = [name for name in WITHOUT_PAGE if name not in {data["experiment"] for data in several}]
-    yet = "".join(f"- `{name}`: {WITHOUT_PAGE[name]}\n" for name in missing)
-    without = f"## Without a page\n\n{yet}" if missing else ""
+    reasons = _by_value(WITHOUT_PAGE).items()
+    why = "".join(f"- {', '.join(f'`{name}`' for name in names)}: {reason}.\n" for reason, names in reasons)
+    without = f"## Without a page\n\n{why}" if why else ""
     tree = "\n".join(["```{toctree}", ":hidden:", "", *(data["experiment"] for data in several), "```\n"])
     return "\n".join(part for part in [_INDEX, _table(rows), _COLUMNS, without, tree] if part)
 

@@ -34,7 +34,7 @@ _SIZE, _STILL_SIZE = (320, 420), (160, 120)
 _CURVE_WIDTH = 480
 _MOST_FRAMES, _MOST_SECONDS = 75, 12.0
 _TEXT_GAMES, _TEXT_LINES = 3, 30
-# On the sites' light and dark pages; an image is told which by the page's `color-scheme`.
+# For light and dark pages: browsers pass the page's `color-scheme` on to its images.
 _STYLE = (
     "<style>:root{--muted:#5b6675;--grid:#dde2e8;--series-0:#0072b2;--series-1:#d55e00;--series-2:#00805f;"
     "--series-3:#b8558f}@media(prefers-color-scheme:dark){:root{--muted:#9aa6b5;--grid:#38414d;--series-0:#4da6e0;"

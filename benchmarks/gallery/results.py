@@ -65,7 +65,7 @@ def _evaluated(case: GalleryCase, folder: Path) -> EvaluationResult:
 
 
 def _environment(run: ReportedRun) -> dict[str, Any]:
-    """Return the environment's import path, and its arguments without those of its pool."""
+    """Return the environment's import path and arguments."""
     env = section(run.config, "env")
     pool = ("_target_", "num_envs", "step_timeout_s", "wrappers")
     return {"target": env.get("_target_"), **{name: value for name, value in env.items() if name not in pool}}

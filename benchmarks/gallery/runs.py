@@ -1,4 +1,4 @@
-"""Trains a gallery experiment and keeps its runs; with each, what it was made with."""
+"""Trains a gallery experiment and keeps its runs, each with a record of its command, versions and hardware."""
 
 from __future__ import annotations
 
