@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from benchmarks import (
     against_benchmarl,
     against_rllib,
@@ -27,53 +30,64 @@ from benchmarks import (
     two_machines,
 )
 
+BENCHMARKS: tuple[tuple[str, tuple[Callable[[], object], ...]], ...] = (
+    ("the start of commands", (start.report,)),
+    (
+        "one worker on one core",
+        (
+            rollout_worker.main,
+            partial(rollout_worker.main, ["--memory", "--env", "cartpole_team", "connect_four"]),
+        ),
+    ),
+    ("one worker against 50 frozen versions and against 2", (league.main,)),
+    ("one optimizer step, one thread", (learner_step.main,)),
+    ("devices and precisions", (devices.report,)),
+    ("two workers, sampling only", (sampling.report,)),
+    ("an environment that prints", (output.report,)),
+    (
+        "PPO and DQN together",
+        (
+            partial(together.report, 200, num_envs=together.SMALL_NUM_ENVS, rounds=200),
+            partial(together.report, 2_000, num_envs=64, rounds=25),
+        ),
+    ),
+    (
+        "one driver for many workers: the driver alone, and Ray's calls",
+        (
+            partial(driver_scale.main, []),
+            ray_calls.report,
+        ),
+    ),
+    ("bytes between machines", (two_machines.report,)),
+    ("beside RLlib", (against_rllib.report,)),
+    ("learners beside Stable-Baselines3's", (against_sb3.report,)),
+    ("teams beside BenchMARL's, three seeds", (against_benchmarl.main,)),
+    ("the demo, five seeds", (learning.report,)),
+    ("every algorithm, five seeds that no setting was chosen on", (suite.report,)),
+    ("imitation from an expert's records, three seeds", (imitation.report,)),
+    ("one inner step on held-out tasks, three seeds", (meta.report,)),
+    (
+        "leagues on games whose solutions are known, three seeds",
+        (partial(league_learning.main, list(league_learning.CASES)),),
+    ),
+    (
+        "teams on games whose solutions are known, three seeds",
+        (
+            team_references.main,
+            partial(team_bars.main, ["*"]),
+        ),
+    ),
+    ("processes killed for a minute", (chaos.report,)),
+)
+"""The title and the steps of each, in their order."""
+
 
 def main() -> None:
     """Run all benchmarks, and print their results."""
-    print("-- the start of commands", flush=True)
-    start.report()
-    print("-- one worker on one core", flush=True)
-    rollout_worker.main()
-    rollout_worker.main(["--memory", "--env", "cartpole_team", "connect_four"])
-    print("-- one worker against 50 frozen versions and against 2", flush=True)
-    league.main()
-    print("-- one optimizer step, one thread", flush=True)
-    learner_step.main()
-    print("-- devices and precisions", flush=True)
-    devices.report()
-    print("-- two workers, sampling only", flush=True)
-    sampling.report()
-    print("-- an environment that prints", flush=True)
-    output.report()
-    print("-- PPO and DQN together", flush=True)
-    together.report(200, num_envs=together.SMALL_NUM_ENVS, rounds=200)
-    together.report(2_000, num_envs=64, rounds=25)
-    print("-- one driver for many workers: the driver alone, and Ray's calls", flush=True)
-    driver_scale.main([])
-    ray_calls.report()
-    print("-- bytes between machines", flush=True)
-    two_machines.report()
-    print("-- beside RLlib", flush=True)
-    against_rllib.report()
-    print("-- learners beside Stable-Baselines3's", flush=True)
-    against_sb3.report()
-    print("-- teams beside BenchMARL's, three seeds", flush=True)
-    against_benchmarl.main()
-    print("-- the demo, five seeds", flush=True)
-    learning.report()
-    print("-- every algorithm, five seeds that no setting was chosen on", flush=True)
-    suite.report()
-    print("-- imitation from an expert's records, three seeds", flush=True)
-    imitation.report()
-    print("-- one inner step on held-out tasks, three seeds", flush=True)
-    meta.report()
-    print("-- leagues on games whose solutions are known, three seeds", flush=True)
-    league_learning.main(list(league_learning.CASES))
-    print("-- teams on games whose solutions are known, three seeds", flush=True)
-    team_references.main()
-    team_bars.main(["*"])
-    print("-- processes killed for a minute", flush=True)
-    chaos.report()
+    for title, steps in BENCHMARKS:
+        print(f"-- {title}", flush=True)
+        for step in steps:
+            step()
 
 
 if __name__ == "__main__":

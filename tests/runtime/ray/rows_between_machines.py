@@ -9,8 +9,8 @@ import json
 import sys
 
 from benchmarks.two_machines import measure, three_nodes
-from tests.forked_ray.session import forked_workers
+from tests.forked_workers import closed_template, forked_workers
 
 if __name__ == "__main__":
-    with forked_workers() as forks, forks.starting(), three_nodes():
+    with closed_template() as template, forked_workers(template), three_nodes():
         json.dump(measure(rounds=3), sys.stdout)
