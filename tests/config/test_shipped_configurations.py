@@ -83,6 +83,7 @@ def test_wrappers_can_be_chosen_by_name(option: str) -> None:
         "pixels": ["gray", "resize", "stack"],
         "reward_scale": ["reward_scale"],
         "random_opening": ["random_opening"],
+        "shield": ["shield"],
     }
     chosen = prepared(f"wrappers={option}")
     assert list(chosen.config.env.wrappers) == around[option]

@@ -237,9 +237,24 @@ def test_games_of_teams_are_exact_too(game):
     assert_exact(game.parallel_env, Played())
 
 
+# Wrappers that need functions or data, with an environment that has them.
+RULED = {
+    "shield": ("cliff", ("env.max_cycles=12",), ("safe=marlflow.env.cliff.stays_up",)),
+}
+
+
+@pytest.mark.parametrize("api", ["parallel_env", "env"])
+@pytest.mark.parametrize("name", RULED)
+def test_wrappers_with_rules_are_exact_too(name, api):
+    module, arguments, settings = RULED[name]
+    own = (f"env.wrappers.{name}.{setting}" for setting in settings)
+    words = ("env=python", f"env._target_=marlflow.env.{module}.{api}", *arguments, f"wrappers=[{name}]", *own)
+    assert_exact(environment_maker(experiment_of(*words).env), Played(collects=(60, 1, 90, 45)))
+
+
 def test_every_shipped_wrapper_is_among_them():
     shipped = {path.stem for path in (Path(conf.__path__[0]) / "wrappers").glob("*.yaml")}
-    assert {wrapper for wrappers in WRAPPED.values() for wrapper in wrappers} == shipped
+    assert {wrapper for wrappers in WRAPPED.values() for wrapper in wrappers} | RULED.keys() == shipped
 
 
 class Line:
