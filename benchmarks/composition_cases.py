@@ -62,5 +62,84 @@ _CLIFF_CASES = (
     Case("cliff", _CLIFF, policy="first", is_control=True, count=falls, counted_from=1, counted_to=math.inf),
 )
 
-_ALL = (*_CLIFF_CASES,)
+# Goal 1, then goal 2, and unsafe at no time before that.
+_THEN = (
+    "{states: [start, went, done, dead], initial: start, accepting: [[done]], sink: dead, transitions: ["
+    "{from: start, when: 'goal1 & !unsafe', to: went}, {from: start, when: '!goal1 & !unsafe', to: start}, "
+    "{from: start, when: unsafe, to: dead}, {from: went, when: 'goal2 & !unsafe', to: done}, "
+    "{from: went, when: '!goal2 & !unsafe', to: went}, {from: went, when: unsafe, to: dead}, {from: done, to: done}]}"
+)
+_TASK = (
+    "wrappers=automaton",
+    "env.wrappers.automaton.labels=marlflow.env.gridworld.labels",
+    "env.wrappers.automaton.sees=env",
+    f"env.wrappers.automaton.automaton={_THEN}",
+)
+_WITHOUT_STATE = "+env.wrappers.without_state={_target_: benchmarks.composition_answers.without_state}"
+_CORRIDOR = (*on_game("gridworld", "layout=corridor", "slip=0.0", "max_cycles=12"), *_TASK, *_SHORT)
+_CORRIDOR_DQN = learns_with(
+    "dqn",
+    "walker",
+    learning_rate=1e-3,
+    n_step=1,
+    discount=0.95,
+    train_every_agent_steps=4,
+    learning_starts_agent_steps=1_000,
+    target_every_updates=100,
+    epsilon="{_target_: marlflow.Linear, start: 1.0, end: 0.1, agent_steps: 30000}",
+)
+_ENDS = ("evaluation.final_episodes=4", "stop.env_steps=40000")
+_GRID = (*on_game("gridworld"), *_TASK, *_SHORT, "evaluation.final_episodes=200")
+_AUTOMATON_CASES = (
+    Case("corridor_automaton_dqn", (*_CORRIDOR, *_CORRIDOR_DQN, *_ENDS), 1, 1, policy="walker"),
+    Case(
+        "corridor_memoryless_dqn",
+        (*_CORRIDOR, _WITHOUT_STATE, *_CORRIDOR_DQN, *_ENDS),
+        0,
+        0,
+        policy="walker",
+        is_control=True,
+    ),
+    Case(
+        "grid_automaton_dqn",
+        (
+            *_GRID,
+            *learns_with(
+                "dqn",
+                "walker",
+                learning_rate=1e-3,
+                n_step=3,
+                discount=0.99,
+                train_every_agent_steps=4,
+                learning_starts_agent_steps=2_000,
+                target_every_updates=200,
+                epsilon="{_target_: marlflow.Linear, start: 1.0, end: 0.1, agent_steps: 80000}",
+            ),
+            "stop.env_steps=120000",
+        ),
+        0.95,
+        1,
+        policy="walker",
+    ),
+    Case(
+        "grid_automaton_ppo",
+        (
+            *_GRID,
+            *learns_with(
+                "ppo",
+                "walker",
+                batch_agent_steps=4_000,
+                minibatch_agent_steps=500,
+                learning_rate=2e-3,
+                entropy_coefficient=0.01,
+            ),
+            "stop.env_steps=300000",
+        ),
+        0.95,
+        1,
+        policy="walker",
+    ),
+)
+
+_ALL = (*_CLIFF_CASES, *_AUTOMATON_CASES)
 CASES = {case.name: case for case in _ALL}

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.batch import Array
-from marlflow.base.spaces import choices_of
+from marlflow.base.spaces import DISCRETE_KINDS, choices_of
 
 OBSERVATION, MASK = "observation", "action_mask"
 
@@ -17,12 +17,12 @@ OBSERVATION, MASK = "observation", "action_mask"
 class MaskedView:
     """One agent's observations as its environment declares them: with the mask inside, or without one.
 
-    `space` is that of the observation without its mask.
+    `space` is that of the observation without its mask, and `width` that of the mask, 0 for actions without masks.
     """
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         self.is_inside = isinstance(observation_space, spaces.Dict) and MASK in observation_space.spaces
-        self.width = sum(choices_of(action_space))
+        self.width = sum(choices_of(action_space)) if isinstance(action_space, DISCRETE_KINDS) else 0
         self._is_pair = False
         self.space = observation_space
         if self.is_inside:

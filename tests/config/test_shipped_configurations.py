@@ -76,6 +76,7 @@ def test_experiments_are_ready_and_their_plans_check(name: str) -> None:
 def test_wrappers_can_be_chosen_by_name(option: str) -> None:
     around = {
         "agent_indicator": ["agent_indicator"],
+        "automaton": ["automaton"],
         "black_death": ["black_death"],
         "joint_state": ["joint_state"],
         "mask_in_info": ["mask_in_info"],

@@ -10,7 +10,8 @@ import pytest
 
 import marlflow as mf
 from marlflow.driver.train import resume, train
-from marlflow.env import cliff
+from marlflow.env import cliff, gridworld
+from marlflow.env.automaton_task import automaton
 from marlflow.env.shield import shield
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports
@@ -35,6 +36,29 @@ RUNS = {
         (mf.Rule("walker_0", "one"), mf.Rule("walker_1", "two")),
     ),
 }
+
+# Agents first choose what to promise, then stay away from unsafe cells; both accepting sets are due in turns.
+PROMISE = {
+    "states": 4,
+    "initial": 0,
+    "accepting": [[1], [1, 2]],
+    "sink": 3,
+    "epsilon": {0: [1, 2]},
+    "transitions": [
+        {"from": 0, "to": 0},
+        {"from": 1, "when": "!unsafe", "to": 1},
+        {"from": 1, "when": "unsafe", "to": 3},
+        {"from": 2, "when": "unsafe", "to": 3},
+        {"from": 2, "when": "!unsafe & goal1", "to": 1},
+        {"from": 2, "when": "!unsafe & !goal1", "to": 2},
+    ],
+}
+RUNS["automaton"] = of_env(
+    "marlflow.env.gridworld.parallel_env",
+    {"max_cycles": 27, "num_agents": 2},
+    partial(automaton, labels=gridworld.labels, sees="env", automaton=PROMISE, noop=4),
+    (mf.Rule("walker_0", "one"), mf.Rule("walker_1", "two")),
+)
 
 
 def until(experiment: mf.Experiment, env_steps: int) -> mf.Experiment:

@@ -238,13 +238,21 @@ def test_games_of_teams_are_exact_too(game):
 
 
 # Wrappers that need functions or data, with an environment that has them.
+GUESS = (
+    "{states: 4, initial: 0, accepting: [[1], [1, 2]], sink: 3, epsilon: {0: [1, 2]}, transitions: [{from: 0, to: 0}, "
+    "{from: 1, when: '!unsafe', to: 1}, {from: 1, when: unsafe, to: 3}, {from: 2, when: unsafe, to: 3}, "
+    "{from: 2, when: '!unsafe & goal1', to: 1}, {from: 2, when: '!unsafe & !goal1', to: 2}]}"
+)
+LABELS = ("labels=marlflow.env.gridworld.labels", "sees=env", "noop=4")
 RULED = {
     "shield": ("cliff", ("env.max_cycles=12",), ("safe=marlflow.env.cliff.stays_up",)),
+    "automaton": ("gridworld", ("env.max_cycles=20", "env.num_agents=2"), (*LABELS, f"automaton={GUESS}")),
 }
 
 
-@pytest.mark.parametrize("api", ["parallel_env", "env"])
-@pytest.mark.parametrize("name", RULED)
+@pytest.mark.parametrize(
+    ("name", "api"), [("shield", "parallel_env"), ("shield", "env"), ("automaton", "parallel_env")]
+)
 def test_wrappers_with_rules_are_exact_too(name, api):
     module, arguments, settings = RULED[name]
     own = (f"env.wrappers.{name}.{setting}" for setting in settings)
