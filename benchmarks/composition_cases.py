@@ -81,14 +81,14 @@ _CORRIDOR_DQN = learns_with(
     "dqn",
     "walker",
     learning_rate=1e-3,
-    n_step=1,
+    n_step=3,
     discount=0.95,
     train_every_agent_steps=4,
-    learning_starts_agent_steps=1_000,
-    target_every_updates=100,
-    epsilon="{_target_: marlflow.Linear, start: 1.0, end: 0.1, agent_steps: 30000}",
+    learning_starts_agent_steps=2_000,
+    target_every_updates=200,
+    epsilon="{_target_: marlflow.Linear, start: 1.0, end: 0.2, agent_steps: 60000}",
 )
-_ENDS = ("evaluation.final_episodes=4", "stop.env_steps=40000")
+_ENDS = ("evaluation.final_episodes=4", "stop.env_steps=80000")
 _GRID = (*on_game("gridworld"), *_TASK, *_SHORT, "evaluation.final_episodes=200")
 _AUTOMATON_CASES = (
     Case("corridor_automaton_dqn", (*_CORRIDOR, *_CORRIDOR_DQN, *_ENDS), 1, 1, policy="walker"),
@@ -141,5 +141,80 @@ _AUTOMATON_CASES = (
     ),
 )
 
-_ALL = (*_CLIFF_CASES, *_AUTOMATON_CASES)
+# The manager decides once per episode. A worker gets its progress towards the end that it was told, and nothing else.
+_SIGN = (
+    *on_game("sign"),
+    "wrappers=managed",
+    "env.wrappers.managed.every=20",
+    "env.wrappers.managed.manager=manager",
+    "env.wrappers.managed.manager_sees=state",
+    "env.wrappers.managed.worker_share=0.0",
+    "env.wrappers.managed.intrinsic=marlflow.env.sign.reached",
+    *_SHORT,
+    "evaluation.final_episodes=100",
+)
+_BOX = "env.wrappers.managed.options={_target_: gymnasium.spaces.Box, low: -1.0, high: 1.0, shape: [1]}"
+_WORKER_PPO = learns_with("ppo", "walker", batch_agent_steps=1_000, minibatch_agent_steps=250, learning_rate=2e-3)
+_WORKER_DQN = learns_with(
+    "dqn",
+    "walker",
+    learning_rate="{_target_: marlflow.Linear, start: 1e-3, end: 1e-5, agent_steps: 75000}",
+    n_step=1,
+    train_every_agent_steps=8,
+    learning_starts_agent_steps=1_000,
+    target_every_updates=100,
+    epsilon="{_target_: marlflow.Linear, start: 1.0, end: 0.05, agent_steps: 20000}",
+)
+# The worker changes while the manager learns, so the manager's replay is short.
+_MANAGER_DQN = learns_with(
+    "dqn",
+    "manager",
+    learning_rate=3e-3,
+    n_step=1,
+    batch_agent_steps=64,
+    train_every_agent_steps=2,
+    learning_starts_agent_steps=100,
+    replay_agent_steps=1_000,
+    target_every_updates=50,
+    epsilon="{_target_: marlflow.Linear, start: 1.0, end: 0.1, agent_steps: 1500}",
+)
+# Its options are random at first, so that the worker learns all of them.
+_MANAGER_DDPG = learns_with(
+    "ddpg",
+    "manager",
+    learning_rate="{_target_: marlflow.Linear, start: 1e-3, end: 1e-4, agent_steps: 5000}",
+    actor_learning_rate=1e-4,
+    exploration_noise=1.0,
+    tau=0.02,
+    batch_agent_steps=128,
+    train_every_agent_steps=1,
+    learning_starts_agent_steps=1_000,
+    replay_agent_steps=4_000,
+)
+_SIGN_CASES = (
+    Case(
+        "sign_dqn_above_ppo",
+        (*_SIGN, "env.wrappers.managed.options=2", *_MANAGER_DQN, *_WORKER_PPO, "stop.env_steps=80000"),
+        1,
+        1,
+        policy="manager",
+    ),
+    Case(
+        "sign_ddpg_above_dqn",
+        (*_SIGN, _BOX, *_MANAGER_DDPG, *_WORKER_DQN, "stop.env_steps=80000"),
+        1,
+        1,
+        policy="manager",
+    ),
+    Case(
+        "sign_flat_ppo",
+        (*on_game("sign"), *_WORKER_PPO, *_SHORT, "evaluation.final_episodes=400", "stop.env_steps=80000"),
+        0,
+        0.58,
+        policy="walker",
+        is_control=True,
+    ),
+)
+
+_ALL = (*_CLIFF_CASES, *_AUTOMATON_CASES, *_SIGN_CASES)
 CASES = {case.name: case for case in _ALL}

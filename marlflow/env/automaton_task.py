@@ -110,6 +110,7 @@ class TaskRules:
         self.size = len(task.names) + (len(task.accepting) if len(task.accepting) > 1 else 0)
 
     def true_labels(self, seen: Any, agent: str) -> set[str]:
+        """Return the labels of an agent; raises ConfigInvalid if the function returned something else."""
         names = self.labels(seen, agent)
         if isinstance(names, str) or not hasattr(names, "__iter__") or not all(isinstance(n, str) for n in names):
             raise ConfigInvalid([f"labels returned {names!r:.200}; it must return a list or a set of names"])

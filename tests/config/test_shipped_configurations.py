@@ -79,6 +79,7 @@ def test_wrappers_can_be_chosen_by_name(option: str) -> None:
         "automaton": ["automaton"],
         "black_death": ["black_death"],
         "joint_state": ["joint_state"],
+        "managed": ["managed"],
         "mask_in_info": ["mask_in_info"],
         "padding": ["pad_observations", "pad_actions"],
         "pixels": ["gray", "resize", "stack"],

@@ -10,8 +10,9 @@ import pytest
 
 import marlflow as mf
 from marlflow.driver.train import resume, train
-from marlflow.env import cliff, gridworld
+from marlflow.env import cliff, gridworld, sign
 from marlflow.env.automaton_task import automaton
+from marlflow.env.managed import managed
 from marlflow.env.shield import shield
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports
@@ -60,6 +61,16 @@ RUNS["automaton"] = of_env(
     (mf.Rule("walker_0", "one"), mf.Rule("walker_1", "two")),
 )
 
+# Options last longer than a fragment (40 turns of both), so the manager's rows are carried over.
+FEW_ROWS = replace(SMALL_DQN, batch_agent_steps=2, train_every_agent_steps=1, learning_starts_agent_steps=4)
+MANAGED = of_env(
+    "marlflow.env.sign.parallel_env",
+    {"max_cycles": 70},
+    partial(managed, options=2, every=60, manager="manager", manager_sees="state", intrinsic=sign.reached),
+    (mf.Rule("walker_0", "one"), mf.Rule("manager", "two")),
+)
+RUNS["managed"] = replace(MANAGED, policies={**MANAGED.policies, "two": mf.Policy(FEW_ROWS, SMALL)})
+
 
 def until(experiment: mf.Experiment, env_steps: int) -> mf.Experiment:
     checkpoint = mf.CheckpointConfig(every_env_steps=None)
@@ -75,6 +86,7 @@ def test_a_run_that_goes_on_does_what_it_would_have_done_and_is_loaded(name: str
     result = resume(until(experiment, WHOLE), parts)
     assert result.metrics["faults"]["episodes_abandoned"] == 0
     assert all(learner["updates"] > 0 for learner in result.metrics["learners"].values())
+    assert name != "managed" or result.metrics["policies"]["two"]["rows_carried"] > 3
     assert_equal(without_times(reports(whole)), without_times(reports(parts)))
     assert_equal(kept(whole), kept(parts))
     worker = by_worker(experiment, parts, 4, "greedy")

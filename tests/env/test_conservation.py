@@ -246,12 +246,18 @@ GUESS = (
 LABELS = ("labels=marlflow.env.gridworld.labels", "sees=env", "noop=4")
 RULED = {
     "shield": ("cliff", ("env.max_cycles=12",), ("safe=marlflow.env.cliff.stays_up",)),
+    "managed": (
+        "sign",
+        (),
+        ("options=2", "every=5", "manager_sees=state", "intrinsic=marlflow.env.sign.reached", "manager=manager"),
+    ),
     "automaton": ("gridworld", ("env.max_cycles=20", "env.num_agents=2"), (*LABELS, f"automaton={GUESS}")),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "api"), [("shield", "parallel_env"), ("shield", "env"), ("automaton", "parallel_env")]
+    ("name", "api"),
+    [("shield", "parallel_env"), ("shield", "env"), ("automaton", "parallel_env"), ("managed", "parallel_env")],
 )
 def test_wrappers_with_rules_are_exact_too(name, api):
     module, arguments, settings = RULED[name]
