@@ -16,7 +16,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from statistics import fmean, stdev
@@ -85,6 +85,10 @@ def report(case: Case, seeds: Sequence[int], *, trains: bool = True) -> bool:
             error, text = case.probe(trained_values(case.words, run_dir(case, seed)))
             met[-1] = met[-1] and error <= case.error_at_most
             line += f"; {text} (error {error:.3f}, at most {case.error_at_most:g})"
+        if case.count is not None:
+            number, text = case.count(run_dir(case, seed))
+            met[-1] = met[-1] and case.counted_from <= number <= case.counted_to
+            line += f"; {text}"
         verdict = (
             ("as it must" if met[-1] else "NOT AS IT MUST") if case.is_control else ("reached" if met[-1] else "MISSED")
         )
@@ -109,22 +113,22 @@ def _is_as_good(case: Case, values: Sequence[float], other: Case, seeds: Sequenc
     return is_as_good
 
 
-def main(arguments: Sequence[str] = ()) -> int:
+def main(arguments: Sequence[str] = (), cases: Mapping[str, Case] = CASES, description: str | None = __doc__) -> int:
     """Train and report the named cases; without any, list them. Return 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", nargs="*", help="names of cases, or patterns such as 'climbing*'")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--report-only", action="store_true", help="train nothing; show the runs as they are")
     options = parser.parse_args(arguments)
-    named = [[name for name in CASES if fnmatch(name, pattern)] for pattern in options.case]
+    named = [[name for name in cases if fnmatch(name, pattern)] for pattern in options.case]
     if unknown := [pattern for pattern, found in zip(options.case, named, strict=True) if not found]:
-        parser.error(f"there is no case {unknown[0]!r}; the cases are {', '.join(CASES)}")
+        parser.error(f"there is no case {unknown[0]!r}; the cases are {', '.join(cases)}")
     if not options.case:
-        for case in CASES.values():
+        for case in cases.values():
             suffix = ", a control" if case.is_control else ""
             print(f"{case.name:32} {case.metric.removeprefix('eval_')} {case.bar}{suffix}")
     names = dict.fromkeys(name for found in named for name in found)
-    met = [report(CASES[name], options.seeds, trains=not options.report_only) for name in names]
+    met = [report(cases[name], options.seeds, trains=not options.report_only) for name in names]
     return 0 if all(met) else 1
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from benchmarks.team_values import Probe
@@ -33,6 +34,12 @@ class Case:
     beside: str | None = None
     """The case whose mean over seeds is not to be missed by more than one standard deviation of that case."""
 
+    count: Callable[[Path], tuple[int, str]] | None = None
+    """Counts something in the records of a whole run, given its folder; returns the number and a text."""
+    counted_from: int = 0
+    counted_to: float = 0
+    """The least and the largest number that `count` may return."""
+
     def is_met(self, value: float) -> bool:
         """Return whether the figure is as it has to be."""
         return self.low - TOLERANCE <= value <= self.high + TOLERANCE
@@ -48,7 +55,7 @@ class Case:
         if self.low == self.high:
             return f"{self.low:g}"
         if self.low == -self.high:
-            return "of its values"
+            return "of its count" if self.count is not None else "of its values"
         bounds = [(">=", self.low), ("<=", self.high)]
         return " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if math.isfinite(bound))
 

@@ -21,7 +21,12 @@ from marlflow.env.episode_location import EpisodeLocation
 
 _ATTRIBUTES = ("agents", "agent_selection", "rewards", "terminations", "truncations", "infos")
 _FORWARDING = (BaseWrapper.__getattr__, OrderEnforcingWrapper.__getattr__)
-_KNOWN_MODULES = ("pettingzoo.utils.wrappers.", "marlflow.env.wrapping", "marlflow.env.joint_state")
+_KNOWN_MODULES = (
+    "pettingzoo.utils.wrappers.",
+    "marlflow.env.wrapping",
+    "marlflow.env.joint_state",
+    "marlflow.env.shield",
+)
 
 
 class AECAdapter(AdapterState):

@@ -20,6 +20,7 @@ from supersuit.utils.basic_transforms import resize as resizing
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
+from marlflow.env.declared import declared_agents, describe_space
 from marlflow.env.joint_state import with_joint_state
 from marlflow.env.random_opening import RandomOpening
 from marlflow.env.reward_scale import ScaleBy, measured_scales, with_scaled_rewards
@@ -44,7 +45,7 @@ def _change_images(env: _Env, transform: Any, parameter: Any) -> Any:
     def space_of(agent: str) -> Any:
         space = env.observation_space(agent)
         if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
-            raise ConfigInvalid([f"agent {agent!r} sees {_describe_space(space)}, not pixels"])
+            raise ConfigInvalid([f"agent {agent!r} sees {describe_space(space)}, not pixels"])
         transform.check_param(space, parameter)
         return transform.change_obs_space(space, parameter)
 
@@ -61,7 +62,7 @@ def clip_observations(env: _Env) -> Any:
     def space_of(agent: str) -> Any:
         space = env.observation_space(agent)
         if not isinstance(space, spaces.Box):
-            raise ConfigInvalid([f"agent {agent!r} sees {_describe_space(space)}, not a Box, which alone has bounds"])
+            raise ConfigInvalid([f"agent {agent!r} sees {describe_space(space)}, not a Box, which alone has bounds"])
         return space
 
     def change(observation: Any, agent: str) -> Any:
@@ -73,7 +74,7 @@ def clip_observations(env: _Env) -> Any:
 
 def pad_observations(env: _Env) -> Any:
     """Give all agents one observation space: Boxes are padded with zeros, Discrete spaces with unused values."""
-    padded = _common_space("see", _declared_agents(env), env.observation_space)
+    padded = _common_space("see", declared_agents(env), env.observation_space)
 
     def change(observation: Any, _: str) -> Any:
         return homogenize_ops.pad_to(observation, padded.shape, 0) if isinstance(padded, spaces.Box) else observation
@@ -83,7 +84,7 @@ def pad_observations(env: _Env) -> Any:
 
 def pad_actions(env: _Env) -> Any:
     """Give all agents one action space; surplus Box components are ignored, surplus Discrete actions become 0."""
-    spaces_of = {agent: env.action_space(agent) for agent in _declared_agents(env)}
+    spaces_of = {agent: env.action_space(agent) for agent in declared_agents(env)}
     padded = _common_space("do", list(spaces_of), env.action_space)
     return change_actions(
         env, lambda action, agent: homogenize_ops.dehomogenize_actions(spaces_of[agent], action), padded
@@ -96,13 +97,13 @@ def agent_indicator(env: _Env, type_only: bool = False) -> Any:
     A vector gets an entry and an image a channel per agent: the space's largest value (1 if unbounded) for the agent
     itself, 0 for the others.
     """
-    agents = _declared_agents(env)
+    agents = declared_agents(env)
     group_of = {agent: re.sub(r"_\d+$", "", agent) if type_only else agent for agent in agents}
     groups = list(dict.fromkeys(group_of.values()))
     first = env.observation_space(agents[0])
     if other := next((agent for agent in agents if env.observation_space(agent) != first), None):
-        other_space = _describe_space(env.observation_space(other))
-        both = f"{_describe_space(first)}, and {other!r} {other_space}, or within other bounds"
+        other_space = describe_space(env.observation_space(other))
+        both = f"{describe_space(first)}, and {other!r} {other_space}, or within other bounds"
         problem = f"{agents[0]!r} sees {both}; it needs one space for all, so put padding before it"
         raise ConfigInvalid([problem])
     if isinstance(first, spaces.Discrete):
@@ -111,9 +112,7 @@ def agent_indicator(env: _Env, type_only: bool = False) -> Any:
             env, lambda value, agent: value * count + groups.index(group_of[agent]), lambda _: each
         )
     if not isinstance(first, spaces.Box) or len(first.shape) not in (1, 2, 3):
-        raise ConfigInvalid(
-            [f"agents see {_describe_space(first)}; it takes vectors, images and Discrete observations"]
-        )
+        raise ConfigInvalid([f"agents see {describe_space(first)}; it takes vectors, images and Discrete observations"])
     largest = first.high.max() if np.isfinite(first.high).all() else 1
     marks = {
         agent: np.array([largest * (group_of[agent] == group) for group in groups], first.dtype) for agent in agents
@@ -140,13 +139,13 @@ def black_death(env: _Env, keeps_receiving: bool = False) -> Any:
     """
     if not isinstance(env, ParallelEnv):
         raise ConfigInvalid(["it takes a Parallel environment, not an AEC one: name its parallel_env"])
-    for agent in _declared_agents(env):
+    for agent in declared_agents(env):
         if not isinstance(env.observation_space(agent), spaces.Box):
-            raise ConfigInvalid([f"agent {agent!r} sees {_describe_space(env.observation_space(agent))}, not a Box"])
+            raise ConfigInvalid([f"agent {agent!r} sees {describe_space(env.observation_space(agent))}, not a Box"])
         space = env.observation_space(agent)
         if not (np.all(space.low <= 0) and np.all(space.high >= 0)):
             raise ConfigInvalid(
-                [f"agent {agent!r} can never see zeros: they are outside {_describe_space(space)}'s bounds"]
+                [f"agent {agent!r} can never see zeros: they are outside {describe_space(space)}'s bounds"]
             )
     return BlackDeath(env, keeps_receiving)
 
@@ -157,7 +156,7 @@ def joint_state(env: _Env) -> Any:
     Absent agents (terminated, or not there yet) are zeros. Action masks are left out. Raises ConfigInvalid for
     observations that policies cannot see.
     """
-    _declared_agents(env)
+    declared_agents(env)
     return with_joint_state(env)
 
 
@@ -169,7 +168,7 @@ def reward_scale(
     It is measured once, in `env_steps` of random play, by agent, by group (name without number) or for all together.
     With `scale`, all rewards are divided by it, and nothing is measured.
     """
-    agents = _declared_agents(env)
+    agents = declared_agents(env)
     problems = [] if 0.0 <= discount <= 1.0 else [f"discount must be at least 0 and at most 1, not {discount}"]
     problems += [] if env_steps >= 1 else [f"env_steps must be at least 1, not {env_steps}"]
     problems += [] if by in get_args(ScaleBy) else [f"by must be {', '.join(get_args(ScaleBy))}, not {by!r}"]
@@ -182,11 +181,11 @@ def reward_scale(
 
 def mask_in_info(env: _Env) -> Any:
     """Move action masks from observations to infos, so that other wrappers can change the rest."""
-    for agent in _declared_agents(env):
+    for agent in declared_agents(env):
         space = env.observation_space(agent)
         if not isinstance(space, spaces.Dict) or set(space.spaces) != {"observation", _MASK}:
             raise ConfigInvalid(
-                [f"agent {agent!r} sees {_describe_space(space)}, not a Dict of an observation and an action_mask"]
+                [f"agent {agent!r} sees {describe_space(space)}, not a Dict of an observation and an action_mask"]
             )
     return move_mask_to_info(env)
 
@@ -197,19 +196,12 @@ def random_opening(env: _Env, moves: int = 20) -> Any:
         raise ConfigInvalid(["it takes an AEC environment, in which agents take turns, not a Parallel one"])
     if moves < 1:
         raise ConfigInvalid([f"moves is at least 1, not {moves}"])
-    for agent in _declared_agents(env):
+    for agent in declared_agents(env):
         if not isinstance(env.action_space(agent), spaces.Discrete):
             raise ConfigInvalid(
-                [f"agent {agent!r} has {_describe_space(env.action_space(agent))} actions, not Discrete"]
+                [f"agent {agent!r} has {describe_space(env.action_space(agent))} actions, not Discrete"]
             )
     return RandomOpening(env, moves)
-
-
-def _declared_agents(env: _Env) -> Sequence[str]:
-    agents = list(getattr(env, "possible_agents", ()))
-    if not agents:
-        raise ConfigInvalid(["the environment does not say beforehand which agents it has (possible_agents)"])
-    return agents
 
 
 def _common_space(verb: str, agents: Sequence[str], space_of: Callable[[str], _Space]) -> Any:
@@ -218,13 +210,7 @@ def _common_space(verb: str, agents: Sequence[str], space_of: Callable[[str], _S
         homogenize_ops.check_homogenize_spaces(original)
     except AssertionError as error:
         different = ", ".join(
-            f"{agent!r} {_describe_space(space)}" for agent, space in zip(agents, original, strict=True)
+            f"{agent!r} {describe_space(space)}" for agent, space in zip(agents, original, strict=True)
         )
         raise ConfigInvalid([f"agents {verb} {different}: {error}"]) from error
     return homogenize_ops.homogenize_spaces(original)
-
-
-def _describe_space(space: _Space) -> str:
-    if isinstance(space, spaces.Dict):
-        return f"Dict({', '.join(f'{key}: {_describe_space(inner)}' for key, inner in space.items())})"
-    return f"Box{space.shape}" if isinstance(space, spaces.Box) else str(space)

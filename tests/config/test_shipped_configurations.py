@@ -79,13 +79,16 @@ def test_experiments_are_ready_their_plans_check_and_none_ends_by_the_clock(name
 def test_wrappers_can_be_chosen_by_name(option: str) -> None:
     around = {
         "agent_indicator": ["agent_indicator"],
+        "automaton": ["automaton"],
         "black_death": ["black_death"],
         "joint_state": ["joint_state"],
+        "managed": ["managed"],
         "mask_in_info": ["mask_in_info"],
         "padding": ["pad_observations", "pad_actions"],
         "pixels": ["gray", "resize", "stack"],
         "reward_scale": ["reward_scale"],
         "random_opening": ["random_opening"],
+        "shield": ["shield"],
     }
     chosen = prepared(f"wrappers={option}")
     assert list(chosen.config.env.wrappers) == around[option]

@@ -237,9 +237,38 @@ def test_games_of_teams_are_exact_too(game):
     assert_exact(game.parallel_env, Played())
 
 
+# Wrappers that need functions or data, with an environment that has them.
+GUESS = (
+    "{states: 4, initial: 0, accepting: [[1], [1, 2]], sink: 3, epsilon: {0: [1, 2]}, transitions: [{from: 0, to: 0}, "
+    "{from: 1, when: '!unsafe', to: 1}, {from: 1, when: unsafe, to: 3}, {from: 2, when: unsafe, to: 3}, "
+    "{from: 2, when: '!unsafe & goal1', to: 1}, {from: 2, when: '!unsafe & !goal1', to: 2}]}"
+)
+LABELS = ("labels=marlflow.env.gridworld.labels", "sees=env", "noop=4")
+RULED = {
+    "shield": ("cliff", ("env.max_cycles=12",), ("safe=marlflow.env.cliff.stays_up",)),
+    "managed": (
+        "sign",
+        (),
+        ("options=2", "every=5", "manager_sees=state", "intrinsic=marlflow.env.sign.reached", "manager=manager"),
+    ),
+    "automaton": ("gridworld", ("env.max_cycles=20", "env.num_agents=2"), (*LABELS, f"automaton={GUESS}")),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "api"),
+    [("shield", "parallel_env"), ("shield", "env"), ("automaton", "parallel_env"), ("managed", "parallel_env")],
+)
+def test_wrappers_with_rules_are_exact_too(name, api):
+    module, arguments, settings = RULED[name]
+    own = (f"env.wrappers.{name}.{setting}" for setting in settings)
+    words = ("env=python", f"env._target_=marlflow.env.{module}.{api}", *arguments, f"wrappers=[{name}]", *own)
+    assert_exact(environment_maker(experiment_of(*words).env), Played(collects=(60, 1, 90, 45)))
+
+
 def test_every_shipped_wrapper_is_among_them():
     shipped = {path.stem for path in (Path(conf.__path__[0]) / "wrappers").glob("*.yaml")}
-    assert {wrapper for wrappers in WRAPPED.values() for wrapper in wrappers} == shipped
+    assert {wrapper for wrappers in WRAPPED.values() for wrapper in wrappers} | RULED.keys() == shipped
 
 
 class Line:

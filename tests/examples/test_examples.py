@@ -41,13 +41,15 @@ ENVIRONMENTS = {
     "02_a_policy_of_your_own": "RockPaperScissors",
     "03_a_plan_of_your_own": "Safes",
     "06_a_team": "Harbor",
+    "07_rules_and_two_time_scales": "Floor Street",
 }
 
 
 @pytest.mark.parametrize("example", ENVIRONMENTS)
 def test_their_environments_keep_pettingzoos_rules(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    parallel_api_test(getattr(importlib.import_module(example), ENVIRONMENTS[example])())
+    for name in ENVIRONMENTS[example].split():
+        parallel_api_test(getattr(importlib.import_module(example), name)())
 
 
 @pytest.mark.parametrize("words", [(), ("--ray",)], ids=["inline", "ray"])
@@ -101,6 +103,14 @@ def test_a_team_finds_a_language_that_a_policy_with_another_algorithm_learns_to_
         assert after > 9
     assert "harbor: vdn for lookout and crane" in said, "the plan is printed"
     assert re.search(rf"harbor +return +{NUMBER}.*\n.*  lookout +return", said), "the team has a line of its own"
+
+
+def test_a_courier_obeys_rules_and_a_dispatcher(tmp_path: Path) -> None:
+    said = said_by("07_rules_and_two_time_scales.py", folder=tmp_path)
+    done, fell = numbers(rf"courier \(ppo\): fetched and delivered in {NUMBER}% of its days, fell {NUMBER} times", said)
+    assert done > 90
+    assert fell == 0
+    assert numbers(rf"dispatcher \(dqn\) above courier \(ppo\): {NUMBER}% of parcels at the right end", said)[0] > 90
 
 
 def test_every_example_is_run_here() -> None:

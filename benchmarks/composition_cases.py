@@ -1,0 +1,220 @@
+"""The cases of benchmarks/composition_bars.py: shields, automata and managers, and their controls."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from benchmarks.team_case import Case, learns_with, on_game
+from marlflow.env import cliff
+
+_SHORT = (
+    "env.num_envs=8",
+    "rollouts.num_workers=1",
+    "rollouts.fragment_env_steps=128",
+    "checkpoint.every_env_steps=null",
+    "evaluation.episodes=0",
+)
+
+
+def falls(run_dir: Path) -> tuple[int, str]:
+    """Return the number of falls in all rows of a run with `record=dataset`."""
+    rows = fallen = 0
+    for file in sorted((run_dir / "record").rglob("*.rows.parquet")):
+        rewards = pq.read_table(file, columns=["reward"])["reward"].to_numpy()
+        rows += len(rewards)
+        fallen += int(np.count_nonzero(rewards == cliff.FALL))
+    last = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    sampled = sum(policy["agent_steps_sampled"] for policy in last["policies"].values())
+    if rows != sampled:
+        raise RuntimeError(f"{run_dir} recorded {rows:,} of {sampled:,} agent steps")
+    other = last["policies"]["second"]["eval_return_mean"]
+    return fallen, f"second (dqn) {other:.4g}; {fallen:,} falls in {rows:,} agent steps of training"
+
+
+_CLIFF = (
+    *on_game("cliff"),
+    *learns_with("ppo", "first", batch_agent_steps=800, minibatch_agent_steps=200, learning_rate=3e-3, discount=1.0),
+    *learns_with(
+        "dqn",
+        "second",
+        learning_rate=1e-3,
+        discount=1.0,
+        n_step=1,
+        train_every_agent_steps=4,
+        learning_starts_agent_steps=500,
+        target_every_updates=100,
+        epsilon="{_target_: marlflow.Linear, start: 1.0, end: 0.05, agent_steps: 12000}",
+    ),
+    "mapping=[{match: walker_0, policy: first}, {match: walker_1, policy: second}]",
+    *_SHORT,
+    "evaluation.final_episodes=4",
+    "stop.env_steps=25000",
+    "record=dataset",
+)
+_SHIELDED = (*_CLIFF, "wrappers=shield", "env.wrappers.shield.safe=marlflow.env.cliff.stays_up")
+_CLIFF_CASES = (
+    Case("cliff_shielded", _SHIELDED, -13, -13, policy="first", count=falls),
+    Case("cliff", _CLIFF, policy="first", is_control=True, count=falls, counted_from=1, counted_to=math.inf),
+)
+
+# Goal 1, then goal 2, and unsafe at no time before that.
+_THEN = (
+    "{states: [start, went, done, dead], initial: start, accepting: [[done]], sink: dead, transitions: ["
+    "{from: start, when: 'goal1 & !unsafe', to: went}, {from: start, when: '!goal1 & !unsafe', to: start}, "
+    "{from: start, when: unsafe, to: dead}, {from: went, when: 'goal2 & !unsafe', to: done}, "
+    "{from: went, when: '!goal2 & !unsafe', to: went}, {from: went, when: unsafe, to: dead}, {from: done, to: done}]}"
+)
+_TASK = (
+    "wrappers=automaton",
+    "env.wrappers.automaton.labels=marlflow.env.gridworld.labels",
+    "env.wrappers.automaton.sees=env",
+    f"env.wrappers.automaton.automaton={_THEN}",
+)
+_WITHOUT_STATE = "+env.wrappers.without_state={_target_: benchmarks.composition_answers.without_state}"
+_CORRIDOR = (*on_game("gridworld", "layout=corridor", "slip=0.0", "max_cycles=12"), *_TASK, *_SHORT)
+_CORRIDOR_DQN = learns_with(
+    "dqn",
+    "walker",
+    learning_rate=1e-3,
+    n_step=3,
+    discount=0.95,
+    train_every_agent_steps=4,
+    learning_starts_agent_steps=2_000,
+    target_every_updates=200,
+    epsilon="{_target_: marlflow.Linear, start: 1.0, end: 0.2, agent_steps: 60000}",
+)
+_ENDS = ("evaluation.final_episodes=4", "stop.env_steps=80000")
+_GRID = (*on_game("gridworld"), *_TASK, *_SHORT, "evaluation.final_episodes=200")
+_AUTOMATON_CASES = (
+    Case("corridor_automaton_dqn", (*_CORRIDOR, *_CORRIDOR_DQN, *_ENDS), 1, 1, policy="walker"),
+    Case(
+        "corridor_memoryless_dqn",
+        (*_CORRIDOR, _WITHOUT_STATE, *_CORRIDOR_DQN, *_ENDS),
+        0,
+        0,
+        policy="walker",
+        is_control=True,
+    ),
+    Case(
+        "grid_automaton_dqn",
+        (
+            *_GRID,
+            *learns_with(
+                "dqn",
+                "walker",
+                learning_rate=1e-3,
+                n_step=3,
+                discount=0.99,
+                train_every_agent_steps=4,
+                learning_starts_agent_steps=2_000,
+                target_every_updates=200,
+                epsilon="{_target_: marlflow.Linear, start: 1.0, end: 0.1, agent_steps: 80000}",
+            ),
+            "stop.env_steps=120000",
+        ),
+        0.95,
+        1,
+        policy="walker",
+    ),
+    Case(
+        "grid_automaton_ppo",
+        (
+            *_GRID,
+            *learns_with(
+                "ppo",
+                "walker",
+                batch_agent_steps=4_000,
+                minibatch_agent_steps=500,
+                learning_rate=2e-3,
+                entropy_coefficient=0.01,
+            ),
+            "stop.env_steps=300000",
+        ),
+        0.95,
+        1,
+        policy="walker",
+    ),
+)
+
+# The manager decides once per episode. A worker gets its progress towards the end that it was told, and nothing else.
+_SIGN = (
+    *on_game("sign"),
+    "wrappers=managed",
+    "env.wrappers.managed.every=20",
+    "env.wrappers.managed.manager=manager",
+    "env.wrappers.managed.manager_sees=state",
+    "env.wrappers.managed.worker_share=0.0",
+    "env.wrappers.managed.intrinsic=marlflow.env.sign.reached",
+    *_SHORT,
+    "evaluation.final_episodes=100",
+)
+_BOX = "env.wrappers.managed.options={_target_: gymnasium.spaces.Box, low: -1.0, high: 1.0, shape: [1]}"
+_WORKER_PPO = learns_with("ppo", "walker", batch_agent_steps=1_000, minibatch_agent_steps=250, learning_rate=2e-3)
+_WORKER_DQN = learns_with(
+    "dqn",
+    "walker",
+    learning_rate="{_target_: marlflow.Linear, start: 1e-3, end: 1e-5, agent_steps: 75000}",
+    n_step=1,
+    train_every_agent_steps=8,
+    learning_starts_agent_steps=1_000,
+    target_every_updates=100,
+    epsilon="{_target_: marlflow.Linear, start: 1.0, end: 0.05, agent_steps: 20000}",
+)
+# The worker changes while the manager learns, so the manager's replay is short.
+_MANAGER_DQN = learns_with(
+    "dqn",
+    "manager",
+    learning_rate=3e-3,
+    n_step=1,
+    batch_agent_steps=64,
+    train_every_agent_steps=2,
+    learning_starts_agent_steps=100,
+    replay_agent_steps=1_000,
+    target_every_updates=50,
+    epsilon="{_target_: marlflow.Linear, start: 1.0, end: 0.1, agent_steps: 1500}",
+)
+# Its options are random at first, so that the worker learns all of them.
+_MANAGER_DDPG = learns_with(
+    "ddpg",
+    "manager",
+    learning_rate="{_target_: marlflow.Linear, start: 1e-3, end: 1e-4, agent_steps: 5000}",
+    actor_learning_rate=1e-4,
+    exploration_noise=1.0,
+    tau=0.02,
+    batch_agent_steps=128,
+    train_every_agent_steps=1,
+    learning_starts_agent_steps=1_000,
+    replay_agent_steps=4_000,
+)
+_SIGN_CASES = (
+    Case(
+        "sign_dqn_above_ppo",
+        (*_SIGN, "env.wrappers.managed.options=2", *_MANAGER_DQN, *_WORKER_PPO, "stop.env_steps=80000"),
+        1,
+        1,
+        policy="manager",
+    ),
+    Case(
+        "sign_ddpg_above_dqn",
+        (*_SIGN, _BOX, *_MANAGER_DDPG, *_WORKER_DQN, "stop.env_steps=80000"),
+        1,
+        1,
+        policy="manager",
+    ),
+    Case(
+        "sign_flat_ppo",
+        (*on_game("sign"), *_WORKER_PPO, *_SHORT, "evaluation.final_episodes=400", "stop.env_steps=80000"),
+        0,
+        0.58,
+        policy="walker",
+        is_control=True,
+    ),
+)
+
+_ALL = (*_CLIFF_CASES, *_AUTOMATON_CASES, *_SIGN_CASES)
+CASES = {case.name: case for case in _ALL}
