@@ -45,11 +45,7 @@ def main() -> None:
     print("-- PPO and DQN together", flush=True)
     together.report(200, num_envs=together.SMALL_NUM_ENVS, rounds=200)
     together.report(2_000, num_envs=64, rounds=25)
-    print("-- one driver for many workers: the driver alone, and Ray's calls", flush=True)
-    driver_scale.main([])
-    ray_calls.report()
-    print("-- bytes between machines", flush=True)
-    two_machines.report()
+    _scale()
     print("-- beside RLlib", flush=True)
     against_rllib.report()
     print("-- learners beside Stable-Baselines3's", flush=True)
@@ -71,6 +67,14 @@ def main() -> None:
     team_bars.main(["*"])
     print("-- processes killed for a minute", flush=True)
     chaos.report()
+
+
+def _scale() -> None:
+    print("-- one driver for many workers: the driver alone, and Ray's calls", flush=True)
+    driver_scale.main([])
+    ray_calls.report()
+    print("-- bytes between machines", flush=True)
+    two_machines.report()
 
 
 if __name__ == "__main__":
