@@ -101,8 +101,8 @@ def report(workers: Sequence[int], learners: Sequence[int], load: Load) -> None:
         for num_workers in workers:
             cost = measure(num_workers, num_learners, load)
             print(
-                f"{num_workers:5} workers, {num_learners:2} learners: {cost.driver_s * 1e3:7.1f} ms of driver CPU "
-                f"a round, {cost.driver_s / num_workers * 1e6:7.1f} us a worker, "
+                f"{num_workers:5} workers, {num_learners:2} learners: {cost.driver_s * 1e3:7.1f} ms of CPU of the "
+                f"driver a round, {cost.driver_s / num_workers * 1e6:7.1f} us a worker, "
                 f"{cost.driver_s / num_workers / num_learners * 1e6:7.1f} us a fragment, "
                 f"{cost.driver_s / cost.versions * 1e6:7.1f} us a version; {cost.references:,.0f} references, "
                 f"{cost.sent_bytes / 1e3:,.0f} kB sent, {cost.updates:.0f} updates; "
