@@ -34,6 +34,18 @@ def test_a_shipped_id_is_the_factory_that_its_module_has(env_id: str, api: str) 
     assert environment_identity(Env(env_id, {"api": api, "max_cycles": 3})) == by_path
 
 
+def test_agents_of_cooperative_pong_see_pixels() -> None:
+    # PettingZoo draws them only in a render mode; without one all are black.
+    shipped = Env("cooperative_pong")
+    assert isinstance(shipped.factory, str)
+    env = make_environment(shipped.factory, shipped.arguments)
+    try:
+        observations, _ = env.reset(seed=0)
+        assert {agent: int(seen.max()) > 0 for agent, seen in observations.items()} == dict.fromkeys(env.agents, True)
+    finally:
+        env.close()
+
+
 def test_all_environments_of_pettingzoo_with_an_extra_ship() -> None:
     ids = {one for one in pettingzoo.aec_registry if one.startswith(("butterfly/", "classic/", "sisl/"))}
     assert {env_id for env_id, _ in SHIPPED} == ids
