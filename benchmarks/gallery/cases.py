@@ -100,7 +100,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "cartpole_team_memory_recurrent_ppo": _NOT_YET,
     "connect_four_alphastar": _LONG,
     "connect_four_pfsp": _LONG,
-    "connect_four_ppo_dqn": _NOT_YET,
     "connect_four_random_seats": _NOT_YET,
     "connect_four_self_play": _LONG,
     "kuhn_nfsp": _NOT_YET,
