@@ -87,7 +87,6 @@ _OFFLINE = "recorded rows of an expert have to be made first; see `python -m ben
 _LONG = "not run yet; leagues take the longest"
 _NOT_YET = "not run yet"
 WITHOUT_PAGE: Mapping[str, str] = {
-    "cartpole_family_maml": _NOT_YET,
     "cartpole_team_a2c": _NOT_YET,
     "cartpole_team_a3c": _NOT_YET,
     "cartpole_team_apex": _NOT_YET,
@@ -100,7 +99,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "cartpole_team_memory_recurrent_ppo": _NOT_YET,
     "connect_four_alphastar": _LONG,
     "connect_four_pfsp": _LONG,
-    "connect_four_ppo_dqn": _NOT_YET,
     "connect_four_random_seats": _NOT_YET,
     "connect_four_self_play": _LONG,
     "kuhn_nfsp": _NOT_YET,
