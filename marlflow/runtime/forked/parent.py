@@ -13,6 +13,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -119,9 +120,13 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers are not waited for
     with socket.socket(fileno=int(sys.argv[1])) as door:
         preload(sys.argv[2])
+        folder = Path(door.getsockname()).parent
         forked = fork_for_each(door)
     if forked is not None:
         become(*forked)
+    else:
+        # The driver was killed, else it would have ended this process and removed the folder itself.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

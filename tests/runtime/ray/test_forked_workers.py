@@ -88,8 +88,8 @@ def test_a_fork_is_what_python_would_be_and_the_template_ends_with_its_driver(tm
     assert started._process.stdin is not None
     started._process.stdin.close()  # as the kernel does when the driver is killed
     assert started._process.wait() == 0
-    started.close()
     assert not started._socket.parent.exists()
+    started.close()
 
 
 def test_without_a_template_a_worker_starts_as_ray_would_start_it(monkeypatch: pytest.MonkeyPatch) -> None:

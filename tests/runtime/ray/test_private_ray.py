@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
+from marlflow.runtime.forked.template import SWITCH_VARIABLE
 from marlflow.runtime.ray import local_ray as local
 from marlflow.runtime.ray.local_ray import start_local
 
@@ -195,6 +196,7 @@ def test_an_address_of_another_machine_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_with_an_address_of_its_own_it_is_asked_for_that_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[dict[str, Any]] = []
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv(SWITCH_VARIABLE, "0")  # no workers come
     monkeypatch.setattr(local.ray, "init", lambda **settings: asked.append(settings))
     start_local("127.0.0.1", num_cpus=1)
     assert [(each["_node_ip_address"], each["num_cpus"]) for each in asked] == [("127.0.0.1", 1)]
