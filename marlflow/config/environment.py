@@ -15,7 +15,7 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.config.experiment import Env
-from marlflow.config.misread import kind_of
+from marlflow.config.kinds import kind_of
 from marlflow.env import EnvAdapter, open_adapter, pettingzoo_registry
 from marlflow.env.frames import lines_of, raised
 from marlflow.env.make import EnvMaker, import_factory

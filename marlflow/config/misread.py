@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from hydra.core.override_parser.types import Override, QuotedString
+
+from marlflow.config.kinds import kind_of
 
 _CAST = re.compile(r"\bint\(")
 _FRACTION = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|(?<![\w.])\d+[eE]-\d+")
@@ -68,15 +69,3 @@ def kind_problem(key: str, current: Any, value: Any) -> str | None:
         if None in (expected, actual) or expected == actual
         else f"{key} must be {expected}, such as {current!r}, not {str(value)!r}"
     )
-
-
-def kind_of(value: Any) -> str | None:
-    """Name the type of a value for error messages; return None if it is not plain data."""
-    kinds: Mapping[str, Any] = {
-        "true or false": bool | np.bool_,
-        "a number": int | float | np.integer | np.floating,
-        "text": str,
-        "a mapping {...}": Mapping,
-        "a list [...]": list | tuple,
-    }
-    return next((kind for kind, types_of_it in kinds.items() if isinstance(value, types_of_it)), None)

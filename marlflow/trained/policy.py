@@ -23,13 +23,14 @@ class TrainedPolicy:
         actions = team["prey"].act(observations, action_masks)
 
     `agents` are those that it can play. `about` says what it is: algorithm, version, env steps, SHA-256 of its
-    parameters.
+    parameters. If it plays agents with different spaces, or by different networks, it is that of `agent`, by default
+    the first.
     """
 
-    def __init__(self, entrant: Entrant) -> None:
+    def __init__(self, entrant: Entrant, agent: str | None = None) -> None:
         if entrant.mixture or not entrant.policies:
             raise ConfigInvalid([f"{entrant.label!r} is no policy that acts by itself"])
-        spec = next(iter(entrant.policies.values()))
+        spec = next(iter(entrant.policies.values())) if agent is None else entrant.policies[agent]
         self.name = entrant.label
         self.agents = tuple(entrant.policies)
         self.about: Mapping[str, Any] = entrant.about

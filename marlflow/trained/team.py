@@ -66,6 +66,7 @@ class Team:
         self._run, self._checked, self._entrants = run, checked, entrants
         self._started_in = started_in
         self._loaded: dict[str, TrainedPolicy] = {}
+        self._by_agent: dict[tuple[str, str], TrainedPolicy] = {}
         self.reset()
 
     def __repr__(self) -> str:
@@ -162,7 +163,17 @@ class Team:
         trained = self[name]
         if agent in self.agents and agent not in trained.agents:
             raise ConfigInvalid([self._misfit(agent, trained)])
-        return trained
+        return self._as_played(trained, agent)
+
+    def _as_played(self, trained: TrainedPolicy, agent: str) -> TrainedPolicy:
+        # `random` has the spaces of each agent, and the team of another run a policy for each.
+        entrant = self._entrants.find(trained.name)
+        first, own = entrant.policies[trained.agents[0]], entrant.policies.get(agent)
+        if own is None or (own.name, own.spaces) == (first.name, first.spaces):
+            return trained
+        if (trained.name, agent) not in self._by_agent:
+            self._by_agent[trained.name, agent] = TrainedPolicy(entrant, agent)
+        return self._by_agent[trained.name, agent]
 
     def _only_player(self, agent: str) -> str | None:
         policies = self._checked.spec.policies

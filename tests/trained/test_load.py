@@ -88,6 +88,21 @@ def test_memory_is_kept_in_place_and_forgotten_at_an_episodes_start(trained: Tra
     assert played[0] == played[1]
 
 
+def test_random_and_teams_play_each_agent_in_its_spaces_and_by_its_network(trained: Trained) -> None:
+    team = mf.load(trained("qmix and ppo"))
+    env = team.make_env()
+    seen, infos = env.reset(seed=team.reset(seed=0))
+    assert len({seen[agent].shape for agent in env.agents}) == 2, "two groups that observe differently"
+    for policy in ("random", "team"):
+        actions = {agent: team.act(agent, seen[agent], infos[agent], policy=policy) for agent in env.agents}
+        assert all(env.action_space(agent).contains(action) for agent, action in actions.items())
+    carts = mf.load(trained("ppo and dqn"))
+    for agent in carts.agents:
+        own, played = carts.player(agent), carts.player(agent, "team")
+        assert np.array_equal(played.actor.flat(), own.actor.flat())  # type: ignore[attr-defined]
+    assert not np.array_equal(*(carts[name].actor.flat()[:64] for name in ("hunters", "prey")))  # type: ignore[attr-defined]
+
+
 # -- leagues ----------------------------------------------------------------------------------------------------------
 
 
