@@ -22,6 +22,7 @@ from marlflow.driver.train import train
 from marlflow.env import cliff, open_adapter, pendulum_team
 from marlflow.env.shield import SafetyRule, shield
 from marlflow.env.wrappers import mask_in_info
+from tests.env.test_conservation import Played, assert_exact
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
 FALLS: list[str] = []
@@ -178,6 +179,24 @@ def test_joint_actions_are_corrected_and_counted() -> None:
     assert seen == list(enumerate(chosen)), "it sees what the agents chose, and what they saw"
     assert [action.tolist() for action in inner.taken] == [[0, 1]] * 4
     assert env.actions_corrected == 2
+
+
+def not_both_down(observations: Any, actions: dict[str, Any]) -> dict[str, Any]:
+    """Return the joint action, in which the second walker stays above if both would go down."""
+    both = len(actions) == 2 and all(int(action) == 2 for action in actions.values())
+    return {**actions, "walker_1": np.int64(0)} if both else actions
+
+
+def test_rows_keep_the_actions_that_were_chosen() -> None:
+    played = Played(collects=(60, 1, 90, 45))
+    outcome = assert_exact(lambda: shield(cliff.parallel_env(max_cycles=12), post=not_both_down), played)
+    chosen = [
+        {agent: account.decisions[t].action for agent, account in episode.accounts.items()}
+        for episode in outcome.finished.values()
+        for t in range(12)
+        if all(len(account.decisions) > t for account in episode.accounts.values())
+    ]
+    assert {"walker_0": 2, "walker_1": 2} in chosen
 
 
 def never(observation: Any, agent: str) -> np.ndarray:

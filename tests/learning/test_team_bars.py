@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks import team_bars
+from benchmarks.composition_cases import CASES as COMPOSITION
 from benchmarks.equilibria import checked
 from benchmarks.team_answers import BOTH, TWO_STEP, additive_fit, relay_values
 from benchmarks.team_case import Case
@@ -36,10 +37,11 @@ def test_teams_come_to_known_answers(name: str, tmp_path: Path, monkeypatch: pyt
     [
         *("two_step_qmix", "relay_qmix", "sacrifice_mappo", "recall_recurrent_mappo", "spread_mappo"),
         *("climbing_happo", "speaker_listener_maddpg", "speaker_listener_ddpg", "speaker_listener_happo"),
+        *("cliff_shielded", "corridor_memoryless_dqn", "sign_ddpg_above_dqn"),
     ],
 )
 def test_cases_are_runs_that_pass_all_checks(name: str) -> None:
-    case = CASES[name]
+    case = {**CASES, **COMPOSITION}[name]
     made = checked(case.words)
     assert made.experiment.stop.env_steps == case.env_steps
     assert case.policy in made.players
