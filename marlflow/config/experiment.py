@@ -21,7 +21,7 @@ from marlflow.sampling.mapping import Rule
 from marlflow.sampling.matchmaking import Matchmaker
 
 # The keys of `env` that are not arguments of its factory.
-ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s")
+ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s", "batched")
 
 
 class _UnsetNumEnvs(int):
@@ -37,7 +37,8 @@ class Env:
     the given wrappers go around its own. Raises ConfigInvalid for an unknown name.
 
     `num_envs` environments run over all workers. `wrappers` are applied in order, the first innermost. `step_timeout_s`
-    (seconds) limits a step or reset; None is no limit.
+    (seconds) limits a step or reset; None is no limit. `batched`: whether a worker steps all of its environments by one
+    call, for which the environment needs a batched version; "auto": if it has one.
     """
 
     factory: Callable[..., Any] | str
@@ -45,6 +46,7 @@ class Env:
     wrappers: Sequence[Callable[[Any], Any]] = ()
     num_envs: int = _UnsetNumEnvs(16)
     step_timeout_s: float | None = None
+    batched: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         is_set = not isinstance(self.num_envs, _UnsetNumEnvs)

@@ -103,7 +103,7 @@ def test_episodes_restart_where_the_saved_ones_cannot_go_on():
         assert episodes == [episode + RESTARTED_EPISODE for episode in running]
         first = resumed.collect(1, Request(weights=weights_of(case, 1)))[1]["all"]
         again = worker_of(case, False)
-        again._episodes.resume_at({env: episode for env, episode in enumerate(running)})
+        again._episodes.resume_at(dict(enumerate(running)))
         expected = again.collect(1, Request(weights=weights_of(case, 1)))[1]["all"]
         np.testing.assert_array_equal(first["obs"], expected["obs"])
         np.testing.assert_array_equal(first["action"], expected["action"])
