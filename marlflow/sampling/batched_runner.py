@@ -228,7 +228,7 @@ class BatchedRunner:
             kept = np.flatnonzero(is_ended[lanes])
             of_kept = {name: column[kept] for name, column in seen.items()}
             at, slots = lanes[kept], self._policy_slots[number]
-            builder.end_segments(at, terminated[at], self.lanes.episode[at], slots, of_kept)
+            builder.end_segments(at, self.lanes.row_of[at], terminated[at], self.lanes.episode[at], slots, of_kept)
 
     def _finish(self, ended: Array, terminated: Array, broken: Mapping[int, object]) -> list[int]:
         """Report the episodes whose agents have all ended; return their environments."""

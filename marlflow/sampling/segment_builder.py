@@ -110,15 +110,22 @@ class SegmentBuilder:
         self._open_reward += rewards
 
     def end_segments(
-        self, lanes: Array, terminated: Array, episode: Array, slots: PolicySlots, seen: Mapping[str, Array]
+        self,
+        lanes: Array,
+        rows: Array,
+        terminated: Array,
+        episode: Array,
+        slots: PolicySlots,
+        seen: Mapping[str, Array],
     ) -> None:
         """End the trajectories of N lanes of one policy, whose final observations, masks and states are `seen`.
 
-        `terminated` bool and `episode` int64 [N]. Columns of `seen` may be left out if the policy is not recorded.
+        `rows` int64 are their rows in its buffer, `terminated` bool, `episode` int64, [N]. Columns of `seen` may be left
+        out if the policy is not recorded.
         """
         acted = self._open[lanes]
         if not acted.all():
-            lanes, terminated, episode = lanes[acted], terminated[acted], episode[acted]
+            lanes, rows, terminated, episode = (column[acted] for column in (lanes, rows, terminated, episode))
             seen = {name: column[acted] for name, column in seen.items()}
         cell, start = self._cell[lanes], self._start[lanes]
         self._reward[lanes, cell] = self._open_reward[lanes]
@@ -129,7 +136,6 @@ class SegmentBuilder:
             return
         if slots.memory is not None:
             seen = {**seen, "memory": slots.memory.recall(lanes)}
-        rows = np.array([slots.buffer.row(lane) for lane in lanes.tolist()])
         carried = self._carried[lanes] & (start == 0)
         segments = Segments(rows, start, cell + 1, terminated, ~terminated, carried, episode, seen)
         self._ended.add_together(slots.policy, segments, lanes)

@@ -23,6 +23,11 @@ _HERE = "marlflow.env.batched"
 # The batched versions of environments that come with marlflow or with other packages, by their factory.
 _SHIPPED = {
     "marlflow.env.cartpole_team.parallel_env": f"{_HERE}.cartpole_team.BatchedCartPoleTeam",
+    "mpe2.simple_adversary_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleAdversary",
+    "mpe2.simple_reference_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleReference",
+    "mpe2.simple_speaker_listener_v4.parallel_env": f"{_HERE}.particle_scenarios.SimpleSpeakerListener",
+    "mpe2.simple_spread_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleSpread",
+    "mpe2.simple_tag_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleTag",
 }
 
 
