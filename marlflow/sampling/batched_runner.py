@@ -21,7 +21,7 @@ from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
-from marlflow.sampling.latest_steps import LatestSteps
+from marlflow.sampling.latest_steps import LatestSteps, seen_at_end
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import EpisodeResult
 from marlflow.sampling.segment_builder import SegmentBuilder
@@ -195,26 +195,12 @@ class BatchedRunner:
             slots, lanes = self._policy_slots[number], ended[entry_of == number]
             while len(lanes := lanes[~np.isin(self.lanes.env_of[lanes], list(broken))]):
                 try:
-                    finals[number] = lanes, self._seen_at_end(step, slots, lanes)
+                    finals[number] = lanes, seen_at_end(step, slots, lanes, self._envs, self.lanes.env_of[lanes])
                     break
                 except ObservationOutside as outside:
                     lane = int(lanes[outside.index])
                     broken[lane // self.lanes.stride] = self._failure(lane, f"the final {outside.reason}")
         return finals
-
-    def _seen_at_end(self, step: BatchedStep, slots: PolicySlots, lanes: Array) -> dict[str, Array]:
-        if slots.buffer is None:
-            return {}
-        layout = self._envs.layout
-        seen = {"obs": slots.stack(layout.rows(step.observations, lanes))}
-        if slots.spaces.masked:
-            masks = layout.rows(step.action_masks, lanes).astype(bool)
-            # Without a legal action, a final mask says nothing.
-            masks[~masks.any(axis=1)] = True
-            seen["action_mask"] = masks
-        if slots.sees_state and self._envs.states is not None:
-            seen["state"] = self._envs.states[self.lanes.env_of[lanes]]
-        return seen
 
     def _end_segments(
         self, ended: Array, terminated: Array, finals: Mapping[int, tuple[Array, dict[str, Array]]]

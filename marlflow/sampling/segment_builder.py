@@ -120,8 +120,8 @@ class SegmentBuilder:
     ) -> None:
         """End the trajectories of N lanes of one policy, whose final observations, masks and states are `seen`.
 
-        `rows` int64 are their rows in its buffer, `terminated` bool, `episode` int64, [N]. Columns of `seen` may be left
-        out if the policy is not recorded.
+        `rows` int64 are their rows in its buffer, `terminated` bool, `episode` int64, [N]. `seen` may be empty if the
+        policy is not recorded.
         """
         acted = self._open[lanes]
         if not acted.all():

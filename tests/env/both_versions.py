@@ -7,105 +7,106 @@ import numpy as np
 from marlflow.env import open_adapter
 from marlflow.sampling.group_layout import GroupLayout
 
+MOST_STEPS = 700
 
-def compare(make_env, make_batched, seeds, choose, most_steps=400):
-    """Play one episode for each of `seeds` by both; `choose(number, observation, mask)` gives actions of the space.
 
-    Returns the number of agent steps. The environments of the batch that are over are reset at once, with the next of
-    `seeds`, so that later episodes begin at different times.
+def compare(make_env, make_batched, seeds, choose, reward_tolerance=0.0):
+    """Play one episode for each of `seeds` by both; `choose(observation, mask, space)` gives actions of the space.
+
+    Returns the number of agent steps. Environments of the batch that are over are reset with the next of `seeds`, so
+    that later episodes begin at different times.
     """
-    num_envs = min(5, len(seeds))
-    batch = make_batched(num_envs)
-    singles = [open_adapter(make_env()) for _ in range(num_envs)]
-    agents = list(singles[0].agents)
-    layout = GroupLayout(batch, {name for name, of in batch.groups.items() if singles[0].masked(of[0])})
-    assert getattr(batch, "possible_agents", agents) == agents
-    for agent in agents:
-        assert batch.observation_space(agent) == singles[0].observation_space(agent), agent
-        assert batch.action_space(agent) == singles[0].action_space(agent), agent
-    waiting, steps = list(seeds), 0
-    stride = len(agents)
-    everything = np.arange(num_envs * stride)
-    running = {index: singles[index].reset(waiting[index]) for index in range(num_envs)}
-    step = layout.read(batch.reset(np.arange(num_envs), np.array(waiting[:num_envs], np.int64)))
-    del waiting[:num_envs]
-    alive = np.ones(num_envs * stride, bool)
-    for _ in range(most_steps):
-        _compare_pending(layout, step, alive, running, stride)
-        layout.clear_actions()
-        results = {}
-        for index, result in running.items():
-            masks = result.masks or [None] * len(result.deciding)
-            actions = [
-                choose(steps + at, observation, mask, singles[index].action_space(agents[slot]))
-                for at, (slot, observation, mask) in enumerate(
-                    zip(result.deciding, result.observations, masks, strict=True)
-                )
-            ]
-            for slot, action in zip(result.deciding, actions, strict=True):
-                layout.write_actions(np.array([index * stride + slot]), np.asarray(action)[None])
-            steps += len(actions)
-            results[index] = actions
-        step = layout.read(batch.step(layout.actions))
-        rewards = layout.by_lane(step.rewards, np.float64)
-        terminated, truncated = layout.by_lane(step.terminated, bool), layout.by_lane(step.truncated, bool)
-        over = []
-        for index, actions in results.items():
-            result = running[index] = singles[index].act(actions)
-            received = np.zeros(stride)
-            np.add.at(received, np.array(result.reward_slots, np.int64), result.rewards)
-            lanes = everything[index * stride : (index + 1) * stride]
-            np.testing.assert_array_equal(rewards[lanes], received)
-            ended = {ending.slot: ending for ending in result.ended}
-            for slot, lane in enumerate(lanes.tolist()):
-                ends = bool(alive[lane] and (terminated[lane] or truncated[lane]))
-                assert ends == (slot in ended), (index, slot)
-                if ends:
-                    assert bool(terminated[lane]) == ended[slot].terminated
-                    final = layout.rows(step.observations, np.array([lane]))[0]
-                    np.testing.assert_array_equal(final, ended[slot].observation)
-                    alive[lane] = False
-            _compare_state(batch, singles[index], index)
-            if result.over:
-                over.append(index)
-        for index in over:
-            del running[index]
+    pair = _Pair(make_env, make_batched, min(5, len(seeds)), reward_tolerance)
+    waiting = list(seeds)
+    for index in range(pair.num_envs):
+        pair.reset(index, waiting.pop(0))
+    for _ in range(MOST_STEPS):
+        for index in pair.step(choose):
             if waiting:
-                seed = waiting.pop(0)
-                running[index] = singles[index].reset(seed)
-                fresh = layout.read(batch.reset(np.array([index]), np.array([seed], np.int64)))
-                alive[index * stride : (index + 1) * stride] = True
-                step = _merged(step, fresh, index)
-        if not running:
-            return steps
+                pair.reset(index, waiting.pop(0))
+        if not pair.running:
+            return pair.agent_steps
     raise AssertionError("some episodes never end")
 
 
-def _merged(step, fresh, index):
-    for name in ("observations", "decides", "action_masks"):
-        arrays = getattr(step, name)
-        for group in arrays:
-            array = arrays[group] = arrays[group].copy()
-            array[index] = getattr(fresh, name)[group][index]
-    return step
+class _Pair:
+    def __init__(self, make_env, make_batched, num_envs, reward_tolerance):
+        self.num_envs, self.reward_tolerance = num_envs, reward_tolerance
+        self.batch, self.singles = make_batched(num_envs), [open_adapter(make_env()) for _ in range(num_envs)]
+        single = self.singles[0]
+        self.agents = list(single.agents)
+        masked = {name for name, agents in self.batch.groups.items() if single.masked(agents[0])}
+        self.layout = GroupLayout(self.batch, masked)
+        for agent in self.agents:
+            assert self.batch.observation_space(agent) == single.observation_space(agent), agent
+            assert self.batch.action_space(agent) == single.action_space(agent), agent
+        self.alive = np.zeros((num_envs, len(self.agents)), bool)
+        self.running, self.latest, self.agent_steps = {}, {}, 0
 
+    def lane(self, index, slot):
+        return np.array([index * len(self.agents) + slot])
 
-def _compare_pending(layout, step, alive, running, stride):
-    decides = layout.by_lane(step.decides, bool) & alive if step.decides else alive
-    for index, result in running.items():
-        slots = np.flatnonzero(decides[index * stride : (index + 1) * stride]).tolist()
-        assert slots == result.deciding
-        for position, slot in enumerate(slots):
-            lane = np.array([index * stride + slot])
-            observation = layout.rows(step.observations, lane)[0]
-            expected = np.asarray(result.observations[position])
-            assert observation.dtype == expected.dtype
-            np.testing.assert_array_equal(observation, expected)
-            if result.masks and result.masks[position] is not None:
-                np.testing.assert_array_equal(layout.rows(step.action_masks, lane)[0], result.masks[position])
+    def by_agent(self, arrays, dtype):
+        return self.layout.by_lane(arrays, dtype).reshape(self.num_envs, -1)
 
+    def reset(self, index, seed):
+        self.running[index] = self.singles[index].reset(seed)
+        self.alive[index] = True
+        step = self.layout.read(self.batch.reset(np.array([index]), np.array([seed], np.int64)))
+        self.look(step, [index])
 
-def _compare_state(batch, single, index):
-    if getattr(batch, "state_space", None) is not None:
-        assert batch.state_space == single._env.state_space
-        np.testing.assert_array_equal(batch.state()[index], single.state())
+    def look(self, step, indices):
+        """Compare what the agents see that decide next in `indices`."""
+        decides = self.by_agent(step.decides, bool) & self.alive if step.decides else self.alive
+        for index in indices:
+            result = self.running[index]
+            assert np.flatnonzero(decides[index]).tolist() == result.deciding
+            for position, slot in enumerate(result.deciding):
+                lane = self.lane(index, slot)
+                expected = np.asarray(result.observations[position])
+                observation = self.layout.rows(step.observations, lane)[0]
+                assert observation.dtype == expected.dtype
+                np.testing.assert_array_equal(observation, expected)
+                if result.masks:
+                    mask = self.layout.rows(step.action_masks, lane)[0]
+                    np.testing.assert_array_equal(mask, result.masks[position])
+
+    def step(self, choose):
+        """Step both by the same actions; return the environments that are over."""
+        self.layout.clear_actions()
+        chosen = {}
+        for index, result in self.running.items():
+            masks = result.masks or [None] * len(result.deciding)
+            spaces = [self.singles[index].action_space(self.agents[slot]) for slot in result.deciding]
+            chosen[index] = list(map(choose, result.observations, masks, spaces))
+            self.agent_steps += len(spaces)
+            for slot, action in zip(result.deciding, chosen[index], strict=True):
+                self.layout.write_actions(self.lane(index, slot), np.asarray(action)[None])
+        step = self.layout.read(self.batch.step(self.layout.actions))
+        for index, actions in chosen.items():
+            self.running[index] = self.singles[index].act(actions)
+            self.compare_ends(step, index)
+            self.compare_state(index)
+        over = [index for index, result in self.running.items() if result.over]
+        self.running = {index: result for index, result in self.running.items() if not result.over}
+        self.look(step, list(self.running))
+        return over
+
+    def compare_ends(self, step, index):
+        result = self.running[index]
+        received = np.zeros(len(self.agents))
+        np.add.at(received, np.array(result.reward_slots, np.int64), result.rewards)
+        rewards = self.by_agent(step.rewards, np.float64)[index]
+        np.testing.assert_allclose(rewards, received, rtol=0.0, atol=self.reward_tolerance)
+        terminated, truncated = self.by_agent(step.terminated, bool)[index], self.by_agent(step.truncated, bool)[index]
+        ends = np.flatnonzero((terminated | truncated) & self.alive[index]).tolist()
+        assert ends == sorted(ending.slot for ending in result.ended)
+        for ending in result.ended:
+            assert ending.terminated == terminated[ending.slot]
+            final = self.layout.rows(step.observations, self.lane(index, ending.slot))[0]
+            np.testing.assert_array_equal(final, ending.observation)
+        self.alive[index, ends] = False
+
+    def compare_state(self, index):
+        if getattr(self.batch, "state_space", None) is not None:
+            np.testing.assert_array_equal(self.batch.state()[index], self.singles[index].state())

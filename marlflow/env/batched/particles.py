@@ -114,7 +114,8 @@ class BatchedParticles:
         if self._speaks[agent]:
             word = action // count if self._movable[agent] else action
             self.words[:, agent] = np.eye(self.words.shape[2])[word]
-        return _DIRECTIONS[action % count]
+        directions: Array = _DIRECTIONS[action % count]
+        return directions
 
     def _push(self, action: Array, agent: int) -> Array:
         action = np.clip(action, 0.0, 1.0)

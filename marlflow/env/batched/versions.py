@@ -16,19 +16,26 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.env.batched.protocol import BatchedEnv
 
 Batched: TypeAlias = bool | Literal["auto"]
-"""`env.batched`: whether environments are stepped by one call; `auto`: if there is a version that can."""
+"""`env.batched`: whether environments are stepped by one call; `auto`: if a version gives the same numbers."""
 
 _NUM_ENVS = "num_envs"
 _HERE = "marlflow.env.batched"
 # The batched versions of environments that come with marlflow or with other packages, by their factory.
 _SHIPPED = {
     "marlflow.env.cartpole_team.parallel_env": f"{_HERE}.cartpole_team.BatchedCartPoleTeam",
+    "marlflow.env.matrix_games.parallel_env": f"{_HERE}.matrix_games.BatchedMatrixGame",
+    "marlflow.env.pendulum_team.parallel_env": f"{_HERE}.pendulum_team.BatchedPendulumTeam",
     "mpe2.simple_adversary_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleAdversary",
     "mpe2.simple_reference_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleReference",
     "mpe2.simple_speaker_listener_v4.parallel_env": f"{_HERE}.particle_scenarios.SimpleSpeakerListener",
     "mpe2.simple_spread_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleSpread",
     "mpe2.simple_tag_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleTag",
+    "pettingzoo.classic.connect_four_v3.env": f"{_HERE}.board_games.ConnectFour",
+    "pettingzoo.classic.rps_v2.parallel_env": f"{_HERE}.matrix_games.RockPaperScissors",
+    "pettingzoo.classic.tictactoe_v3.env": f"{_HERE}.board_games.TicTacToe",
 }
+# Rewards that differ by a rounding error: for `true` only.
+_ROUNDED = frozenset({"marlflow.env.pendulum_team.parallel_env"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ def batched_maker(
     Raises ConfigInvalid if `batched` is True and there is none.
     """
     if batched is False:
+        return None
+    if batched == "auto" and _shipped_name(factory, arguments) in _ROUNDED:
         return None
     reason, found = _find(factory, arguments, wrappers)
     if found is None and batched is True:
