@@ -6,7 +6,7 @@ when episodes end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -172,7 +172,7 @@ class BatchedRunner:
             return {}
         broken: dict[int, EnvironmentFailed] = {}
         for lane in np.flatnonzero(~np.isfinite(rewards)).tolist():
-            reason = f"the reward is {rewards[lane]!r}, not a finite number"
+            reason = f"the reward is {float(rewards[lane])}, not a finite number"
             broken.setdefault(lane // self.lanes.stride, self._failure(lane, reason))
         return broken
 
@@ -227,7 +227,7 @@ class BatchedRunner:
             return []
         truncated = np.zeros(len(self._is_running), bool)
         truncated[lanes.env_of[ended[~terminated[ended]]]] = True
-        self.results += [self._result(index, bool(truncated[index])) for index in over.tolist()]
+        self.results += self._results_of(over, truncated[over])
         finished = self._lanes_of(over)
         if self._builder is not None:
             self._builder.end_episode(finished)
@@ -235,12 +235,15 @@ class BatchedRunner:
         lanes.episode[finished] = NO_EPISODE
         return [index for index in over.tolist() if index not in broken]
 
-    def _result(self, index: int, truncated: bool) -> EpisodeResult:
-        lanes, of_env = self.lanes, self.lanes.of(index)
-        returns = dict(zip(self._agents, lanes.returns[of_env].tolist(), strict=True))
-        episode, env_steps = int(lanes.episode[of_env.start]), int(self._envs.env_steps[index])
-        matchup, env_index = lanes.matchups[index], self._envs.env_indices[index]
-        return EpisodeResult(env_index, episode, env_steps, returns, self.ticks, matchup, truncated=truncated)
+    def _results_of(self, over: Array, truncated: Array) -> Iterator[EpisodeResult]:
+        lanes, envs, agents, tick = self.lanes, self._envs, self._agents, self.ticks
+        returns_of = lanes.returns.reshape(-1, lanes.stride)[over]
+        columns = (over, lanes.episode[over * lanes.stride], envs.env_steps[over], returns_of, truncated)
+        # Converted at once, because numbers of numpy are slow one by one.
+        for index, episode, env_steps, returns, was_cut in zip(*(c.tolist() for c in columns), strict=True):
+            return_of = dict(zip(agents, returns, strict=True))
+            env_index, matchup = envs.env_indices[index], lanes.matchups[index]
+            yield EpisodeResult(env_index, episode, env_steps, return_of, tick, matchup, truncated=was_cut)
 
     def _check_turns(self, broken: dict[int, EnvironmentFailed], over: Sequence[int]) -> None:
         stuck = self._is_running & ~self._decides.reshape(-1, self.lanes.stride).any(axis=1)

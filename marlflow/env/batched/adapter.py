@@ -24,7 +24,9 @@ class BatchedAdapter:
     Resets the environment once (seed 0), to find whether it has action masks.
     """
 
-    declared, has_tasks, vanished = True, False, 0
+    declared = True
+    has_tasks = False
+    vanished = 0
 
     def __init__(self, env: BatchedEnv, location: EpisodeLocation) -> None:
         self._env, self._location = env, location
