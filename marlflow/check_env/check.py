@@ -84,16 +84,12 @@ def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watc
     watch("PettingZoo's own tests")
     masks: Masks = next((group.masks for group in seats.groups if group.masks != "none"), "none")
     findings.tests = run_tests(make_env, findings.kind, masks, findings.notes, env.step_timeout_s)
+    findings.tests += compare_batched(make_env, maker.make_batched, seats, seed, env.step_timeout_s)
     watch("the networks of its policies")
     fits = {group.name: suitable(group.spaces, seats.has_tasks) for group in seats.groups}
     if not findings.playable(seats):
         findings.groups = groups_of(seats, fits, Played())
         return
-
-    if maker.make_batched is not None:
-        watch("its batched version")
-        outcome = compare_batched(make_env, maker.make_batched, seats, seed, env.step_timeout_s)
-        findings.tests = (*findings.tests, outcome)
 
     def progress(done: int) -> None:
         watch(f"random episodes: {done} of {episodes}")

@@ -87,6 +87,10 @@ class RolloutWorker:
         self._episodes.resume_at(config.next_episodes)
         # Batched environments are saved by snapshots instead.
         is_batched = isinstance(self._envs, BatchedEnvPool)
+        if is_batched and self._adapting:
+            raise ConfigInvalid(
+                ["policies that adapt to tasks (maml) cannot play batched environments; set env.batched=false"]
+            )
         self._history = None if is_batched else History(count, self._stride, config.history_env_steps)
         builder, episodes = self._builder, self._episodes
         self._runner = make_runner(self._envs, table.policy_slots, lanes, episodes, builder, self._history)

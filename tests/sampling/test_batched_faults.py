@@ -1,14 +1,16 @@
-"""A fault of one row ends its episode alone; a call that raises ends all of them; both are counted."""
+"""A fault of one row ends its episode alone; a call that raises ends all; both are counted. Arrays may be torch's."""
 
 import time
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.fault_kind import FaultKind
 from marlflow.env import BatchedEnv, BatchedStep
+from marlflow.env.batched.arrays import as_numpy
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.watchdog import Watchdog
@@ -234,3 +236,38 @@ def test_a_version_of_another_number_of_environments_is_refused():
             seed=3,
             make_batched=lambda count: Counters(1),
         )
+
+
+class TorchCounters(Counters):
+    """The same as tensors, some of which need gradients."""
+
+    def reset(self, envs, seeds):
+        return self.as_tensors(super().reset(envs, seeds))
+
+    def step(self, actions):
+        torch.from_numpy(actions["a"])
+        return self.as_tensors(super().step(actions))
+
+    def as_tensors(self, made):
+        def tensors(arrays):
+            return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+        seen = {name: tensor.requires_grad_() for name, tensor in tensors(made.observations).items()}
+        return BatchedStep(seen, tensors(made.rewards), tensors(made.terminated), tensors(made.truncated))
+
+
+def test_tensors_give_the_rows_of_arrays():
+    def worker(make_batched):
+        actors = {"all": RandomActor(spaces.Discrete(2))}
+        return rollout_worker(None, range(3), dict.fromkeys(AGENTS, "all"), actors, seed=3, make_batched=make_batched)
+
+    (_, ours), (_, theirs) = (worker(make).collect(2 * LENGTH + 1) for make in (TorchCounters, Counters))
+    for name, column in ours["all"].columns.items():
+        np.testing.assert_array_equal(column, theirs["all"].columns[name])
+
+
+def test_a_tensor_is_taken_over_without_a_copy():
+    tensor = torch.zeros(3, 2, dtype=torch.bool)
+    assert np.shares_memory(as_numpy(tensor), tensor.numpy())
+    array = np.zeros(3)
+    assert as_numpy(array) is array
