@@ -96,8 +96,9 @@ def _find(
     if makes_batches(factory):
         return "", BatchedMaker(factory, arguments)
     name = _shipped_name(factory, arguments)
-    version = _SHIPPED.get(name) or getattr(imported(factory), "batched", None)
-    if version is None:
+    # Its own attribute: a subclass of an environment with a batched version is another environment.
+    version = _SHIPPED.get(name) or getattr(imported(factory), "__dict__", {}).get("batched")
+    if not (isinstance(version, str) or callable(version)):
         return f"{name} has no batched version", None
     own = _own_arguments(factory, arguments)
     taken = inspect.signature(imported(version)).parameters
