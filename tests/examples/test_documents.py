@@ -166,7 +166,11 @@ def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(
     line: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     matchmaker = next(block for block in blocks(MAPPING, "python") if block.startswith("def swapped"))
-    team = "from marlflow.env.cartpole_team import CartPoleTeam\n\ndef make_env(size=4):\n    return CartPoleTeam(size)\n\nMeeting = make_env\n"
+    team = (
+        "from marlflow.env.cartpole_team import CartPoleTeam\n\n"
+        "def make_env(size=4):\n    return CartPoleTeam(size)\n\n"
+        "Meeting = make_env\n"
+    )
     bot = "def bot(obs, action_mask, random):\n    return action_mask.argmax(axis=1)\n"
     (mode,) = blocks(LEAGUES, "python")
     (callback,) = (block for block in blocks(TRACKING, "python") if "class EnoughForMe" in block)
