@@ -78,7 +78,7 @@ class RolloutWorker:
         # Datasets may record policies whose rows are not returned.
         self._recorded = {*self._returned, *(writer.policies if writer else ())}
         self._actors = {policy: actors[policy]() for policy in spaces}
-        self._adapting = adapting_actors(self._actors.values())
+        self._adapting = adapting_actors(self._actors.values(), has_phases=isinstance(self._envs, EnvPool))
         table = self._table = self._make_table(spaces, actors)
         lanes = Lanes(self._stride, count, table, self._policy_of)
         self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots))
@@ -87,10 +87,6 @@ class RolloutWorker:
         self._episodes.resume_at(config.next_episodes)
         # Batched environments are saved by snapshots instead.
         is_batched = isinstance(self._envs, BatchedEnvPool)
-        if is_batched and self._adapting:
-            raise ConfigInvalid(
-                ["policies that adapt to tasks (maml) cannot play batched environments; set env.batched=false"]
-            )
         self._history = None if is_batched else History(count, self._stride, config.history_env_steps)
         builder, episodes = self._builder, self._episodes
         self._runner = make_runner(self._envs, table.policy_slots, lanes, episodes, builder, self._history)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.base.fault_kind import FaultKind
 from marlflow.env import BatchedEnv, BatchedStep
 from marlflow.env.batched.arrays import as_numpy
@@ -271,3 +271,19 @@ def test_a_tensor_is_taken_over_without_a_copy():
     assert np.shares_memory(as_numpy(tensor), tensor.numpy())
     array = np.zeros(3)
     assert as_numpy(array) is array
+
+
+def test_policies_that_adapt_are_refused():
+    class Adapts(RandomActor):
+        inner_steps, taken = 1, 0
+        flat = load_flat = restart = adapt = RandomActor.act
+
+    with pytest.raises(ConfigInvalid, match=r"cannot play batched environments; set env\.batched=false"):
+        rollout_worker(
+            None,
+            range(2),
+            dict.fromkeys(AGENTS, "all"),
+            {"all": Adapts(spaces.Discrete(2))},
+            seed=3,
+            make_batched=Counters,
+        )
