@@ -6,6 +6,7 @@ from benchmarks import (
     against_benchmarl,
     against_rllib,
     against_sb3,
+    batched,
     chaos,
     devices,
     imitation,
@@ -29,6 +30,8 @@ def main() -> None:
     print("-- one worker on one core", flush=True)
     rollout_worker.main()
     rollout_worker.main(["--memory", "--env", "cartpole_team", "connect_four"])
+    print("-- environments that are stepped by one call", flush=True)
+    batched.main([])
     print("-- one worker against 50 frozen versions and against 2", flush=True)
     league.main()
     print("-- one optimizer step, one thread", flush=True)
