@@ -15,6 +15,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import as_it_is
 from marlflow.base.spaces import Spaces
 from marlflow.env import open_adapter
+from marlflow.env.batched.versions import batched_maker
 from marlflow.env.make import import_factory, make_environment
 from marlflow.policy.actor import Actor
 from marlflow.policy.actor_critic import stochastic_actor
@@ -58,8 +59,11 @@ class Case:
             return str(error)
         return None
 
-    def worker(self, num_envs: int | None = None) -> RolloutWorker:
-        """Make a worker with a randomly initialized MLP of 64 x 64 or CNN for each policy; all rows count."""
+    def worker(self, num_envs: int | None = None, batched: bool = False) -> RolloutWorker:
+        """Make a worker with a randomly initialized MLP of 64 x 64 or CNN for each policy; all rows count.
+
+        `batched`: its environments are stepped by one call.
+        """
         adapter = open_adapter(self.make())
         rules = self.rules or [Rule(f"{name}*", name) for name in dict.fromkeys(map(group, adapter.agents))]
         actors: dict[str, Actor] = {}
@@ -70,7 +74,9 @@ class Case:
                 actors[policy] = stochastic_actor(seen, torso, torch.Generator().manual_seed(0))
         adapter.close()
         makers = {policy: partial(as_it_is, actor) for policy, actor in actors.items()}
-        return RolloutWorker(SamplerConfig(self.make, range(num_envs or self.num_envs), rules, seed=0), makers)
+        make_batched = batched_maker(self.factory, {}, self.wrappers, batched)
+        env_indices = range(num_envs or self.num_envs)
+        return RolloutWorker(SamplerConfig(self.make, env_indices, rules, seed=0, make_batched=make_batched), makers)
 
 
 def _gray(env: Any) -> Any:

@@ -272,7 +272,7 @@ def environments() -> Iterator[str]:
     for name, file in files("env").items():
         yield f"### env: {name}\n"
         yield cell(" ".join(file.heading)) + "\n"
-        usual = {"num_envs": str(mf.Env.num_envs), "step_timeout_s": "null", "wrappers": "null"}
+        usual = {"num_envs": str(mf.Env.num_envs), "step_timeout_s": "null", "wrappers": "null", "batched": "auto"}
         entries = [one for one in own(file) if usual.get(one.path[0]) != one.value and one.path[-1] != TARGET]
         yield table(entries, "env.")
 

@@ -29,7 +29,7 @@ class Bounded:
         self._most: Any = None
         self._verify: Callable[[Array], None] = self._cheapest_check()
 
-    def gather(self, values: Sequence[Any]) -> Array:
+    def gather(self, values: Sequence[Any] | Array) -> Array:
         """Copy the values of N >= 1 agents into [N, *shape]; raises Unfit."""
         try:
             rows = np.array(values)

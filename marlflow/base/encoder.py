@@ -31,13 +31,13 @@ class Encoder:
     def __init__(self, observation: spaces.Space[Any]) -> None:
         self.layout = layout(observation)
         if self.layout.form == "plain":
-            self._rows: Callable[[Sequence[Any]], Array] = _bounded(self.layout.leaves[0]).gather
+            self._rows: Callable[[Sequence[Any] | Array], Array] = _bounded(self.layout.leaves[0]).gather
         else:
             leaves = {leaf.path: leaf for leaf in self.layout.leaves}
             self._root = _node(observation, (), leaves, self.layout.form == "packed")
             self._rows = self._nested_rows
 
-    def stack(self, observations: Sequence[Any]) -> Array:
+    def stack(self, observations: Sequence[Any] | Array) -> Array:
         """Encode N observations as rows, [N, *layout.shape], a copy; raises ObservationOutside.
 
         Accepts lists, dtypes that cast without loss, and extra keys of a Dict.
@@ -56,14 +56,14 @@ class Encoder:
         except Unfit as unfit:
             raise ObservationOutside(index, str(unfit)) from None
 
-    def _nested_rows(self, observations: Sequence[Any]) -> Array:
+    def _nested_rows(self, observations: Sequence[Any] | Array) -> Array:
         rows = np.zeros((len(observations), *self.layout.shape), self.layout.dtype)
         self._root.write(observations, rows)
         return rows
 
 
 class _Node(Protocol):
-    def write(self, values: Sequence[Any], rows: Array) -> None:
+    def write(self, values: Sequence[Any] | Array, rows: Array) -> None:
         """Write N agents' values into their zeroed rows; raises Unfit."""
         ...
 
@@ -74,7 +74,7 @@ class _Branch:
         self._name, self._length = named(path), length
         self._children = [(key, itemgetter(key), node) for key, node in children]
 
-    def write(self, values: Sequence[Any], rows: Array) -> None:
+    def write(self, values: Sequence[Any] | Array, rows: Array) -> None:
         if self._length is not None:
             self._check_length(values)
         for key, pick, node in self._children:
@@ -86,7 +86,7 @@ class _Branch:
                 raise Unfit(f"{self._name} {text}") from error
             node.write(inner, rows)
 
-    def _check_length(self, values: Sequence[Any]) -> None:
+    def _check_length(self, values: Sequence[Any] | Array) -> None:
         try:
             lengths = set(map(len, values))
         except TypeError as error:
@@ -102,7 +102,7 @@ class _Numbers:
         self._where = slice(leaf.start, leaf.stop)
         self._packed = packed
 
-    def write(self, values: Sequence[Any], rows: Array) -> None:
+    def write(self, values: Sequence[Any] | Array, rows: Array) -> None:
         numbers = self._bounded.gather(values).reshape(len(values), -1)
         # Only contiguous memory can be viewed as bytes.
         rows[:, self._where] = np.ascontiguousarray(numbers).view(np.uint8) if self._packed else numbers
@@ -117,7 +117,7 @@ class _OneHot:
         self._shift = leaf.start + np.cumsum(sizes) - sizes - first.ravel()
         self._agents: Array = np.arange(1)[:, None]
 
-    def write(self, values: Sequence[Any], rows: Array) -> None:
+    def write(self, values: Sequence[Any] | Array, rows: Array) -> None:
         count = len(values)
         if len(self._agents) < count:
             self._agents = np.arange(count)[:, None]

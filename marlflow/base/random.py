@@ -41,6 +41,14 @@ def key(*parts: int) -> int:
     return value
 
 
+def keys(*parts: Array | int) -> Array:
+    """Return `key` of each element: uint64 of the broadcast shape of `parts`, of which one at least is an array."""
+    value: Array = np.zeros((1,), np.uint64)
+    for part in parts:
+        value = mix(value + (np.uint64(part & _MASK) if isinstance(part, int) else part.astype(np.uint64)))
+    return value
+
+
 def episode_seed(seed: int, env_index: int, episode: int) -> int:
     """Return the seed of an environment's reset, in [0, 2**31)."""
     return key(seed, env_index, episode) >> 33

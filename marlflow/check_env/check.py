@@ -12,6 +12,7 @@ from pettingzoo import AECEnv
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, MarlflowError
 from marlflow.check_env.api import as_note, run_tests
 from marlflow.check_env.balance import unbalanced
+from marlflow.check_env.batched import compare_batched
 from marlflow.check_env.findings import Findings
 from marlflow.check_env.outcome import Kind, Masks, Trial
 from marlflow.check_env.play import Played, play
@@ -23,6 +24,7 @@ from marlflow.check_env.summary import episodes_of, groups_of
 from marlflow.config.environment import environment_maker, environment_name, opened
 from marlflow.config.experiment import Env
 from marlflow.env import EnvAdapter
+from marlflow.env.batched.single import as_pettingzoo
 
 Watch = Callable[[str], None]
 BUDGET_S = 60.0
@@ -46,7 +48,7 @@ def check_environment(
     envs: list[Any] = []
 
     def make_first() -> Any:
-        envs.append(environment_maker(env)())
+        envs.append(as_pettingzoo(environment_maker(env)()))
         return envs[-1]
 
     # Warnings of the environment become notes of the result.
@@ -74,10 +76,15 @@ def check_environment(
 
 
 def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watch: Watch, findings: Findings) -> None:
-    make_env = environment_maker(env)
+    maker = environment_maker(env)
+
+    def make_env() -> Any:
+        return as_pettingzoo(maker())
+
     watch("PettingZoo's own tests")
     masks: Masks = next((group.masks for group in seats.groups if group.masks != "none"), "none")
     findings.tests = run_tests(make_env, findings.kind, masks, findings.notes, env.step_timeout_s)
+    findings.tests += compare_batched(make_env, maker.make_batched, seats, seed, env.step_timeout_s)
     watch("the networks of its policies")
     fits = {group.name: suitable(group.spaces, seats.has_tasks) for group in seats.groups}
     if not findings.playable(seats):

@@ -10,7 +10,7 @@ from gymnasium import spaces as gym
 from marlflow.base.errors import EnvironmentHung, UserCodeFailed
 from marlflow.base.spaces import DISCRETE_KINDS
 from marlflow.check_env.ledger import without_own_frames
-from marlflow.check_env.outcome import EnvProblem, Episodes, GroupOutcome, Kind, Speed, TestOutcome, Trial
+from marlflow.check_env.outcome import BATCHED_TEST, EnvProblem, Episodes, GroupOutcome, Kind, Speed, TestOutcome, Trial
 from marlflow.check_env.play import Played
 from marlflow.check_env.seats import SeatGroup, Seats
 from marlflow.check_env.suitable import LEARNING
@@ -66,9 +66,13 @@ class Findings:
         self.problems.append(EnvProblem(f"{error.where}: {error.reason}", remedy, without_own_frames(error)))
 
     def about_tests(self) -> None:
-        """Add failed tests of PettingZoo: API tests as problems, seed tests as notes. Call last."""
+        """Add failed tests: PettingZoo's API tests as problems, seed tests as notes. Call last."""
         for test in self.tests:
             if test.verdict != "failed":
+                continue
+            if test.name == BATCHED_TEST:
+                remedy = "mend it, or set env.batched=false, which steps environments one by one"
+                self.problems.append(EnvProblem(f"stepped by one call, it is another environment: {test.why}", remedy))
                 continue
             text = f"PettingZoo's {test.name} fails: {test.why}" + (f" ({test.where})" if test.where else "")
             if test.name not in _API_TESTS:

@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 
 Kind = Literal["AEC", "Parallel"]
+BATCHED_TEST = "batched_test"
+"""The name of the test that compares a batched version with environments that are stepped one by one."""
 Masks = Literal["none", "in the observation", "in the info"]
 
 

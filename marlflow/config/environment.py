@@ -31,7 +31,7 @@ _FRAMES = 4
 
 def environment_maker(env: Env) -> EnvMaker:
     """Return a picklable function that makes one environment."""
-    return EnvMaker(env.factory, dict(env.arguments), tuple(env.wrappers), _name(env.factory))
+    return EnvMaker(env.factory, dict(env.arguments), tuple(env.wrappers), _name(env.factory), env.batched)
 
 
 def environment_name(env: Env) -> str:
@@ -108,7 +108,10 @@ def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
     name = environment_name(env)
     try:
         with _warn_if_slow(f"environment {name}"):
-            return open_adapter(make_env(), name=name)
+            adapter = open_adapter(make_env(), name=name)
+            # Raises if env.batched=true asks for a version that there is not.
+            _ = environment_maker(env).make_batched
+            return adapter
     # Leaving a debugger ends the command; it is no error of the environment.
     except (ConfigInvalid, BdbQuit):
         raise

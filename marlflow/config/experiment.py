@@ -34,7 +34,8 @@ class Env:
     the given wrappers go around its own. Raises ConfigInvalid for an unknown name.
 
     `num_envs` environments run over all workers. `wrappers` are applied in order, the first innermost. `step_timeout_s`
-    (seconds) limits a step or reset; None is no limit.
+    (seconds) limits a step or reset; None is no limit. `batched`: whether a worker steps all of its environments by one
+    call, for which the environment needs a batched version; "auto": if it has one.
     """
 
     factory: Callable[..., Any] | str
@@ -42,6 +43,7 @@ class Env:
     wrappers: Sequence[Callable[[Any], Any]] = ()
     num_envs: int = _UnsetNumEnvs(16)
     step_timeout_s: float | None = None
+    batched: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         is_set = not isinstance(self.num_envs, _UnsetNumEnvs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from marlflow.algorithms.algorithm import Algorithm, Capabilities
 from marlflow.algorithms.scripted import Random
@@ -114,12 +114,14 @@ def _env(values: Mapping[str, Any], problems: list[str]) -> Any:
     wrappers = wrappers_of(values.get("wrappers"), problems)
     num_envs = fit(values.get("num_envs", Env.num_envs), int, "env.num_envs", problems)
     timeout_s = fit(values.get("step_timeout_s"), float | None, "env.step_timeout_s", problems)
+    batched = fit(values.get("batched", Env.batched), bool | Literal["auto"], "env.batched", problems)
     return Env(
         factory,
         arguments,
         wrappers,
         Env.num_envs if num_envs is LEFT else num_envs,
         None if timeout_s is LEFT else timeout_s,
+        Env.batched if batched is LEFT else batched,
     )
 
 

@@ -14,7 +14,7 @@ ARGS: Final = "_args_"
 PARTIAL: Final = "_partial_"
 RECURSIVE: Final = "_recursive_"
 CONVERT: Final = "_convert_"
-ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s")
+ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s", "batched")
 """The keys of the node `env` that are not arguments of its factory."""
 
 

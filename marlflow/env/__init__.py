@@ -1,7 +1,17 @@
-"""Adapters for PettingZoo's AEC and Parallel environments."""
+"""Adapters for PettingZoo's AEC and Parallel environments, and for environments that step many at once."""
 
 from marlflow.env.adapter import AgentEnd, EnvAdapter, StepResult
+from marlflow.env.batched import BatchedEnv, BatchedStep, SnapshotEnv
 from marlflow.env.make import make_environment
 from marlflow.env.opening import open_adapter
 
-__all__ = ["AgentEnd", "EnvAdapter", "StepResult", "make_environment", "open_adapter"]
+__all__ = [
+    "AgentEnd",
+    "BatchedEnv",
+    "BatchedStep",
+    "EnvAdapter",
+    "SnapshotEnv",
+    "StepResult",
+    "make_environment",
+    "open_adapter",
+]

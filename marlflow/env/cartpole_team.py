@@ -51,6 +51,11 @@ class CartPoleTeam(ParallelEnv[str, Array, int]):
         self._random = np.random.default_rng()
         self._cycles = 0
 
+    @property
+    def carts(self) -> list[CartPoleEnv]:
+        """The cart-poles, by agent."""
+        return list(self._carts.values())
+
     def observation_space(self, agent: str) -> Box:
         del agent
         return self._observation_space

@@ -10,8 +10,8 @@ from typing import Any
 
 from marlflow.base.errors import DEBUGGER_QUIT, EnvironmentFailed
 
-_OWN = ("aec.py", "adapter_state.py", "agent_slots.py", "global_state.py", "parallel.py")
-_ADAPTER_FILES = {str(Path(__file__).with_name(name)) for name in _OWN}
+_OWN = ("aec.py", "adapter_state.py", "agent_slots.py", "batched/adapter.py", "global_state.py", "parallel.py")
+_ADAPTER_FILES = {str(Path(__file__).parent / name) for name in _OWN}
 
 
 class EpisodeLocation:

@@ -59,10 +59,8 @@ class GlobalState:
             if isinstance(failure.__cause__, NotImplementedError):
                 return None
             raise
-        declared = getattr(self._env, "state_space", None)
-        if isinstance(declared, spaces.Box):
-            return _unbounded_space(declared.shape, np.dtype(declared.dtype))
-        return _unbounded_space(state.shape, state.dtype)
+        declared = state_space_of(getattr(self._env, "state_space", None))
+        return _unbounded_space(state.shape, state.dtype) if declared is None else declared
 
     def _call_state(self) -> Array:
         try:
@@ -72,6 +70,11 @@ class GlobalState:
         if state.dtype.kind not in "biuf":
             raise self._location.broken(f"state() gave {state.dtype} instead of numbers")
         return state
+
+
+def state_space_of(declared: Any) -> spaces.Box | None:
+    """Return the space of a state whose `state_space` is `declared`: without bounds, floats as float32; else None."""
+    return _unbounded_space(declared.shape, np.dtype(declared.dtype)) if isinstance(declared, spaces.Box) else None
 
 
 def _unbounded_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box:

@@ -15,6 +15,8 @@ from pettingzoo import AECEnv, ParallelEnv
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
+from marlflow.env.batched.protocol import BatchedEnv
+from marlflow.env.batched.versions import Batched, BatchedMaker, batched_maker, makes_batches
 
 # The extra of marlflow that installs each module's environments.
 _EXTRAS = {
@@ -52,17 +54,26 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class EnvMaker:
-    """Make environments from a factory or its import path; picklable. `name` is for messages."""
+    """Make environments from a factory or its import path; picklable. `name` is for messages.
+
+    `batched` says whether `make_batched` is to be used, if there is a version for it.
+    """
 
     factory: Callable[..., Any] | str
     arguments: Mapping[str, Any]
     wrappers: Sequence[Callable[[Any], Any]]
     name: str
+    batched: Batched = False
 
-    def __call__(self) -> AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]:
+    def __call__(self) -> Any:
         if isinstance(self.factory, str):
             return make_environment(self.factory, self.arguments, self.wrappers)
-        return wrapped(self.factory(**self.arguments), self.wrappers, self.name)
+        return wrapped(self.factory(**_for_one(self.factory, self.arguments)), self.wrappers, self.name)
+
+    @property
+    def make_batched(self) -> BatchedMaker | None:
+        """Makes environments that are stepped by one call; None: they are stepped one by one. Raises ConfigInvalid."""
+        return batched_maker(self.factory, self.arguments, self.wrappers, self.batched)
 
     def without_window(self) -> EnvMaker:
         """Return one whose environments open no window, by `render_mode="human"`."""
@@ -71,26 +82,33 @@ class EnvMaker:
         return replace(self, arguments={**self.arguments, "render_mode": None})
 
 
-def make_environment(
-    target: str, arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]] = ()
-) -> AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]:
+def _for_one(factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments for one environment, also of a factory that makes batches."""
+    return {"num_envs": 1, **arguments} if makes_batches(factory) else arguments
+
+
+def make_environment(target: str, arguments: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]] = ()) -> Any:
     """Call the factory at `target` (`package.module.name`) and apply `wrappers`, the first one innermost.
 
-    Raises ConfigInvalid if it cannot be imported or called, makes no PettingZoo environment, or a wrapper refuses it.
+    Returns a PettingZoo AECEnv or ParallelEnv, or a BatchedEnv of one environment. Raises ConfigInvalid if the factory
+    cannot be imported or called, makes another thing, or a wrapper refuses it.
     """
     factory = import_factory(target)
     try:
-        env = factory(**arguments)
+        env = factory(**_for_one(factory, arguments))
     except TypeError as error:
         refused = f"does not take {_format_arguments(arguments)}" if arguments else "cannot be made without arguments"
         raise ConfigInvalid([f"environment {target} {refused}: {error}"]) from error
     return wrapped(env, wrappers, target)
 
 
-def wrapped(
-    env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str
-) -> AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]:
+def wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str) -> Any:
     """Apply `wrappers`, the first one innermost; raises ConfigInvalid. `name` is for messages."""
+    if isinstance(env, BatchedEnv):
+        if wrappers:
+            problem = f"wrappers are for PettingZoo environments, and {name} makes a BatchedEnv: remove env.wrappers"
+            raise ConfigInvalid([problem])
+        return env
     if not isinstance(env, AECEnv | ParallelEnv):
         problem = f"{name} makes a {type(env).__name__}, not a PettingZoo AECEnv or ParallelEnv"
         raise ConfigInvalid([problem + _single_agent_hint(env)])

@@ -67,6 +67,11 @@ class MatrixGame(ParallelEnv[str, Any, Any]):
         self._observation_space = spaces.Box(0.0, 1.0, (size,), np.float32)
         self._state = 0
 
+    @property
+    def payoffs(self) -> Array:
+        """The matrices, float64 [matrices, rows, columns]."""
+        return self._payoffs
+
     def observation_space(self, agent: str) -> Any:
         return self._observation_space
 

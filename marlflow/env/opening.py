@@ -1,4 +1,4 @@
-"""Choose the adapter of a PettingZoo environment: AECAdapter or ParallelAdapter."""
+"""Choose the adapter of an environment: AECAdapter, ParallelAdapter, or BatchedAdapter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pettingzoo import AECEnv, ParallelEnv
 
 from marlflow.env.adapter import EnvAdapter
 from marlflow.env.aec import AECAdapter
+from marlflow.env.batched.adapter import BatchedAdapter
+from marlflow.env.batched.protocol import BatchedEnv
 from marlflow.env.episode_location import EpisodeLocation, environment_name
 from marlflow.env.parallel import ParallelAdapter
 
@@ -20,4 +22,6 @@ def open_adapter(env: object, env_index: int = 0, name: str | None = None) -> En
         return ParallelAdapter(env, location)
     if isinstance(env, AECEnv):
         return AECAdapter(env, location)
-    raise TypeError(f"expected a PettingZoo AECEnv or ParallelEnv, got {type(env).__name__}")
+    if isinstance(env, BatchedEnv):
+        return BatchedAdapter(env, location)
+    raise TypeError(f"expected a PettingZoo AECEnv or ParallelEnv, or a BatchedEnv, got {type(env).__name__}")

@@ -13,7 +13,7 @@ LEFT_OUT = ("seed", "log", "checkpoint")
 """Sections of a configuration in which the runs of a group may differ: none of them changes what is learned."""
 
 # Keys of `env` that are not about the task.
-_POOL = ("num_envs", "step_timeout_s")
+_POOL = ("num_envs", "step_timeout_s", "batched")
 # Names of functions that make an environment; its module names it.
 _FACTORIES = ("env", "parallel_env", "raw_env", "make", "make_env")
 

@@ -42,6 +42,7 @@ def sampling_worker(
         env_indices,
         spec.mapping,
         spec.seed,
+        make_batched=spec.make_env.make_batched if isinstance(spec.make_env, EnvMaker) else None,
         worker=number,
         recorded=[name for name in spec.learning if name not in spec.records],
         spaces={name: policy.spaces for name, policy in {**spec.policies, **spec.opponents}.items()},

@@ -31,15 +31,29 @@ class ActionDecoder:
             try:
                 return [self._discrete[number] for number in action.tolist()]
             except KeyError as wrong:
-                text = f"policy {self._policy!r} chose action {wrong.args[0]}, counted from 0, of {self._space}"
-                raise MarlflowError(text) from wrong
+                raise MarlflowError(self._outside(wrong.args[0])) from wrong
+        return list(self.values(action))
+
+    def values(self, action: Array) -> Array:
+        """Convert `action` rows to those of the action space, [N, ...]; raises MarlflowError."""
         space = self._space
+        if isinstance(space, gym_spaces.Discrete) and not _are_below(action, int(space.n)):
+            wrong = action[(action < 0) | (action >= space.n)][0]
+            raise MarlflowError(self._outside(wrong))
         if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
             action = action + space.start
         if self._ends is not None:
             low, high, box = self._ends
-            return list(np.where(action == low, box.low, np.where(action == high, box.high, action)))
-        return list(action.astype(space.dtype, copy=False))
+            return np.where(action == low, box.low, np.where(action == high, box.high, action))
+        return action.astype(space.dtype, copy=False)
+
+    def _outside(self, action: object) -> str:
+        return f"policy {self._policy!r} chose action {action}, counted from 0, of {self._space}"
+
+
+def _are_below(action: Array, count: int) -> bool:
+    # One comparison: a negative number is a large one without sign.
+    return not len(action) or int(action.view(np.uint64).max() if action.dtype == np.int64 else action.max()) < count
 
 
 def _numbers(space: gym_spaces.Space[Any]) -> dict[int, Any]:

@@ -45,6 +45,11 @@ class EnvPool:
         self._vanished_earlier = 0
 
     @property
+    def first(self) -> EnvAdapter:
+        """The first environment, which answers for all: they have the same agents and spaces."""
+        return self.adapters[0]
+
+    @property
     def vanished(self) -> int:
         """Number of agents that left without termination or truncation."""
         return self._vanished_earlier + sum(adapter.vanished for adapter in self.adapters)

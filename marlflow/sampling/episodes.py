@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from marlflow.base.random import episode_seed, key
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.base.random import episode_seed, key, keys
 from marlflow.sampling.protocol import Matchup
 
 # Stands in for an environment's number, so that seeds of evaluation and tasks never equal a training seed.
 EVALUATION = -1
 _TASKS = -2
+# Seeds are below 2**31.
+_S33 = np.uint64(33)
 RESTARTED_EPISODE = 1 << 40
 """Added to an episode's number at each restart: the same seeds, but separate rows."""
 
@@ -30,12 +35,20 @@ class EpisodeSource(Protocol):
         """Return the seed of the reset."""
         ...
 
+    def seeds(self, indices: Array, episodes: Array) -> Array:
+        """Return the seeds of N resets, int64 [N]."""
+        ...
+
     def task(self, index: int) -> int | None:
         """Return the environment's task number; None if it has none or draws its own."""
         ...
 
     def stream(self, index: int, episode: int, agent: int) -> int:
         """Return the key of an agent's random stream."""
+        ...
+
+    def streams(self, indices: Array, episodes: Array, agents: int) -> Array:
+        """Return the keys of the first `agents` agents in N episodes, uint64 [N, agents]."""
         ...
 
 
@@ -94,6 +107,13 @@ class TrainingEpisodes:
         # A restarted episode repeats the agents' random numbers.
         return key(self._seed, self._env_indices[index], episode % RESTARTED_EPISODE, agent)
 
+    def seeds(self, indices: Array, episodes: Array) -> Array:
+        return (keys(self._seed, np.asarray(self._env_indices)[indices], episodes) >> _S33).astype(np.int64)
+
+    def streams(self, indices: Array, episodes: Array, agents: int) -> Array:
+        env_indices = np.asarray(self._env_indices)[indices, None]
+        return keys(self._seed, env_indices, episodes[:, None] % RESTARTED_EPISODE, np.arange(agents))
+
 
 class EvaluationEpisodes:
     """A queue of episode numbers for the next free environment."""
@@ -122,3 +142,11 @@ class EvaluationEpisodes:
     def stream(self, index: int, episode: int, agent: int) -> int:
         del index
         return key(self._seed, EVALUATION, episode, agent)
+
+    def seeds(self, indices: Array, episodes: Array) -> Array:
+        del indices
+        return (keys(self._seed, EVALUATION, episodes) >> _S33).astype(np.int64)
+
+    def streams(self, indices: Array, episodes: Array, agents: int) -> Array:
+        del indices
+        return keys(self._seed, EVALUATION, episodes[:, None], np.arange(agents))

@@ -11,13 +11,12 @@ from marlflow.base.random import key, mix
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
-from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.episodes import EvaluationEpisodes
 from marlflow.sampling.lanes import Lanes, PolicyOf
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Fault
-from marlflow.sampling.vector_runner import SyncVectorRunner
+from marlflow.sampling.runners import Pool, make_runner
 from marlflow.sampling.weights_table import WeightsTable
 
 _MOST_ENVS = 16
@@ -28,14 +27,14 @@ class EvaluationEnvs:
 
     def __init__(
         self,
-        make_envs: Callable[[Sequence[int]], EnvPool],
+        make_envs: Callable[[Sequence[int]], Pool],
         make_table: Callable[[int, EvaluationModes], WeightsTable],
         stride: int,
         policy_of: PolicyOf,
     ) -> None:
         self._make_envs, self._make_table = make_envs, make_table
         self._stride, self._policy_of = stride, policy_of
-        self._envs: EnvPool | None = None
+        self._envs: Pool | None = None
 
     def widen(self, episodes: int) -> list[Fault]:
         """Open environments for `episodes` episodes; return faults of closing earlier ones."""
@@ -60,7 +59,7 @@ class EvaluationEnvs:
         lanes = Lanes(self._stride, len(envs.env_indices), table, self._policy_of)
         history = _Fingerprints(lanes, len(envs.env_indices))
         dealt = EvaluationEpisodes(seed, request.episodes, request.matchups)
-        runner = SyncVectorRunner(envs, table.policy_slots, lanes, dealt, None, history)
+        runner = make_runner(envs, table.policy_slots, lanes, dealt, None, history)
         runner.begin()
         while not (runner.idle or is_late()):
             runner.tick()

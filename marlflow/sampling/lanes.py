@@ -72,6 +72,28 @@ class Lanes:
             self.keys[lanes.start + slot] = episodes.stream(index, episode, _stream_number(adapter, slot))
         self.assign_new_agents(index, adapter, episodes)
 
+    def begin_many(self, indices: Array, numbers: Array, adapter: EnvAdapter, episodes: EpisodeSource) -> None:
+        """Start the episodes `numbers` [N] in `indices` [N], whose agents are all declared."""
+        kept = []
+        for at, (index, episode) in enumerate(zip(indices.tolist(), numbers.tolist(), strict=True)):
+            matchup = episodes.matchup(index, episode)
+            if matchup is None and self.num_assigned[index]:
+                kept.append(at)
+            else:
+                self.begin(index, episode, matchup, adapter, episodes)
+        if not kept:
+            return
+        # The agents keep their policies, so nothing depends on one agent or environment.
+        indices, numbers = indices[kept], numbers[kept]
+        lanes = indices[:, None] * self.stride + np.arange(self.stride)
+        self.episode[lanes] = numbers[:, None]
+        self.returns[lanes] = 0.0
+        self.t_agent[lanes] = 0
+        self.keys[lanes] = episodes.streams(indices, numbers, self.stride)
+        for slots in self._table.policy_slots:
+            if slots.memory is not None:
+                slots.memory.begin(lanes.reshape(-1))
+
     def assigned_in(self, indices: Iterable[int]) -> Array:
         """Return the lanes of `indices` that have a policy."""
         lanes = [np.arange(self.num_assigned[index]) + index * self.stride for index in indices]

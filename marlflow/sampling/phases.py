@@ -9,15 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from marlflow.base.batch import Batch
+from marlflow.base.errors import ConfigInvalid
 from marlflow.flow import StageTimes
 from marlflow.policy.actor import Actor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling.receipts import PolicyReceipt
 
 
-def adapting_actors(actors: Iterable[Actor]) -> list[AdaptingActor]:
-    """Return the actors that adapt."""
-    return [actor for actor in actors if isinstance(actor, AdaptingActor)]
+def adapting_actors(actors: Iterable[Actor], has_phases: bool = True) -> list[AdaptingActor]:
+    """Return the actors that adapt; raises ConfigInvalid if there are any and the environments have no phases."""
+    adapting = [actor for actor in actors if isinstance(actor, AdaptingActor)]
+    if adapting and not has_phases:
+        text = "policies that adapt to tasks (maml) cannot play batched environments; set env.batched=false"
+        raise ConfigInvalid([text])
+    return adapting
 
 
 def phase_ticks(ticks: int, actors: Sequence[AdaptingActor]) -> list[int]:

@@ -78,8 +78,10 @@ class PolicySlots:
         """Return actions for the pending lanes' observations and `memory`."""
         return self.actor.act(self.seen["obs"], self.seen.get("action_mask"), memory, self.mode, generator)
 
-    def set_observations(self, observations: Sequence[Any], masks: Sequence[Array | None], state: Array | None) -> None:
-        """Copy the pending lanes' observations, because environments may reuse arrays.
+    def set_observations(
+        self, observations: Sequence[Any] | Array, masks: Sequence[Array | None] | Array, state: Array | None
+    ) -> None:
+        """Copy the pending lanes' observations, because environments may reuse arrays; arrays are [N, ...].
 
         Raises ObservationOutside if one does not fit its space.
         """
@@ -105,13 +107,15 @@ class PolicySlots:
             self.actor.load_flat(weights.flat[: len(self.actor.flat())] if with_critic else weights.flat)
         self.version = weights.version
 
-    def stack(self, observations: Sequence[Any]) -> Array:
+    def stack(self, observations: Sequence[Any] | Array) -> Array:
         """Encode observations as rows of `obs`, [N, *obs_shape]."""
-        return self._encoder.stack(observations) if observations else self.seen["obs"][:0]
+        return self._encoder.stack(observations) if len(observations) else self.seen["obs"][:0]
 
-    def stack_masks(self, masks: Sequence[Array | None]) -> Array:
+    def stack_masks(self, masks: Sequence[Array | None] | Array) -> Array:
         """Encode masks as bool [N, A]; None becomes all legal."""
         shape = (self.spaces.mask_width,)
+        if isinstance(masks, np.ndarray):
+            return masks.astype(bool)
         # Fast path: one conversion for all masks.
         if all(type(mask) is np.ndarray and mask.shape == shape for mask in masks):
             return np.array(masks).astype(bool) if masks else np.ones((0, *shape), bool)
@@ -126,3 +130,7 @@ class PolicySlots:
     def choices(self, action: Array) -> list[Any]:
         """Convert `action` rows to what `action_space.sample()` would return."""
         return self._decoder.choices(action)
+
+    def values(self, action: Array) -> Array:
+        """Convert `action` rows to those of the action space, [N, ...]."""
+        return self._decoder.values(action)

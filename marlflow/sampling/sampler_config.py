@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
-from marlflow.env import EnvAdapter
+from marlflow.env import BatchedEnv, EnvAdapter
 from marlflow.sampling.lanes import PolicyOf
 from marlflow.sampling.mapping import ByRules, Rule
 from marlflow.sampling.population import WORKER_MEMBERS
@@ -33,6 +33,9 @@ class SamplerConfig:
 
     seed: int
     """The seed of the run. All random numbers of the worker depend on it and on the numbers of its environments."""
+
+    make_batched: Callable[[int], BatchedEnv] | None = None
+    """Makes a number of environments that are stepped by one call, instead of `make_env`; None: there are none."""
 
     worker: int = 0
     """The number of the worker, for receipts."""

@@ -7,12 +7,12 @@ open row, such as a dead agent's, is in the episode's return and in the metric `
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
 from marlflow.env import AgentEnd
+from marlflow.sampling.ended_segments import EndedSegment, EndedSegments
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import PolicyReceipt
 from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
@@ -40,7 +40,7 @@ class SegmentBuilder:
         self._t_env: Array = np.zeros((lanes, 0), np.int32)
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
         self._flat: tuple[Array, ...] = ()
-        self._ended: dict[str, list[_EndedSegment]] = {}
+        self._ended = EndedSegments()
 
     def renumber(self, num_entries: int) -> None:
         """Resize for a table of `num_entries` entries, after a cut."""
@@ -102,8 +102,43 @@ class SegmentBuilder:
             return
         carried = start == 0 and bool(self._carried[lane])
         position = (slots.buffer.row(lane), start, cell + 1)
-        ended = _EndedSegment((*position, ending.terminated, ending.truncated, carried, episode), lane, bootstrap)
-        self._ended.setdefault(slots.policy, []).append(ended)
+        ended = EndedSegment((*position, ending.terminated, ending.truncated, carried, episode), lane, bootstrap)
+        self._ended.add(slots.policy, ended)
+
+    def add_all_rewards(self, rewards: Array) -> None:
+        """Add a reward to every lane, float64 [lanes]."""
+        self._open_reward += rewards
+
+    def end_segments(
+        self,
+        lanes: Array,
+        rows: Array,
+        terminated: Array,
+        episode: Array,
+        slots: PolicySlots,
+        seen: Mapping[str, Array],
+    ) -> None:
+        """End the trajectories of N lanes of one policy, whose final observations, masks and states are `seen`.
+
+        `rows` int64 are their rows in its buffer, `terminated` bool, `episode` int64, [N]. `seen` may be empty if the
+        policy is not recorded.
+        """
+        acted = self._open[lanes]
+        if not acted.all():
+            lanes, rows, terminated, episode = (column[acted] for column in (lanes, rows, terminated, episode))
+            seen = {name: column[acted] for name, column in seen.items()}
+        cell, start = self._cell[lanes], self._start[lanes]
+        self._reward[lanes, cell] = self._open_reward[lanes]
+        self._open_reward[lanes] = 0.0
+        self._open[lanes] = False
+        self._cell[lanes] = self._start[lanes] = cell + 1
+        if slots.buffer is None or not len(lanes):
+            return
+        if slots.memory is not None:
+            seen = {**seen, "memory": slots.memory.recall(lanes)}
+        carried = self._carried[lanes] & (start == 0)
+        segments = Segments(rows, start, cell + 1, terminated, ~terminated, carried, episode, seen)
+        self._ended.add_together(slots.policy, segments, lanes)
 
     def _bootstrap(
         self, lane: int, cell: int, ending: AgentEnd, slots: PolicySlots, state: Array | None
@@ -124,12 +159,12 @@ class SegmentBuilder:
             seen["state"] = state.copy()
         return seen
 
-    def end_episode(self, lanes: slice) -> None:
-        """End an episode: rewards since the agents' ends belong to no row."""
+    def end_episode(self, lanes: slice | Array) -> None:
+        """End the episodes of `lanes`: rewards since the agents' ends belong to no row."""
         open_reward = self._open_reward[lanes]
         if open_reward.any():
             np.add.at(self._unattributed, self._entry_of[lanes], open_reward)
-            open_reward[:] = 0.0
+            self._open_reward[lanes] = 0.0
 
     def discard(self, lanes: slice, episode: int, policy_slots: Sequence[PolicySlots]) -> int:
         """Discard the rows of a broken episode; return how many were recorded."""
@@ -140,14 +175,7 @@ class SegmentBuilder:
             played = np.flatnonzero(self._entry_of[lanes] == number) + lanes.start
             # The rows of the running segment, then the ended segments of the same episode.
             lost += int((self._cell[played] - self._start[played] + self._open[played]).sum())
-            ended, others = self._ended.pop(slots.policy, []), []
-            for segment in ended:
-                _, start, stop, *_, of_episode = segment.values
-                if lanes.start <= segment.lane < lanes.stop and of_episode == episode:
-                    lost += stop - start
-                else:
-                    others.append(segment)
-            self._ended[slots.policy] = others
+            lost += self._ended.discard(slots.policy, lanes, episode)
         # Discarded cells stay unused until the next cut.
         self._cell[lanes] += self._open[lanes]
         self._start[lanes] = self._cell[lanes]
@@ -189,8 +217,8 @@ class SegmentBuilder:
 
     def _cut(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> tuple[PolicyReceipt, Batch]:
         running = self._running(number, slots, buffer, episodes)
-        ended = self._ended.pop(slots.policy, [])
-        segments = Segments.concat([_stacked(ended, running), running]) if ended else running
+        ended = self._ended.take(slots.policy, running)
+        segments = Segments.concat([*ended, running]) if ended else running
         lanes = buffer.lanes[segments.row]
         # Sorted by lane, because the order of rows depends on which lane a policy played first.
         order = np.lexsort((segments.start, lanes))
@@ -294,19 +322,3 @@ _BOOTSTRAPS = {
     "state": "bootstrap_state",
     "memory": "bootstrap_memory",
 }
-
-
-class _EndedSegment(NamedTuple):
-    """An ended segment: `values` are the first fields of Segments."""
-
-    values: tuple[int, int, int, bool, bool, bool, int]
-    lane: int
-    bootstrap: dict[str, Array]
-
-
-def _stacked(ended: Sequence[_EndedSegment], like: Segments) -> Segments:
-    values = zip(*(segment.values for segment in ended), strict=True)
-    return Segments.of(
-        [np.array(column, kind.dtype) for column, kind in zip(values, like[:7], strict=True)],
-        {name: np.stack([segment.bootstrap[name] for segment in ended]) for name in like.bootstrap},
-    )

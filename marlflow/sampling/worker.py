@@ -18,6 +18,9 @@ from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
+from marlflow.sampling.batched_pool import BatchedEnvPool
+from marlflow.sampling.batched_runner import BatchedRunner
+from marlflow.sampling.batched_state import BatchedWorkerState
 from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.evaluation import EvaluationEnvs
@@ -27,10 +30,10 @@ from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, RowWriter
 from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
+from marlflow.sampling.runners import Pool, make_pool, make_runner
 from marlflow.sampling.sampler_config import SamplerConfig, policy_spaces
 from marlflow.sampling.saved_state import ResumeReport
 from marlflow.sampling.segment_builder import SegmentBuilder
-from marlflow.sampling.vector_runner import SyncVectorRunner
 from marlflow.sampling.watchdog import Watchdog
 from marlflow.sampling.weights_table import WeightsTable
 from marlflow.sampling.worker_stages import WorkerStages
@@ -68,23 +71,25 @@ class RolloutWorker:
         self._watchdog, self._faults = watchdog or Watchdog(None), FaultLog(config.tolerated_faults)
         self._envs = self._make_envs(config.env_indices)
         # All environments have the same agents and spaces, so the first one answers for all.
-        adapter, count = self._envs.adapters[0], len(config.env_indices)
+        adapter, count = self._envs.first, len(config.env_indices)
         spaces = config.spaces if config.spaces is not None else policy_spaces(adapter, self._policy_of, actors)
         self._stride = lanes_per_env(adapter)
         self._returned = set(spaces) if config.recorded is None else set(config.recorded)
         # Datasets may record policies whose rows are not returned.
         self._recorded = {*self._returned, *(writer.policies if writer else ())}
         self._actors = {policy: actors[policy]() for policy in spaces}
-        self._adapting = adapting_actors(self._actors.values())
+        self._adapting = adapting_actors(self._actors.values(), has_phases=isinstance(self._envs, EnvPool))
         table = self._table = self._make_table(spaces, actors)
         lanes = Lanes(self._stride, count, table, self._policy_of)
         self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots))
         self._episodes = TrainingEpisodes(config.seed, config.env_indices, dealt=config.mapping is None)
         # A replacement of a lost worker starts after the episodes whose rows were delivered.
         self._episodes.resume_at(config.next_episodes)
-        history = self._history = History(count, self._stride, config.history_env_steps)
+        # Batched environments are saved by snapshots instead.
+        is_batched = isinstance(self._envs, BatchedEnvPool)
+        self._history = None if is_batched else History(count, self._stride, config.history_env_steps)
         builder, episodes = self._builder, self._episodes
-        self._runner = SyncVectorRunner(self._envs, table.policy_slots, lanes, episodes, builder, history)
+        self._runner = make_runner(self._envs, table.policy_slots, lanes, episodes, builder, self._history)
         self._evaluation = EvaluationEnvs(self._make_envs, self._evaluation_table, self._stride, self._policy_of)
 
     @property
@@ -92,9 +97,8 @@ class RolloutWorker:
         """The entries of the table of weights: policies, then frozen versions."""
         return tuple(self._table)
 
-    def _make_envs(self, env_indices: Sequence[int]) -> EnvPool:
-        config = self._config
-        return EnvPool(env_indices, config.make_env, self._watchdog, self._faults, bool(config.with_state))
+    def _make_envs(self, env_indices: Sequence[int]) -> Pool:
+        return make_pool(self._config, env_indices, self._watchdog, self._faults)
 
     def _make_table(self, spaces: Mapping[str, Spaces], actors: Mapping[str, Callable[[], Actor]]) -> WeightsTable:
         config = self._config
@@ -111,7 +115,7 @@ class RolloutWorker:
 
     def _make_policy_slots(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
         with_state = frozenset(self._config.with_state)
-        state = self._envs.adapters[0].state_space() if with_state else None
+        state = self._envs.first.state_space() if with_state else None
         return [
             PolicySlots(
                 policy,
@@ -199,7 +203,8 @@ class RolloutWorker:
                 if not self._adapting and self._watchdog.is_late:
                     break
         cuts = self._builder.cut(self._table.policy_slots, runner.lanes.episode)
-        self._history.prune(runner.running)
+        if self._history is not None:
+            self._history.prune(runner.running)
         results = {policy: (cut, self._with_global_lanes(batch)) for policy, (cut, batch) in cuts.items()}
         if self._writer is not None:
             # Recorded before any stage runs: a dataset has the rows as they were sampled.
@@ -261,11 +266,15 @@ class RolloutWorker:
         with self._watchdog.on_guard():
             return self._worker_state().load_state(tree, replay_max_env_steps)
 
-    def _worker_state(self) -> WorkerState:
+    def _worker_state(self) -> WorkerState | BatchedWorkerState:
         self._widen(1)
-        return WorkerState(
-            self._envs, self._table.policy_slots, self._builder, self._episodes, self._runner, self._history
-        )
+        parts = self._table.policy_slots, self._builder, self._episodes
+        if isinstance(self._runner, BatchedRunner):
+            assert isinstance(self._envs, BatchedEnvPool), "its runner steps them"
+            return BatchedWorkerState(self._envs, *parts, self._runner)
+        assert isinstance(self._envs, EnvPool), "its runner steps them"
+        assert self._history is not None, "episodes of these environments are replayed"
+        return WorkerState(self._envs, *parts, self._runner, self._history)
 
     def _receipt(self, policies: Mapping[str, PolicyReceipt], agents_vanished: int, began_s: float) -> Receipt:
         runner, spent_s = self._runner, perf_counter() - began_s

@@ -172,6 +172,7 @@ def test_an_environment_has_the_defaults_of_the_dataclass(path: Path) -> None:
     values, defaults = _read(path), _defaults(Env)
     assert values["num_envs"] == FEW_ENVS.get(path.stem, defaults["num_envs"])
     assert values["step_timeout_s"] == defaults["step_timeout_s"]
+    assert values["batched"] == defaults["batched"]
     assert set(values["wrappers"] or ()) == WRAPPED.get(path.stem, set())
 
 
@@ -191,7 +192,7 @@ TAKEN_BY = {
 def test_an_environments_arguments_have_the_defaults_of_its_factory(path: Path) -> None:
     values = _read(path)
     module, _, name = values["_target_"].rpartition(".")
-    arguments = _without(values, "_target_", "num_envs", "step_timeout_s", "wrappers")
+    arguments = _without(values, "_target_", "num_envs", "step_timeout_s", "batched", "wrappers")
     if values["_target_"] == pettingzoo_registry.TARGET and path.stem != "pettingzoo":
         chosen = {key: arguments.pop(key) for key in pettingzoo_registry.OWN_ARGUMENTS}
         module = pettingzoo.spec(chosen["api"], chosen["id"]).entry_point.rpartition(":")[0]

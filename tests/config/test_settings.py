@@ -142,7 +142,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "normalize_observations",
         "normalize_values",
     }
-    | {"symmetric", "at_start", "mirrored", "bootstrap_at_death"}
+    | {"symmetric", "at_start", "batched", "mirrored", "bootstrap_at_death"}
     | {"jsonl", "tensorboard", "trace", "spread", "dashboard", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}

@@ -390,7 +390,9 @@ def test_what_a_run_is_does_not_depend_on_the_process() -> None:
 
 def test_the_longest_episode_to_be_played_again_is_as_the_settings_say(tmp_path: Path) -> None:
     """Both ways: what is remembered, and what is played again."""
-    long = small_run(env=Env(cartpole_team.parallel_env, {"max_cycles": 500}, num_envs=4), rollouts=Rollouts(1, 40))
+    # Batched environments are saved as snapshots instead.
+    env = Env(cartpole_team.parallel_env, {"max_cycles": 500}, num_envs=4, batched=False)
+    long = small_run(env=env, rollouts=Rollouts(1, 40))
     for limit, name in ((5, "few"), (500, "all")):
         settings = CheckpointConfig(every_env_steps=None, replay_max_env_steps=limit)
         train(until(long, 200, checkpoint=settings), tmp_path / name)

@@ -167,7 +167,9 @@ def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(
 ) -> None:
     matchmaker = next(block for block in blocks(MAPPING, "python") if block.startswith("def swapped"))
     team = (
-        "from marlflow.env.cartpole_team import CartPoleTeam\n\ndef make_env(size=4):\n    return CartPoleTeam(size)\n"
+        "from marlflow.env.cartpole_team import CartPoleTeam\n\n"
+        "def make_env(size=4):\n    return CartPoleTeam(size)\n\n"
+        "Meeting = make_env\n"
     )
     bot = "def bot(obs, action_mask, random):\n    return action_mask.argmax(axis=1)\n"
     (mode,) = blocks(LEAGUES, "python")

@@ -1,0 +1,115 @@
+"""The protocol of environments that step many at once: B environments in one call, arrays instead of dicts.
+
+    class Coins:
+        num_envs, groups, turn_based = 256, {"player": ["player_0", "player_1"]}, False
+        def observation_space(self, agent): return Box(0.0, 1.0, (3,), np.float32)
+        def action_space(self, agent): return Discrete(2)
+        def reset(self, envs, seeds): ...   # returns BatchedStep({"player": observations})
+        def step(self, actions): ...        # returns BatchedStep(observations, rewards, terminated, truncated)
+        def close(self): ...
+
+Agents of one *group* have the same spaces. All its arrays are [B, A, ...], for A agents. They may be numpy arrays, or
+arrays of any library with DLPack (torch, jax), and may be reused by the next step; a reset leaves other rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from gymnasium import spaces
+
+from marlflow.base.batch import Array
+
+ByGroup: TypeAlias = Mapping[str, Any]
+"""An array [B, A, ...] for each group."""
+
+
+@dataclass(slots=True)
+class BatchedStep:
+    """The result of a reset or a step, by group.
+
+    observations: [B, A, *shape], without action masks. For an agent that ended in this step, the final one.
+    rewards: float [B, A], what each agent received in this step; 0 for one that received nothing, such as a dead one.
+    terminated, truncated: bool [B, A], whether an agent ended in this step. If both are true, it terminated.
+    decides: bool [B, A], the agents that act next, for turn-based environments; empty if all living agents act.
+    action_masks: bool or int8 [B, A, number of actions], 1 where legal; empty for groups without masks.
+
+    A reset has no rewards and no ends. Entries of agents that neither act next nor ended in this step are ignored.
+    """
+
+    observations: ByGroup
+    rewards: ByGroup = field(default_factory=dict)
+    terminated: ByGroup = field(default_factory=dict)
+    truncated: ByGroup = field(default_factory=dict)
+    decides: ByGroup = field(default_factory=dict)
+    action_masks: ByGroup = field(default_factory=dict)
+
+
+@runtime_checkable
+class BatchedEnv(Protocol):
+    """`num_envs` environments that are stepped by one call.
+
+    All agents take part from the reset; each may end on its own, and an episode is over when all have ended. The
+    environment does not reset itself: `reset` is called for the environments that are over.
+
+    Optional: `possible_agents` (the order of agents; else that of the groups), `metadata` with `name`, `state()` with
+    `state_space`, `get_state()` with `set_state()` (see `SnapshotEnv`).
+    """
+
+    num_envs: int
+    """B."""
+
+    groups: Mapping[str, Sequence[str]]
+    """The agents of each group, which have the same spaces."""
+
+    turn_based: bool
+    """Whether an env step is the turn of one agent, as in PettingZoo's AEC environments."""
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """Return an agent's observation space, without action mask: Box, Discrete, MultiDiscrete or MultiBinary."""
+        ...
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """Return an agent's action space."""
+        ...
+
+    def reset(self, envs: Array, seeds: Array) -> BatchedStep:
+        """Start an episode in `envs` (int64 [N], ascending), each from its own of `seeds` (int64 [N], below 2**31).
+
+        Returns arrays of all B environments, of which only the rows `envs` are read. An environment that cannot seed
+        each of them sets `metadata["reproducible"]` to False; its episodes are then not the same again.
+        """
+        ...
+
+    def step(self, actions: Mapping[str, Array]) -> BatchedStep:
+        """Step all environments by `actions`, numpy [B, A, *action shape] for each group.
+
+        Entries of agents that do not act are 0. Environments without a running episode are stepped too, with any
+        result; they must not raise.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the environment holds."""
+        ...
+
+
+@runtime_checkable
+class SnapshotEnv(Protocol):
+    """A BatchedEnv whose running episodes can be saved, so that a resumed run continues them exactly."""
+
+    def get_state(self, envs: Array) -> Mapping[str, Array]:
+        """Return all that determines how the episodes of `envs` go on, as named numpy arrays [N, ...], copied."""
+        ...
+
+    def set_state(self, envs: Array, state: Mapping[str, Array]) -> BatchedStep:
+        """Continue the episodes of a `get_state` in `envs`; return their observations, as `reset` does."""
+        ...
+
+
+def agents_of(env: BatchedEnv) -> list[str]:
+    """Return the agents of `env`, in the order of their slots."""
+    declared = getattr(env, "possible_agents", None)
+    return list(declared) if declared is not None else [agent for agents in env.groups.values() for agent in agents]

@@ -1,0 +1,132 @@
+"""The batched version of an environment, if there is one: made from the same arguments, with the same numbers.
+
+A factory of your own has it as its attribute `batched`, a function of `num_envs` and the same arguments:
+
+    parallel_env.batched = batched_env
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.env.batched.protocol import BatchedEnv
+
+Batched: TypeAlias = bool | Literal["auto"]
+"""`env.batched`: whether environments are stepped by one call; `auto`: if a version gives the same numbers."""
+
+_NUM_ENVS = "num_envs"
+_HERE = "marlflow.env.batched"
+# The batched versions of environments that come with marlflow or with other packages, by their factory.
+_SHIPPED = {
+    "marlflow.env.cartpole_team.parallel_env": f"{_HERE}.cartpole_team.BatchedCartPoleTeam",
+    "marlflow.env.matrix_games.parallel_env": f"{_HERE}.matrix_games.BatchedMatrixGame",
+    "marlflow.env.pendulum_team.parallel_env": f"{_HERE}.pendulum_team.BatchedPendulumTeam",
+    "mpe2.simple_adversary_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleAdversary",
+    "mpe2.simple_reference_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleReference",
+    "mpe2.simple_speaker_listener_v4.parallel_env": f"{_HERE}.particle_scenarios.SimpleSpeakerListener",
+    "mpe2.simple_spread_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleSpread",
+    "mpe2.simple_tag_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleTag",
+    "pettingzoo.classic.connect_four_v3.env": f"{_HERE}.board_games.ConnectFour",
+    "pettingzoo.classic.rps_v2.parallel_env": f"{_HERE}.matrix_games.RockPaperScissors",
+    "pettingzoo.classic.tictactoe_v3.env": f"{_HERE}.board_games.TicTacToe",
+}
+# Rewards that differ by a rounding error: for `true` only.
+_ROUNDED = frozenset({"marlflow.env.pendulum_team.parallel_env"})
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedMaker:
+    """Makes environments that are stepped by one call; picklable."""
+
+    factory: Callable[..., Any] | str
+    arguments: Mapping[str, Any]
+
+    def __call__(self, num_envs: int) -> BatchedEnv:
+        env = imported(self.factory)(num_envs, **self.arguments)
+        if not isinstance(env, BatchedEnv):
+            name = self.factory if isinstance(self.factory, str) else self.factory.__qualname__
+            raise ConfigInvalid([f"{name} makes a {type(env).__name__}, not a marlflow.env.BatchedEnv"])
+        return env
+
+
+def imported(factory: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return the function at an import path, or the function itself; raises ConfigInvalid."""
+    from marlflow.env.make import import_factory  # late: it makes batched environments too
+
+    return import_factory(factory) if isinstance(factory, str) else factory
+
+
+def makes_batches(factory: Callable[..., Any] | str) -> bool:
+    """Return whether a factory makes a BatchedEnv: its first parameter is `num_envs`. Raises ConfigInvalid."""
+    try:
+        return next(iter(inspect.signature(imported(factory)).parameters), None) == _NUM_ENVS
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+
+
+def batched_maker(
+    factory: Callable[..., Any] | str,
+    arguments: Mapping[str, Any],
+    wrappers: Sequence[Any],
+    batched: Batched,
+) -> BatchedMaker | None:
+    """Return the maker of the batched version; None if there is none, or `batched` says no.
+
+    Raises ConfigInvalid if `batched` is True and there is none.
+    """
+    if batched is False:
+        return None
+    if batched == "auto" and _shipped_name(factory, arguments) in _ROUNDED:
+        return None
+    reason, found = _find(factory, arguments, wrappers)
+    if found is None and batched is True:
+        raise ConfigInvalid([f"env.batched=true: {reason}; set env.batched=auto"])
+    return found
+
+
+def _find(
+    factory: Callable[..., Any] | str, arguments: Mapping[str, Any], wrappers: Sequence[Any]
+) -> tuple[str, BatchedMaker | None]:
+    if wrappers:
+        return "wrappers are for PettingZoo environments that are stepped one by one (env.wrappers)", None
+    if makes_batches(factory):
+        return "", BatchedMaker(factory, arguments)
+    name = _shipped_name(factory, arguments)
+    # Its own attribute: a subclass of an environment with a batched version is another environment.
+    version = _SHIPPED.get(name) or getattr(imported(factory), "__dict__", {}).get("batched")
+    if not (isinstance(version, str) or callable(version)):
+        return f"{name} has no batched version", None
+    own = _own_arguments(factory, arguments)
+    taken = inspect.signature(imported(version)).parameters
+    # An argument that the version does not have must be switched off.
+    others = [key for key, value in own.items() if key not in taken and value not in (None, False)]
+    if others:
+        return f"the batched version of {name} has no argument {others[0]!r}", None
+    return "", BatchedMaker(version, {key: value for key, value in own.items() if key in taken})
+
+
+def _is_registered(factory: Callable[..., Any] | str) -> bool:
+    from marlflow.env import pettingzoo_registry  # late: it imports marlflow.env.make
+
+    return factory in (pettingzoo_registry.TARGET, pettingzoo_registry.make)
+
+
+def _shipped_name(factory: Callable[..., Any] | str, arguments: Mapping[str, Any]) -> str:
+    from marlflow.env import pettingzoo_registry  # late: it imports marlflow.env.make
+
+    if _is_registered(factory):
+        return pettingzoo_registry.stable_name(arguments)
+    if isinstance(factory, str):
+        return factory
+    return f"{getattr(factory, '__module__', '')}.{getattr(factory, '__qualname__', type(factory).__qualname__)}"
+
+
+def _own_arguments(factory: Callable[..., Any] | str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from marlflow.env import pettingzoo_registry  # late: it imports marlflow.env.make
+
+    left_out = pettingzoo_registry.OWN_ARGUMENTS if _is_registered(factory) else ()
+    return {key: value for key, value in arguments.items() if key not in left_out}

@@ -1,0 +1,88 @@
+"""A run whose environments are stepped by one call reports, and is resumed, as one that steps them one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.config.experiment import Env, Evaluation, Experiment, Policy, Stop
+from marlflow.config.validation import ready
+from marlflow.driver.train import resume, train
+from marlflow.env import cartpole_team
+from marlflow.env.batched.versions import batched_maker
+from marlflow.env.make import EnvMaker
+from marlflow.observe.sinks import read_metrics
+from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run, without_times
+
+CARTS = Env(cartpole_team.parallel_env, {"max_cycles": 50}, num_envs=4)
+
+
+def reports(folder: Path) -> list[Any]:
+    return [without_times(report) for report in read_metrics(folder / "metrics.jsonl")]
+
+
+def test_the_reports_of_a_run_are_the_same(tmp_path: Path) -> None:
+    for batched in (True, False):
+        run = small_run(env=replace(CARTS, batched=batched), evaluation=Evaluation(400, 6))
+        train(run, tmp_path / str(batched))
+    assert reports(tmp_path / "True") == reports(tmp_path / "False")
+    assert reports(tmp_path / "True")[-1]["episodes"] > 10
+
+
+@pytest.mark.parametrize("then", [True, False])
+def test_a_run_is_resumed_from_its_snapshots(tmp_path: Path, then: bool) -> None:
+    def until(env_steps: int, batched: bool) -> Experiment:
+        return small_run(env=replace(CARTS, batched=batched), stop=Stop(env_steps=env_steps))
+
+    train(until(400, True), tmp_path / "two")
+    result = resume(until(800, then), tmp_path / "two")
+    if then:
+        train(until(800, True), tmp_path / "one")
+        assert reports(tmp_path / "two")[-1]["policies"] == reports(tmp_path / "one")[-1]["policies"]
+        assert result.metrics["faults"]["episodes_restarted"] == 0
+    else:
+        # What steps environments one by one has no actions to replay.
+        assert result.metrics["faults"]["episodes_restarted"] == 4
+
+
+@pytest.mark.parametrize(
+    ("env", "is_batched"),
+    [
+        (CARTS, True),
+        (replace(CARTS, batched=False), False),
+        (replace(CARTS, wrappers=(lambda env: env,)), False),
+        (Env("simple_spread"), True),
+        (Env("simple_spread", {"num_agent_neighbors": 1}), False),
+        (Env("connect_four"), True),
+        (Env("pendulum_team"), False),
+        (Env("pendulum_team", batched=True), True),
+        (Env("knights_archers_zombies"), False),
+    ],
+)
+def test_auto_takes_the_version_with_the_same_numbers(env: Env, is_batched: bool) -> None:
+    maker = EnvMaker(env.factory, env.arguments, env.wrappers, "name", env.batched)
+    assert (maker.make_batched is not None) == is_batched
+
+
+def test_a_factory_of_the_users_own_names_its_version() -> None:
+    def own(size: int = 2, color: str = "red") -> None: ...
+
+    def own_batched(num_envs: int, size: int = 2) -> None: ...
+
+    own.batched = own_batched  # type: ignore[attr-defined]
+    found = batched_maker(own, {"size": 3}, (), "auto")
+    assert found is not None
+    assert (found.factory, found.arguments) == (own_batched, {"size": 3})
+    assert batched_maker(own, {"size": 3, "color": "blue"}, (), "auto") is None
+
+
+def test_a_version_that_there_is_not_is_refused_before_the_run() -> None:
+    run = small_run(
+        env=Env("butterfly/cooperative_pong-v6", batched=True), policies={"paddle": Policy(SMALL_PPO, SMALL)}
+    )
+    with pytest.raises(ConfigInvalid, match=r"has no batched version; set env\.batched=auto"):
+        ready(replace(run, mapping=None))

@@ -1,0 +1,60 @@
+"""Every batched version gives the numbers of the PettingZoo environment, for the same seeds and actions."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from marlflow.env.batched.versions import batched_maker
+from marlflow.env.make import make_environment
+from tests.env.both_versions import compare
+
+MPE = "mpe2.{}.parallel_env"
+CASES = [
+    ("marlflow.env.cartpole_team.parallel_env", {}),
+    ("marlflow.env.cartpole_team.parallel_env", {"num_agents": 1, "max_cycles": 9, "velocities": False}),
+    (MPE.format("simple_spread_v3"), {}),
+    (MPE.format("simple_spread_v3"), {"N": 5, "local_ratio": 0.3, "max_cycles": 40, "continuous_actions": True}),
+    (MPE.format("simple_spread_v3"), {"N": 1}),
+    (MPE.format("simple_tag_v3"), {"max_cycles": 60}),
+    (
+        MPE.format("simple_tag_v3"),
+        {"num_good": 2, "num_adversaries": 4, "num_obstacles": 3, "continuous_actions": True},
+    ),
+    (MPE.format("simple_adversary_v3"), {}),
+    (MPE.format("simple_adversary_v3"), {"N": 3, "continuous_actions": True}),
+    (MPE.format("simple_speaker_listener_v4"), {}),
+    (MPE.format("simple_speaker_listener_v4"), {"continuous_actions": True}),
+    (MPE.format("simple_reference_v3"), {}),
+    (MPE.format("simple_reference_v3"), {"local_ratio": 0.9, "continuous_actions": True}),
+    ("marlflow.env.pendulum_team.parallel_env", {}),
+    ("marlflow.env.pendulum_team.parallel_env", {"num_agents": 1, "max_cycles": 30}),
+    *(
+        ("marlflow.env.matrix_games.parallel_env", {"game": game, "as_one_agent": joint})
+        for game in ("climbing", "penalty", "both", "qtran", "two_step")
+        for joint in (False, True)
+    ),
+    ("pettingzoo.classic.rps_v2.parallel_env", {}),
+    ("pettingzoo.classic.rps_v2.parallel_env", {"num_actions": 7, "max_cycles": 60}),
+    ("pettingzoo.classic.connect_four_v3.env", {}),
+    ("pettingzoo.classic.tictactoe_v3.env", {}),
+]
+
+
+@pytest.mark.parametrize(("factory", "arguments"), CASES, ids=str)
+def test_the_numbers_are_those_of_pettingzoo(factory, arguments):
+    pytest.importorskip(factory.partition(".")[0])
+    random = np.random.default_rng(7)
+
+    def choose(observation, mask, space):
+        if mask is not None:
+            return random.choice(np.flatnonzero(mask))
+        space.seed(int(random.integers(2**31)))
+        return space.sample()
+
+    seeds = random.integers(2**31, size=14).tolist()
+    # gymnasium rounds the square of a torque otherwise.
+    tolerance = 1e-9 if "pendulum" in factory else 0.0
+    make_batched = batched_maker(factory, arguments, (), True)
+    steps = compare(partial(make_environment, factory, arguments), make_batched, seeds, choose, tolerance)
+    assert steps >= len(seeds)

@@ -1,0 +1,100 @@
+"""Environments that exist twice: as a PettingZoo environment, and as one that steps many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from marlflow.env import cartpole_team
+from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
+from marlflow.env.batched.versions import batched_maker
+from marlflow.env.make import make_environment
+
+
+@dataclass(frozen=True)
+class Case:
+    """Both versions; `mapping` is agent to policy, `remember` are the policies with a memory."""
+
+    name: str
+    make_env: Callable[[], Any]
+    make_batched: Callable[[int], Any]
+    mapping: Mapping[str, str]
+    remember: tuple[str, ...] = ()
+    with_state: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def cartpole(name: str, mapping: Mapping[str, str], remember: tuple[str, ...] = (), **arguments: Any) -> Case:
+    return Case(
+        name,
+        partial(cartpole_team.parallel_env, **arguments),
+        partial(BatchedCartPoleTeam, **arguments),
+        mapping,
+        remember,
+    )
+
+
+CASES = [
+    cartpole("carts", {f"cart_{i}": "all" for i in range(4)}),
+    cartpole(
+        "carts of two policies, one with memory, truncated",
+        {"cart_0": "b", "cart_1": "a", "cart_2": "b"},
+        ("b",),
+        num_agents=3,
+        max_cycles=13,
+    ),
+    cartpole("carts without velocities", {"cart_0": "all"}, num_agents=1, velocities=False),
+]
+
+
+def of_versions(name: str, factory: str, arguments: Mapping[str, Any], mapping: Mapping[str, str], **more: Any) -> Case:
+    """The PettingZoo environment `factory` and its batched version."""
+    maker = batched_maker(factory, arguments, (), True)
+    return Case(name, partial(make_environment, factory, arguments), maker, mapping, **more)
+
+
+CASES += [
+    of_versions(
+        "spread with memory and state",
+        "mpe2.simple_spread_v3.parallel_env",
+        {},
+        {"agent_0": "a", "agent_1": "b", "agent_2": "a"},
+        remember=("a",),
+        with_state=("a",),
+    ),
+    of_versions(
+        "tag, two groups, one policy not recorded",
+        "mpe2.simple_tag_v3.parallel_env",
+        {"continuous_actions": True, "max_cycles": 11},
+        {"adversary_0": "hunt", "adversary_1": "hunt", "adversary_2": "lone", "agent_0": "flee"},
+        settings={"recorded": ("hunt", "flee")},
+    ),
+    of_versions(
+        "connect four, one policy",
+        "pettingzoo.classic.connect_four_v3.env",
+        {},
+        {"player_0": "all", "player_1": "all"},
+        remember=("all",),
+    ),
+    of_versions(
+        "tic-tac-toe, two policies", "pettingzoo.classic.tictactoe_v3.env", {}, {"player_1": "a", "player_2": "b"}
+    ),
+    of_versions(
+        "two steps, two groups, one policy, state",
+        "marlflow.env.matrix_games.parallel_env",
+        {"game": "two_step"},
+        {"agent_0": "all", "agent_1": "all"},
+        with_state=("all",),
+    ),
+    of_versions(
+        "rock, paper, scissors, one-hot",
+        "pettingzoo.classic.rps_v2.parallel_env",
+        {},
+        {"player_0": "a", "player_1": "b"},
+    ),
+]
