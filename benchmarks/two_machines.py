@@ -13,8 +13,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import grpc
 import ray
+from ray._private.grpc_utils import init_grpc_channel
 from ray.cluster_utils import Cluster
 from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
 
@@ -77,7 +77,8 @@ def bytes_created() -> dict[str, int]:
     created = {}
     for node in ray.nodes():
         role = next((name for name in ("sampling", "learning") if name in node["Resources"]), "driver")
-        with grpc.insecure_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}") as channel:
+        # With the token of the cluster, if it asks for one.
+        with init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}") as channel:
             stub = node_manager_pb2_grpc.NodeManagerServiceStub(channel)
             reply = stub.GetNodeStats(node_manager_pb2.GetNodeStatsRequest(include_memory_info=False), timeout=10)
         created[role] = reply.store_stats.cumulative_created_bytes

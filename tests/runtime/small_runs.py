@@ -52,9 +52,12 @@ def policies(**algorithms: Algorithm) -> dict[str, Policy]:
 
 
 def small_run(runtime: Literal["inline", "ray"] = "inline", env_steps: int = 1_200, **changes: Any) -> Experiment:
-    """An experiment of about a second; `changes` replace its parts."""
+    """An experiment of about a second; `changes` replace its parts.
+
+    Its environments are stepped one by one, as most users' own are.
+    """
     experiment = Experiment(
-        Env(cartpole_team.parallel_env, {"max_cycles": 50}, num_envs=4),
+        Env(cartpole_team.parallel_env, {"max_cycles": 50}, num_envs=4, batched=False),
         policies=policies(hunters=SMALL_PPO, prey=SMALL_DQN),
         mapping=HALVES,
         rollouts=Rollouts(num_workers=2, fragment_env_steps=40),

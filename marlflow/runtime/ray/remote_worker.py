@@ -27,11 +27,12 @@ from marlflow.sampling.referee import worker_name
 class SharedRequest:
     """A round's request to all workers; what they get alike is serialized once for all of them.
 
-    `request` has neither matchups nor frozen entries, which differ from worker to worker.
+    Matchups, and frozen entries to add and to forget, are not: they differ from worker to worker.
     """
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self._alike = replace(request, matchups=None, frozen={}, forget=())
         # By the policies whose weights a worker lacks.
         self._packed: dict[tuple[str, ...], tuple[bytes, list[Any]]] = {}
 
@@ -39,7 +40,7 @@ class SharedRequest:
         """Return the serialized request with these weights, and their parameters (references)."""
         names = tuple(unsent)
         if names not in self._packed:
-            request, flats = without_parameters(replace(self.request, weights=unsent))
+            request, flats = without_parameters(replace(self._alike, weights=unsent))
             self._packed[names] = pickle.dumps(request, pickle.HIGHEST_PROTOCOL), flats
         return self._packed[names]
 
