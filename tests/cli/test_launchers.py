@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.killed_drivers import SETTINGS, started
+from benchmarks.killed_drivers import SETTINGS, Command, started
 from marlflow.cli.requeue import requeued_on_signal
 from marlflow.runtime.saved_runs import newest
 from tests.cli.conftest import Marlflow
@@ -52,17 +52,25 @@ def test_parallel_jobs_equal_those_in_the_commands_process_bit_for_bit(marlflow:
     assert not list((tmp_path / "parallel").glob(".jobs-*"))
 
 
+def wait_for_reports(command: Command, *runs: Path) -> None:
+    """Wait until each of these runs has reported."""
+    files = [run / "metrics.jsonl" for run in runs]
+    while not all(file.exists() and file.stat().st_size > 0 for file in files):
+        command.helpers()  # raises if it has ended by itself
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_parallel_jobs_end_in_order_and_no_other_begins(tmp_path: Path, number: signal.Signals) -> None:
     words = ["train", "-m", *ENDLESS, *JOBLIB, "seed=1,2,3,4", "hydra.sweep.dir=several"]
+    several = tmp_path / "several"
     with started(words, tmp_path) as command:
-        command.wait_for("updates", 8)
+        wait_for_reports(command, several / "0", several / "1")
         command.send(number, group=number == signal.SIGINT)  # as Ctrl-C, or `kill` of the command alone
         assert command.ends() == (130 if number == signal.SIGINT else 143)
         assert command.left() == []
     assert not any("Traceback" in line for line in command.said), command.said
     reason = "interrupted" if number == signal.SIGINT else "terminated"
-    several = tmp_path / "several"
     assert {row["job"] for row in rows(several)} == {"0", "1"}
     for row in rows(several):
         assert row["ended_by"] in (reason, "terminated")
@@ -76,9 +84,7 @@ def test_a_preempted_job_of_submitit_is_requeued_and_resumes_its_run(tmp_path: P
     several = tmp_path / "several"
     with started(words, tmp_path) as command:
         run = several / "0"
-        while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").stat().st_size == 0:
-            command.helpers()  # raises if it has ended by itself
-            time.sleep(0.05)
+        wait_for_reports(command, run)
         (record,) = (json.loads(path.read_text()) for path in several.glob(".jobs-*/0.json"))
         os.kill(record["pid"], signal.SIGUSR2)
         assert command.ends() == 0, command.said
