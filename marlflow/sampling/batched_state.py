@@ -95,35 +95,46 @@ class BatchedWorkerState:
         saved = set(tables[_SNAPSHOT].env.tolist()) if _SNAPSHOT in tables and self.envs.can_be_saved else set()
         # Another number of workers has saved the environments in another order.
         running = sorted((env for env in tree["envs"] if env["running"] is not None), key=self._index)
-        intact = [env for env in running if env["env"] in saved]
+        intact = self._begin([env for env in running if env["env"] in saved], 0)
         of_intact = [env["env"] for env in intact]
         if intact:
             kept = {name: table.of(of_intact) for name, table in tables.items()}
             try:
-                self._restore(self._begin(intact, 0), kept)
+                self._restore(self._indices(intact), kept)
             except EnvironmentFailed:
                 # The environment has changed since: its episodes restart.
                 of_intact = []
-        restarted = [env for env in running if env["env"] not in of_intact]
+        # Rows of these episodes were delivered already; the restarted ones need other numbers.
+        restarted = self._begin([env for env in running if env["env"] not in of_intact], RESTARTED_EPISODE)
         if restarted:
-            # Rows of these episodes were delivered already; the restarted ones need other numbers.
-            indices = self._begin(restarted, RESTARTED_EPISODE)
+            indices = self._indices(restarted)
             step = self.envs.reset(indices, np.array([env["running"]["seed"] for env in restarted], np.int64))
             self.runner.restore(indices, step, np.ones(len(self.runner.alive), bool))
         open_rows = [table for name, table in tables.items() if name.startswith("rows.")]
         lost = sum(len(table.env) - len(table.of(of_intact)["env"]) for table in open_rows)
-        return ResumeReport(0, len(restarted), lost)
+        return ResumeReport(len(running) - len(of_intact) - len(restarted), len(restarted), lost)
 
-    def _begin(self, envs: Sequence[Tree], added: int) -> Array:
-        """Give the lanes of saved episodes their episode, policies and random numbers; return the indices."""
-        indices = np.array([self._index(env) for env in envs], np.int64)
-        for index, env in zip(indices.tolist(), envs, strict=True):
-            running = env["running"]
+    def _begin(self, envs: Sequence[Tree], added: int) -> list[Tree]:
+        """Give the lanes of saved episodes their episode, policies and random numbers; return those that have begun.
+
+        The others are abandoned: a policy that played in them cannot any more.
+        """
+        begun = []
+        for env in envs:
+            index, running = self._index(env), env["running"]
             episode = running["episode"] + added
-            self.runner.lanes.begin(index, episode, running["matchup"], self.envs.first, self.episodes)
+            try:
+                self.runner.lanes.begin(index, episode, running["matchup"], self.envs.first, self.episodes)
+            except EnvironmentFailed:
+                self.runner.lanes.abandon(index)
+                continue
             self.envs.seeds[index] = running["seed"]
             self.envs.env_steps[index] = 0 if added else running["env_steps"]
-        return indices
+            begun.append(env)
+        return begun
+
+    def _indices(self, envs: Sequence[Tree]) -> Array:
+        return np.array([self._index(env) for env in envs], np.int64)
 
     def _index(self, env: Tree) -> int:
         return self.envs.env_indices.index(env["env"])

@@ -131,7 +131,9 @@ def test_a_frozen_entry_acts_by_its_weights_whatever_the_policy_learns(
         return choices(player, action)
 
     monkeypatch.setattr(PolicySlots, "choices", watched)
-    train(against_past_selves(MAIN, HALF), tmp_path)
+    experiment = against_past_selves(MAIN, HALF)
+    # The method that is watched is only called where environments are stepped one by one.
+    train(replace(experiment, env=replace(experiment.env, batched=False)), tmp_path)
     assert len(loaded) > 4
     assert pushed == {"main": {1}, "main@(num_envs)": {0}}
     assert all(len(versions) == 1 for versions in loaded.values())  # by each of two workers, one version

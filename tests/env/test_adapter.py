@@ -352,7 +352,7 @@ def test_a_selected_agent_that_is_not_there_is_an_error():
 
 
 def test_only_pettingzoo_environments_are_opened():
-    with pytest.raises(TypeError, match="expected a PettingZoo AECEnv or ParallelEnv, got int"):
+    with pytest.raises(TypeError, match="expected a PettingZoo AECEnv or ParallelEnv, or a BatchedEnv, got int"):
         open_adapter(3)
 
 
