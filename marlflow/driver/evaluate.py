@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class EvaluationResult:
     asked: int
     faults: Sequence[Fault]
     duration_s: float
-    modes: EvaluationModes = field(default_factory=dict)
+    modes: EvaluationModes
 
     def __repr__(self) -> str:
         return as_table(self)

@@ -98,7 +98,7 @@ def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
 
 
 def _acted(evaluation: EvaluationResult) -> str:
-    modes = evaluation.modes if isinstance(evaluation.modes, dict) else {"": evaluation.modes}
+    modes = {"": evaluation.modes} if isinstance(evaluation.modes, str) else evaluation.modes
     if len(set(modes.values())) == 1:
         return "all policies act greedily" if "greedy" in modes.values() else "all policies sample their actions"
     by_mode = {mode: [name for name, own in modes.items() if own == mode] for mode in ("greedy", "sampled")}

@@ -67,7 +67,7 @@ class LearnerTotals:
         self.evaluation_is_new = state["evaluation_is_new"]
 
     def finished(self, episode: EpisodeResult) -> None:
-        """Count a training episode."""
+        """Add a training episode to the window."""
         if (totals := totals_of_policies(episode, self.members)) is not None:
             self.played.add(totals)
 

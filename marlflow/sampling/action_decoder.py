@@ -37,7 +37,7 @@ class ActionDecoder:
     def values(self, action: Array) -> Array:
         """Convert `action` rows to those of the action space, [N, ...]; raises MarlflowError."""
         space = self._space
-        if isinstance(space, gym_spaces.Discrete) and not _are_below(action, int(space.n)):
+        if isinstance(space, gym_spaces.Discrete) and not _are_numbers_below(action, int(space.n)):
             wrong = action[(action < 0) | (action >= space.n)][0]
             raise MarlflowError(self._outside(wrong))
         if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
@@ -51,9 +51,9 @@ class ActionDecoder:
         return f"policy {self._policy!r} chose action {action}, counted from 0, of {self._space}"
 
 
-def _are_below(action: Array, count: int) -> bool:
+def _are_numbers_below(action: Array, count: int) -> bool:
     # One comparison: a negative number is a large one without sign.
-    return not len(action) or int(action.view(np.uint64).max() if action.dtype == np.int64 else action.max()) < count
+    return not len(action) or int(action.astype(np.int64, copy=False).view(np.uint64).max()) < count
 
 
 def _numbers(space: gym_spaces.Space[Any]) -> dict[int, Any]:
