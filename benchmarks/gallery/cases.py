@@ -10,6 +10,8 @@ SEEDS = (10, 11, 12)
 """No setting was chosen on them."""
 EPISODES, GAMES = 100, 400
 """Of the final policies together, and of each against random opponents."""
+RECORDED = 20_000
+"""Env steps of an expert that are recorded, after its training."""
 FOLDER = Path("runs/gallery")
 """Of the runs; a run that is complete is not repeated."""
 _ROOT = Path(__file__).resolve().parents[2]
@@ -29,10 +31,19 @@ class GalleryCase:
     """Whom the run is for, if not for all policies that learn; they are measured against random opponents."""
     film_policy: str | None = None
     """The policy that plays all agents in the film; None: as in training, of a league its first policy."""
+    expert: str | None = None
+    """The experiment whose final policies are recorded, for what learns from records; None: it learns from play."""
 
-    def words(self, seed: int) -> list[str]:
-        """Return the words after `marlflow train`."""
-        return [f"experiment={self.experiment}", *self.overrides, f"seed={seed}", "runtime=inline"]
+    def words(self, seed: int, records: Path | None = None) -> list[str]:
+        """Return the words after `marlflow train`; `records`: the folder of the expert's rows, by default of this seed."""
+        words = [f"experiment={self.experiment}", *self.overrides, f"seed={seed}", "runtime=inline"]
+        if self.expert is not None:
+            words.append(f"env.folder={self.expert_run(seed) / 'record' if records is None else records}")
+        return words
+
+    def expert_run(self, seed: int) -> Path:
+        """Return the folder of the expert's run."""
+        return FOLDER / f"{self.expert}_recorded" / str(seed)
 
 
 _NASH_CONV = "NashConv is computed during the run, which changes nothing of what is learned."
@@ -56,6 +67,8 @@ _ALL = (
     GalleryCase("cartpole_family_maml"),
     GalleryCase("biased_rps_psro", ("league.nash_conv_every_env_steps=4000",), _NASH_CONV, members=("mixture",)),
     GalleryCase("cartpole_team_c51"),
+    GalleryCase("cartpole_team_bc", expert="cartpole_team_ppo"),
+    GalleryCase("cartpole_team_marwil", expert="cartpole_team_ppo"),
     GalleryCase("cartpole_team_a3c"),
     GalleryCase("cartpole_team_apex"),
     GalleryCase("cartpole_team_memory_recurrent_ppo"),
@@ -83,20 +96,11 @@ _ALL = (
 )
 CASES = {case.experiment: case for case in _ALL}
 
-_OFFLINE = "recorded rows of an expert have to be made first; see `python -m benchmarks.imitation`"
 _LONG = "not run yet; leagues take the longest"
 _NOT_YET = "not run yet"
 WITHOUT_PAGE: Mapping[str, str] = {
-    "cartpole_team_a2c": _NOT_YET,
-    "cartpole_team_a3c": _NOT_YET,
-    "cartpole_team_apex": _NOT_YET,
-    "cartpole_team_appo": _NOT_YET,
-    "cartpole_team_bc": _OFFLINE,
-    "cartpole_team_c51": _NOT_YET,
-    "cartpole_team_impala": _NOT_YET,
-    "cartpole_team_marwil": _OFFLINE,
-    "cartpole_team_memory_r2d2": _NOT_YET,
-    "cartpole_team_memory_recurrent_ppo": _NOT_YET,
+    "cartpole_team_bc": _NOT_YET,
+    "cartpole_team_marwil": _NOT_YET,
     "connect_four_alphastar": _LONG,
     "connect_four_pfsp": _LONG,
     "connect_four_random_seats": _NOT_YET,
@@ -104,8 +108,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "kuhn_nfsp": _NOT_YET,
     "kuhn_psro": _NOT_YET,
     "leduc_psro": _LONG,
-    "pendulum_team_ddpg": _NOT_YET,
-    "simple_speaker_listener_maddpg": _NOT_YET,
     "simple_spread_qmix": _NOT_YET,
     "simple_tag_pfsp": _LONG,
     "simple_tag_ppo_dqn": _NOT_YET,
