@@ -35,7 +35,7 @@ class GalleryCase:
     """The experiment whose final policies are recorded, for what learns from records; None: it learns from play."""
 
     def words(self, seed: int, records: Path | None = None) -> list[str]:
-        """Return the words after `marlflow train`; `records`: the folder of the expert's rows, by default of this seed."""
+        """Return the words after `marlflow train`; `records`: folder of the expert's rows, by default this seed's."""
         words = [f"experiment={self.experiment}", *self.overrides, f"seed={seed}", "runtime=inline"]
         if self.expert is not None:
             words.append(f"env.folder={self.expert_run(seed) / 'record' if records is None else records}")
