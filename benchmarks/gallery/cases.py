@@ -94,7 +94,7 @@ _ALL = (
     GalleryCase("connect_four_self_play"),
     GalleryCase("connect_four_pfsp"),
     GalleryCase("simple_tag_pfsp", *_shorter(200_000, 500_000)),
-    GalleryCase("connect_four_random_seats", *_shorter(100_000, 500_000), has_opponents=True),
+    GalleryCase("connect_four_random_seats", has_opponents=True),
     GalleryCase("connect_four_alphastar", *_shorter(300_000, 2_000_000)),
     GalleryCase(
         "leduc_psro",
