@@ -10,6 +10,8 @@ SEEDS = (10, 11, 12)
 """No setting was chosen on them."""
 EPISODES, GAMES = 100, 400
 """Of the final policies together, and of each against random opponents."""
+LEAST_ENV_STEPS = 5
+"""Of the episode in a film, if any has as many: a game may be over soon after a random opening."""
 RECORDED = 20_000
 """Env steps of an expert that are recorded, after its training."""
 FOLDER = Path("runs/gallery")

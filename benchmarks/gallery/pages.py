@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.gallery.cases import CASES, CONF, WITHOUT_PAGE
+from benchmarks.gallery.cases import CASES, CONF, LEAST_ENV_STEPS, WITHOUT_PAGE
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.config.comments import commented
 
@@ -197,7 +197,9 @@ def _film(data: Data) -> Iterator[str]:
         return
     returns = ", ".join(f"{agent} {number(value)}" for agent, value in film["returns"].items())
     yield f"![An episode of the final policies]({folder}/film.webp)\n"
-    yield f"One episode of {which}, {film['env_steps']} env steps: {seats}. Returns: {returns}.\n"
+    skipped = film.get("skipped", 0)
+    shorter = f"; the first {skipped} had fewer than {LEAST_ENV_STEPS} after their random openings" if skipped else ""
+    yield f"One episode of {which}, {film['env_steps']} env steps{shorter}: {seats}. Returns: {returns}.\n"
 
 
 def _command(data: Data) -> Iterator[str]:

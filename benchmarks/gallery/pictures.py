@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 import marlflow as mf
+from benchmarks.gallery.cases import EPISODES, LEAST_ENV_STEPS
 from benchmarks.gallery.results import EVALUATION_SEED
 from marlflow.base.batch import Array
 from marlflow.env.opening import open_adapter
@@ -44,12 +45,16 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """A film of an episode of `env_steps` in the checkpoint's run `seed`, or the text of some games."""
+    """A film of an episode of `env_steps` in the checkpoint's run `seed`, or the text of some games.
+
+    `skipped`: how many episodes before it were shorter than LEAST_ENV_STEPS.
+    """
 
     seed: int
     frames: int = 0
     env_steps: int = 0
     text: str = ""
+    skipped: int = 0
     returns: Mapping[str, float] = field(default_factory=dict)
     seating: Mapping[str, str] = field(default_factory=dict)
 
@@ -124,16 +129,19 @@ def film(run: Path, seed: int, folder: Path, mode: EvaluationMode, policy: str |
     adapter, frames = open_adapter(env), _Frames()
     try:
         names = seating(team, None, None, seats, adapter.agents)
-        episode = Episode(0, 1, team.reset(EVALUATION_SEED, 0))
-        others = policy_player(team, names, mode)
-        play_episode(adapter, episode, {}, others, [VideoWatcher(env, frames)])
+        for skipped in range(EPISODES):
+            frames.kept.clear()
+            episode = Episode(skipped, EPISODES, team.reset(EVALUATION_SEED, skipped))
+            play_episode(adapter, episode, {}, policy_player(team, names, mode), [VideoWatcher(env, frames)])
+            if episode.env_steps >= LEAST_ENV_STEPS:
+                break
         fps = frames_per_second(env)
     finally:
         adapter.close()
     pictures = [wide(frame, len(adapter.agents)) for frame in frames.kept]
     count = write_film(pictures, fps, folder / FILM)
     _scaled(pictures[len(pictures) // 2], _STILL_SIZE).save(folder / STILL, quality=80)
-    return Film(seed, count, episode.env_steps, "", dict(episode.returns), names)
+    return Film(seed, count, episode.env_steps, "", skipped, dict(episode.returns), names)
 
 
 def _text(team: Any, seed: int, mode: EvaluationMode, seats: Mapping[str, str]) -> Film:
