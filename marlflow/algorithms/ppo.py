@@ -22,7 +22,7 @@ from marlflow.learner.protocol import Learner
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
-from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
+from marlflow.stages import Advantages, Concat, DropStale, KLToReference, Learn, Normalize, Publish
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,17 @@ class PPO(LearningAlgorithm):
     normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
+    kl_to_reference: ScheduledFloat | None = None
     max_staleness: int = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
+        rows = experience.gather(Concat(agent_steps=self.batch_agent_steps))
+        fresh = rows.then(DropStale(self.max_staleness), at=learner)
+        if self.kl_to_reference is not None:
+            fresh = fresh.then(KLToReference(initial_value(self.kl_to_reference)), at=learner)
         reports = (
-            experience.gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(DropStale(self.max_staleness), at=learner)
-            .then(estimate, at=learner)
+            fresh.then(estimate, at=learner)
             .then(Normalize(), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)
