@@ -234,7 +234,7 @@ _TOKENS = (
         batch_agent_steps=1_000,
         minibatch_agent_steps=250,
         epochs=4,
-        learning_rate="{_target_: marlflow.Linear, start: 1e-3, end: 1e-5, agent_steps: 24000}",
+        learning_rate="{_target_: marlflow.Linear, start: 1e-3, end: 1e-5, agent_steps: 16000}",
         discount=1.0,
         entropy_coefficient=0.0,
         normalize_values="true",
@@ -246,11 +246,11 @@ _TOKENS = (
     "checkpoint.every_env_steps=null",
     "evaluation.episodes=0",
     "evaluation.final_episodes=400",
-    "stop.env_steps=30000",
+    "stop.env_steps=20000",
 )
 _BETA = "policies.speaker.algorithm.kl_to_reference"
 _TOKEN_CASES = (
-    Case("token_signal", (*_TOKEN_EXPERIMENT, "stop.env_steps=60000"), 0.9, 1, policy="speaker"),
+    Case("token_signal", (*_TOKEN_EXPERIMENT, "stop.env_steps=40000"), 0.9, 1, policy="speaker"),
     Case(
         "token_signal_reference",
         (*_TOKEN_EXPERIMENT, "stop.env_steps=25000"),

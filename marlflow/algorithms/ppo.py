@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.batch import EstimatedBatch
+from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
@@ -55,15 +55,20 @@ class PPO(LearningAlgorithm):
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         rows = experience.gather(Concat(agent_steps=self.batch_agent_steps))
         fresh = rows.then(DropStale(self.max_staleness), at=learner)
-        if self.kl_to_reference is not None:
-            fresh = fresh.then(KLToReference(initial_value(self.kl_to_reference)), at=learner)
         reports = (
-            fresh.then(estimate, at=learner)
+            self.near_reference(fresh, learner)
+            .then(estimate, at=learner)
             .then(Normalize(), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)
         )
         return Plan(self.name, output=reports, waits_for_rounds=True)
+
+    def near_reference(self, rows: Flow[Batch], learner: Learner) -> Flow[Batch]:
+        """Return the flow with the penalty for leaving the reference, if there is one."""
+        if self.kl_to_reference is None:
+            return rows
+        return rows.then(KLToReference(initial_value(self.kl_to_reference)), at=learner)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
         critic_torso = None if self.shared_torso else model

@@ -95,7 +95,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "workers",
     }
     | {field.name for field in dataclasses.fields(Faults)}
-    | {"td_lambda"}
+    | {"td_lambda", "kl_to_reference"}
     | {"learning_starts_agent_steps", "burn_in_agent_steps", "learning_rate", "actor_learning_rate"}
     | {
         "inner_learning_rate",

@@ -66,6 +66,18 @@ def test_at_zero_it_learns_as_without_bit_for_bit_and_reports_the_divergence(tmp
     assert_equal(without_times(last["policies"]), without_times(reports(tmp_path / "without")[-1]["policies"]))
 
 
+def test_replicas_on_workers_have_the_reference_too(tmp_path: Path) -> None:
+    near = mf.DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, kl_to_reference=0.1)
+    assert "KLToReference(beta=0.1) → Advantages" in str(mf.plan(tokens(0.1, WHOLE, algorithm=near)))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(tokens(0.1, WHOLE, algorithm=near), whole)
+    train(tokens(0.1, HALF, algorithm=near), parts)
+    resume(tokens(0.1, WHOLE, algorithm=near), parts)
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert_equal(kept(whole), kept(parts))
+    assert reports(whole)[-1]["learners"]["speaker"]["loss"]["kl_to_reference"] != 0.0
+
+
 def test_returns_are_the_environments_whatever_the_penalty(tmp_path: Path) -> None:
     train(tokens(1e6, HALF), tmp_path)
     for report in reports(tmp_path):
