@@ -1,0 +1,27 @@
+"""Rewards and costs combined by a Lagrange multiplier.
+
+Ray, Achiam and Amodei, "Benchmarking safe exploration in deep reinforcement learning", 2019, section 4.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Numbers = TypeVar("Numbers", Tensor, NDArray[np.float64])
+
+
+def constrained_advantage(advantage_t: Numbers, cost_advantage_t: Numbers, multiplier: float) -> Numbers:
+    """Compute (A - multiplier * A_cost) / (1 + multiplier), [N].
+
+    The division keeps the scale of what is maximized as the multiplier rises.
+
+    Args:
+        advantage_t: advantages of rewards, [N], neither centered nor scaled.
+        cost_advantage_t: advantages of costs, [N], likewise.
+        multiplier: the reward that a cost of 1 is worth, at least 0.
+    """
+    return (advantage_t - multiplier * cost_advantage_t) / (1.0 + multiplier)
