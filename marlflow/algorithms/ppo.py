@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.algorithms.cost_limit import COST_CRITIC, CostValueLoss, cost_seed, without_cost_critic
+from marlflow.algorithms.cost_stages import update_multiplier
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
@@ -33,7 +34,6 @@ from marlflow.stages import (
     Learn,
     Normalize,
     Publish,
-    UpdateMultiplier,
 )
 
 
@@ -70,8 +70,7 @@ class PPO(LearningAlgorithm):
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
         batches = experience.gather(Concat(agent_steps=self.batch_agent_steps))
         estimated = batches.then(DropStale(self.max_staleness), at=learner).then(estimate, at=learner)
-        if self.cost_limit is not None:
-            multiplier = UpdateMultiplier(initial_value(self.cost_limit), initial_value(self.multiplier_learning_rate))
+        if (multiplier := update_multiplier(self)) is not None:
             costs = CostAdvantages(estimate.discount, estimate.gae_lambda)
             estimated = estimated.then(multiplier, at=learner).then(costs, at=learner)
         if self.normalize_advantages:

@@ -38,15 +38,8 @@ FAULTS = (
     "episodes_restarted",
     "rows_lost",
 )
-_POLICY_TOTALS = (
-    "episodes",
-    "agent_steps_sampled",
-    "rows_carried",
-    "reward_unattributed",
-    "cost_unattributed",
-    "cost_total",
-    "cost_episodes",
-)
+_COSTS = ("cost_unattributed", "cost_total", "cost_episodes")
+_POLICY_TOTALS = ("episodes", "agent_steps_sampled", "rows_carried", "reward_unattributed", *_COSTS)
 
 
 @dataclass(slots=True)

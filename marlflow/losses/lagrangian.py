@@ -14,6 +14,17 @@ from torch import Tensor
 Numbers = TypeVar("Numbers", Tensor, NDArray[np.float64])
 
 
+def constrained_policy_loss(loss_tm1: Tensor, q_cost_tm1: Tensor, multiplier: float) -> Tensor:
+    """Compute (loss + multiplier * Q_cost) / (1 + multiplier), [N].
+
+    Args:
+        loss_tm1: the policy's loss in units of reward, [N], such as the negative soft value of its action.
+        q_cost_tm1: the costs to come after that action, [N], with gradient to it.
+        multiplier: the reward that a cost of 1 is worth, at least 0.
+    """
+    return (loss_tm1 + multiplier * q_cost_tm1) / (1.0 + multiplier)
+
+
 def constrained_advantage(advantage_t: Numbers, cost_advantage_t: Numbers, multiplier: float) -> Numbers:
     """Compute (A - multiplier * A_cost) / (1 + multiplier), [N].
 
