@@ -47,8 +47,9 @@ def with_cost_advantages(
     """
     value, next_value, _ = values_around(batch, cost_critic)
     of_cost, target = _estimates(batch, "cost", value, next_value, discount, gae_lambda)
-    combined = constrained_advantage(batch.columns["advantage"].astype(np.float64), of_cost, multiplier)
-    columns = {"advantage": combined.astype(np.float32), "cost_advantage": of_cost, "cost_value_target": target}
+    advantage_t, of_cost_t = (torch.from_numpy(a.astype(np.float64)) for a in (batch.columns["advantage"], of_cost))
+    combined = constrained_advantage(advantage_t, of_cost_t, multiplier).numpy().astype(np.float32)
+    columns = {"advantage": combined, "cost_advantage": of_cost, "cost_value_target": target}
     return EstimatedBatch({**batch.columns, **columns}, batch.segments)
 
 

@@ -5,13 +5,7 @@ Ray, Achiam and Amodei, "Benchmarking safe exploration in deep reinforcement lea
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
-
-Numbers = TypeVar("Numbers", Tensor, NDArray[np.float64])
 
 
 def constrained_policy_loss(loss_tm1: Tensor, q_cost_tm1: Tensor, multiplier: float) -> Tensor:
@@ -25,7 +19,7 @@ def constrained_policy_loss(loss_tm1: Tensor, q_cost_tm1: Tensor, multiplier: fl
     return (loss_tm1 + multiplier * q_cost_tm1) / (1.0 + multiplier)
 
 
-def constrained_advantage(advantage_t: Numbers, cost_advantage_t: Numbers, multiplier: float) -> Numbers:
+def constrained_advantage(advantage_t: Tensor, cost_advantage_t: Tensor, multiplier: float) -> Tensor:
     """Compute (A - multiplier * A_cost) / (1 + multiplier), [N].
 
     The division keeps the scale of what is maximized as the multiplier rises.

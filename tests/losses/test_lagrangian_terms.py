@@ -22,7 +22,7 @@ from marlflow.losses.lagrangian import constrained_advantage, constrained_policy
 def test_advantages_are_in_units_of_reward_per_cost(
     advantage: float, cost_advantage: float, multiplier: float, combined: float
 ) -> None:
-    found = constrained_advantage(np.array([advantage]), np.array([cost_advantage]), multiplier)
+    found = constrained_advantage(torch.tensor([advantage]), torch.tensor([cost_advantage]), multiplier)
     assert found.tolist() == [combined]
     # The policy's loss is the negative of what an advantage is.
     loss = constrained_policy_loss(torch.tensor([-advantage]), torch.tensor([cost_advantage]), multiplier)
@@ -31,5 +31,6 @@ def test_advantages_are_in_units_of_reward_per_cost(
 
 def test_without_a_multiplier_not_a_bit_changes() -> None:
     random = np.random.default_rng(0)
-    advantage, cost_advantage = random.normal(size=(2, 1000)) * 10.0 ** random.integers(-20, 20, (2, 1000))
+    both = random.normal(size=(2, 1000)) * 10.0 ** random.integers(-20, 20, (2, 1000))
+    advantage, cost_advantage = torch.from_numpy(both)
     assert constrained_advantage(advantage, cost_advantage, 0.0).tolist() == advantage.tolist()
