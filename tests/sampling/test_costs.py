@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
 from marlflow.base.errors import EnvironmentFailed
+from marlflow.env.wrappers import black_death
 from tests.sampling.built_environments import BuiltParallel
 from tests.sampling.row_actors import Policy
 from tests.sampling.row_comparison import SEED, built_seats, collects
@@ -174,3 +175,18 @@ def test_without_a_limit_nothing_is_read() -> None:
     receipt, batches = collected([{"cost": float("nan")}] * 2, 2, with_costs=())
     assert "cost" not in batches["one"].columns
     assert receipt.episodes[0].costs == {}
+
+
+def test_agents_that_black_death_keeps_cost_nothing() -> None:
+    class Early(Given):
+        def step(self, actions: Any) -> Any:
+            *result, infos = super().step(actions)
+            if self.at == 1:
+                self.agents, result[2]["a"] = ["b"], True
+            return *result, {agent: info for agent, info in infos.items() if agent in result[0]}
+
+    actors = {name: Policy(spaces.Discrete(2)).actor() for name in ("one", "two")}
+    make = lambda: black_death(Early([{"cost": 3.0}] * 3))  # noqa: E731
+    receipt, batches = worker_with_costs(make, {"a": "one", "b": "two"}, actors, (0,)).collect(3)
+    assert batches["one"]["cost"].tolist() == [3.0, 0.0, 0.0]
+    assert receipt.episodes[0].costs == {"a": 3.0, "b": 3.0}
