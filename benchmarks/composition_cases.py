@@ -1,10 +1,11 @@
-"""The cases of benchmarks/composition_bars.py: shields, automata, managers and references, and their controls."""
+"""The cases of benchmarks/composition_bars.py: shields, automata, managers, references, limits on costs; controls."""
 
 from __future__ import annotations
 
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -264,5 +265,32 @@ _TOKEN_CASES = (
     Case("token_signal_beta_0", (*_TOKENS, f"{_BETA}=0"), 0.9, 1, policy="speaker", count=far_from_reference),
 )
 
-_ALL = (*_CLIFF_CASES, *_AUTOMATON_CASES, *_SIGN_CASES, *_TOKEN_CASES)
+
+def toll(run_dir: Path) -> tuple[int, str]:
+    """Return the share of cars on the fast road in the final evaluation, in percent, and the multiplier in words."""
+    reports = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    cost = next(report["policies"]["car"]["eval_cost_mean"] for report in reversed(reports) if _evaluates(report))
+    loss = reports[-1]["learners"]["car"]["loss"]
+    return round(100 * cost), f"{cost:.2%} took the fast road; multiplier {loss['multiplier']:.3f}"
+
+
+def _evaluates(report: dict[str, Any]) -> bool:
+    return report["policies"]["car"]["eval_return_mean"] is not None
+
+
+# Evaluations sample actions, since the best policy is mixed; its return is 1 and the share of cars that pay.
+_TOLL = ("experiment=toll_ppo_lagrangian", "stop.env_steps=120000", "checkpoint.every_env_steps=null")
+_TOLL_CASES = (
+    Case("toll_ppo_lagrangian", _TOLL, 1.22, 1.28, policy="car", count=toll, counted_from=22, counted_to=28),
+    Case(
+        "toll_ppo",
+        (*_TOLL, "policies.car.algorithm.cost_limit=null"),
+        1.97,
+        2,
+        policy="car",
+        is_control=True,
+    ),
+)
+
+_ALL = (*_CLIFF_CASES, *_AUTOMATON_CASES, *_SIGN_CASES, *_TOKEN_CASES, *_TOLL_CASES)
 CASES = {case.name: case for case in _ALL}

@@ -65,6 +65,8 @@ SETTINGS = """
 - **Normalization.** `model.normalize_observations` normalizes observations by their running mean and variance.
   `algorithm.normalize_values`, for algorithms with a critic of states, normalizes the value targets (Pop-Art). The
   statistics are part of the policy: they are published, saved in checkpoints, and resumed with its weights.
+- **Limits on costs.** `algorithm.cost_limit` of PPO, MAPPO and SAC keeps the mean `info["cost"]` of an agent per
+  episode below a limit, by a Lagrange multiplier ([limits on costs](composition.md#limits-on-costs)).
 
 ```
 marlflow train env=simple_tag policy@policies.agent=ppo policies.agent.model.normalize_observations=true \\

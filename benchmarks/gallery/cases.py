@@ -72,6 +72,7 @@ _ALL = (
     ),
     GalleryCase("kuhn_psro", ("league.nash_conv_every_env_steps=60000",), _NASH_CONV, members=("mixture",)),
     GalleryCase("simple_tag_three_algorithms", has_opponents=True),
+    GalleryCase("toll_ppo_lagrangian"),
     GalleryCase("simple_tag_qmix_ppo", has_opponents=True),
     GalleryCase("simple_spread_qmix"),
     GalleryCase("token_signal_ppo_dqn"),
@@ -113,5 +114,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "simple_tag_qmix_ppo": _NOT_YET,
     "simple_tag_three_algorithms": _NOT_YET,
     "token_signal_ppo_dqn": _NOT_YET,
+    "toll_ppo_lagrangian": _NOT_YET,
 }
 """Shipped experiments that have no page, and why."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 from gymnasium import spaces as gym
 
+from marlflow.algorithms.cost_limit import cost_limit_problems, initial_multiplier
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem, ProblemKind
@@ -160,6 +161,7 @@ class TorchAlgorithm:
         problems = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         problems += self._minibatch_problems()
         problems += [*critic_problems(self, spaces), *memory_problems(self.name, self.capabilities, model)]
+        problems += cost_limit_problems(self.name, self, learns_on_workers=self.capabilities.learns_on == "workers")
         return [*problems, *self._normalizing_problems(model)]
 
     def _network_and_losses(
@@ -184,6 +186,7 @@ class TorchAlgorithm:
             target=self.has_target,
             reference=getattr(self, "kl_to_reference", None) is not None,
             learns_on=self.capabilities.learns_on,
+            initial_multiplier=initial_multiplier(self),
         )
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:

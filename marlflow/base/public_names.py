@@ -96,9 +96,9 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
-        "Concat CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments JointAdvantages "
-        "KLToReference Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments "
-        "SyncTarget VTrace"
+        "Concat CostAdvantages CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments "
+        "JointAdvantages KLToReference Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards "
+        "SplitSegments SyncTarget UpdateMultiplier VTrace"
     ),
     "marlflow.trained.export": "Exported export",
     "marlflow.trained.load": "load",

@@ -13,6 +13,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.adaptation import adaptation_problems
+from marlflow.config.costs import cost_environment_problems, cost_row_problems
 from marlflow.config.critics import (
     critic_environment_problems,
     critic_remarks,
@@ -131,7 +132,8 @@ def _checked(
     problems += device_problems(experiment, learners)
     problems += record_problems(experiment, policies)
     records = records_of(experiment, policies, env.spaces, problems)
-    problems += recorded_critic_problems(policies, sources(experiment, policies))
+    recorded = sources(experiment, policies)
+    problems += [*recorded_critic_problems(policies, recorded), *cost_row_problems(policies, recorded)]
     unfit = dict(frozen_problems(policies, env.spaces, env.players.agents))
     problems += unfit.values()
     others = {name: policy for name, policy in policies.items() if name not in unfit}
@@ -198,6 +200,7 @@ def _inspect(experiment: Experiment, problems: Problems) -> _InspectedEnv:
         narrowed = players.mapping is not None or experiment.league is not None
         fitting = players.agents if narrowed else _fitting(adapter, spaces)
         problems += critic_environment_problems(experiment.env, adapter, policies)
+        problems += cost_environment_problems(experiment.env, adapter, policies)
         problems += joint_stream_problems(experiment, adapter, policies)
         has_needy = any(needs_state(policy.acts_by) for policy in policies.values())
         state_space = adapter.state_space() if has_needy else None

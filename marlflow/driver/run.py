@@ -198,6 +198,7 @@ class Run:
         evaluated_s = self._evaluator.spent_s + self._match_times.total_s + self._nash_conv.metrics.spent_s
         self._clock.training_s = self._clock.elapsed_s - evaluated_s
         self._metrics.collected(round.receipts)
+        self._scheduler.send_costs(self._metrics.cost_totals)
         self.reporting.collected(round)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._stops.end_learners(self._executor, self._console.notice)
@@ -282,6 +283,7 @@ class Run:
         self._requests.rounds = state["rounds"]
         self._resets.load_state(state["resets"])
         self._scheduler.load_state(state["schedules"])
+        self._scheduler.send_costs(self._metrics.cost_totals)
         self._progress.load_state(state["handed_out"])
         self._due_log, self._evaluator.due_env_steps = state["due"]
         elapsed_s, training_s, self._evaluator.spent_s = state["times_s"]

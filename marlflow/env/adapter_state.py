@@ -18,6 +18,7 @@ class AdapterState:
     """An open environment with its agents, spaces and episode location."""
 
     parallel = False
+    reads_costs = False
 
     def __init__(self, env: Any, location: EpisodeLocation) -> None:
         self._env, self._location = env, location

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -21,13 +22,14 @@ from marlflow.learner.gradient_exchange import GradientExchange, ProcessGroup, S
 from marlflow.learner.initial_priorities import chunked_priorities
 from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup, loss_groups, noise_width
+from marlflow.learner.multiplier import MULTIPLIER, Multiplier
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.parameters import COUNTS, LearnerParameters
 from marlflow.learner.saved_state import check_state, with_published
 from marlflow.learner.update_job import UpdateRequest
 from marlflow.learner.update_loop import UpdateLoop
 from marlflow.learner.update_report import gradients_of, step_report, update_report
-from marlflow.learner.value_chunks import chunked_values
+from marlflow.learner.value_chunks import ModuleCritic
 from marlflow.policy.normalized import observers
 from marlflow.policy.tensors import as_tensor
 
@@ -47,6 +49,7 @@ class TorchLearner:
     `actors` by policy, and a `critic` if `values` is called. `losses` is one loss or several loss groups, on batches of
     type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`. With
     `reference`, `reference` is a frozen copy of the only actor as it was at the start. `place` None is this process.
+    With `initial_multiplier`, costs have a limit (see `learner.multiplier`).
 
     With `learns_on` "learner", a data-parallel group has a leader, used like a single process, and followers:
 
@@ -76,6 +79,7 @@ class TorchLearner:
         target: bool = False,
         reference: bool = False,
         learns_on: LearnsOn = "learner",
+        initial_multiplier: float | None = None,
     ) -> None:
         self.name = name
         self.seats = dict(seats or {})
@@ -101,6 +105,7 @@ class TorchLearner:
         self.loop = UpdateLoop(self.parameters, noise_width(groups), seed, compute)
         self._single, self._group_exchange = _EXCHANGES[learns_on]
         self._group: ProcessGroup | None = None
+        self._multiplier = None if initial_multiplier is None else Multiplier(initial_multiplier)
 
     # -- parameters -------------------------------------------------------------------------------------------------
 
@@ -134,8 +139,12 @@ class TorchLearner:
         return seen
 
     def values(self, obs: Array, memory: Array | None = None) -> Array:
-        columns = (obs,) if memory is None else (obs, memory)
-        return chunked_values(self.module.critic, columns, self._tensor, self._autocast)
+        return ModuleCritic(self.module.critic, self._tensor, self._autocast).values(obs, memory)
+
+    @property
+    def cost_critic(self) -> ModuleCritic:
+        """Estimates costs to come by `module.cost_critic`."""
+        return ModuleCritic(self.module.cost_critic, self._tensor, self._autocast)
 
     @property
     def reference(self) -> Any:
@@ -165,8 +174,10 @@ class TorchLearner:
         Parameters, target, optimizers, random numbers and counts of updates are those of `start`. The version
         increases, so that none means two sets of parameters. Scheduled values stay.
         """
-        continued = {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
-        self.load_state({**start.state(), **continued})
+        first, continued = start.state(), {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
+        if self._multiplier is not None:
+            first[MULTIPLIER] = self._multiplier.restarted(first[MULTIPLIER])
+        self.load_state({**first, **continued})
         return self.publish()
 
     def sync_target(self, tau: float = 1.0) -> None:
@@ -179,17 +190,22 @@ class TorchLearner:
     def state(self) -> Tree:
         """Return copies of parameters, optimizer states, random state and counts; no settings."""
         generator = self.loop.generator.get_state().numpy().copy()
-        return {**self.parameters.state(), "generator": generator, "stale_rows_dropped": self.stale_rows_dropped}
+        state = {**self.parameters.state(), "generator": generator, "stale_rows_dropped": self.stale_rows_dropped}
+        return state if self._multiplier is None else {**state, MULTIPLIER: self._multiplier.state()}
 
     def load_state(self, state: Tree) -> None:
         """Restore a state; if it does not fit, change nothing and raise CheckpointUnusable."""
         state = with_published(state, len(self.parameters.published_flat))
         expected = {**self.parameters.like(state), "generator": self.loop.generator.get_state()}
+        if self._multiplier is not None:
+            expected[MULTIPLIER] = as_tensor(self._multiplier.state())
         check_state(self.name, state, expected, (*COUNTS, "stale_rows_dropped"))
         self.exchange.call_followers("load_state", state)
         self.parameters.load_state(state)
         self.loop.generator.set_state(as_tensor(state["generator"]))
         self.stale_rows_dropped = state["stale_rows_dropped"]
+        if self._multiplier is not None:
+            self._multiplier.load_state(state[MULTIPLIER])
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
@@ -212,7 +228,18 @@ class TorchLearner:
         with exchange.leaving_on_error():
             job = exchange.job(request)
             result = exchange.result(job, self.loop.run(job, exchange))
-        return self._count_updates(update_report(self.name, self.version, job, result))
+        update = update_report(self.name, self.version, job, result)
+        if self._multiplier is not None and update.loss:
+            update = replace(update, loss={**update.loss, **self._multiplier.terms})
+        return self._count_updates(update)
+
+    def update_multiplier(self, cost_limit: float, learning_rate: float) -> float:
+        """Move the multiplier by the episodes that ended since the last call, tell the losses, and return it."""
+        assert self._multiplier is not None, "made without initial_multiplier"
+        value = self._multiplier.step(self.scheduled, cost_limit, learning_rate)
+        if self.scheduled.get(MULTIPLIER) != value:
+            self.set_schedule({MULTIPLIER: value})
+        return value
 
     def gradients(self, batch: TrainBatch) -> Gradients:
         """Return the gradient, float32 [P], of the loss over all rows; raises TypeError with several losses."""

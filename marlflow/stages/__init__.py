@@ -8,6 +8,7 @@ StoreToReplayBuffer, `Draw` Replay, `SyncTarget` UpdateTargetNetwork.
 
 from marlflow.flow import Rotation
 from marlflow.stages.batches import CutSequences, DropStale, Join
+from marlflow.stages.constraints import CostAdvantages, UpdateMultiplier
 from marlflow.stages.estimates import Advantages, Normalize, VTrace
 from marlflow.stages.gradients import ApplyGradients, Average, ComputeGradients
 from marlflow.stages.joint_updates import EachPolicy, JointAdvantages, LearnInOrder
@@ -38,6 +39,7 @@ __all__ = [
     "CollectNext",
     "ComputeGradients",
     "Concat",
+    "CostAdvantages",
     "CutSequences",
     "Draw",
     "DropStale",
@@ -59,5 +61,6 @@ __all__ = [
     "Shards",
     "SplitSegments",
     "SyncTarget",
+    "UpdateMultiplier",
     "VTrace",
 ]

@@ -119,6 +119,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "weight_decay",
     }
     | {"memory_bytes", "momentum", "tau", "prior_games", "win_rate", "past", "live", "power", "delta"}
+    | {"cost_limit", "multiplier_learning_rate", "initial_multiplier"}
     | {
         "pfsp",
         "verify",
@@ -132,8 +133,8 @@ ACCEPTED: Mapping[str, set[str]] = {
     | ANY_SIZE
     | BOUNDS_OF_SCHEDULES
     | OF_THE_ENVIRONMENT,
-    "1e30": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
-    "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
+    "1e30": {"cost_limit"} | THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
+    "2**63": {"cost_limit"} | THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "true": {
         "double",
         "dueling",
@@ -142,6 +143,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "shared_torso",
         "normalize_observations",
         "normalize_values",
+        "normalize_advantages",
     }
     | {"symmetric", "at_start", "batched", "mirrored", "bootstrap_at_death"}
     | {"jsonl", "tensorboard", "trace", "spread", "dashboard", "velocities", "momentum"},  # torch takes the last for 1

@@ -26,6 +26,7 @@ class BatchedAdapter:
 
     declared = True
     has_tasks = False
+    reads_costs = False
     vanished = 0
 
     def __init__(self, env: BatchedEnv, location: EpisodeLocation) -> None:
