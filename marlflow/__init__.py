@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.algorithm import Algorithm, Capabilities, JointAlgorithm, LearningAlgorithm, Member
     from marlflow.algorithms.apex import ApeX
     from marlflow.algorithms.appo import APPO
+    from marlflow.algorithms.archer import ArCHer
     from marlflow.algorithms.bc import BC
     from marlflow.algorithms.clone import Clone
     from marlflow.algorithms.ddpg import DDPG
@@ -193,6 +194,8 @@ if TYPE_CHECKING:
         Shards,
         SplitSegments,
         SyncTarget,
+        UtteranceAdvantage,
+        Utterances,
         VTrace,
     )
     from marlflow.trained.export import Exported, export
@@ -207,7 +210,7 @@ __all__ = [
     "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "HAPPO", "IMPALA", "LSTM", "MADDPG",
     "MAML", "MAPPO", "MARWIL", "MASAC", "MATD3", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC",
     "TD3", "VDN", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar",
-    "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep", "BudgetExceeded",
+    "ApeX", "ApplyGradients", "ArCHer", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep", "BudgetExceeded",
     "ByPolicy", "ByShard", "ByTask", "Callback", "Capabilities", "CheckpointConfig", "CheckpointFailed",
     "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat",
     "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale",
@@ -232,7 +235,8 @@ __all__ = [
     "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop",
     "StopRun", "StoreSettings", "StoredReplay", "SyncTarget", "Team", "TorchLearner", "TorchOptimizer",
     "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits", "Transitions", "Trial", "Uniform",
-    "Update", "UserCodeFailed", "VTrace", "WandbSink", "WeightsMismatch", "check_environment", "evaluate",
+    "Update", "UserCodeFailed", "UtteranceAdvantage", "Utterances",
+    "VTrace", "WandbSink", "WeightsMismatch", "check_environment", "evaluate",
     "export", "initial_value", "load", "merge", "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on

@@ -54,9 +54,7 @@ class Capabilities:
     trains_on: type = NoneType
     """The item type of its loss; NoneType if it does not learn."""
     loss_groups: Mapping[str, type] = field(default_factory=dict, hash=False)
-    """The loss groups that stages of its plan train apart, by `Learn(groups=...)`, with the item type of each; empty:
-    all are trained together.
-    """
+    """The loss groups that stages train apart, by `Learn(groups=...)`, with their item types; empty: none are apart."""
     replay: bool = False
     """Whether it has a replay buffer."""
     state: bool = False

@@ -10,6 +10,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.algorithm": "Algorithm Capabilities JointAlgorithm LearningAlgorithm Member",
     "marlflow.algorithms.apex": "ApeX",
     "marlflow.algorithms.appo": "APPO",
+    "marlflow.algorithms.archer": "ArCHer",
     "marlflow.algorithms.bc": "BC",
     "marlflow.algorithms.clone": "Clone",
     "marlflow.algorithms.ddpg": "DDPG",
@@ -96,7 +97,8 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
         "Concat CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments JointAdvantages "
-        "Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
+        "Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments SyncTarget "
+        "UtteranceAdvantage Utterances VTrace"
     ),
     "marlflow.trained.export": "Exported export",
     "marlflow.trained.load": "load",

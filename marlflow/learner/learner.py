@@ -88,8 +88,9 @@ class TorchLearner:
         self.device, self._autocast = torch.device(compute.device), compute.autocast()
         self._tensor = tensors_on(self.device)
         groups = as_groups(losses)
-        self.loss_groups = dict(loss_groups)
-        _verify_separable(name, groups, self.loss_groups)
+        own = [group.name for group in groups]
+        self.loss_groups = {group: trains for group, trains in loss_groups.items() if group in own}
+        _verify_separable(name, groups, loss_groups)
         _verify_replicable(name, module, groups, learns_on)
         self.parameters = LearnerParameters(
             module,
@@ -279,9 +280,9 @@ class TorchLearner:
 
 
 def _verify_separable(name: str, groups: Sequence[LossGroup], apart: Mapping[str, type]) -> None:
-    own = [group.name for group in groups]
-    if apart and sorted(apart) != sorted(own):
-        raise TypeError(f"learner {name!r} declares the loss groups {', '.join(apart)}, and has {', '.join(own)}")
+    # Some of those declared may depend on settings.
+    if apart and (undeclared := [group.name for group in groups if group.name not in apart]):
+        raise TypeError(f"learner {name!r} declares the loss groups {', '.join(apart)}, and has {undeclared[0]} too")
     # Delays are counted in minibatches of the whole learner.
     if apart and (delayed := [group.name for group in groups if group.every > 1]):
         raise TypeError(f"learner {name!r} cannot train the delayed loss group {delayed[0]!r} apart from others")

@@ -24,6 +24,7 @@ from marlflow.stages.replays import (
 from marlflow.stages.sampling import ByPolicy, Collect, CollectNext, Concat, Shards
 from marlflow.stages.tasks import Adapt, ByTask, MetaLearn
 from marlflow.stages.updates import Learn, Publish, SyncTarget
+from marlflow.stages.utterances import UtteranceAdvantage, Utterances
 
 __all__ = [
     "Adapt",
@@ -57,5 +58,7 @@ __all__ = [
     "Shards",
     "SplitSegments",
     "SyncTarget",
+    "UtteranceAdvantage",
+    "Utterances",
     "VTrace",
 ]

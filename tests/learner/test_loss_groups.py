@@ -324,7 +324,7 @@ def test_groups_that_cannot_be_trained_apart() -> None:
         learner(parts()).update(batch(), groups=("critic",))
     with pytest.raises(TypeError, match="cannot train the delayed loss group 'actor' apart"):
         separable(parts(every=2))
-    with pytest.raises(TypeError, match="declares the loss groups critic, actor, and has all"):
+    with pytest.raises(TypeError, match="declares the loss groups critic, actor, and has all too"):
         separable(as_groups(Product("all")))
 
 
