@@ -218,5 +218,44 @@ _SIGN_CASES = (
     ),
 )
 
-_ALL = (*_CLIFF_CASES, *_AUTOMATON_CASES, *_SIGN_CASES)
+# Bisection has -1.625, the best that does not listen -2.75, and the nearest other strategies -1.75.
+_GUESSING = (
+    "env=guess_number",
+    "env.num_envs=16",
+    "rollouts.num_workers=1",
+    "rollouts.fragment_env_steps=256",
+    "checkpoint.every_env_steps=null",
+    "evaluation.episodes=0",
+    "evaluation.final_episodes=1000",
+    "stop.env_steps=60000",
+)
+_LESS_RANDOM = "{_target_: marlflow.Linear, start: 0.05, end: 0.0, agent_steps: 60000}"
+_GUESSING_CASES = (
+    Case(
+        "guess_number_archer",
+        (*_GUESSING, *learns_with("archer", "guesser", entropy_coefficient=_LESS_RANDOM)),
+        -1.7,
+        0,
+        policy="guesser",
+    ),
+    # The actor alone: its returns, token by token, and a critic of tokens; as many env steps.
+    Case(
+        "guess_number_a2c",
+        (
+            *_GUESSING,
+            *learns_with(
+                "a2c",
+                "guesser",
+                batch_agent_steps=250,
+                learning_rate=2e-3,
+                discount=0.983,
+                entropy_coefficient=_LESS_RANDOM,
+            ),
+        ),
+        policy="guesser",
+        is_control=True,
+    ),
+)
+
+_ALL = (*_CLIFF_CASES, *_AUTOMATON_CASES, *_SIGN_CASES, *_GUESSING_CASES)
 CASES = {case.name: case for case in _ALL}
