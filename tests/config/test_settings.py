@@ -95,6 +95,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     }
     | {field.name for field in dataclasses.fields(Faults)}
     | {"td_lambda"}
+    | {"warm_up_updates", "end_token"}
     | {"learning_starts_agent_steps", "burn_in_agent_steps", "learning_rate", "actor_learning_rate"}
     | {
         "inner_learning_rate",
@@ -142,7 +143,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "normalize_observations",
         "normalize_values",
     }
-    | {"symmetric", "at_start", "batched", "mirrored", "bootstrap_at_death"}
+    | {"symmetric", "at_start", "batched", "mirrored", "bootstrap_at_death", "token_baseline"}
     | {"jsonl", "tensorboard", "trace", "spread", "dashboard", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
