@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
 from marlflow.algorithms.archer_loss import TokenActorLoss, TokenBaselineLoss, UtteranceCriticsLoss
 from marlflow.base.batch import EstimatedBatch, Transitions
@@ -22,8 +24,9 @@ from marlflow.flow import Flow, InTurn, Plan, source
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
+from marlflow.policy.actor import Actor
 from marlflow.policy.torso import TorsoConfig
-from marlflow.policy.utterance import UtteranceNetwork
+from marlflow.policy.utterance import UtteranceNetwork, token_actor
 from marlflow.replay.protocol import Replay
 from marlflow.replay.utterances import UtteranceReplay
 from marlflow.stages import (
@@ -54,6 +57,8 @@ class ArCHer(LearningAlgorithm):
     )
     has_target: ClassVar[bool] = True
     non_negative_fields: ClassVar[frozenset[str]] = frozenset({"warm_up_updates", "end_token"})
+    plan_needs_environment: ClassVar[bool] = True
+    """Its stages cannot be tried on made-up rows, because they check that observations continue utterances."""
 
     batch_agent_steps: int = 250
     minibatch_agent_steps: int = 250
@@ -105,6 +110,9 @@ class ArCHer(LearningAlgorithm):
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> UtteranceNetwork:
         return UtteranceNetwork(spaces, model, self.end_token, self.token_baseline, seed)
+
+    def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
+        return token_actor(spaces, model, torch.Generator().manual_seed(seed))
 
     def losses(self, spaces: Spaces) -> Sequence[LossGroup]:
         length, rate = utterance_layout(spaces, self.end_token).length, initial_value(self.actor_learning_rate)

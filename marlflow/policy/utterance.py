@@ -51,11 +51,15 @@ class UtteranceNetwork(nn.Module):
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        torso, features = build_torso(spaces, model, generator)
         self.layout = utterance_layout(spaces, end_token)
-        self.actor = CategoricalActor(torso, features, spaces.num_actions, generator)
+        self.actor = token_actor(spaces, model, generator)
         self.baseline = Values(spaces, model, 1, generator) if has_baseline else None
         self.critics = UtteranceCritics(spaces, model, generator)
+
+
+def token_actor(spaces: Spaces, model: TorsoConfig, generator: torch.Generator) -> CategoricalActor:
+    """Build a softmax actor of tokens."""
+    return CategoricalActor(*build_torso(spaces, model, generator), spaces.num_actions, generator)
 
 
 def showing(obs: Tensor, tokens: Tensor, layout: UtteranceLayout) -> Tensor:
