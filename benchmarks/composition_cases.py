@@ -256,6 +256,7 @@ _GUESSING_CASES = (
                 entropy_coefficient=_LESS_RANDOM,
             ),
         ),
+        high=-1.7,
         policy="guesser",
         is_control=True,
     ),
