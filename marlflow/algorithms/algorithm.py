@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -54,6 +54,8 @@ class Capabilities:
     """On-policy rows, off-policy rows of any age, recorded (offline) rows, or none."""
     trains_on: type = NoneType
     """The item type of its loss; NoneType if it does not learn."""
+    loss_groups: Mapping[str, type] = field(default_factory=dict, hash=False)
+    """The loss groups that stages train apart, by `Learn(groups=...)`, with their item types; empty: none are apart."""
     replay: bool = False
     """Whether it has a replay buffer."""
     state: bool = False
@@ -187,6 +189,7 @@ class TorchAlgorithm:
             reference=getattr(self, "kl_to_reference", None) is not None,
             learns_on=self.capabilities.learns_on,
             initial_multiplier=initial_multiplier(self),
+            loss_groups=self.capabilities.loss_groups,
         )
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
@@ -214,11 +217,11 @@ class TorchAlgorithm:
                 yield Problem(f"cannot do {setting}", self.name, reason, remedy)
 
     def _setting_problems(self) -> Iterator[Problem]:
-        for field in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            value = getattr(self, field.name)
+        for setting in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            value = getattr(self, setting.name)
             # Annotations are strings here; a field that may be scheduled is annotated as a setting.
-            if isinstance(value, Schedule) and not re.search(r"\b(ScheduledFloat|Schedule)\b", str(field.type)):
-                message = f"cannot change {field.name} while it learns"
+            if isinstance(value, Schedule) and not re.search(r"\b(ScheduledFloat|Schedule)\b", str(setting.type)):
+                message = f"cannot change {setting.name} while it learns"
                 yield Problem(message, self.name, remedy="give it a number")
 
     def _minibatch_problems(self) -> Iterator[Problem]:

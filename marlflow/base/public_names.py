@@ -10,6 +10,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.algorithm": "Algorithm Capabilities JointAlgorithm LearningAlgorithm Member",
     "marlflow.algorithms.apex": "ApeX",
     "marlflow.algorithms.appo": "APPO",
+    "marlflow.algorithms.archer": "ArCHer",
     "marlflow.algorithms.bc": "BC",
     "marlflow.algorithms.clone": "Clone",
     "marlflow.algorithms.ddpg": "DDPG",
@@ -98,7 +99,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
         "Concat CostAdvantages CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments "
         "JointAdvantages KLToReference Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards "
-        "SplitSegments SyncTarget UpdateMultiplier VTrace"
+        "SplitSegments SyncTarget UpdateMultiplier UtteranceAdvantage Utterances VTrace"
     ),
     "marlflow.trained.export": "Exported export",
     "marlflow.trained.load": "load",

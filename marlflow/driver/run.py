@@ -223,6 +223,8 @@ class Run:
     def _stored(self, plan: str, item: Any) -> None:
         if isinstance(item, Inserted):
             self._metrics.learners[plan].seats_left_early += item.seats_left_early
+        # Of loss groups that a flow of their own trains.
+        self._reported(plan, item)
 
     def _lost(self, fault: Fault) -> None:
         self._faulted(fault)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from marlflow.base.batch import Array, Transitions
 from marlflow.base.critic_input import CriticInput
+from marlflow.base.errors import InvalidInput
 from marlflow.base.items import Gradients, Update, Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.train_batch import TrainBatch
@@ -21,7 +23,7 @@ from marlflow.learner.distributed.replicas import AllShardsExchange, ReplicaExch
 from marlflow.learner.gradient_exchange import GradientExchange, ProcessGroup, SingleProcess
 from marlflow.learner.initial_priorities import chunked_priorities
 from marlflow.learner.loss import LossFunction
-from marlflow.learner.loss_groups import LossGroup, loss_groups, noise_width
+from marlflow.learner.loss_groups import LossGroup, as_groups, noise_width
 from marlflow.learner.multiplier import MULTIPLIER, Multiplier
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.parameters import COUNTS, LearnerParameters
@@ -48,8 +50,9 @@ class TorchLearner:
     `policies` defaults to the learner's `name`; `seats` has their agent slots, if known. `module` has an `actor`, or
     `actors` by policy, and a `critic` if `values` is called. `losses` is one loss or several loss groups, on batches of
     type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`. With
-    `reference`, `reference` is a frozen copy of the only actor as it was at the start. `place` None is this process.
-    With `initial_multiplier`, costs have a limit (see `learner.multiplier`).
+    `reference`, `reference` is a frozen copy of the only actor as it was at the start. `loss_groups` are those that
+    stages may train apart, each with its own type of batch. With `initial_multiplier`, costs have a limit (see
+    `learner.multiplier`). `place` None is this process.
 
     With `learns_on` "learner", a data-parallel group has a leader, used like a single process, and followers:
 
@@ -80,6 +83,7 @@ class TorchLearner:
         reference: bool = False,
         learns_on: LearnsOn = "learner",
         initial_multiplier: float | None = None,
+        loss_groups: Mapping[str, type] = MappingProxyType({}),
     ) -> None:
         self.name = name
         self.seats = dict(seats or {})
@@ -89,7 +93,10 @@ class TorchLearner:
         self.seed = seed
         self.device, self._autocast = torch.device(compute.device), compute.autocast()
         self._tensor = tensors_on(self.device)
-        groups = loss_groups(losses)
+        groups = as_groups(losses)
+        own = [group.name for group in groups]
+        self.loss_groups = {group: trains for group, trains in loss_groups.items() if group in own}
+        _verify_separable(name, groups, loss_groups)
         _verify_replicable(name, module, groups, learns_on)
         self.parameters = LearnerParameters(
             module,
@@ -215,15 +222,21 @@ class TorchLearner:
         epochs: int = 1,
         minibatch_agent_steps: int | None = None,
         policy: str | None = None,
+        groups: Sequence[str] | None = None,
     ) -> Update:
         """Train on each row of `batch` once per epoch, in minibatches of at least `minibatch_agent_steps` rows.
 
         There are floor(rows / minibatch_agent_steps) minibatches, at least one, of nearly equal size; None means one.
         Sequences are not split. The report's `loss` has the means of the loss terms and of `grad_norm` over the steps
         taken; steps with a gradient that is not finite are skipped. With `policy`, only the loss groups of this policy
-        are trained, and those of no policy. Raises ActorLost if a process has ended.
+        are trained, and those of no policy; with `groups`, only those named, of `loss_groups`. Raises ActorLost if a
+        process has ended.
         """
-        request = UpdateRequest(batch, epochs, minibatch_agent_steps, self.updates, self.stale_rows_dropped, policy)
+        self._verify_groups(groups)
+        only = None if groups is None else tuple(groups)
+        request = UpdateRequest(
+            batch, epochs, minibatch_agent_steps, self.updates, self.stale_rows_dropped, policy, only
+        )
         exchange = self.exchange
         with exchange.leaving_on_error():
             job = exchange.job(request)
@@ -240,6 +253,11 @@ class TorchLearner:
         if self.scheduled.get(MULTIPLIER) != value:
             self.set_schedule({MULTIPLIER: value})
         return value
+
+    def _verify_groups(self, groups: Sequence[str] | None) -> None:
+        if unknown := sorted({*(groups or ())} - {*self.loss_groups}):
+            known = ", ".join(self.loss_groups) or "none"
+            raise InvalidInput([f"learner {self.name!r} has no loss groups {unknown} to train apart, but {known}"])
 
     def gradients(self, batch: TrainBatch) -> Gradients:
         """Return the gradient, float32 [P], of the loss over all rows; raises TypeError with several losses."""
@@ -296,6 +314,15 @@ class TorchLearner:
         if self._group is not None:
             self._group.disband()
             self._group = None
+
+
+def _verify_separable(name: str, groups: Sequence[LossGroup], apart: Mapping[str, type]) -> None:
+    # Some of those declared may depend on settings.
+    if apart and (undeclared := [group.name for group in groups if group.name not in apart]):
+        raise TypeError(f"learner {name!r} declares the loss groups {', '.join(apart)}, and has {undeclared[0]} too")
+    # Delays are counted in minibatches of the whole learner.
+    if apart and (delayed := [group.name for group in groups if group.every > 1]):
+        raise TypeError(f"learner {name!r} cannot train the delayed loss group {delayed[0]!r} apart from others")
 
 
 def _verify_replicable(name: str, module: Any, groups: Sequence[LossGroup], learns_on: LearnsOn) -> None:

@@ -100,7 +100,7 @@ class OptimizerGroup:
         return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def loss_groups(losses: LossFunction | Sequence[LossGroup]) -> Sequence[LossGroup]:
+def as_groups(losses: LossFunction | Sequence[LossGroup]) -> Sequence[LossGroup]:
     """Return the given groups, or one group of all parameters for a single loss."""
     return losses if isinstance(losses, Sequence) else (LossGroup("all", nn.Module.parameters, losses),)
 
@@ -139,7 +139,7 @@ def frozen_actor(actor: Any, policies: Sequence[str]) -> tuple[Any, FlatParamete
     return frozen, flat
 
 
-def noise_width(groups: Sequence[LossGroup]) -> int:
+def noise_width(groups: Sequence[LossGroup] | Sequence[OptimizerGroup]) -> int:
     """Return the largest `noise_per_row` of the losses."""
     return max(int(getattr(group.loss, "noise_per_row", 0)) for group in groups)
 

@@ -64,12 +64,21 @@ class LearnerParameters:
             self.reference, self._reference_flat = frozen_actor(self.module.actor, policies)
         self.version = self.updates = self.updates_when_published = self.updates_when_synced = 0
         self.published: Mapping[str, Weights] = {}
-        self._observers = [(observer, _policies_of(observer, module, groups)) for observer in observers(module)]
+        self._observers = [(observer, _groups_of(observer, module, groups)) for observer in observers(module)]
         self._copy_to_published()
 
-    def observers(self, policy: str | None) -> list[Observer]:
-        """Return the module's running statistics that an update of `policy` alone changes; None is one of all."""
-        return [observer for observer, owners in self._observers if policy is None or owners & {None, policy}]
+    def groups_of(self, policy: str | None, names: Sequence[str] | None) -> list[OptimizerGroup]:
+        """Return the loss groups that an update of `policy` alone, or of the groups `names` alone, changes."""
+        return [group for group in self.groups if group.takes_part(policy) and (names is None or group.name in names)]
+
+    def observers(self, policy: str | None, names: Sequence[str] | None = None) -> list[Observer]:
+        """Return the module's running statistics that such an update changes; None is an update of all."""
+        return [
+            observer
+            for observer, owners in self._observers
+            if not owners
+            or any(group.takes_part(policy) and (names is None or group.name in names) for group in owners)
+        ]
 
     def publish(self) -> Mapping[str, Weights]:
         self.version += 1
@@ -163,7 +172,7 @@ class LearnerParameters:
         return {"vector": self.flat.vector, **{name: flat.vector for name, flat in frozen.items() if flat is not None}}
 
 
-def _policies_of(observer: Observer, module: Any, groups: Sequence[LossGroup]) -> set[str | None]:
-    """Return the policies of the loss groups that have the observer's parameters; {None} if no group has them."""
+def _groups_of(observer: Observer, module: Any, groups: Sequence[LossGroup]) -> list[LossGroup]:
+    """Return the loss groups that have the observer's parameters."""
     own = set(observer.parameters()) if isinstance(observer, nn.Module) else set()
-    return {group.policy for group in groups if own & set(group.parameters(module))} or {None}
+    return [group for group in groups if own & set(group.parameters(module))]

@@ -168,6 +168,11 @@ class LearnerSpec:
         return self.algorithm.trains_on(self._members)
 
     @property
+    def loss_groups(self) -> Mapping[str, type]:
+        """The loss groups that its stages train apart, with the type of batch of each."""
+        return self.algorithm.capabilities.loss_groups
+
+    @property
     def seats(self) -> dict[str, tuple[int, ...]]:
         """The agent slots of each of its policies, sorted."""
         return {policy.name: policy.spaces.seats for policy in self.policies}

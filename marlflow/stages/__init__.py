@@ -26,6 +26,7 @@ from marlflow.stages.replays import (
 from marlflow.stages.sampling import ByPolicy, Collect, CollectNext, Concat, Shards
 from marlflow.stages.tasks import Adapt, ByTask, MetaLearn
 from marlflow.stages.updates import Learn, Publish, SyncTarget
+from marlflow.stages.utterances import UtteranceAdvantage, Utterances
 
 __all__ = [
     "Adapt",
@@ -62,5 +63,7 @@ __all__ = [
     "SplitSegments",
     "SyncTarget",
     "UpdateMultiplier",
+    "UtteranceAdvantage",
+    "Utterances",
     "VTrace",
 ]

@@ -67,6 +67,7 @@ def test_a_good_environment_is_ready_and_its_figures_agree() -> None:
         "mappo",
         "happo",
         "qmix",
+        "archer",
     }
     assert "add wrappers=joint_state" in group.algorithms["mappo"]
     assert group.algorithms["maml"] == 'adapts to tasks, and the environment has none (metadata["tasks"])'

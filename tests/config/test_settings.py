@@ -96,6 +96,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     }
     | {field.name for field in dataclasses.fields(Faults)}
     | {"td_lambda", "kl_to_reference"}
+    | {"warm_up_updates", "end_token"}
     | {"learning_starts_agent_steps", "burn_in_agent_steps", "learning_rate", "actor_learning_rate"}
     | {
         "inner_learning_rate",
@@ -145,7 +146,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "normalize_values",
         "normalize_advantages",
     }
-    | {"symmetric", "at_start", "batched", "mirrored", "bootstrap_at_death"}
+    | {"symmetric", "at_start", "batched", "mirrored", "bootstrap_at_death", "token_baseline"}
     | {"jsonl", "tensorboard", "trace", "spread", "dashboard", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}

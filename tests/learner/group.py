@@ -21,6 +21,7 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.r2d2 import R2D2
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+from marlflow.algorithms.sac import SAC
 from marlflow.algorithms.td3 import TD3
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.errors import ActorLost
@@ -111,6 +112,18 @@ def continuous_transitions(rows: int, seed: int) -> Transitions:
     return replace(transitions(rows, seed), action=actions)
 
 
+class ApartSAC(SAC):
+    """SAC whose critics and actor may be trained by stages of their own."""
+
+    capabilities = replace(
+        SAC.capabilities, loss_groups=dict.fromkeys(("critics", "actor", "temperature"), Transitions)
+    )
+
+
+def _sac(seed: int) -> TorchLearner:
+    return ApartSAC(learning_rate=1e-3).learner("prey", {"prey": Member(DISCRETE, MLP((8,)))}, seed, ON_CPU)
+
+
 class Kind(NamedTuple):
     """How a learner is made, and what it learns from."""
 
@@ -127,6 +140,7 @@ KINDS = {
     "dqn": Kind(lambda seed: _dqn(False, seed), transitions),
     "dqn by autograd": Kind(lambda seed: _dqn(True, seed), transitions),
     "td3": Kind(_td3, continuous_transitions),
+    "sac": Kind(_sac, transitions),
 }
 
 
