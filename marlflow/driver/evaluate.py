@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class EvaluationResult:
     `comparisons` are by pair of a member and an opponent; `returns` by policy, if the run's policies played together.
     `asked` is the number of episodes that were to be played. `about` describes each member as plain data, `checkpoint`
     is the folder that the run's own members are from. `mode` is the argument of `evaluate`, and `modes` how policies
-    acted. `sides` is None if there is only one.
+    acted. `sides` is None if there is only one. `ended_s` is the time of its end, in seconds since the epoch.
     """
 
     sides: Sides | None
@@ -56,6 +56,7 @@ class EvaluationResult:
     faults: Sequence[Fault]
     duration_s: float
     modes: EvaluationModes
+    ended_s: float = field(default_factory=time.time)
 
     def __repr__(self) -> str:
         return as_table(self)
