@@ -12,8 +12,7 @@ from marlflow.base.awaiting import begun
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.checks import runtime_of
 from marlflow.config.experiment import Experiment
-from marlflow.config.opponents import RANDOM
-from marlflow.driver.entrants import TEAM, Entrants
+from marlflow.driver.entrants import Entrants
 from marlflow.driver.evaluation import modes_of
 from marlflow.driver.evaluation_tables import as_table
 from marlflow.driver.saved_experiment import FinishedRun, finished_run, sides_or_none
@@ -23,6 +22,7 @@ from marlflow.league.comparison import ComparedGame, Comparison
 from marlflow.league.policy_returns import PolicyReturns
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import EvaluationMode, EvaluationModes
+from marlflow.runtime.known_names import RANDOM, TEAM
 from marlflow.runtime.run_folders import run_folder
 from marlflow.runtime.saved_runs import Which
 from marlflow.runtime.spec import Resources, RunSpec
