@@ -16,9 +16,9 @@ import pettingzoo
 
 from marlflow.base.errors import DEBUGGER_QUIT
 from marlflow.check_env.outcome import Kind, Masks, TestOutcome
-from marlflow.check_env.output import FirstLines
 from marlflow.check_env.same_spaces import SameSpaces
 from marlflow.env.frames import their_frames
+from marlflow.observe.first_lines import FirstLines
 from marlflow.sampling.env_closing import close_within
 from marlflow.sampling.watchdog import Overdue, Watchdog
 
