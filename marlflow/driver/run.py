@@ -317,10 +317,12 @@ class Run:
         self._console.notice(text)
 
     def _current_report(self) -> Report:
-        stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
+        # Both at one instant: the shares of stages are of this time.
+        elapsed_s, stages = self._clock.elapsed_s, self._executor.meters()
+        store_bytes = self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._metrics.agent_steps_sampled)
         report = self._metrics.report(
-            self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
+            elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
         )
         nash_conv = self._nash_conv.metrics
         if (league := league_metrics(self._dealer, self._metrics.sent, self._match_times, nash_conv)) is not None:
