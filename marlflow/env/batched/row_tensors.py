@@ -40,7 +40,7 @@ class RowTensors:
         if len(rows) == self._num_envs:
             reset()
             return
-        before = [_get(self._holder(path), path[-1]) for path in self._paths]
+        before = [_get(holder, path[-1]) for path, holder in self._holders()]
         # A reset may write in place.
         saved = [tensor.clone() if isinstance(tensor, torch.Tensor) else None for tensor in before]
         reset()
@@ -48,8 +48,7 @@ class RowTensors:
         keeps[torch.from_numpy(rows)] = False
         # Attributes that shared a tensor, before and after, still do.
         merged: dict[tuple[int, int], torch.Tensor] = {}
-        for path, old, values in zip(self._paths, before, saved, strict=True):
-            holder = self._holder(path)
+        for (path, holder), old, values in zip(self._holders(), before, saved, strict=True):
             new = _get(holder, path[-1])
             if values is None or (new is old and torch.equal(new, values)):
                 continue
@@ -63,8 +62,8 @@ class RowTensors:
     def get(self, rows: Array) -> dict[str, Array]:
         """Return copies of `rows` of each tensor, by name."""
         at, columns = torch.from_numpy(rows), {}
-        for path in self._paths:
-            tensor = _get(self._holder(path), path[-1])
+        for path, holder in self._holders():
+            tensor = _get(holder, path[-1])
             if isinstance(tensor, torch.Tensor):
                 columns[_name(path)] = tensor[at].numpy()
         return columns
@@ -73,8 +72,8 @@ class RowTensors:
         """Write `rows` of each tensor; raises ValueError if `columns` are of another simulator."""
         at = torch.from_numpy(rows)
         # Shared tensors are separated: their saved rows are equal anyhow.
-        for path in self._paths:
-            holder, name = self._holder(path), _name(path)
+        for path, holder in self._holders():
+            name = _name(path)
             tensor, column = _get(holder, path[-1]), columns.get(name)
             if column is None and not isinstance(tensor, torch.Tensor):
                 continue
@@ -84,11 +83,16 @@ class RowTensors:
             changed[at] = torch.from_numpy(column)
             _set(holder, path[-1], changed)
 
-    def _holder(self, path: Path) -> Any:
-        holder: Any = self._simulator
-        for key in path[:-1]:
-            holder = _get(holder, key)
-        return holder
+    def _holders(self) -> list[tuple[Path, Any]]:
+        """Return each path with the object, list or dict that has the tensor now."""
+        found: dict[Path, Any] = {(): self._simulator}
+
+        def holder(path: Path) -> Any:
+            if path not in found:
+                found[path] = _get(holder(path[:-1]), path[-1])
+            return found[path]
+
+        return [(path, holder(path[:-1])) for path in self._paths]
 
 
 def shares_state(simulator: object, num_envs: int, reset: Callable[[int], object], resets: int = 8) -> bool:
@@ -150,7 +154,7 @@ def _children(value: Any) -> list[tuple[str | int, Any]]:
 def _get(holder: Any, key: str | int) -> Any:
     if isinstance(holder, list | dict):
         return holder[key]  # type: ignore[index]
-    return vars(holder).get(str(key))
+    return holder.__dict__.get(key)
 
 
 def _set(holder: Any, key: str | int, value: torch.Tensor) -> None:

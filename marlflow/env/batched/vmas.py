@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import random
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,11 +95,11 @@ class VmasEnv:
         env = self._env
         if self._resets_singly:
             for index, seed in zip(envs.tolist(), seeds.tolist(), strict=True):
-                env.seed(seed)
+                _seed(env, seed)
                 env.reset_at(index, return_observations=False)
         else:
             # VMAS draws all rows from one generator. A seed of all these seeds needs no memory of earlier episodes.
-            env.seed(int(np.random.SeedSequence(seeds.tolist()).generate_state(1)[0]))
+            _seed(env, int(np.random.SeedSequence(seeds.tolist()).generate_state(1)[0]))
             self._rows.reset(envs, lambda: env.reset(return_observations=False))
         return self._look()
 
@@ -179,11 +180,21 @@ def _make(
 
 def _step_draws(env: Any) -> bool:
     """Step once, so that all tensors exist; return whether that drew random numbers."""
-    env.seed(0)
+    _seed(env, 0)
     before = _random_state(env)
     with torch.no_grad():
         env.step([torch.zeros(env.num_envs, env.get_agent_action_size(agent)) for agent in env.agents])
     return _random_state(env) != before
+
+
+def _seed(env: Any, seed: int) -> None:
+    """Seed the random numbers of all VMAS environments in this process, as `env.seed` does.
+
+    That calls torch.manual_seed, which on every call keeps a traceback for each kind of GPU that is not in use.
+    """
+    generators = torch.Generator().manual_seed(seed), np.random.RandomState(seed), random.Random(seed)
+    of_torch, of_numpy, of_python = generators
+    env.vmas_random_state[:] = [of_torch.get_state(), of_numpy.get_state(), of_python.getstate()]
 
 
 def _random_state(env: Any) -> tuple[list[int], str, object]:
