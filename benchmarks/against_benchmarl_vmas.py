@@ -3,9 +3,9 @@
     python -m benchmarks.against_benchmarl_vmas --python V/bin/python [ippo mappo] [--scenario balance] [--repeats 3]
 
 Both run in one process on one thread, with the same networks, 600 environments of VMAS 1.5.2, batches of 60,000 env
-steps, epochs and minibatches, and take turns. Rates are per second of the process's CPU time, so that other programs do
-not count; wall time is in brackets. The first iteration is a warm-up. marlflow's Python needs the extra `vmas`;
-BenchMARL needs an environment of its own:
+steps, ten epochs of minibatches of a tenth, and take turns. Rates are per second of the process's CPU time, so that
+other programs do not count; wall time is in brackets. The first iteration is a warm-up. marlflow's Python needs the
+extra `vmas`; BenchMARL needs an environment of its own:
 
     python -m venv V && V/bin/pip install torch==2.13.0 torchrl==0.11.1 vmas==1.5.2 hydra-core tqdm setuptools
     V/bin/pip install --no-deps --no-build-isolation benchmarl==1.5.2
@@ -37,7 +37,17 @@ import torch
 
 from marlflow.algorithms.mappo import MAPPO
 from marlflow.algorithms.ppo import PPO
-from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeConfig, Stop
+from marlflow.config.experiment import (
+    CheckpointConfig,
+    Env,
+    Evaluation,
+    Experiment,
+    Log,
+    Policy,
+    Rollouts,
+    RuntimeConfig,
+    Stop,
+)
 from marlflow.driver.train import train
 from marlflow.observe.callback import Callback
 from marlflow.policy.torso import MLP
@@ -52,8 +62,6 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
 }
 SETTINGS: dict[str, Any] = {
     "num_envs": 600,
-    "batch_env_steps": 60_000,
-    "minibatch_env_steps": 6_000,
     "epochs": 10,
     "learning_rate": 5e-4,
     "discount": 0.95,
@@ -98,6 +106,7 @@ def train_with_marlflow(algorithm: str, scenario: str, env_steps: int, seed: int
         rollouts=Rollouts(num_workers=1, fragment_env_steps=settings["batch_env_steps"]),
         runtime=RuntimeConfig("inline"),
         evaluation=Evaluation(episodes=0),
+        checkpoint=CheckpointConfig(every_env_steps=None),
         callbacks={"times": PrintTimes()},
         log=Log(console="none", tensorboard=False, every_env_steps=settings["batch_env_steps"]),
         stop=Stop(env_steps=env_steps),
@@ -115,15 +124,22 @@ def lines_of(command: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def rates(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Return env steps per second of CPU time and of wall time, from the end of the first iteration on."""
-    first, last = lines[0], lines[-1]
+    """Return env steps per second of CPU time and of wall time, from the end of the first iteration on.
+
+    marlflow reports after each collect, and once more at the end, which is left out: so there are as many updates as
+    collects in between.
+    """
+    first, last = lines[0], next(line for line in lines if line["env_steps"] == lines[-1]["env_steps"])
     steps = last["env_steps"] - first["env_steps"]
     return steps / (last["cpu_s"] - first["cpu_s"]), steps / (last["wall_s"] - first["wall_s"])
 
 
-def report(python: str, algorithm: str, scenario: str, env_steps: int, seeds: Sequence[int]) -> None:
-    """Train each seed with both, in turns, and print."""
-    given, ratios = json.dumps(SETTINGS), []
+def report(
+    python: str, algorithm: str, scenario: str, env_steps: int, seeds: Sequence[int], batch_env_steps: int
+) -> None:
+    """Train each seed with both, in turns, and print; a minibatch is a tenth of a batch."""
+    settings = {**SETTINGS, "batch_env_steps": batch_env_steps, "minibatch_env_steps": batch_env_steps // 10}
+    given, ratios = json.dumps(settings), []
     ours, theirs = [], []
     for seed in seeds:
         of_run = [algorithm, scenario, str(env_steps), str(seed), given]
@@ -147,13 +163,14 @@ def report(python: str, algorithm: str, scenario: str, env_steps: int, seeds: Se
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Compare the named algorithms; print a note if there is no BenchMARL."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithm", nargs="*", default=ALGORITHMS, help=f"of {', '.join(ALGORITHMS)}; none: all")
     parser.add_argument("--python", default=os.environ.get("MARLFLOW_BENCHMARL_PYTHON"), help="one that has BenchMARL")
     parser.add_argument("--scenario", nargs="+", choices=list(PARAMETERS), default=list(PARAMETERS))
     parser.add_argument("--env-steps", type=int, default=300_000)
+    parser.add_argument("--batch-env-steps", type=int, default=60_000)
     parser.add_argument("--seeds", type=int, nargs="+", default=(10, 11, 12))
     options = parser.parse_args(arguments)
     if options.python is None:
@@ -161,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     for scenario in options.scenario:
         for algorithm in options.algorithm:
-            report(options.python, algorithm, scenario, options.env_steps, options.seeds)
+            report(options.python, algorithm, scenario, options.env_steps, options.seeds, options.batch_env_steps)
 
 
 if __name__ == "__main__":
@@ -169,4 +186,4 @@ if __name__ == "__main__":
         name, task, steps, number, given_settings = sys.argv[2:]
         train_with_marlflow(name, task, int(steps), int(number), json.loads(given_settings))
     else:
-        main()
+        main(sys.argv[1:])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -194,7 +195,7 @@ def report(kind: Kind, rows: int, compiled: bool = True) -> None:
     print(f"{kind:13s} {rows:5,} rows: {', '.join(parts)}; {best / times['marlflow']:.2f} times the best of torch's")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Print one line for each algorithm and size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
@@ -208,4 +209,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
