@@ -10,8 +10,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 from marlflow.learner.closed_form.ppo import PPORows, Vector, surrogate, value_gradient
 
@@ -46,7 +46,8 @@ def log_prob(mean: NDArray[Any], log_std: Vector, rows: GaussianRows) -> tuple[V
             # The mass below is Phi(noise), the mass above Phi(-noise); its derivative is the density.
             component, row = np.nonzero(at_bound)
             beyond = np.float32(sign) * noise[component, row]
-            mass = log_ndtr(beyond)
+            # numpy has none, and scipy takes long to import.
+            mass = torch.special.log_ndtr(torch.from_numpy(beyond)).numpy()
             hazard = np.exp(-0.5 * beyond * beyond - np.float32(_HALF_LOG_TWO_PI) - mass)
             logp[component, row] = mass
             by_mean[component, row] = np.float32(-sign) * hazard * inverse[component, 0]
