@@ -1,4 +1,4 @@
-"""The cases of benchmarks/composition_bars.py: shields, automata and managers, and their controls."""
+"""The cases of benchmarks/composition_bars.py: shields, automata, managers and references, and their controls."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.team_case import Case, learns_with, on_game
+from benchmarks.token_answers import far_from_reference, near_reference, pays_for_leaving
 from marlflow.env import cliff
 
 _SHORT = (
@@ -218,5 +219,50 @@ _SIGN_CASES = (
     ),
 )
 
-_ALL = (*_CLIFF_CASES, *_AUTOMATON_CASES, *_SIGN_CASES)
+# A reference that is understood in about half of its episodes, then a policy near it, with the same listener, frozen.
+_TOKEN_EXPERIMENT = (
+    "experiment=token_signal_ppo_dqn",
+    "evaluation.final_episodes=400",
+    "checkpoint.every_env_steps=null",
+)
+_REFERENCE = "runs/team_bars/token_signal_reference/${seed}"
+_TOKENS = (
+    "env=token_signal",
+    *learns_with(
+        "ppo",
+        "speaker",
+        batch_agent_steps=1_000,
+        minibatch_agent_steps=250,
+        epochs=4,
+        learning_rate="{_target_: marlflow.Linear, start: 1e-3, end: 1e-5, agent_steps: 16000}",
+        discount=1.0,
+        entropy_coefficient=0.0,
+        normalize_values="true",
+    ),
+    "model@policies.speaker.model=transformer",
+    f"policies.speaker.init={{run: '{_REFERENCE}', parts: [actor]}}",
+    "policy@policies.listener=frozen",
+    f"policies.listener.algorithm.run='{_REFERENCE}'",
+    "checkpoint.every_env_steps=null",
+    "evaluation.episodes=0",
+    "evaluation.final_episodes=400",
+    "stop.env_steps=20000",
+)
+_BETA = "policies.speaker.algorithm.kl_to_reference"
+_TOKEN_CASES = (
+    Case("token_signal", (*_TOKEN_EXPERIMENT, "stop.env_steps=40000"), 0.9, 1, policy="speaker"),
+    Case(
+        "token_signal_reference",
+        (*_TOKEN_EXPERIMENT, "stop.env_steps=25000"),
+        1 / 8,
+        1,
+        policy="speaker",
+        is_control=True,
+    ),
+    Case("token_signal_beta_10", (*_TOKENS, f"{_BETA}=10"), policy="speaker", count=near_reference),
+    Case("token_signal_beta_half", (*_TOKENS, f"{_BETA}=0.5"), policy="speaker", count=pays_for_leaving),
+    Case("token_signal_beta_0", (*_TOKENS, f"{_BETA}=0"), 0.9, 1, policy="speaker", count=far_from_reference),
+)
+
+_ALL = (*_CLIFF_CASES, *_AUTOMATON_CASES, *_SIGN_CASES, *_TOKEN_CASES)
 CASES = {case.name: case for case in _ALL}

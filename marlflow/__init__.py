@@ -152,6 +152,7 @@ if TYPE_CHECKING:
     from marlflow.policy.q import QNetwork
     from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorso, RecurrentTorsoConfig
     from marlflow.policy.torso import CNN, MLP, NestedTorsoConfig, TorsoConfig
+    from marlflow.policy.transformer import Transformer
     from marlflow.replay.buffer import ReplayBuffer, StoredReplay
     from marlflow.replay.protocol import Replay
     from marlflow.replay.reservoir import Reservoir
@@ -183,6 +184,7 @@ if TYPE_CHECKING:
         Join,
         JoinSegments,
         JointAdvantages,
+        KLToReference,
         Learn,
         LearnInOrder,
         MetaLearn,
@@ -217,7 +219,8 @@ __all__ = [
     "Frozen", "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert",
     "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches",
     "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments",
-    "JointSequenceTransitions", "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer",
+    "JointSequenceTransitions", "JointTransitions", "KLToReference",
+    "LatestPast", "League", "LeagueMode", "LeaguePlayer",
     "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
     "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules",
     "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "MlflowSink", "NStep", "NaiveSelfPlay",
@@ -231,7 +234,8 @@ __all__ = [
     "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotEnv",
     "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop",
     "StopRun", "StoreSettings", "StoredReplay", "SyncTarget", "Team", "TorchLearner", "TorchOptimizer",
-    "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits", "Transitions", "Trial", "Uniform",
+    "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits", "Transformer",
+    "Transitions", "Trial", "Uniform",
     "Update", "UserCodeFailed", "VTrace", "WandbSink", "WeightsMismatch", "check_environment", "evaluate",
     "export", "initial_value", "load", "merge", "placement", "plan", "resume", "source", "train",
 ]

@@ -74,6 +74,7 @@ _ALL = (
     GalleryCase("simple_tag_three_algorithms", has_opponents=True),
     GalleryCase("simple_tag_qmix_ppo", has_opponents=True),
     GalleryCase("simple_spread_qmix"),
+    GalleryCase("token_signal_ppo_dqn"),
     GalleryCase("connect_four_self_play"),
     GalleryCase("connect_four_pfsp"),
     GalleryCase("simple_tag_pfsp"),
@@ -113,5 +114,6 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "simple_tag_qmix_ppo": _NOT_YET,
     "simple_tag_three_algorithms": _NOT_YET,
     "vmas_balance_ppo": _NOT_YET,
+    "token_signal_ppo_dqn": _NOT_YET,
 }
 """Shipped experiments that have no page, and why."""

@@ -182,6 +182,7 @@ class TorchAlgorithm:
             seed=seed,
             compute=compute,
             target=self.has_target,
+            reference=getattr(self, "kl_to_reference", None) is not None,
             learns_on=self.capabilities.learns_on,
         )
 

@@ -34,9 +34,9 @@ class DDPPO(PPO):
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
+        rows = experience.gather(Shards(agent_steps=self.batch_agent_steps))
         reports = (
-            experience.gather(Shards(agent_steps=self.batch_agent_steps))
-            .then(DropStale(self.max_staleness), at=learner)
+            self.near_reference(rows.then(DropStale(self.max_staleness), at=learner), learner)
             .then(estimate, at=learner)
             .then(Normalize(), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from marlflow.algorithms.algorithm import STOCHASTIC_ACTIONS, Capabilities, LearningAlgorithm
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.batch import EstimatedBatch
+from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
@@ -22,7 +22,7 @@ from marlflow.learner.protocol import Learner
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
-from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
+from marlflow.stages import Advantages, Concat, DropStale, KLToReference, Learn, Normalize, Publish
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,27 @@ class PPO(LearningAlgorithm):
     normalize_values: bool = False
     critic_sees: Sequence[CriticSees] = OWN_OBSERVATION
     bootstrap_at_death: bool = False
+    kl_to_reference: ScheduledFloat | None = None
     max_staleness: int = 0
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
+        rows = experience.gather(Concat(agent_steps=self.batch_agent_steps))
+        fresh = rows.then(DropStale(self.max_staleness), at=learner)
         reports = (
-            experience.gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(DropStale(self.max_staleness), at=learner)
+            self.near_reference(fresh, learner)
             .then(estimate, at=learner)
             .then(Normalize(), at=learner)
             .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
             .then(Publish(), at=learner)
         )
         return Plan(self.name, output=reports, waits_for_rounds=True)
+
+    def near_reference(self, rows: Flow[Batch], learner: Learner) -> Flow[Batch]:
+        """Return the flow with the penalty for leaving the reference, if there is one."""
+        if self.kl_to_reference is None:
+            return rows
+        return rows.then(KLToReference(initial_value(self.kl_to_reference)), at=learner)
 
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> ActorCritic:
         critic_torso = None if self.shared_torso else model

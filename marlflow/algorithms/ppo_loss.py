@@ -52,7 +52,13 @@ class PPOLoss:
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         # Equal in value and gradient; the closed form is quicker.
-        return self.in_closed_form(module, minibatch) if DensePass.fits(module) else self.composed(module, minibatch)
+        compute = self.in_closed_form if DensePass.fits(module) else self.composed
+        loss = compute(module, minibatch)
+        if (kl := minibatch.get("kl_to_reference")) is not None:
+            # Part of the rewards already, so only reported.
+            terms: dict[str, Any] = {**loss.terms, "kl_to_reference": kl.mean()}
+            return LossTerms(loss.total, terms)
+        return loss
 
     def composed(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Return the differentiable loss of a minibatch of an EstimatedBatch, for any network and actions."""

@@ -84,6 +84,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.policy.q": "QNetwork",
     "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",
     "marlflow.policy.torso": "CNN MLP NestedTorsoConfig TorsoConfig",
+    "marlflow.policy.transformer": "Transformer",
     "marlflow.replay.buffer": "ReplayBuffer StoredReplay",
     "marlflow.replay.protocol": "Replay",
     "marlflow.replay.reservoir": "Reservoir",
@@ -96,7 +97,8 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
         "Concat CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments JointAdvantages "
-        "Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
+        "KLToReference Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments "
+        "SyncTarget VTrace"
     ),
     "marlflow.trained.export": "Exported export",
     "marlflow.trained.load": "load",

@@ -114,7 +114,7 @@ RANGES: Mapping[str, Range] = {
     ),
     **dict.fromkeys(("target_entropy_share", "scale_rate", "priority_max_share"), _SHARE),
     **dict.fromkeys(("tau", "squash_epsilon"), _SOME_SHARE),
-    **dict.fromkeys(("entropy_coefficient", "value_coefficient", "temperature", "beta"), _WEIGHT),
+    **dict.fromkeys(("entropy_coefficient", "value_coefficient", "temperature", "beta", "kl_to_reference"), _WEIGHT),
     "logit_penalty": _WEIGHT,
     **dict.fromkeys(("initial_temperature", "gumbel_temperature", "scale_start"), Range(0.0, 1e6, above=True)),
     **dict.fromkeys(("exploration_noise", "target_noise", "epsilon_ladder"), Range(0.0, 100.0)),
@@ -144,6 +144,7 @@ RANGES: Mapping[str, Range] = {
     "at_agent_steps": _STEPS,
     **dict.fromkeys(("hidden_sizes", "encoder_sizes", "hidden_size", "embed_size"), _WIDTH),
     "hypernet_layers": Range(1, 2),
+    **dict.fromkeys(("num_layers", "num_heads"), Range(1, 1_000)),
     **dict.fromkeys(("channels", "kernel_sizes", "strides"), _PIXELS),
 }
 

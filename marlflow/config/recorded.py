@@ -18,6 +18,7 @@ from typing import Any, Final
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
+from marlflow.config.records import with_absolute_records
 from marlflow.config.schema import read_values
 from marlflow.config.target_nodes import TARGET
 from marlflow.config.trust import is_signed, names_outside, signature_of
@@ -126,7 +127,8 @@ def recorded_experiment(run_dir: Path, recorded: RecordedRun, trust: Collection[
     experiment = read_values(needed, problems)
     if problems or experiment is None:
         raise ConfigInvalid([f"{run_dir / EXPERIMENT}: {problem}" for problem in problems])
-    return experiment
+    # Relative to the folder that the run was started in, which others do not work in.
+    return replace(experiment, env=with_absolute_records(experiment.env))
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from marlflow.config.folders import folder_problems
 from marlflow.env import EnvAdapter, open_adapter
 from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.offline.dataset import Dataset, find_dataset
-from marlflow.offline.environment import recorded_environment
-from marlflow.offline.manifest import Manifest, read_manifest
+from marlflow.offline.environment import known_environment, recorded_environment
+from marlflow.offline.manifest import Manifest, read_manifest, wrappers_of
 
 _OFFLINE = f"{recorded_environment.__module__}.{recorded_environment.__qualname__}"
 _OFFLINE_ALGORITHMS = "bc, marwil, dqn or another off-policy algorithm"
@@ -34,10 +34,23 @@ def offline_records(env: Env) -> OfflineData | None:
 
 def maker(env: Env) -> Callable[[], Any]:
     """Return the environment factory, with the folder of records as an absolute path."""
-    if (source := offline_records(env)) is None:
-        return environment_maker(env)
     # Processes of Ray have other working directories.
-    return environment_maker(replace(env, arguments={**env.arguments, "folder": str(Path(source.folder).resolve())}))
+    return environment_maker(with_absolute_records(env))
+
+
+def with_absolute_records(env: Env) -> Env:
+    """Return an environment whose folder of records, if it has one, does not depend on the working directory."""
+    if (source := offline_records(env)) is None:
+        return env
+    return replace(env, arguments={**env.arguments, "folder": str(Path(source.folder).resolve())})
+
+
+def played_environment(env: Env) -> Env:
+    """Return the environment that is played: of an offline run, the recorded one. Raises ConfigInvalid if unknown."""
+    if (source := offline_records(env)) is None:
+        return env
+    recorded = known_environment(Path(source.folder))
+    return replace(env, factory=recorded.factory, arguments=recorded.arguments, wrappers=tuple(wrappers_of(recorded)))
 
 
 @contextmanager
@@ -53,7 +66,8 @@ def inspected_environment(experiment: Experiment, problems: Problems) -> Iterato
         return
     manifest = read_manifest(Path(source.folder))
     if experiment.evaluation.is_wanted:
-        problems += _mismatches(experiment.env, manifest)
+        instead = "set evaluation.episodes=0 to do without it"
+        problems += [f"{problem}; {instead}" for problem in unlike_the_records(experiment.env)]
     adapter = open_adapter(SpacesOnlyEnv(manifest.agents), name=f"recorded in {source.folder}")
     try:
         yield adapter
@@ -61,8 +75,11 @@ def inspected_environment(experiment: Experiment, problems: Problems) -> Iterato
         adapter.close()
 
 
-def _mismatches(env: Env, manifest: Manifest) -> Iterator[str]:
-    instead = "set evaluation.episodes=0 to do without it"
+def unlike_the_records(env: Env) -> Iterator[str]:
+    """Yield why the policies of an offline run cannot play: the environment cannot be made, or has other spaces."""
+    if (source := offline_records(env)) is None:
+        return
+    manifest = read_manifest(Path(source.folder))
     try:
         with opened(maker(env), env) as adapter:
             played = {
@@ -70,13 +87,13 @@ def _mismatches(env: Env, manifest: Manifest) -> Iterator[str]:
                 for a in adapter.agents
             }
     except ConfigInvalid as error:
-        yield from (f"{problem}; {instead}" for problem in error.problems)
+        yield from error.problems
         return
     for agent, spaces in manifest.agents.items():
         if agent not in played:
-            yield f"agent {agent!r} was recorded, and is not in the environment as it is now made; {instead}"
+            yield f"agent {agent!r} was recorded, and is not in the environment as it is now made"
         elif played[agent] != spaces:
-            yield f"agent {agent!r} was recorded with {spaces}, and now has {played[agent]}; {instead}"
+            yield f"agent {agent!r} was recorded with {spaces}, and now has {played[agent]}"
 
 
 def sources(experiment: Experiment, policies: Mapping[str, Policy]) -> dict[str, OfflineData]:

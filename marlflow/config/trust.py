@@ -21,12 +21,14 @@ from typing import Any, Final
 
 import yaml
 
+from marlflow.base.errors import ConfigInvalid
 from marlflow.config.comments import CONF
 
 SIGNATURE: Final = ".hydra/signature"
 SIGNED: Final = (".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml")
 _KEY_BYTES = 32
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_RECORDED = "marlflow.offline.environment.recorded_environment"
 # Gymnasium imports the module of an environment's id, `module:name` or `module:namespace/name`.
 _GYMNASIUM_ID = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:([\w:-]+/)?[\w:.-]+")
 
@@ -84,14 +86,43 @@ def _key() -> bytes | None:
 
 
 def names_outside(config: Any) -> set[str]:
-    """Return the names that a configuration may import and that marlflow's own conf does not have; import nothing."""
+    """Return the names that a configuration may import and that marlflow's own conf does not have; import nothing.
+
+    Records that it names may have names, too: those of the environment that was recorded.
+    """
+    plain = _as_plain(config)
     # A `_target_` is a name wherever it is; other text if it looks like an import path of a module that exists.
     named = {
         text
-        for key, text in _texts(_as_plain(config))
+        for key, text in _texts([plain, *_recorded_environments(plain)])
         if key == "_target_" or (_is_import_path(text) and _is_there(text))
     }
     return {text for text in named - _own_names() if not text.startswith(("marlflow.", "hydra._internal."))}
+
+
+def _recorded_environments(config: Any) -> Iterator[Any]:
+    """Yield, as configurations, how the environments are made in whose records offline runs learn."""
+    if isinstance(config, Mapping):
+        folder = config.get("folder")
+        if config.get("_target_") == _RECORDED and isinstance(folder, str):
+            # An interpolation may lead to any folder, so it is a name itself, which nobody has trusted.
+            yield {"_target_": folder} if "${" in folder else _recorded_environment(Path(folder))
+        config = list(config.values())
+    if isinstance(config, list | tuple):
+        for value in config:
+            yield from _recorded_environments(value)
+
+
+def _recorded_environment(folder: Path) -> Any:
+    # Imported late: most runs have no records.
+    from marlflow.offline.manifest import read_manifest
+
+    try:
+        environment = read_manifest(folder).environment
+    except ConfigInvalid:  # nobody can make an environment from it
+        return None
+    wrappers = [{"_target_": name, **arguments} for name, arguments in environment.wrappers]
+    return {"_target_": environment.factory, "arguments": dict(environment.arguments), "wrappers": wrappers}
 
 
 def _as_plain(config: Any) -> Any:

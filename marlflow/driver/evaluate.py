@@ -13,6 +13,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.config.checks import runtime_of
 from marlflow.config.experiment import Experiment
 from marlflow.config.opponents import RANDOM
+from marlflow.config.records import unlike_the_records
 from marlflow.driver.entrants import TEAM, Entrants
 from marlflow.driver.evaluation import modes_of
 from marlflow.driver.evaluation_tables import as_table
@@ -150,10 +151,9 @@ def _argument_problems(episodes: int | None, seed: int, workers: int, mode: obje
 
 
 def _check_playable(finished: FinishedRun) -> None:
-    spec, run_dir = finished.checked.spec, finished.saved.run_dir
-    if spec.offline:
-        raise ConfigInvalid([f"{run_dir} learned from recorded rows, without an environment to play in"])
-    if callable(spec.mapping):
+    if problems := list(unlike_the_records(finished.checked.experiment.env)):
+        raise ConfigInvalid(problems)
+    if callable(finished.checked.spec.mapping):
         raise ConfigInvalid(
             ["the environment does not declare its agents, so nobody can be seated; see possible_agents"]
         )
@@ -192,6 +192,7 @@ def _spec(spec: RunSpec, tournament: Tournament, workers: int) -> RunSpec:
         rollout_placement=Resources(),
         inference=None,
         records={},
+        offline=False,
         recording=None,
         opponents={},
         # RunSpec has room for one fault more than a run tolerates, which the driver would count.

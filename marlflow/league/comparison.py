@@ -79,14 +79,23 @@ def side_scores(sides: Sides, returns: Mapping[str, float]) -> list[float]:
 
 
 def is_constant_sum(scores: Sequence[Sequence[float]]) -> bool:
-    """Return whether the scores of all sides had the same sum in every game.
+    """Return whether the scores of all sides had the same sum in every game, as what one gains others lose.
+
+    If all sides always have the same score, only a sum of 0 says so: a team whose agents all reach the highest return
+    plays no such game.
 
     >>> is_constant_sum([[1.0, -1.0], [0.0, 0.0]]), is_constant_sum([[1.0, 1.0], [0.0, 0.0]]), is_constant_sum([])
     (True, False, True)
+    >>> is_constant_sum([[0.0, 0.0]]), is_constant_sum([[200.0, 200.0]]), is_constant_sum([[1.0, 0.0], [0.5, 0.5]])
+    (True, False, True)
     """
     sums = [math.fsum(of_sides) for of_sides in scores]
-    largest = max(1.0, *(abs(score) for of_sides in scores for score in of_sides), 0.0)
-    return not sums or max(sums) - min(sums) <= _SUM_TOLERANCE * largest
+    tolerance = _SUM_TOLERANCE * max(1.0, *(abs(score) for of_sides in scores for score in of_sides), 0.0)
+    if not sums:
+        return True
+    is_zero = max(map(abs, sums)) <= tolerance
+    differ = any(max(of_sides) - min(of_sides) > tolerance for of_sides in scores)
+    return max(sums) - min(sums) <= tolerance and (is_zero or differ)
 
 
 def outcome(scores: Sequence[float], side: int) -> Outcome:

@@ -45,8 +45,8 @@ class TorchLearner:
 
     `policies` defaults to the learner's `name`; `seats` has their agent slots, if known. `module` has an `actor`, or
     `actors` by policy, and a `critic` if `values` is called. `losses` is one loss or several loss groups, on batches of
-    type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`. `place` None is
-    this process.
+    type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`. With
+    `reference`, `reference` is a frozen copy of the only actor as it was at the start. `place` None is this process.
 
     With `learns_on` "learner", a data-parallel group has a leader, used like a single process, and followers:
 
@@ -74,6 +74,7 @@ class TorchLearner:
         seed: int = 0,
         compute: Compute = ON_CPU,
         target: bool = False,
+        reference: bool = False,
         learns_on: LearnsOn = "learner",
     ) -> None:
         self.name = name
@@ -95,6 +96,7 @@ class TorchLearner:
             optimizer=optimizer,
             compute=compute,
             target=target,
+            reference=reference,
         )
         self.loop = UpdateLoop(self.parameters, noise_width(groups), seed, compute)
         self._single, self._group_exchange = _EXCHANGES[learns_on]
@@ -134,6 +136,13 @@ class TorchLearner:
     def values(self, obs: Array, memory: Array | None = None) -> Array:
         columns = (obs,) if memory is None else (obs, memory)
         return chunked_values(self.module.critic, columns, self._tensor, self._autocast)
+
+    @property
+    def reference(self) -> Any:
+        """The actor as it was at the start of the run, after a warm start; raises TypeError without a reference."""
+        if self.parameters.reference is None:
+            raise TypeError(f"learner {self.name!r} was made without a reference")
+        return self.parameters.reference
 
     def priorities(self, rows: Transitions) -> Array:
         loss = self.parameters.groups[0].loss

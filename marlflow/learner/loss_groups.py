@@ -130,6 +130,15 @@ def frozen_copy(module: Any, policies: Sequence[str], groups: Sequence[LossGroup
     return frozen, flat
 
 
+def frozen_actor(actor: Any, policies: Sequence[str]) -> tuple[Any, FlatParameters]:
+    """Return a frozen copy of the actor of a learner's only policy, as reference, and its flat parameters."""
+    (policy,) = policies
+    frozen = copy.deepcopy(actor)
+    flat = FlatParameters(frozen, {policy: frozen})
+    frozen.requires_grad_(False)
+    return frozen, flat
+
+
 def noise_width(groups: Sequence[LossGroup]) -> int:
     """Return the largest `noise_per_row` of the losses."""
     return max(int(getattr(group.loss, "noise_per_row", 0)) for group in groups)

@@ -11,6 +11,7 @@ from marlflow.stages.batches import CutSequences, DropStale, Join
 from marlflow.stages.estimates import Advantages, Normalize, VTrace
 from marlflow.stages.gradients import ApplyGradients, Average, ComputeGradients
 from marlflow.stages.joint_updates import EachPolicy, JointAdvantages, LearnInOrder
+from marlflow.stages.references import KLToReference
 from marlflow.stages.replays import (
     ByShard,
     Draw,
@@ -46,6 +47,7 @@ __all__ = [
     "Join",
     "JoinSegments",
     "JointAdvantages",
+    "KLToReference",
     "Learn",
     "LearnInOrder",
     "MetaLearn",

@@ -13,6 +13,7 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.spaces import Spaces
+from marlflow.config.records import played_environment
 from marlflow.env.adapter import EnvAdapter
 from marlflow.env.opening import open_adapter
 from marlflow.offline.manifest import environment_described
@@ -213,7 +214,7 @@ class _Game:
         return Spaces(adapter.observation_space(agent), adapter.action_space(agent), adapter.masked(agent))
 
     def _open_dataset(self, agent: str, folder: Path) -> PersonDataset:
-        team, env = self._team, self._team.experiment.env
+        team, env = self._team, played_environment(self._team.experiment.env)
         agents = {name: self._spaces(name) for name in self._adapter.agents}
         names = seating(team, None, None, {}, tuple(agents))
         policies = {names[name]: spaces for name, spaces in agents.items()}

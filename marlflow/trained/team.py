@@ -18,7 +18,7 @@ from marlflow.base.random import RowRandom, episode_seed, key
 from marlflow.config.environment import environment_maker, environment_name
 from marlflow.config.imports import space_problem
 from marlflow.config.recorded import working_in
-from marlflow.config.records import offline_records
+from marlflow.config.records import played_environment
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.entrants import Entrants
 from marlflow.env.frames import raised
@@ -96,11 +96,10 @@ class Team:
     def make_env(self, render_mode: str | None = None, **arguments: Any) -> Any:
         """Make the environment of the run, AEC or Parallel, with the same arguments and wrappers.
 
-        `arguments` replace those of the run. Raises ConfigInvalid if it cannot be made.
+        Of a run that learned from records it is the environment that was recorded. `arguments` replace those of the
+        run. Raises ConfigInvalid if it cannot be made.
         """
-        env = self.experiment.env
-        if offline_records(env) is not None:
-            raise ConfigInvalid([f"{self.run_dir} learned from recorded rows, without an environment"])
+        env = played_environment(self.experiment.env)
         changes = {**({} if render_mode is None else {"render_mode": render_mode}), **arguments}
         try:
             with working_in(self._started_in):

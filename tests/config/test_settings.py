@@ -58,6 +58,7 @@ from marlflow.league import (
 from marlflow.learner.optimizer import Adam, TorchOptimizer
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.torso import CNN, MLP
+from marlflow.policy.transformer import Transformer
 from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
 from tests.config.every_setting import tried
 from tests.runtime.small_runs import small_run
@@ -94,7 +95,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "workers",
     }
     | {field.name for field in dataclasses.fields(Faults)}
-    | {"td_lambda"}
+    | {"td_lambda", "kl_to_reference"}
     | {"learning_starts_agent_steps", "burn_in_agent_steps", "learning_rate", "actor_learning_rate"}
     | {
         "inner_learning_rate",
@@ -175,7 +176,7 @@ KINDS = (
     *(Experiment, Env, Policy, PolicyStop, PlacementOverrides, RunPlacement, OfflineData, Rollouts, Stop, Faults),
     FromRun,
     *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
-    *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
+    *(MLP, CNN, GRU, LSTM, Transformer, Adam, Linear, CosineDecay, PiecewiseConstant),
     *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules, MatchRules, PSRO, StoreSettings),
     *(AlphaStar, DeltaUniform, Fictitious, LatestPast, NaiveSelfPlay, PFSP, NFSP),
 )

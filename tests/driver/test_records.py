@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import marlflow as mf
 from marlflow.algorithms.bc import BC
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.marwil import MARWIL
@@ -120,6 +122,31 @@ def test_an_offline_run_learns_from_each_recorded_row_once_a_pass_and_ends_with_
     assert result.metrics["env_steps"] == 2 * ENV_STEPS
     assert (trained > 0) if algorithm is SMALL_DQN else (2 * recorded - 100 < trained <= 2 * recorded)
     assert result.metrics["policies"]["expert"]["eval_return_mean"] is not None
+
+
+def test_what_learned_from_records_plays_in_the_environment_that_was_recorded(records: Path, tmp_path: Path) -> None:
+    train(run_of(offline(records), None, expert=Policy(SMALL_BC)), tmp_path / "run")
+    team = mf.load(tmp_path / "run")
+    assert team.make_env().possible_agents == ["cart_0", "cart_1"]
+    evaluated = mf.evaluate(tmp_path / "run", episodes=3)
+    assert len(evaluated.games) == 3
+    for game in evaluated.games:
+        assert set(game.returns) == {"cart_0", "cart_1"}
+        assert max(game.returns.values()) == game.env_steps <= 30  # a reward of 1 for each step, and max_cycles
+
+
+def test_where_the_recorded_environment_cannot_be_made_nobody_plays(records: Path, tmp_path: Path) -> None:
+    unknown = tmp_path / "records"
+    shutil.copytree(records, unknown)
+    manifest = json.loads((unknown / "manifest.json").read_text("utf-8"))
+    manifest["environment"] = {"factory": "", "arguments": {}, "wrappers": [], "unknown": "its factory has no path"}
+    (unknown / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    experiment = run_of(offline(unknown), None, expert=Policy(SMALL_BC))
+    train(replace(experiment, evaluation=Evaluation(episodes=0)), tmp_path / "run")
+    with pytest.raises(ConfigInvalid, match="cannot be made again: its factory has no path"):
+        mf.evaluate(tmp_path / "run", episodes=3)
+    with pytest.raises(ConfigInvalid, match="cannot be made again: its factory has no path"):
+        mf.load(tmp_path / "run").make_env()
 
 
 def test_an_offline_run_that_goes_on_is_the_same_as_one_that_never_stopped(records: Path, tmp_path: Path) -> None:

@@ -39,8 +39,16 @@ SEEN = spaces.Box(-1.0, 1.0, (FEATURES,))
 DISCRETE, CONTINUOUS = Spaces(SEEN, spaces.Discrete(ACTIONS)), Spaces(SEEN, spaces.Box(-1.0, 1.0, (2,)))
 
 
-def _ppo(of: Spaces, seed: int) -> TorchLearner:
-    return PPO(learning_rate=1e-3).learner("hunter", {"hunter": Member(of, MLP((8,)))}, seed, ON_CPU)
+def _ppo(of: Spaces, seed: int, beta: float | None = None) -> TorchLearner:
+    return PPO(learning_rate=1e-3, kl_to_reference=beta).learner(
+        "hunter", {"hunter": Member(of, MLP((8,)))}, seed, ON_CPU
+    )
+
+
+def near_reference(rows: int, seed: int) -> EstimatedBatch:
+    batch = estimated(rows, seed)
+    kl = np.random.default_rng(seed).standard_normal(rows).astype(np.float32)
+    return EstimatedBatch({**batch.columns, "kl_to_reference": kl}, batch.segments)
 
 
 def _dqn(dueling: bool, seed: int) -> TorchLearner:
@@ -113,6 +121,7 @@ class Kind(NamedTuple):
 KINDS = {
     "ppo": Kind(lambda seed: _ppo(DISCRETE, seed), lambda rows, seed: estimated(rows, seed, masked=True)),
     "ppo by autograd": Kind(lambda seed: _ppo(CONTINUOUS, seed), continuous),
+    "ppo near a reference": Kind(lambda seed: _ppo(DISCRETE, seed, 0.1), near_reference),
     "recurrent ppo": Kind(_recurrent_ppo, sequences),
     "r2d2": Kind(_r2d2, sequence_transitions),
     "dqn": Kind(lambda seed: _dqn(False, seed), transitions),

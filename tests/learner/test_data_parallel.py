@@ -74,7 +74,11 @@ def test_a_group_learns_what_one_learner_does(kind: str, world_size: int, others
                 each.sync_target()
     learner.disband()
     states = [learner.state(), *(other.answer() for other in present)]
-    parts = {name for name in states[0] if name in ("vector", "target", "generator") or name.startswith("optimizer/")}
+    parts = {
+        name
+        for name in states[0]
+        if name in ("vector", "target", "reference", "generator") or name.startswith("optimizer/")
+    }
     assert len(parts) >= 5
     for name in parts:
         for state in states[1:]:
