@@ -81,6 +81,7 @@ _ALL = (
     GalleryCase("simple_tag_pfsp"),
     GalleryCase("connect_four_random_seats", has_opponents=True),
     GalleryCase("connect_four_alphastar"),
+    GalleryCase("vmas_balance_ppo"),
     GalleryCase("leduc_psro", ("league.nash_conv_every_env_steps=300000",), _NASH_CONV, members=("mixture",)),
 )
 CASES = {case.experiment: case for case in _ALL}
@@ -113,6 +114,7 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "simple_tag_ppo_dqn": _NOT_YET,
     "simple_tag_qmix_ppo": _NOT_YET,
     "simple_tag_three_algorithms": _NOT_YET,
+    "vmas_balance_ppo": _NOT_YET,
     "token_signal_ppo_dqn": _NOT_YET,
     "toll_ppo_lagrangian": _NOT_YET,
 }

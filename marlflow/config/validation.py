@@ -54,12 +54,16 @@ from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 from marlflow.sampling.matchmaking import AllowedSeats
 
+_NOT_REPRODUCIBLE = """episodes of the environment depend on more than their seeds (its metadata["reproducible"] is \
+False), so another run with this seed may play other ones"""
+
 
 @dataclass(frozen=True)
 class CheckedExperiment:
     """Hold a checked experiment and its RunSpec.
 
     `players` lists the agents that each policy plays, or may play by a matchmaker. `pairings` are for evaluation.
+    `reproducible`: whether a seed determines its episode, as the environment's metadata says.
     """
 
     experiment: Experiment
@@ -69,11 +73,13 @@ class CheckedExperiment:
     state_space: gym.Box | None = None
     """Space of the environment's global state, if a policy needs it."""
     pairings: Pairings = field(default_factory=Pairings)
+    reproducible: bool = True
 
     @property
     def remarks(self) -> Sequence[str]:
         """Return notes on settings that are allowed but unusual."""
-        return [*remarks(self.experiment), *critic_remarks(self.experiment.env, self.spec.policies)]
+        found = [*remarks(self.experiment), *critic_remarks(self.experiment.env, self.spec.policies)]
+        return found if self.reproducible else [*found, _NOT_REPRODUCIBLE]
 
     @property
     def seats(self) -> AllowedSeats:
@@ -158,7 +164,8 @@ def _checked(
         problems += _nash_conv_problems(experiment, env, spec)
     if problems:
         return None, problems
-    return CheckedExperiment(experiment, spec, env.agents, env.fitting, env.state_space, pairings), []
+    fitting = env.fitting
+    return CheckedExperiment(experiment, spec, env.agents, fitting, env.state_space, pairings, env.reproducible), []
 
 
 def _nash_conv_problems(experiment: Experiment, env: _InspectedEnv, spec: RunSpec) -> Iterator[str]:
@@ -185,6 +192,7 @@ class _InspectedEnv:
     # The agents of each policy; with a matchmaker, all that it could play.
     fitting: Mapping[str, Sequence[str]]
     has_tasks: bool
+    reproducible: bool
     state_space: gym.Box | None
     # None if the environment does not declare its agents.
     seats: Mapping[str, Spaces] | None
@@ -210,6 +218,7 @@ def _inspect(experiment: Experiment, problems: Problems) -> _InspectedEnv:
             spaces=with_state_space(spaces, policies, state_space),
             fitting=fitting,
             has_tasks=adapter.has_tasks,
+            reproducible=adapter.reproducible,
             state_space=state_space,
             seats={agent: _seat(adapter, agent) for agent in adapter.agents} if adapter.declared else None,
         )

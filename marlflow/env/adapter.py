@@ -94,6 +94,11 @@ class EnvAdapter(Protocol):
         ...
 
     @property
+    def reproducible(self) -> bool:
+        """Whether a seed determines its episode; not if `metadata["reproducible"]` is False."""
+        ...
+
+    @property
     def env_steps(self) -> int:
         """Env steps in this episode; in an AEC environment, turns of living agents."""
         ...

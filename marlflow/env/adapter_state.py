@@ -42,6 +42,10 @@ class AdapterState:
         return bool((getattr(self._env, "metadata", None) or {}).get("tasks", False))
 
     @property
+    def reproducible(self) -> bool:
+        return bool((getattr(self._env, "metadata", None) or {}).get("reproducible", True))
+
+    @property
     def env_steps(self) -> int:
         return self._location.env_steps
 
