@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 from gymnasium import spaces as gym
 
 from marlflow.algorithms.cost_limit import cost_limit_problems, initial_multiplier
+from marlflow.algorithms.memory_needs import Memory, memory_problems
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem, ProblemKind
@@ -25,7 +26,6 @@ from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor
-from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay, SavedReplay
 
@@ -62,7 +62,7 @@ class Capabilities:
     """Whether it needs the column `state`, the environment's global state."""
     tasks: bool = False
     """Whether it needs an environment with tasks."""
-    memory: Literal["refused", "optional", "needed"] = "refused"
+    memory: Memory = "refused"
     """Whether recurrent models are refused, allowed or needed."""
     learns_on: LearnsOn = "learner"
     """In a learner process, or in a replica on every rollout worker."""
@@ -162,7 +162,10 @@ class TorchAlgorithm:
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         problems += self._minibatch_problems()
-        problems += [*critic_problems(self, spaces), *memory_problems(self.name, self.capabilities, model)]
+        problems += [
+            *critic_problems(self, spaces),
+            *memory_problems(self.name, self.capabilities.memory, self.capabilities.joint, model),
+        ]
         problems += cost_limit_problems(self.name, self, learns_on_workers=self.capabilities.learns_on == "workers")
         return [*problems, *self._normalizing_problems(model)]
 
@@ -311,19 +314,6 @@ def cannot_act(name: str, spaces: Spaces, reason: str = "", remedy: str = "") ->
     """Return the problem of an unsupported action space."""
     message = f"cannot act in {describe_space(spaces.action)}"
     return Problem(message, name, reason, remedy, kind=ProblemKind.CANNOT_ACT)
-
-
-def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -> Iterator[Problem]:
-    """Yield why an algorithm cannot learn with a model: memory refused, or needed."""
-    is_recurrent, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
-    if is_recurrent and capabilities.memory == "refused":
-        reason = "it does not look at rows in their order"
-        others = "vdn or qmix" if capabilities.joint else "recurrent_ppo, r2d2, vdn or qmix"
-        remedy = f"use {others}, or a model without memory, such as mlp"
-        yield Problem(f"cannot learn with {kind}, which has memory", name, reason, remedy)
-    if not is_recurrent and capabilities.memory == "needed":
-        remedy = "or use ppo or dqn, which need none"
-        yield Problem(f"needs a model with memory, gru or lstm, not {kind}", name, remedy=remedy)
 
 
 def critic_sees(algorithm: Algorithm | TorchAlgorithm) -> tuple[CriticSees, ...]:

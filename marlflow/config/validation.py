@@ -20,6 +20,7 @@ from marlflow.config.critics import (
     recorded_critic_problems,
     with_state_space,
 )
+from marlflow.config.environment import NOT_REPRODUCIBLE
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.frozen import frozen_problems, with_frozen
 from marlflow.config.joint import joint_problems, joint_stream_problems
@@ -54,9 +55,6 @@ from marlflow.runtime.resources import problems as resource_problems
 from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 from marlflow.sampling.matchmaking import AllowedSeats
 
-_NOT_REPRODUCIBLE = """episodes of the environment depend on more than their seeds (its metadata["reproducible"] is \
-False), so another run with this seed may play other ones"""
-
 
 @dataclass(frozen=True)
 class CheckedExperiment:
@@ -79,7 +77,7 @@ class CheckedExperiment:
     def remarks(self) -> Sequence[str]:
         """Return notes on settings that are allowed but unusual."""
         found = [*remarks(self.experiment), *critic_remarks(self.experiment.env, self.spec.policies)]
-        return found if self.reproducible else [*found, _NOT_REPRODUCIBLE]
+        return found if self.reproducible else [*found, NOT_REPRODUCIBLE]
 
     @property
     def seats(self) -> AllowedSeats:

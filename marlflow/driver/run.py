@@ -223,8 +223,7 @@ class Run:
     def _stored(self, plan: str, item: Any) -> None:
         if isinstance(item, Inserted):
             self._metrics.learners[plan].seats_left_early += item.seats_left_early
-        # Of loss groups that a flow of their own trains.
-        self._reported(plan, item)
+        self._reported(plan, item)  # of loss groups that a flow of their own trains
 
     def _lost(self, fault: Fault) -> None:
         self._faulted(fault)
@@ -318,12 +317,10 @@ class Run:
 
     def _current_report(self) -> Report:
         # Both at one instant: the shares of stages are of this time.
-        elapsed_s, stages = self._clock.elapsed_s, self._executor.meters()
+        times_s, stages = (self._clock.elapsed_s, self._clock.training_s), self._executor.meters()
         store_bytes = self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._metrics.agent_steps_sampled)
-        report = self._metrics.report(
-            elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
-        )
+        report = self._metrics.report(*times_s, stages, self._published(), store_bytes, schedules)
         nash_conv = self._nash_conv.metrics
         if (league := league_metrics(self._dealer, self._metrics.sent, self._match_times, nash_conv)) is not None:
             report["league"] = league
