@@ -10,6 +10,8 @@ SEEDS = (10, 11, 12)
 """No setting was chosen on them."""
 EPISODES, GAMES = 100, 400
 """Of the final policies together, and of each against random opponents."""
+RECORDED = 20_000
+"""Env steps of an expert that are recorded, after its training."""
 FOLDER = Path("runs/gallery")
 """Of the runs; a run that is complete is not repeated."""
 _ROOT = Path(__file__).resolve().parents[2]
@@ -29,23 +31,36 @@ class GalleryCase:
     """Whom the run is for, if not for all policies that learn; they are measured against random opponents."""
     film_policy: str | None = None
     """The policy that plays all agents in the film; None: as in training, of a league its first policy."""
+    expert: str | None = None
+    """The experiment whose final policies are recorded, for what learns from records; None: it learns from play."""
 
-    def words(self, seed: int) -> list[str]:
-        """Return the words after `marlflow train`."""
-        return [f"experiment={self.experiment}", *self.overrides, f"seed={seed}", "runtime=inline"]
+    def words(self, seed: int, records: Path | None = None) -> list[str]:
+        """Return the words after `marlflow train`; `records`: folder of the expert's rows, by default this seed's."""
+        words = [f"experiment={self.experiment}", *self.overrides, f"seed={seed}", "runtime=inline"]
+        if self.expert is not None:
+            words.append(f"env.folder={self.expert_run(seed) / 'record' if records is None else records}")
+        return words
+
+    def expert_run(self, seed: int) -> Path:
+        """Return the folder of the expert's run."""
+        return FOLDER / f"{self.expert}_recorded" / str(seed)
 
 
 _NASH_CONV = "NashConv is computed during the run, which changes nothing of what is learned."
-_SHORTER = (
-    "The run is shorter than the experiment's own `stop.env_steps`, 500,000; it may not have learned all that it can."
-)
+
+
+def _shorter(env_steps: int, own: int) -> tuple[tuple[str, ...], str]:
+    """Return the override and its reason, for an experiment that takes long with its `own` env steps."""
+    shorter = f"The run is shorter than the experiment's own `stop.env_steps`, {own:,}"
+    return (f"stop.env_steps={env_steps}",), f"{shorter}; it may not have learned all that it can."
+
 
 _ALL = (
     GalleryCase("cartpole_team_ppo_dqn"),
     GalleryCase("cartpole_team_ppo"),
     GalleryCase("cartpole_team_dqn"),
     GalleryCase("pendulum_team_sac"),
-    GalleryCase("simple_spread_mappo", ("stop.env_steps=200000",), _SHORTER),
+    GalleryCase("simple_spread_mappo", *_shorter(200_000, 500_000)),
     GalleryCase("cartpole_team_a2c"),
     GalleryCase("cartpole_team_impala"),
     GalleryCase("cartpole_team_appo"),
@@ -56,13 +71,15 @@ _ALL = (
     GalleryCase("cartpole_family_maml"),
     GalleryCase("biased_rps_psro", ("league.nash_conv_every_env_steps=4000",), _NASH_CONV, members=("mixture",)),
     GalleryCase("cartpole_team_c51"),
+    GalleryCase("cartpole_team_bc", expert="cartpole_team_ppo"),
+    GalleryCase("cartpole_team_marwil", expert="cartpole_team_ppo"),
     GalleryCase("cartpole_team_a3c"),
     GalleryCase("cartpole_team_apex"),
     GalleryCase("cartpole_team_memory_recurrent_ppo"),
     GalleryCase("cartpole_team_memory_r2d2"),
     GalleryCase("simple_speaker_listener_maddpg"),
-    GalleryCase("simple_tag_ppo_dqn", ("stop.env_steps=100000",), _SHORTER, has_opponents=True),
-    GalleryCase("connect_four_ppo_dqn", ("stop.env_steps=100000",), _SHORTER, has_opponents=True),
+    GalleryCase("simple_tag_ppo_dqn", *_shorter(100_000, 500_000), has_opponents=True),
+    GalleryCase("connect_four_ppo_dqn", *_shorter(100_000, 500_000), has_opponents=True),
     GalleryCase(
         "kuhn_nfsp",
         ("league.nash_conv_every_env_steps=60000",),
@@ -71,50 +88,36 @@ _ALL = (
         film_policy="average",
     ),
     GalleryCase("kuhn_psro", ("league.nash_conv_every_env_steps=60000",), _NASH_CONV, members=("mixture",)),
-    GalleryCase("simple_tag_three_algorithms", has_opponents=True),
     GalleryCase("toll_ppo_lagrangian"),
-    GalleryCase("simple_tag_qmix_ppo", has_opponents=True),
-    GalleryCase("simple_spread_qmix"),
+    GalleryCase("simple_tag_three_algorithms", *_shorter(100_000, 500_000), has_opponents=True),
+    GalleryCase("simple_tag_qmix_ppo", *_shorter(100_000, 400_000), has_opponents=True),
+    GalleryCase("simple_spread_qmix", *_shorter(200_000, 400_000)),
     GalleryCase("token_signal_ppo_dqn"),
     GalleryCase("connect_four_self_play"),
     GalleryCase("connect_four_pfsp"),
-    GalleryCase("simple_tag_pfsp"),
+    GalleryCase("simple_tag_pfsp", *_shorter(200_000, 500_000)),
     GalleryCase("connect_four_random_seats", has_opponents=True),
-    GalleryCase("connect_four_alphastar"),
+    GalleryCase("connect_four_alphastar", *_shorter(300_000, 2_000_000)),
+    GalleryCase(
+        "leduc_psro",
+        ("league.nash_conv_every_env_steps=300000", "stop.env_steps=600000"),
+        f"{_NASH_CONV} {_shorter(600_000, 3_600_000)[1]}",
+        members=("mixture",),
+    ),
     GalleryCase("vmas_balance_ppo"),
-    GalleryCase("leduc_psro", ("league.nash_conv_every_env_steps=300000",), _NASH_CONV, members=("mixture",)),
 )
 CASES = {case.experiment: case for case in _ALL}
 
-_OFFLINE = "recorded rows of an expert have to be made first; see `python -m benchmarks.imitation`"
 _LONG = "not run yet; leagues take the longest"
 _NOT_YET = "not run yet"
 WITHOUT_PAGE: Mapping[str, str] = {
-    "cartpole_team_a2c": _NOT_YET,
-    "cartpole_team_a3c": _NOT_YET,
-    "cartpole_team_apex": _NOT_YET,
-    "cartpole_team_appo": _NOT_YET,
-    "cartpole_team_bc": _OFFLINE,
-    "cartpole_team_c51": _NOT_YET,
-    "cartpole_team_impala": _NOT_YET,
-    "cartpole_team_marwil": _OFFLINE,
-    "cartpole_team_memory_r2d2": _NOT_YET,
-    "cartpole_team_memory_recurrent_ppo": _NOT_YET,
     "connect_four_alphastar": _LONG,
     "connect_four_pfsp": _LONG,
-    "connect_four_random_seats": _NOT_YET,
     "connect_four_self_play": _LONG,
-    "kuhn_nfsp": _NOT_YET,
-    "kuhn_psro": _NOT_YET,
     "leduc_psro": _LONG,
-    "pendulum_team_ddpg": _NOT_YET,
-    "simple_speaker_listener_maddpg": _NOT_YET,
-    "simple_spread_qmix": _NOT_YET,
     "simple_tag_pfsp": _LONG,
-    "simple_tag_ppo_dqn": _NOT_YET,
-    "simple_tag_qmix_ppo": _NOT_YET,
     "simple_tag_three_algorithms": _NOT_YET,
-    "vmas_balance_ppo": _NOT_YET,
+    "vmas_balance_ppo": "needs the extra `vmas`, which is not installed with all others",
     "token_signal_ppo_dqn": _NOT_YET,
     "toll_ppo_lagrangian": _NOT_YET,
 }

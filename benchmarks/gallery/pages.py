@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -123,6 +124,12 @@ def _results(data: Data) -> Iterator[str]:
             "policy plays each of its sides equally often. It draws its actions, or is greedy if its algorithm has no "
             "distribution to draw from.\n"
         )
+    if data.get("expert"):
+        yield _table(_expert(data))
+        yield (
+            "The mean return of the expert's episodes while it was recorded. It drew its actions and went on learning; "
+            f"the records have {max(one['env_steps'] for one in data['expert'].values()):,} env steps.\n"
+        )
     if data.get("adapted"):
         (tasks,) = {one["tasks"] for one in data["adapted"].values()}
         yield _table(_adapted(data))
@@ -162,6 +169,12 @@ def _nash_conv(data: Data) -> Iterator[list[str]]:
     yield ["NashConv at its lowest", *(number(min(run["values"])) for run in curve["runs"])]
 
 
+def _expert(data: Data) -> Iterator[list[str]]:
+    yield ["expert", *(f"seed {seed}" for seed in data["seeds"])]
+    for policy in _first(data["expert"])["return"]:
+        yield [f"`{policy}`", *(number(one["return"][policy]) for one in data["expert"].values())]
+
+
 def _adapted(data: Data) -> Iterator[list[str]]:
     by_seed = list(data["adapted"].values())
     yield ["", *(f"seed {seed}" for seed in data["seeds"])]
@@ -189,9 +202,14 @@ def _film(data: Data) -> Iterator[str]:
 
 def _command(data: Data) -> Iterator[str]:
     name, case = data["experiment"], CASES[data["experiment"]]
-    words = " ".join([f"experiment={name}", *data["overrides"], f"seed={data['seeds'][0]}", "runtime=inline"])
+    words = " ".join(case.words(data["seeds"][0], records=Path("runs/expert/record")))
     yield "## Train it yourself\n"
-    yield f"```\nmarlflow train {words} hydra.run.dir=runs/{name}"
+    yield "```"
+    if case.expert is not None:
+        before = CASES[case.expert].words(data["seeds"][0])
+        yield f"marlflow train {' '.join(before)} hydra.run.dir=runs/expert"
+        yield f"marlflow resume runs/expert stop.env_steps={_first(data['expert'])['stop_env_steps']} record=dataset"
+    yield f"marlflow train {words} hydra.run.dir=runs/{name}"
     yield f"marlflow evaluate runs/{name} episodes={data['evaluation']['final']}"
     is_drawn = data["film"] is not None and not data["film"]["text"]
     yield f"marlflow play runs/{name}{f' --video {name}.mp4' if is_drawn else ''}\n```\n"
@@ -219,6 +237,11 @@ def _time(data: Data) -> Iterator[str]:
     versions = ", ".join(f"{package} {version}" for package, version in data["versions"].items())
     yield f"Commit {', '.join(f'`{commit[:12]}`' for commit in data['commits'])}; {versions}.\n"
     yield f"All numbers are in [{name}.json]({name}.json). `python -m benchmarks.gallery {name}` makes this page.\n"
+
+
+def _first(by_seed: Data) -> Data:
+    one: Data = next(iter(by_seed.values()))
+    return one
 
 
 def _by_value(values: Mapping[str, str]) -> dict[str, list[str]]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import marlflow as mf
-from benchmarks.gallery.cases import EPISODES, GAMES, SEEDS, GalleryCase
-from benchmarks.gallery.runs import made_with, run_folder
+from benchmarks.gallery.cases import EPISODES, GAMES, RECORDED, SEEDS, GalleryCase
+from benchmarks.gallery.runs import made_with, run_folder, trained_env_steps
 from benchmarks.meta import HELD_OUT_TASKS, adapted_returns, learned
 from marlflow.config.compose import composing
 from marlflow.config.overrides import prepare
@@ -40,7 +40,7 @@ def results(case: GalleryCase, seeds: Sequence[int]) -> dict[str, Any]:
     return {
         "experiment": case.experiment,
         "overrides": list(case.overrides),
-        "env": _environment(runs[seeds[0]]),
+        "env": _environment(read_run(case.expert_run(seeds[0])) if case.expert else runs[seeds[0]]),
         "policies": _algorithms(case, seeds[0]),
         "seeds": list(seeds),
         "commits": sorted({one["commit"] for one in made.values()}),
@@ -54,6 +54,7 @@ def results(case: GalleryCase, seeds: Sequence[int]) -> dict[str, Any]:
         "against_random": _against_random(case, folders, evaluated),
         "random": _random(folders[seeds[0]], evaluated[seeds[0]]),
         "adapted": _adapted(case, folders),
+        "expert": _expert(case, seeds),
     }
 
 
@@ -210,6 +211,31 @@ def _adapted(case: GalleryCase, folders: Mapping[int, Path]) -> dict[str, Any]:
             "before": rounded(shown.before.mean()),
             "after": rounded(shown.after.mean()),
             "p": shown.p(),
+        }
+    return found
+
+
+def _expert(case: GalleryCase, seeds: Sequence[int]) -> dict[str, Any]:
+    """Return, by seed, what an expert's run had reached while it was recorded; empty for what learns from play."""
+    if case.expert is None:
+        return {}
+    found = {}
+    for seed in seeds:
+        run = read_run(case.expert_run(seed))
+        began = trained_env_steps(case, seed)
+        returns = {
+            policy: [
+                value
+                for report in run.reports
+                if report["env_steps"] > began
+                and (value := number(report, "policies", policy, "return_mean")) is not None
+            ]
+            for policy in section(run.last, "policies")
+        }
+        found[str(seed)] = {
+            "env_steps": run.env_steps - began,
+            "stop_env_steps": began + RECORDED,
+            "return": {policy: rounded(sum(values) / len(values)) for policy, values in returns.items()},
         }
     return found
 

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gallery.cases import FOLDER, GalleryCase
+from benchmarks.gallery.cases import FOLDER, RECORDED, GalleryCase
 from marlflow import __version__
 from marlflow.observe.sinks import METRICS, read_metrics
 
@@ -38,15 +38,14 @@ def trained(case: GalleryCase, seed: int) -> Path:
     Raises CalledProcessError if training fails.
     """
     folder, words = run_folder(case, seed), case.words(seed)
+    record_expert(case, seed)
     if (record := _record(folder)) is not None and record["words"] == words:
         return folder
     if folder.exists():
         shutil.rmtree(folder)
     commit = training_commit()
-    command = [str(Path(sys.executable).with_name("marlflow")), "train", *words, *_QUIET, f"hydra.run.dir={folder}"]
-    print(f"-- {' '.join(command)}", flush=True)
     before_s, began_s = _cpu_s(), time.perf_counter()
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    _marlflow("train", *words, *_QUIET, f"hydra.run.dir={folder}")
     record = {
         "words": words,
         "commit": commit,
@@ -61,6 +60,36 @@ def trained(case: GalleryCase, seed: int) -> Path:
     )
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return folder
+
+
+def record_expert(case: GalleryCase, seed: int) -> None:
+    """Train the expert of a case, if it has one, and record RECORDED env steps more, unless they are there."""
+    if case.expert is None:
+        return
+    folder = case.expert_run(seed)
+    done = folder / RECORD
+    if done.exists():
+        return
+    if folder.exists():
+        shutil.rmtree(folder)
+    _marlflow(
+        "train", f"experiment={case.expert}", f"seed={seed}", "runtime=inline", *_QUIET, f"hydra.run.dir={folder}"
+    )
+    before = int(read_metrics(folder / METRICS)[-1]["env_steps"])
+    _marlflow("resume", str(folder), f"stop.env_steps={before + RECORDED}", "record=dataset")
+    done.write_text(json.dumps({"trained_env_steps": before}) + "\n", encoding="utf-8")
+
+
+def trained_env_steps(case: GalleryCase, seed: int) -> int:
+    """Return the env steps of an expert before it was recorded; raises FileNotFoundError."""
+    record = json.loads((case.expert_run(seed) / RECORD).read_text(encoding="utf-8"))
+    return int(record["trained_env_steps"])
+
+
+def _marlflow(*words: str) -> None:
+    command = [str(Path(sys.executable).with_name("marlflow")), *words]
+    print(f"-- {' '.join(command)}", flush=True)
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def _record(folder: Path) -> dict[str, Any] | None:

@@ -29,8 +29,8 @@ _OPENS_FOR_S = 30.0
 _FRAMES = 4
 
 NOT_REPRODUCIBLE = (
-    'episodes of the environment depend on more than their seeds (its metadata["reproducible"] is False), so another run '
-    "with this seed may play other ones"
+    'episodes of the environment depend on more than their seeds (its metadata["reproducible"] is False), so another '
+    "run with this seed may play other ones"
 )
 
 

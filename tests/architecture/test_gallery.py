@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import marlflow as mf
 from benchmarks.gallery import pages
 from benchmarks.gallery.__main__ import as_text, known, texts
 from benchmarks.gallery.cases import CASES, CONF, PAGES, SEEDS, WITHOUT_PAGE
 from benchmarks.gallery.pictures import MOST_BYTES, data_hash, wide, write_film
 from marlflow.cli.main import main
+from marlflow.config.compose import composing
+from marlflow.config.overrides import prepare
+from marlflow.config.schema import from_config
 from tests.architecture.sources import within
 
 DATA = known()
@@ -145,10 +149,24 @@ def commands(page: Path) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.startswith("marlflow train ")]
 
 
+def record(folder: Path) -> None:
+    """Record some env steps of a team of cart-poles, as an expert's would be."""
+    short = ("stop.env_steps=200", "rollouts.fragment_env_steps=40", "evaluation.episodes=0", "record=dataset")
+    with composing():
+        prepared = prepare(["experiment=cartpole_team_ppo", "runtime=inline", "log.console=none", *short])
+    mf.train(from_config(prepared.config, prepared.problems), folder)
+
+
 @pytest.mark.parametrize("name", sorted(DATA))
-def test_the_command_of_a_page_is_a_plan_that_can_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (line,) = commands(PAGES / f"{name}.md")
-    _, _, *words = shlex.split(line)
+def test_the_commands_of_a_page_are_plans_that_can_run(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    *experts, line = commands(PAGES / f"{name}.md")
+    for expert in experts:
+        assert main(["plan", *shlex.split(expert)[2:]]) == 0
+        record(tmp_path)
+    capsys.readouterr()
+    words = shlex.split(line.replace("=runs/expert/", f"={tmp_path}/"))[2:]
     assert f"experiment={name}" in words
     assert main(["plan", *words]) == 0
     planned = capsys.readouterr().out
