@@ -208,8 +208,7 @@ def _inspect(experiment: Experiment, problems: Problems) -> _InspectedEnv:
         problems += critic_environment_problems(experiment.env, adapter, policies)
         problems += cost_environment_problems(experiment.env, adapter, policies)
         problems += joint_stream_problems(experiment, adapter, policies)
-        has_needy = any(needs_state(policy.acts_by) for policy in policies.values())
-        state_space = adapter.state_space() if has_needy else None
+        state_space = adapter.state_space() if any(needs_state(one.acts_by) for one in policies.values()) else None
         return _InspectedEnv(
             agents=tuple(adapter.agents),
             players=players,

@@ -316,8 +316,7 @@ class Run:
         self._console.notice(text)
 
     def _current_report(self) -> Report:
-        # Both at one instant: the shares of stages are of this time.
-        times_s, stages = (self._clock.elapsed_s, self._clock.training_s), self._executor.meters()
+        times_s, stages = (self._clock.elapsed_s, self._clock.training_s), self._executor.meters()  # at one instant
         store_bytes = self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._metrics.agent_steps_sampled)
         report = self._metrics.report(*times_s, stages, self._published(), store_bytes, schedules)
