@@ -7,6 +7,7 @@ from functools import partial
 
 from benchmarks import (
     against_benchmarl,
+    against_benchmarl_vmas,
     against_rllib,
     against_sb3,
     batched,
@@ -16,6 +17,7 @@ from benchmarks import (
     imitation,
     league,
     league_learning,
+    learner_sizes,
     learner_step,
     learning,
     meta,
@@ -42,7 +44,7 @@ BENCHMARKS: tuple[tuple[str, tuple[Callable[[], object], ...]], ...] = (
     ),
     ("environments that are stepped by one call", (partial(batched.main, []),)),
     ("one worker against 50 frozen versions and against 2", (league.main,)),
-    ("one optimizer step, one thread", (learner_step.main,)),
+    ("one optimizer step, one thread, also by size", (learner_step.main, learner_sizes.main)),
     ("devices and precisions", (devices.report,)),
     ("two workers, sampling only", (sampling.report,)),
     ("an environment that prints", (output.report,)),
@@ -64,6 +66,7 @@ BENCHMARKS: tuple[tuple[str, tuple[Callable[[], object], ...]], ...] = (
     ("beside RLlib", (against_rllib.report,)),
     ("learners beside Stable-Baselines3's", (against_sb3.report,)),
     ("teams beside BenchMARL's, three seeds", (against_benchmarl.main,)),
+    ("beside BenchMARL on VMAS, three seeds", (against_benchmarl_vmas.main,)),
     ("the demo, five seeds", (learning.report,)),
     ("every algorithm, five seeds that no setting was chosen on", (suite.report,)),
     ("imitation from an expert's records, three seeds", (imitation.report,)),

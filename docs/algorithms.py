@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 import marlflow as mf  # noqa: E402  where it is, is only known above
 from marlflow.algorithms.algorithm import Algorithm, needs_state  # noqa: E402
 from marlflow.algorithms.shipped import SHIPPED  # noqa: E402
-from marlflow.env import cartpole_family, pendulum_team  # noqa: E402
+from marlflow.env import cartpole_family, guess_number, pendulum_team  # noqa: E402
 from marlflow.env.wrappers import joint_state  # noqa: E402
 from marlflow.flow import source  # noqa: E402
 from marlflow.runtime.inline import InlinePlace  # noqa: E402
@@ -41,8 +41,8 @@ marlflow train env=simple_tag policy@policies.adversary=appo policy@policies.age
 
 `impala`, `appo`, `a3c`, and `apex` are made for `rollouts.pace=asynchronous`, in which no worker waits for another; set
 it with them. With the default, `lockstep`, they learn too, but workers wait for each other. Algorithms that need fresh
-rows (`ppo`, `mappo`, `happo`, `a2c`, `recurrent_ppo`, `ddppo`, `maml`) have a `max_staleness` of 0, and are refused
-with `asynchronous`.
+rows (`ppo`, `mappo`, `happo`, `a2c`, `recurrent_ppo`, `ddppo`, `maml`, `archer`) have a `max_staleness` of 0, and are
+refused with `asynchronous`.
 
 ## What they can be used for
 
@@ -65,6 +65,8 @@ SETTINGS = """
 - **Normalization.** `model.normalize_observations` normalizes observations by their running mean and variance.
   `algorithm.normalize_values`, for algorithms with a critic of states, normalizes the value targets (Pop-Art). The
   statistics are part of the policy: they are published, saved in checkpoints, and resumed with its weights.
+- **Limits on costs.** `algorithm.cost_limit` of PPO, MAPPO and SAC keeps the mean `info["cost"]` of an agent per
+  episode below a limit, by a Lagrange multiplier ([limits on costs](composition.md#limits-on-costs)).
 
 ```
 marlflow train env=simple_tag policy@policies.agent=ppo policies.agent.model.normalize_observations=true \\
@@ -125,6 +127,30 @@ distance of this factor from 1. Rewards should be common. With one policy it is 
 - With several policies, each actor and the critic have optimizers and a clipped gradient norm (`max_grad_norm`) of
   their own. The critic is trained in every policy's turn, on its rows.
 
+## Utterances
+
+`archer` (Zhou et al., 2024) is for agents whose action is an *utterance* of several tokens. Each decision is a token,
+and the actor a softmax policy; what is valued is the utterance. Critics of utterances learn off-policy from a
+replay: Q(o, u) of the observation before an utterance and all its tokens, and V(o), whose target is Q of an utterance
+that the actor would say. The actor learns on-policy: each token has the advantage min Q - min V of its utterance, less
+what the tokens before it let expect (`token_baseline`). Both are loss groups of one learner, trained by stages of their
+own (`Learn(groups=...)`): for each batch, `critic_updates` updates of the critics, then the actor's; before
+`warm_up_updates` of the critics the actor waits.
+
+```
+marlflow train env=guess_number policy@policies.guesser=archer
+```
+
+- Observations are a Dict with `utterance`, a MultiDiscrete with a place for each token: 0 if it is not said yet, else
+  1 + the action. An utterance ends when it is full, or with the action `end_token`. Until then nothing else in the
+  observation may change, and no reward come; this is checked on every batch. Discrete actions without masks.
+- The reward of an utterance is that of its last token, and `discount` is per utterance. One whose agent terminates
+  ends there. One that is cut off by a truncation trains nobody.
+- In `guess_number`, guesses of three letters are answered by "too high" or "too low", and a wrong one costs 1. The best
+  return is -1.625 (bisection), guessing at random has -2.897 (`python -m benchmarks.composition_bars 'guess_*'`).
+- An update of the critics counts its utterances in `agent_steps_trained`, one of the actor its tokens.
+- In the paper, the actor's utterances are sampled for observations from the replay; here they are those just played.
+
 ## Plans
 
 The plans as `marlflow plan` prints them. *Lines* is the length of the body of the method `plan`, followed by the length
@@ -166,8 +192,9 @@ def experiment(algorithm: Algorithm) -> mf.Experiment:
     # It needs somebody to imitate, and one policy is enough to draw its plan.
     learns_from = ["team"] if algorithm.capabilities.imitates else None
     wrappers = (joint_state,) if needs_state(algorithm) else ()
+    make = cartpole_family.parallel_env if discrete else pendulum_team.parallel_env
     return mf.Experiment(
-        mf.Env(cartpole_family.parallel_env if discrete else pendulum_team.parallel_env, wrappers=wrappers),
+        mf.Env(guess_number.parallel_env if algorithm.name == "archer" else make, wrappers=wrappers),
         {"team": mf.Policy(algorithm, model, learns_from=learns_from)},
         mapping=[mf.Rule("*", "team")],
         rollouts=mf.Rollouts(pace="asynchronous" if asynchronous(algorithm) else "lockstep"),

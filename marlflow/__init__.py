@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from marlflow.algorithms.algorithm import Algorithm, Capabilities, JointAlgorithm, LearningAlgorithm, Member
     from marlflow.algorithms.apex import ApeX
     from marlflow.algorithms.appo import APPO
+    from marlflow.algorithms.archer import ArCHer
     from marlflow.algorithms.bc import BC
     from marlflow.algorithms.clone import Clone
     from marlflow.algorithms.ddpg import DDPG
@@ -152,6 +153,7 @@ if TYPE_CHECKING:
     from marlflow.policy.q import QNetwork
     from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorso, RecurrentTorsoConfig
     from marlflow.policy.torso import CNN, MLP, NestedTorsoConfig, TorsoConfig
+    from marlflow.policy.transformer import Transformer
     from marlflow.replay.buffer import ReplayBuffer, StoredReplay
     from marlflow.replay.protocol import Replay
     from marlflow.replay.reservoir import Reservoir
@@ -174,6 +176,7 @@ if TYPE_CHECKING:
         CollectNext,
         ComputeGradients,
         Concat,
+        CostAdvantages,
         CutSequences,
         Draw,
         DropStale,
@@ -183,6 +186,7 @@ if TYPE_CHECKING:
         Join,
         JoinSegments,
         JointAdvantages,
+        KLToReference,
         Learn,
         LearnInOrder,
         MetaLearn,
@@ -193,6 +197,9 @@ if TYPE_CHECKING:
         Shards,
         SplitSegments,
         SyncTarget,
+        UpdateMultiplier,
+        UtteranceAdvantage,
+        Utterances,
         VTrace,
     )
     from marlflow.trained.export import Exported, export
@@ -207,33 +214,34 @@ __all__ = [
     "A2C", "A3C", "APPO", "BC", "CNN", "DDPG", "DDPPO", "DQN", "GRU", "HAPPO", "IMPALA", "LSTM", "MADDPG",
     "MAML", "MAPPO", "MARWIL", "MASAC", "MATD3", "MLP", "NFSP", "PFSP", "PPO", "PSRO", "QMIX", "R2D2", "SAC",
     "TD3", "VDN", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar",
-    "ApeX", "ApplyGradients", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep", "BudgetExceeded",
-    "ByPolicy", "ByShard", "ByTask", "Callback", "Capabilities", "CheckpointConfig", "CheckpointFailed",
-    "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing", "ComputeGradients", "Concat",
-    "ConfigInvalid", "CosineDecay", "CutSequences", "Decisions", "DeltaUniform", "Draw", "DropStale",
-    "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed", "EnvironmentHung", "EpisodeId",
-    "EstimatedBatch", "EstimatedJointBatches", "Evaluation", "EvaluationEvent", "EvaluationResult",
-    "Experiment", "Exported", "FaultEvent", "Faults", "Fictitious", "Flow", "Fragment", "Freely", "FromRun",
-    "Frozen", "GameOutcome", "Gradients", "InTurn", "InferencePlacement", "InitialPriorities", "Insert",
-    "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm", "JointBatch", "JointBatches",
-    "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm", "JointSegments",
-    "JointSequenceTransitions", "JointTransitions", "LatestPast", "League", "LeagueMode", "LeaguePlayer",
-    "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig", "LearnerPlacement", "LearningAlgorithm",
-    "Linear", "Located", "Log", "LossFunction", "LossGroup", "LossTerms", "MarlflowError", "MatchRules",
-    "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn", "MlflowSink", "NStep", "NaiveSelfPlay",
-    "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic", "OffPolicyAlgorithm", "OfflineData",
-    "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant", "Place", "PlacementOverrides",
-    "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange", "PopulationMatchmaker",
-    "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats", "RatingSettings", "Record",
-    "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig", "Replay", "ReplayBuffer",
-    "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker", "Resources", "Result",
-    "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunEnd", "RunInfo", "RunPlacement",
-    "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch", "Shards", "SnapshotEnv",
-    "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled", "StatefulMatchmaker", "Stop",
-    "StopRun", "StoreSettings", "StoredReplay", "SyncTarget", "Team", "TorchLearner", "TorchOptimizer",
-    "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits", "Transitions", "Trial", "Uniform",
-    "Update", "UserCodeFailed", "VTrace", "WandbSink", "WeightsMismatch", "check_environment", "evaluate",
-    "export", "initial_value", "load", "merge", "placement", "plan", "resume", "source", "train",
+    "ApeX", "ApplyGradients", "ArCHer", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep",
+    "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Callback", "Capabilities", "CheckpointConfig",
+    "CheckpointFailed", "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing",
+    "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CostAdvantages", "CutSequences", "Decisions",
+    "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed",
+    "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "Evaluation", "EvaluationEvent",
+    "EvaluationResult", "Experiment", "Exported", "FaultEvent", "Faults", "Fictitious", "Flow", "Fragment",
+    "Freely", "FromRun", "Frozen", "GameOutcome", "Gradients", "InTurn", "InferencePlacement",
+    "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm",
+    "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm",
+    "JointSegments", "JointSequenceTransitions", "JointTransitions", "KLToReference", "LatestPast", "League",
+    "LeagueMode", "LeaguePlayer", "LeagueView", "Learn", "LearnInOrder", "Learner", "LearnerConfig",
+    "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
+    "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn",
+    "MlflowSink", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
+    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant",
+    "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange",
+    "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
+    "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
+    "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",
+    "Resources", "Result", "ResultsMatchmaker", "Rollouts", "Rotation", "RowRandom", "Rule", "RunEnd",
+    "RunInfo", "RunPlacement", "RuntimeConfig", "RuntimeFailed", "ScheduledFloat", "Scripted", "ShardedBatch",
+    "Shards", "SnapshotEnv", "SnapshotLost", "SnapshotRules", "SplitSegments", "StageFailed", "Stalled",
+    "StatefulMatchmaker", "Stop", "StopRun", "StoreSettings", "StoredReplay", "SyncTarget", "Team",
+    "TorchLearner", "TorchOptimizer", "TorsoConfig", "TrackioSink", "TrainBatch", "TrainedPolicy", "Traits",
+    "Transformer", "Transitions", "Trial", "Uniform", "Update", "UpdateMultiplier", "UserCodeFailed",
+    "UtteranceAdvantage", "Utterances", "VTrace", "WandbSink", "WeightsMismatch", "check_environment",
+    "evaluate", "export", "initial_value", "load", "merge", "placement", "plan", "resume", "source", "train",
 ]
 # fmt: on
 

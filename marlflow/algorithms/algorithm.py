@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from gymnasium import spaces as gym
 
+from marlflow.algorithms.cost_limit import cost_limit_problems, initial_multiplier
+from marlflow.algorithms.memory_needs import Memory, memory_problems
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem, ProblemKind
@@ -24,7 +26,6 @@ from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.policy.actor import Actor
-from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay, SavedReplay
 
@@ -53,13 +54,15 @@ class Capabilities:
     """On-policy rows, off-policy rows of any age, recorded (offline) rows, or none."""
     trains_on: type = NoneType
     """The item type of its loss; NoneType if it does not learn."""
+    loss_groups: Mapping[str, type] = field(default_factory=dict, hash=False)
+    """The loss groups that stages train apart, by `Learn(groups=...)`, with their item types; empty: none are apart."""
     replay: bool = False
     """Whether it has a replay buffer."""
     state: bool = False
     """Whether it needs the column `state`, the environment's global state."""
     tasks: bool = False
     """Whether it needs an environment with tasks."""
-    memory: Literal["refused", "optional", "needed"] = "refused"
+    memory: Memory = "refused"
     """Whether recurrent models are refused, allowed or needed."""
     learns_on: LearnsOn = "learner"
     """In a learner process, or in a replica on every rollout worker."""
@@ -159,7 +162,11 @@ class TorchAlgorithm:
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         problems += self._minibatch_problems()
-        problems += [*critic_problems(self, spaces), *memory_problems(self.name, self.capabilities, model)]
+        problems += [
+            *critic_problems(self, spaces),
+            *memory_problems(self.name, self.capabilities.memory, self.capabilities.joint, model),
+        ]
+        problems += cost_limit_problems(self.name, self, learns_on_workers=self.capabilities.learns_on == "workers")
         return [*problems, *self._normalizing_problems(model)]
 
     def _network_and_losses(
@@ -182,7 +189,10 @@ class TorchAlgorithm:
             seed=seed,
             compute=compute,
             target=self.has_target,
+            reference=getattr(self, "kl_to_reference", None) is not None,
             learns_on=self.capabilities.learns_on,
+            initial_multiplier=initial_multiplier(self),
+            loss_groups=self.capabilities.loss_groups,
         )
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
@@ -210,11 +220,11 @@ class TorchAlgorithm:
                 yield Problem(f"cannot do {setting}", self.name, reason, remedy)
 
     def _setting_problems(self) -> Iterator[Problem]:
-        for field in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            value = getattr(self, field.name)
+        for setting in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            value = getattr(self, setting.name)
             # Annotations are strings here; a field that may be scheduled is annotated as a setting.
-            if isinstance(value, Schedule) and not re.search(r"\b(ScheduledFloat|Schedule)\b", str(field.type)):
-                message = f"cannot change {field.name} while it learns"
+            if isinstance(value, Schedule) and not re.search(r"\b(ScheduledFloat|Schedule)\b", str(setting.type)):
+                message = f"cannot change {setting.name} while it learns"
                 yield Problem(message, self.name, remedy="give it a number")
 
     def _minibatch_problems(self) -> Iterator[Problem]:
@@ -304,19 +314,6 @@ def cannot_act(name: str, spaces: Spaces, reason: str = "", remedy: str = "") ->
     """Return the problem of an unsupported action space."""
     message = f"cannot act in {describe_space(spaces.action)}"
     return Problem(message, name, reason, remedy, kind=ProblemKind.CANNOT_ACT)
-
-
-def memory_problems(name: str, capabilities: Capabilities, model: TorsoConfig) -> Iterator[Problem]:
-    """Yield why an algorithm cannot learn with a model: memory refused, or needed."""
-    is_recurrent, kind = isinstance(model, RecurrentTorsoConfig), type(model).__name__
-    if is_recurrent and capabilities.memory == "refused":
-        reason = "it does not look at rows in their order"
-        others = "vdn or qmix" if capabilities.joint else "recurrent_ppo, r2d2, vdn or qmix"
-        remedy = f"use {others}, or a model without memory, such as mlp"
-        yield Problem(f"cannot learn with {kind}, which has memory", name, reason, remedy)
-    if not is_recurrent and capabilities.memory == "needed":
-        remedy = "or use ppo or dqn, which need none"
-        yield Problem(f"needs a model with memory, gru or lstm, not {kind}", name, remedy=remedy)
 
 
 def critic_sees(algorithm: Algorithm | TorchAlgorithm) -> tuple[CriticSees, ...]:

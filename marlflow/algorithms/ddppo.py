@@ -34,12 +34,11 @@ class DDPPO(PPO):
 
     def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
         estimate = Advantages(initial_value(self.discount), initial_value(self.gae_lambda), self.bootstrap_at_death)
-        reports = (
-            experience.gather(Shards(agent_steps=self.batch_agent_steps))
-            .then(DropStale(self.max_staleness), at=learner)
-            .then(estimate, at=learner)
-            .then(Normalize(), at=learner)
-            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
-            .then(Publish(), at=learner)
-        )
+        batches = experience.gather(Shards(agent_steps=self.batch_agent_steps))
+        fresh = self.near_reference(batches.then(DropStale(self.max_staleness), at=learner), learner)
+        estimated = fresh.then(estimate, at=learner)
+        if self.normalize_advantages:
+            estimated = estimated.then(Normalize(), at=learner)
+        learned = estimated.then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+        reports = learned.then(Publish(), at=learner)
         return Plan("ddppo", output=reports, waits_for_rounds=True)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from marlflow.base.batch import Array
+from marlflow.learner.closed_form.blocks import in_blocks
 from marlflow.learner.closed_form.q_learning import TransitionRows, q_learning_gradient
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.q_learning import double_q_learning_target, huber_loss, q_learning_target, td_error
 from marlflow.policy.q import QNetwork, QPass
+
+_COLUMNS = "obs", "action", "reward", "discount", "weight", "next_obs", "next_mask"
 
 
 class DQNLoss:
@@ -39,23 +44,38 @@ class DQNLoss:
 
     def in_closed_form(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Return the same loss with gradients already set, for small networks on a CPU."""
+        errors: list[Array] = []
+
+        def write(block: Mapping[str, Tensor], share: float) -> dict[str, float]:
+            terms, error = self._write_gradients(module, target_module, block, share)
+            errors.append(error)
+            return terms
+
+        rows = {name: minibatch[name] for name in _COLUMNS if name in minibatch}
         with torch.inference_mode():
-            forward, next_obs, mask = QPass(module, minibatch["obs"]), minibatch["next_obs"], minibatch.get("next_mask")
-            q_t_value = target_module(next_obs)
-            q_t_selector = module(next_obs) if self.double else q_t_value
-            rows = TransitionRows(
-                action=minibatch["action"].numpy(),
-                r_t=minibatch["reward"].numpy(),
-                discount_t=minibatch["discount"].numpy(),
-                weight=minibatch["weight"].numpy(),
-                mask_t=None if mask is None else mask.numpy(),
-            )
-            terms, d_q, error = q_learning_gradient(
-                forward.q.numpy(), q_t_selector.numpy(), q_t_value.numpy(), rows, self.huber_delta
-            )
-            # Accumulates the parameters' gradients, so no backward pass is needed: the loss is None below.
-            forward.pull(torch.from_numpy(d_q))
-        return LossTerms(None, terms, torch.from_numpy(abs(error)))
+            terms = in_blocks(list(module.parameters()), rows, write)
+        return LossTerms(None, terms, torch.from_numpy(abs(np.concatenate(errors))))
+
+    def _write_gradients(
+        self, module: QNetwork, target_module: QNetwork, block: Mapping[str, Tensor], share: float
+    ) -> tuple[dict[str, float], Array]:
+        """Write the gradients of the mean over `block`, times `share`; return the terms, times `share`, and errors."""
+        forward, next_obs, mask = QPass(module, block["obs"]), block["next_obs"], block.get("next_mask")
+        q_t_value = target_module(next_obs)
+        q_t_selector = module(next_obs) if self.double else q_t_value
+        rows = TransitionRows(
+            action=block["action"].numpy(),
+            r_t=block["reward"].numpy(),
+            discount_t=block["discount"].numpy(),
+            weight=block["weight"].numpy(),
+            mask_t=None if mask is None else mask.numpy(),
+        )
+        terms, d_q, error = q_learning_gradient(
+            forward.q.numpy(), q_t_selector.numpy(), q_t_value.numpy(), rows, self.huber_delta
+        )
+        # Writes the parameters' gradients, so no backward pass is needed: the loss is None above.
+        forward.pull(torch.from_numpy(d_q if share == 1.0 else d_q * np.float32(share)))
+        return {name: share * term for name, term in terms.items()}, error
 
     def priorities(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> Tensor:
         """Return each row's absolute TD error, [N]."""

@@ -6,14 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from marlflow.learner.closed_form.blocks import in_blocks
+from marlflow.learner.closed_form.gaussian import GaussianRows, gaussian_ppo_gradient
 from marlflow.learner.closed_form.ppo import PPORows, ppo_gradient
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss, clipped_value_loss, value_loss
 from marlflow.policy.actor_critic import ActorCritic, DensePass, StochasticActor
+from marlflow.policy.gaussian import GaussianActor
 
+_COLUMNS = "obs", "central", "action", "action_mask", "behavior_logp", "advantage", "value_target", "value"
 _TERMS = ("policy", "value", "entropy", "kl")
 
 
@@ -47,7 +52,13 @@ class PPOLoss:
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         # Equal in value and gradient; the closed form is quicker.
-        return self.in_closed_form(module, minibatch) if DensePass.fits(module) else self.composed(module, minibatch)
+        compute = self.in_closed_form if DensePass.fits(module) else self.composed
+        loss = compute(module, minibatch)
+        if (kl := minibatch.get("kl_to_reference")) is not None:
+            # Part of the rewards already, so only reported.
+            terms: dict[str, Any] = {**loss.terms, "kl_to_reference": kl.mean()}
+            return LossTerms(loss.total, terms)
+        return loss
 
     def composed(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Return the differentiable loss of a minibatch of an EstimatedBatch, for any network and actions."""
@@ -98,32 +109,47 @@ class PPOLoss:
 
     def in_closed_form(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Return the same loss with gradients already set, for small networks on a CPU."""
+        rows = {name: minibatch[name] for name in _COLUMNS if name in minibatch}
+        parameters = list(module.parameters())
         with torch.inference_mode():
-            forward = DensePass(module, minibatch["obs"], minibatch.get("central"))
-            mask = minibatch.get("action_mask")
-            rows = PPORows(
-                action=minibatch["action"].numpy(),
-                behavior_logp_t=minibatch["behavior_logp"].numpy(),
-                advantage_t=minibatch["advantage"].numpy(),
-                target_tm1=minibatch["value_target"].numpy(),
-                behavior_v_tm1=minibatch["value"].numpy(),
-                mask=None if mask is None else mask.numpy(),
-            )
-            now = self.coefficients
-            # The value loss is in the squared units of the critic's head.
-            per_variance = 1.0 / forward.value_unit**2
-            terms, d_logits, d_value = ppo_gradient(
-                forward.logits.numpy(),
-                forward.value.numpy(),
-                rows,
-                clip_range=now.clip_range,
-                value=now.value * per_variance,
-                entropy=now.entropy,
-                value_clip_range=now.value_clip_range,
-            )
-            # Accumulates the parameters' gradients, so no backward pass is needed: the loss is None below.
-            forward.pull(torch.from_numpy(d_logits), torch.from_numpy(d_value))
-        return LossTerms(None, {**terms, "value": terms["value"] * per_variance})
+            return LossTerms(None, in_blocks(parameters, rows, lambda *block: self._write_gradients(module, *block)))
+
+    def _write_gradients(self, module: ActorCritic, block: Mapping[str, Tensor], share: float) -> dict[str, float]:
+        """Write the gradients of the mean over `block`, times `share`; return the terms, times `share`."""
+        forward = DensePass(module, block["obs"], block.get("central"))
+        mask = block.get("action_mask")
+        rows = PPORows(
+            action=block["action"].numpy(),
+            behavior_logp_t=block["behavior_logp"].numpy(),
+            advantage_t=block["advantage"].numpy(),
+            target_tm1=block["value_target"].numpy(),
+            behavior_v_tm1=block["value"].numpy(),
+            mask=None if mask is None else mask.numpy(),
+        )
+        # The value loss is in the squared units of the critic's head.
+        per_variance = 1.0 / forward.value_unit**2
+        outputs, value, now = forward.outputs.numpy(), forward.value.numpy(), self.coefficients
+        weights: dict[str, Any] = {
+            "clip_range": now.clip_range,
+            "value": now.value * per_variance,
+            "entropy": now.entropy,
+            "value_clip_range": now.value_clip_range,
+        }
+        terms: Mapping[str, float]
+        if isinstance(module.actor, GaussianActor):
+            log_std = module.actor.log_std
+            actions = GaussianRows(*(column.numpy() for column in module.actor.placed(block["action"])))
+            terms, gradients = gaussian_ppo_gradient(outputs, log_std.detach().numpy(), value, rows, actions, **weights)
+            by_outputs, by_log_std, by_value = gradients
+            assert log_std.grad is not None, "fits() says so"
+            log_std.grad.copy_(torch.from_numpy(by_log_std * np.float32(share)))
+        else:
+            terms, by_outputs, by_value = ppo_gradient(outputs, value, rows, **weights)
+        if share != 1.0:
+            by_outputs, by_value = by_outputs * np.float32(share), by_value * np.float32(share)
+        # Writes the layers' gradients, so no backward pass is needed: the loss is None above.
+        forward.pull(torch.from_numpy(by_outputs), torch.from_numpy(by_value))
+        return {name: share * term * (per_variance if name == "value" else 1.0) for name, term in terms.items()}
 
     def _value_loss(self, value: Tensor, minibatch: Mapping[str, Tensor]) -> Tensor:
         target, limit = minibatch["value_target"], self.coefficients.value_clip_range

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from marlflow.algorithms.cost_stages import update_multiplier
 from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat, initial_value
@@ -30,9 +31,11 @@ class ReplayActorCritic(OffPolicyActorCritic):
             .then(NStep(self.n_step, self.discount), at=replay)
             .then(Insert(), at=replay)
         )
+        drawn = source(Draw(self.batch_agent_steps), at=replay)
+        if (multiplier := update_multiplier(self)) is not None:
+            drawn = drawn.then(multiplier, at=learner)
         train = (
-            source(Draw(self.batch_agent_steps), at=replay)
-            .then(Learn(), at=learner)
+            drawn.then(Learn(), at=learner)
             .then(self.sync(), at=learner)
             .then(Publish(every=self.publish_every_updates), at=learner)
         )

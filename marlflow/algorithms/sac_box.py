@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces as gym
 from torch import Tensor, nn
 
+from marlflow.algorithms.sac_costs import MultipliedCosts
 from marlflow.algorithms.sac_temperature import Temperature
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
@@ -29,6 +30,7 @@ class BoxNetwork(nn.Module):
         self.actor = SquashedGaussianActor(torso, features, box, generator)
         self.critics = BoxCritics(spaces, model, 2, generator)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+        self.cost_critic: nn.Module | None = None
 
 
 class BoxCriticsLoss:
@@ -57,15 +59,19 @@ class BoxActorLoss:
     def __init__(self, temperature: Temperature, action_size: int, target_entropy: float) -> None:
         self.temperature, self.noise_per_row = temperature, 2 * action_size
         self.target_entropy, self.short_of_target = target_entropy, torch.zeros(0)
+        self.costs = MultipliedCosts()
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # The temperature is shared with the critics' loss, which has already updated it.
-        return
+        self.costs.set_schedule(values)
 
     def __call__(self, module: BoxNetwork, target_module: BoxNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
         obs = minibatch["obs"]
         action, logp = module.actor.sample(obs, minibatch["noise"][:, : self.noise_per_row // 2])
-        total = soft_policy_loss(module.critics(obs, action), logp, self.temperature.of(module)).mean()
+        by_row = soft_policy_loss(module.critics(obs, action), logp, self.temperature.of(module))
+        if module.cost_critic is not None:
+            by_row = self.costs.added_to(by_row, module.cost_critic(obs, action)[0])
+        total = by_row.mean()
         sampled = logp.detach()
         # -logp estimates the entropy. TemperatureLoss reads this next.
         self.short_of_target = sampled + self.target_entropy

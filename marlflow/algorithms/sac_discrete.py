@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from marlflow.algorithms.sac_costs import MultipliedCosts
 from marlflow.algorithms.sac_temperature import Temperature
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
@@ -28,6 +29,7 @@ class DiscreteNetwork(nn.Module):
         self.actor = CategoricalActor(torso, features, spaces.num_actions, generator)
         self.critics = ActionCritics(spaces, model, 2, generator)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+        self.cost_critic: nn.Module | None = None
 
     def probabilities(self, obs: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return action probabilities and their logs, [N, A] each."""
@@ -68,10 +70,11 @@ class DiscreteActorLoss:
         self.target_entropy = target_entropy
         self.target_share = target_share
         self.short_of_target = torch.zeros(0)
+        self.costs = MultipliedCosts()
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # The temperature is shared with the critics' loss, which has already updated it.
-        return
+        self.costs.set_schedule(values)
 
     def __call__(
         self, module: DiscreteNetwork, target_module: DiscreteNetwork, minibatch: Mapping[str, Tensor]
@@ -80,7 +83,10 @@ class DiscreteActorLoss:
         p, logp = module.probabilities(minibatch["obs"], mask)
         with torch.no_grad():
             q = module.critics(minibatch["obs"])
-        total = expected_soft_policy_loss(q, p, logp, self.temperature.of(module)).mean()
+        by_row = expected_soft_policy_loss(q, p, logp, self.temperature.of(module))
+        if module.cost_critic is not None:
+            by_row = self.costs.added_to(by_row, (p * module.cost_critic(minibatch["obs"])[0].detach()).sum(-1))
+        total = by_row.mean()
         entropy = -(p * logp).sum(-1).detach()
         # TemperatureLoss reads this next.
         self.short_of_target = self._target(p, mask) - entropy

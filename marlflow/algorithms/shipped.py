@@ -7,6 +7,7 @@ from marlflow.algorithms.a3c import A3C
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.apex import ApeX
 from marlflow.algorithms.appo import APPO
+from marlflow.algorithms.archer import ArCHer
 from marlflow.algorithms.bc import BC
 from marlflow.algorithms.clone import Clone
 from marlflow.algorithms.ddpg import DDPG
@@ -53,5 +54,6 @@ SHIPPED: tuple[Algorithm, ...] = (
     MARWIL(),
     Clone(),
     MAML(),
+    ArCHer(),
 )
 """The algorithms that learn."""

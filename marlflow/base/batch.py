@@ -25,8 +25,8 @@ class Batch(TrainBatch):
 
     `columns`, [N, ...] each: `obs`, `action`, `reward` (float64, undiscounted), `behavior_logp`, `version`, `t_env`
     (env steps in the episode before the decision), `t_agent` (the agent's decisions before it), `action_mask` (bool [N,
-    A], if agents have masks), `state` (if the policy's learner needs it), and those added by stages (`advantage`,
-    `value_target`, ...).
+    A], if agents have masks), `state` (if the policy's learner needs it), `cost` (float64, if costs are read), and
+    those added by stages (`advantage`, `value_target`, ...).
 
     `segments`, [S, ...] each: `length` (rows), `terminated`, `truncated` (at most one of them), `bootstrap_obs` (after
     the last row), `bootstrap_mask` (with `action_mask`), `carried` (first row begun in the previous fragment), `agent`
@@ -130,6 +130,8 @@ class Transitions(TrainBatch):
     next_mask: Array | None = None
     version: Array | None = None
     """Versions of the acting weights."""
+    cost: Array | None = None
+    """Discounted n-step sums, if costs are read."""
 
     @property
     def rows(self) -> int:

@@ -10,6 +10,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.algorithms.algorithm": "Algorithm Capabilities JointAlgorithm LearningAlgorithm Member",
     "marlflow.algorithms.apex": "ApeX",
     "marlflow.algorithms.appo": "APPO",
+    "marlflow.algorithms.archer": "ArCHer",
     "marlflow.algorithms.bc": "BC",
     "marlflow.algorithms.clone": "Clone",
     "marlflow.algorithms.ddpg": "DDPG",
@@ -84,6 +85,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.policy.q": "QNetwork",
     "marlflow.policy.recurrent": "GRU LSTM RecurrentTorso RecurrentTorsoConfig",
     "marlflow.policy.torso": "CNN MLP NestedTorsoConfig TorsoConfig",
+    "marlflow.policy.transformer": "Transformer",
     "marlflow.replay.buffer": "ReplayBuffer StoredReplay",
     "marlflow.replay.protocol": "Replay",
     "marlflow.replay.reservoir": "Reservoir",
@@ -95,8 +97,9 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.runtime.spec": "InferencePlacement LearnerPlacement Resources",
     "marlflow.stages": (
         "Adapt Advantages ApplyGradients Average ByPolicy ByShard ByTask Collect CollectNext ComputeGradients "
-        "Concat CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments JointAdvantages "
-        "Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards SplitSegments SyncTarget VTrace"
+        "Concat CostAdvantages CutSequences Draw DropStale EachPolicy InitialPriorities Insert Join JoinSegments "
+        "JointAdvantages KLToReference Learn LearnInOrder MetaLearn NStep Normalize Publish Reprioritize Shards "
+        "SplitSegments SyncTarget UpdateMultiplier UtteranceAdvantage Utterances VTrace"
     ),
     "marlflow.trained.export": "Exported export",
     "marlflow.trained.load": "load",

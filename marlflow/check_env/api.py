@@ -16,8 +16,9 @@ import pettingzoo
 
 from marlflow.base.errors import DEBUGGER_QUIT
 from marlflow.check_env.outcome import Kind, Masks, TestOutcome
-from marlflow.check_env.output import FirstLines
+from marlflow.check_env.same_spaces import SameSpaces
 from marlflow.env.frames import their_frames
+from marlflow.observe.first_lines import FirstLines
 from marlflow.sampling.env_closing import close_within
 from marlflow.sampling.watchdog import Overdue, Watchdog
 
@@ -40,9 +41,10 @@ def run_tests(
     A test fails if a step or reset takes longer than `step_timeout_s` seconds.
     """
     warned: list[str] = []
-    watchdog = Watchdog(step_timeout_s)
+    watchdog, spaces = Watchdog(step_timeout_s), SameSpaces()
     with watchdog.on_guard():
-        outcomes = _run(lambda: _guarded(make_env(), watchdog), kind, masks, warned)
+        outcomes = _run(lambda: spaces.of(_guarded(make_env(), watchdog)), kind, masks, warned)
+    notes += filter(None, [spaces.note()])
     notes += [note for note in warned if masks != "in the observation" or note not in _MASK_WARNINGS]
     return outcomes
 

@@ -35,6 +35,9 @@ def compare_batched(
     """
     if make_batched is None:
         return ()
+    if not seats.reproducible:
+        why = 'its metadata["reproducible"] is False: an episode in a batch is another one than alone'
+        return (TestOutcome(BATCHED_TEST, "left out", why),)
     actors = {policy: partial(random_actor, spaces) for policy, spaces in seats.spaces.items()}
     workers: list[RolloutWorker] = []
     try:

@@ -105,6 +105,8 @@ def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watc
     watch("the same episodes again")
     try:
         findings.differs = difference(make_env, seed) or ""
+        if not seats.reproducible:
+            findings.differs = findings.differs or 'its metadata["reproducible"] is False'
         findings.reproducible = not findings.differs
     except MarlflowError as error:
         findings.failed(error)

@@ -31,6 +31,7 @@ class Seats:
     groups: tuple[SeatGroup, ...]
     declared: bool
     has_tasks: bool
+    reproducible: bool = True
 
     @property
     def mapping(self) -> Mapping[str, str] | ByGroup:
@@ -88,7 +89,7 @@ def seats_of(adapter: EnvAdapter, env: Any, state: gym.Box | None = None) -> Sea
         for name, variants in variants_by_name.items()
         for agents, spaces in variants
     ]
-    return Seats(tuple(groups), adapter.declared, adapter.has_tasks)
+    return Seats(tuple(groups), adapter.declared, adapter.has_tasks, adapter.reproducible)
 
 
 def _masks(adapter: EnvAdapter, env: Any, agent: str) -> Masks:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marlflow.cli.options import JSON, TRUST, Arguments, Command, Option
-from marlflow.cli.run_folder import CHECKPOINT, run_folder, which_checkpoint
+from marlflow.cli.run_folder import CHECKPOINT, checked_run, which_checkpoint
 
 if TYPE_CHECKING:
     from marlflow.driver.evaluate import EvaluationResult
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 def run_evaluate(arguments: Arguments) -> int:
     """Evaluate each run, print the results and write them into its folder; return 0. Raises InvalidInput."""
-    runs = {shown: run_folder(shown, "evaluate").resolve() for shown in arguments.operands}
     which = which_checkpoint(arguments["checkpoint"])
+    names = [*arguments["members"], *arguments["against"]]
+    runs = {shown: checked_run(shown, "evaluate", which, names).resolve() for shown in arguments.operands}
     from marlflow.driver.evaluation_files import as_json, write_evaluation
     from marlflow.driver.evaluation_tables import as_tables
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from marlflow.cli.options import TRUST, Arguments, Command, Option
-from marlflow.cli.run_folder import CHECKPOINT, which_checkpoint
+from marlflow.cli.run_folder import CHECKPOINT, checked_run, which_checkpoint
 
 if TYPE_CHECKING:
     from marlflow.trained.export_check import OutputDifference
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
 def run_export(arguments: Arguments) -> int:
     """Write the file and its description, and print how far it is from the policy; return 0. Raises InvalidInput."""
+    which = which_checkpoint(arguments["checkpoint"])
+    run_dir = checked_run(arguments.operands[0], "export", which, [arguments["policy"]] if arguments["policy"] else [])
     from marlflow.trained.export import export
 
     exported = export(
-        arguments.operands[0],
+        run_dir,
         arguments["policy"],
         arguments["out"],
         arguments["format"],
-        which_checkpoint(arguments["checkpoint"]),
+        which,
         trust=None if arguments["trust"] else (),
     )
     print(f"wrote {exported.file} and {exported.description}")

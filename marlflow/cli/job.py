@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from marlflow.check_env.output import first_lines
 from marlflow.cli.arguments import Words
 from marlflow.config.cluster_address import cluster_address
 from marlflow.config.compose import composing
 from marlflow.config.overrides import Prepared, prepare
 from marlflow.config.trust import signed
+from marlflow.observe.first_lines import first_lines
 from marlflow.runtime.forked import template
 
 if TYPE_CHECKING:

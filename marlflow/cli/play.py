@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import TRUST, Arguments, Command, Option
-from marlflow.cli.run_folder import CHECKPOINT, which_checkpoint
+from marlflow.cli.run_folder import CHECKPOINT, checked_run, which_checkpoint
 
 if TYPE_CHECKING:
     from marlflow.trained.play import PlayOptions, PlayResult
@@ -18,12 +18,14 @@ _SEATS = "player_0:random"
 
 def run_play(arguments: Arguments) -> int:
     """Play the policies of a run; return 0. Raises InvalidInput."""
-    options = _options(arguments)
+    which, seats = which_checkpoint(arguments["checkpoint"]), _seats(arguments["seats"])
+    names = [*seats.values(), *([arguments["against"]] if arguments["against"] else [])]
+    run_dir = checked_run(arguments.operands[0], "play", which, names, arguments["as"], seats)
+    options = _options(arguments, seats)
     from marlflow.trained.load import load
     from marlflow.trained.play import play
 
-    trust = None if arguments["trust"] else ()
-    team = load(arguments.operands[0], which_checkpoint(arguments["checkpoint"]), trust=trust)
+    team = load(run_dir, which, trust=None if arguments["trust"] else ())
     played = play(team, options, _say)
     for line in _summary(played):
         print(line)
@@ -34,7 +36,7 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _options(arguments: Arguments) -> PlayOptions:
+def _options(arguments: Arguments, seats: Mapping[str, str]) -> PlayOptions:
     from marlflow.trained.play import PLAYED, PlayOptions
 
     folder = arguments["record_folder"]
@@ -48,7 +50,7 @@ def _options(arguments: Arguments) -> PlayOptions:
         view=arguments["view"],
         person=arguments["as"],
         against=arguments["against"],
-        seats=_seats(arguments["seats"]),
+        seats=seats,
         clock_s=arguments["clock"],
         record=None if folder is None else Path(folder),
         fps=arguments["fps"],

@@ -50,11 +50,14 @@ runs, with a 95 % bootstrap interval over seeds.
 
 It prints the final returns, and writes into the folder OUT:
   index.html       curves, final and best returns, probability of improvement, env steps and time to a return, times
-                   of stages, faults, differences of configurations, plans, leagues, videos; it needs no network
+                   of stages, faults, differences of configurations, plans, leagues, videos, results of evaluate,
+                   and how each run ended; it needs no network
   table.csv        its results, one line for each group and return
   improvement.csv  its probabilities of improvement, one line for each pair of groups
   table.tex        final and best returns as a LaTeX table
-  marl_eval.json   all evaluations, in the format of marl-eval
+  marl_eval.json   all evaluations during training, in the format of marl-eval
+  runs.csv         its runs, with the state of each
+  evaluations.csv  results of evaluate; report.json has those of both files as JSON
 
 No file in RUN is changed, and nothing in it is imported.
 """

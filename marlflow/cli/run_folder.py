@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import Option
+from marlflow.runtime.checkpoint_notes import notes_of
+from marlflow.runtime.checkpoints import CheckpointStore
+from marlflow.runtime.known_names import unknown_agents, unknown_members
 from marlflow.runtime.run_folders import run_folder as checked_folder
 from marlflow.runtime.run_folders import suggestion
-from marlflow.runtime.saved_runs import Which
+from marlflow.runtime.saved_runs import Which, folder
 
-__all__ = ["CHECKPOINT", "run_folder", "suggestion", "which_checkpoint"]
+__all__ = ["CHECKPOINT", "checked_run", "run_folder", "suggestion", "which_checkpoint"]
 
 CHECKPOINT: Final = Option(
     "checkpoint", "best, or the env steps of a checkpoint; by default the newest whole one", value="WHICH"
@@ -24,6 +28,32 @@ _VERBS = {"league": "show"}
 def run_folder(text: str, command: str) -> Path:
     """Return the folder that `text` names; raises ConfigInvalid if it is the folder of no run that has checkpoints."""
     return checked_folder(text, command, _VERBS.get(command, command))
+
+
+def checked_run(
+    text: str,
+    command: str,
+    which: Which,
+    members: Collection[str] = (),
+    person: str | None = None,
+    seats: Collection[str] = (),
+) -> Path:
+    """Return the folder that `text` names, checked as far as that is possible without importing torch.
+
+    `members` are names of who plays; `person` and `seats` are agents. Raises InvalidInput: no run, no such checkpoint,
+    nobody of that name.
+    """
+    run_dir = run_folder(text, command)
+    checkpoint = CheckpointStore(folder(run_dir), keep=1).listed(which if isinstance(which, int) else None)
+    problems = list(unknown_members(members, checkpoint, Path.cwd()))
+    env = notes_of(checkpoint).identity.get("env")
+    agents = env.get("agents") if isinstance(env, dict) else None
+    # An environment may not declare its agents.
+    if isinstance(agents, list) and agents:
+        problems += unknown_agents(person, seats, agents)
+    if problems:
+        raise ConfigInvalid(problems)
+    return run_dir
 
 
 def which_checkpoint(text: str | None) -> Which:

@@ -145,7 +145,7 @@ def _too_rare(what: str, key: str, every: int, grace: int) -> str:
 
 
 def _cpus() -> int:
-    from marlflow.runtime.ray.runtime import local_resources
+    from marlflow.runtime.resources import local_resources
 
     return int(local_resources()["CPU"])
 

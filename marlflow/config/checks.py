@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from marlflow.config.plans import drawn_plan
 from marlflow.config.rehearsal import rehearsal_problems
 from marlflow.config.validation import CheckedExperiment, problems_of
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.resources import Machines, without_cuda
+from marlflow.runtime.resources import Machines, local_resources, without_cuda
 
 
 def check(
@@ -47,9 +48,12 @@ def machines_of(experiment: Experiment | None) -> Machines | None:
 
 
 def machines_to_plan_for(experiment: Experiment | None) -> Machines | None:
-    """Return `machines_of`, but connect briefly to the cluster that it joins."""
+    """Return `machines_of`, but connect briefly to the cluster that it joins; imports Ray only for that."""
     if experiment is None or (address := cluster_address(experiment.runtime)) is None:
-        return machines_of(experiment)
+        # A process that is connected to Ray has imported it.
+        if experiment is None or experiment.runtime.name == "inline" or "ray" in sys.modules:
+            return machines_of(experiment)
+        return Machines([local_resources()], here=True)
     from marlflow.runtime.ray.cluster import free_machines
 
     return free_machines(address)

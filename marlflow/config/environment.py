@@ -28,6 +28,11 @@ _OPENS_FOR_S = 30.0
 # Lines of the traceback in errors: most environments are in libraries, where the innermost lines show the cause.
 _FRAMES = 4
 
+NOT_REPRODUCIBLE = (
+    'episodes of the environment depend on more than their seeds (its metadata["reproducible"] is False), so another '
+    "run with this seed may play other ones"
+)
+
 
 def environment_maker(env: Env) -> EnvMaker:
     """Return a picklable function that makes one environment."""

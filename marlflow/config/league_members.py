@@ -15,8 +15,8 @@ from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.frozen import described_source
 from marlflow.config.imports import imported_policy, load_policy, size_problem, space_problem
-from marlflow.config.opponents import RANDOM
 from marlflow.env import EnvAdapter
+from marlflow.runtime.known_names import RANDOM
 
 FROM, MEMBER, POLICY = "from", "member", "policy"
 COPY: Final = "copy"

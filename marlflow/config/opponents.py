@@ -18,12 +18,10 @@ from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.frozen import unfit_problem
+from marlflow.runtime.known_names import RANDOM
 from marlflow.runtime.spec import PolicySpec
 from marlflow.sampling.mapping import group
 from marlflow.sampling.protocol import Matchup
-
-# An opponent that is always available; a policy of this name takes precedence.
-RANDOM = "random"
 
 _KEY = "evaluation.opponents"
 

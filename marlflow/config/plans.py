@@ -96,6 +96,7 @@ class _DrawnComponent:
     place: Place | None
     trains_on: type = Batch
     seats: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    loss_groups: Mapping[str, type] = field(default_factory=dict)
 
 
 def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
@@ -104,7 +105,7 @@ def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
     learners, replays = {}, {}
     for name, learner in spec.learners.items():
         place = InlinePlace(ON_WORKERS if learner.on_workers else f"learner {name}")
-        learners[name] = placeholder(name, place, learner.trains_on, learner.seats)
+        learners[name] = placeholder(name, place, learner.trains_on, learner.seats, learner.loss_groups)
         # Drawings name replays by their own place only where they have their own process.
         for replay in learner.replays:
             replays[replay] = placeholder(replay, InlinePlace(f"replay {replay}") if learner.replays_apart else place)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from marlflow.algorithms.algorithm import Algorithm, critic_problems
+from marlflow.algorithms.algorithm import Algorithm, LearningAlgorithm, critic_problems, critic_sees
 from marlflow.algorithms.shipped import SHIPPED
+from marlflow.base.critic_input import OWN_OBSERVATION
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.spaces import Spaces
@@ -120,10 +122,18 @@ def _parts_problems(policy: Policy, spaces: Spaces, acts: bool) -> Sequence[str]
         if policy.acts_by.capabilities.learns:
             torso = functools.partial(build_torso, spaces, policy.model, torch.Generator().manual_seed(0))
             actor = functools.partial(policy.acts_by.actor, spaces, policy.model, 0)
-            build = actor if acts else torso
-            # Counting builds the network without memory; only a network that needs memory is built a second time.
-            if parameters_of(build) is None:
-                build()
+            builds: list[Callable[[], Any]] = [actor if acts else torso]
+            if (
+                acts
+                and isinstance(policy.acts_by, LearningAlgorithm)
+                and critic_sees(policy.acts_by) != OWN_OBSERVATION
+            ):
+                # A central critic sees other columns than the actor, which the model may not fit.
+                builds.append(functools.partial(policy.acts_by.network, spaces, policy.model, 0))
+            for build in builds:
+                # Counting builds the network without memory; only one that needs memory is built a second time.
+                if parameters_of(build) is None:
+                    build()
         elif acts:
             policy.acts_by.actor(spaces, policy.model, 0)
     except ConfigInvalid as error:

@@ -80,7 +80,11 @@ def _problem(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, r
         model_problems = (
             problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None
         )
-        return next(model_problems, None) or _plan_problem(alone, alone.learners[learner.name])
+        problem = next(model_problems, None)
+        # Observations made up from their spaces do not follow one another as those of ArCHer's environments do.
+        if problem is not None or getattr(learner.algorithm, "plan_needs_environment", False):
+            return problem
+        return _plan_problem(alone, alone.learners[learner.name])
     except MemoryError:
         # The run may be for a larger machine.
         return None

@@ -13,12 +13,14 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.adaptation import adaptation_problems
+from marlflow.config.costs import cost_environment_problems, cost_row_problems
 from marlflow.config.critics import (
     critic_environment_problems,
     critic_remarks,
     recorded_critic_problems,
     with_state_space,
 )
+from marlflow.config.environment import NOT_REPRODUCIBLE
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.frozen import frozen_problems, with_frozen
 from marlflow.config.joint import joint_problems, joint_stream_problems
@@ -59,6 +61,7 @@ class CheckedExperiment:
     """Hold a checked experiment and its RunSpec.
 
     `players` lists the agents that each policy plays, or may play by a matchmaker. `pairings` are for evaluation.
+    `reproducible`: whether a seed determines its episode, as the environment's metadata says.
     """
 
     experiment: Experiment
@@ -68,11 +71,13 @@ class CheckedExperiment:
     state_space: gym.Box | None = None
     """Space of the environment's global state, if a policy needs it."""
     pairings: Pairings = field(default_factory=Pairings)
+    reproducible: bool = True
 
     @property
     def remarks(self) -> Sequence[str]:
         """Return notes on settings that are allowed but unusual."""
-        return [*remarks(self.experiment), *critic_remarks(self.experiment.env, self.spec.policies)]
+        found = [*remarks(self.experiment), *critic_remarks(self.experiment.env, self.spec.policies)]
+        return found if self.reproducible else [*found, NOT_REPRODUCIBLE]
 
     @property
     def seats(self) -> AllowedSeats:
@@ -131,7 +136,8 @@ def _checked(
     problems += device_problems(experiment, learners)
     problems += record_problems(experiment, policies)
     records = records_of(experiment, policies, env.spaces, problems)
-    problems += recorded_critic_problems(policies, sources(experiment, policies))
+    recorded = sources(experiment, policies)
+    problems += [*recorded_critic_problems(policies, recorded), *cost_row_problems(policies, recorded)]
     unfit = dict(frozen_problems(policies, env.spaces, env.players.agents))
     problems += unfit.values()
     others = {name: policy for name, policy in policies.items() if name not in unfit}
@@ -156,7 +162,8 @@ def _checked(
         problems += _nash_conv_problems(experiment, env, spec)
     if problems:
         return None, problems
-    return CheckedExperiment(experiment, spec, env.agents, env.fitting, env.state_space, pairings), []
+    fitting = env.fitting
+    return CheckedExperiment(experiment, spec, env.agents, fitting, env.state_space, pairings, env.reproducible), []
 
 
 def _nash_conv_problems(experiment: Experiment, env: _InspectedEnv, spec: RunSpec) -> Iterator[str]:
@@ -183,6 +190,7 @@ class _InspectedEnv:
     # The agents of each policy; with a matchmaker, all that it could play.
     fitting: Mapping[str, Sequence[str]]
     has_tasks: bool
+    reproducible: bool
     state_space: gym.Box | None
     # None if the environment does not declare its agents.
     seats: Mapping[str, Spaces] | None
@@ -198,15 +206,16 @@ def _inspect(experiment: Experiment, problems: Problems) -> _InspectedEnv:
         narrowed = players.mapping is not None or experiment.league is not None
         fitting = players.agents if narrowed else _fitting(adapter, spaces)
         problems += critic_environment_problems(experiment.env, adapter, policies)
+        problems += cost_environment_problems(experiment.env, adapter, policies)
         problems += joint_stream_problems(experiment, adapter, policies)
-        has_needy = any(needs_state(policy.acts_by) for policy in policies.values())
-        state_space = adapter.state_space() if has_needy else None
+        state_space = adapter.state_space() if any(needs_state(one.acts_by) for one in policies.values()) else None
         return _InspectedEnv(
             agents=tuple(adapter.agents),
             players=players,
             spaces=with_state_space(spaces, policies, state_space),
             fitting=fitting,
             has_tasks=adapter.has_tasks,
+            reproducible=adapter.reproducible,
             state_space=state_space,
             seats={agent: _seat(adapter, agent) for agent in adapter.agents} if adapter.declared else None,
         )

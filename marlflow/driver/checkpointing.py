@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -25,14 +25,13 @@ from marlflow.runtime.checkpoint_notes import Notes, as_text, notes_of
 from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
 from marlflow.runtime.frozen_policies import frozen_file
 from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.run_state import LOCK
 from marlflow.runtime.saved_runs import DRIVER, folder, newest, usable
 from marlflow.sampling.protocol import FrozenPolicy
 from marlflow.sampling.saved_state import ResumeReport
 
 log = logging.getLogger("marlflow")
 
-LOCK: Final = ".lock"
-"""The file in a run's folder that its process locks."""
 _QUEUED = "waiting"
 _NO_ROWS = 1 << 62
 

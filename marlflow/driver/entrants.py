@@ -6,14 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.algorithms.scripted import Random
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.near import meant
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Policy
 from marlflow.config.imports import (
@@ -24,22 +23,17 @@ from marlflow.config.imports import (
     size_problem,
     space_problem,
 )
-from marlflow.config.opponents import RANDOM
 from marlflow.config.recorded import recorded_run
 from marlflow.config.validation import CheckedExperiment
 from marlflow.league.modes import pick
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import EvaluationMode, WeightedActor
 from marlflow.runtime.checkpoint_notes import as_text
+from marlflow.runtime.known_names import EXPORTED, MIXTURE, RANDOM, TEAM, no_member
 from marlflow.runtime.saved_league import SavedRun, saved_run
 from marlflow.runtime.saved_policies import import_file, saved_policy
 from marlflow.runtime.spec import PolicySpec
 
-MIXTURE: Final = "mixture"
-"""The meta-strategy of a PSRO run: a member is drawn for each role and game."""
-TEAM: Final = "team"
-"""The policies of a run, each for the agents that it played in training."""
-_EXPORTED = ".safetensors"
 _REMEDY = "add --trust, or give trust=[...] from Python"
 
 
@@ -118,10 +112,10 @@ class Entrants:
         source, colon, member = label.rpartition(":")
         if colon:
             return self._of_run(label, source, member)
-        if label.endswith(_EXPORTED) or (self._base / label).is_file():
+        if label.endswith(EXPORTED) or (self._base / label).is_file():
             return self._saved(label, load_policy(self._base / label), self._trust)
         known = [*self._run.names, RANDOM, TEAM, *([MIXTURE] if self._has_mixture(self._run) else [])]
-        raise ConfigInvalid([f"there is no member {label!r}{meant(label, known, 'there are')}"])
+        raise ConfigInvalid([no_member(label, known)])
 
     def _own(self, label: str) -> Entrant:
         policies = self._checked.spec.policies

@@ -22,11 +22,12 @@ WINDOW_EPISODES = 100
 
 
 class EpisodeTotals(NamedTuple):
-    """Mean and sum of the returns of some agents in one episode, and its env steps."""
+    """Mean and sum of the returns of some agents in one episode, its env steps, and their mean cost if it is read."""
 
     return_mean: float
     team_return: float
     env_steps: int
+    cost_mean: float | None = None
 
 
 def totals_of_all_agents(episode: EpisodeResult) -> EpisodeTotals | None:
@@ -45,11 +46,20 @@ def totals_by_policy(episode: EpisodeResult) -> dict[str, EpisodeTotals]:
     returns: dict[str, list[float]] = {}
     for agent, total in episode.returns.items():
         returns.setdefault(episode.matchup[agent], []).append(total)
-    return {policy: _totals(totals, episode) for policy, totals in returns.items()}
+    costs = costs_by_policy(episode)
+    return {policy: _totals(totals, episode, costs.get(policy)) for policy, totals in returns.items()}
 
 
-def _totals(returns: Sequence[float], episode: EpisodeResult) -> EpisodeTotals:
-    return EpisodeTotals(fmean(returns), sum(returns), episode.env_steps)
+def costs_by_policy(episode: EpisodeResult) -> dict[str, float]:
+    """Return the mean cost of its agents by policy, of the policies that read costs."""
+    costs: dict[str, list[float]] = {}
+    for agent, cost in episode.costs.items():
+        costs.setdefault(episode.matchup[agent], []).append(cost)
+    return {policy: fmean(of_agents) for policy, of_agents in costs.items()}
+
+
+def _totals(returns: Sequence[float], episode: EpisodeResult, cost: float | None = None) -> EpisodeTotals:
+    return EpisodeTotals(fmean(returns), sum(returns), episode.env_steps, cost)
 
 
 def last_of_each_kind(
@@ -89,12 +99,16 @@ class EpisodeWindow:
     returns: deque[float] = field(default_factory=_window)
     team_returns: deque[float] = field(default_factory=_window)
     env_steps: deque[float] = field(default_factory=_window)
+    costs: deque[float] = field(default_factory=_window)
+    """Empty if costs are not read."""
 
     def add(self, totals: EpisodeTotals) -> None:
         """Append an episode."""
         self.returns.append(totals.return_mean)
         self.team_returns.append(totals.team_return)
         self.env_steps.append(totals.env_steps)
+        if totals.cost_mean is not None:
+            self.costs.append(totals.cost_mean)
 
     @property
     def is_full(self) -> bool:
@@ -107,6 +121,7 @@ class EpisodeWindow:
             "returns": list(self.returns),
             "team_returns": list(self.team_returns),
             "env_steps": list(self.env_steps),
+            "costs": list(self.costs),
         }
 
     def load_state(self, state: Tree) -> None:
@@ -114,6 +129,7 @@ class EpisodeWindow:
         self.returns.extend(state["returns"])
         self.team_returns.extend(state["team_returns"])
         self.env_steps.extend(state["env_steps"])
+        self.costs.extend(state["costs"])
 
 
 def mean(values: Sequence[float] | deque[float]) -> float | None:
@@ -156,6 +172,7 @@ class PolicyEvaluation:
     env_steps: int
     version: int
     against: Mapping[str, float]
+    cost_mean: float | None = None
 
     def state(self) -> Tree:
         """Return the fields as a tree."""
@@ -184,6 +201,7 @@ def _evaluated(
     policy: str, played: Sequence[tuple[EpisodeResult, EpisodeTotals]], context: EvaluationContext
 ) -> PolicyEvaluation:
     returns = [totals.return_mean for _, totals in played]
+    costs = [totals.cost_mean for _, totals in played if totals.cost_mean is not None]
     against: dict[str, list[float]] = {}
     if context.pairings:
         for episode, totals in played:
@@ -199,6 +217,7 @@ def _evaluated(
         env_steps=context.env_steps,
         version=context.versions.get(policy, 0),
         against={opponent: fmean(returns) for opponent, returns in against.items()},
+        cost_mean=mean(costs),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,8 @@ from marlflow.base.awaiting import begun
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.checks import runtime_of
 from marlflow.config.experiment import Experiment
-from marlflow.config.opponents import RANDOM
 from marlflow.config.records import unlike_the_records
-from marlflow.driver.entrants import TEAM, Entrants
+from marlflow.driver.entrants import Entrants
 from marlflow.driver.evaluation import modes_of
 from marlflow.driver.evaluation_tables import as_table
 from marlflow.driver.saved_experiment import FinishedRun, finished_run, sides_or_none
@@ -24,6 +23,7 @@ from marlflow.league.comparison import ComparedGame, Comparison
 from marlflow.league.policy_returns import PolicyReturns
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import EvaluationMode, EvaluationModes
+from marlflow.runtime.known_names import RANDOM, TEAM
 from marlflow.runtime.run_folders import run_folder
 from marlflow.runtime.saved_runs import Which
 from marlflow.runtime.spec import Resources, RunSpec
@@ -42,7 +42,7 @@ class EvaluationResult:
     `comparisons` are by pair of a member and an opponent; `returns` by policy, if the run's policies played together.
     `asked` is the number of episodes that were to be played. `about` describes each member as plain data, `checkpoint`
     is the folder that the run's own members are from. `mode` is the argument of `evaluate`, and `modes` how policies
-    acted. `sides` is None if there is only one.
+    acted. `sides` is None if there is only one. `ended_s` is the time of its end, in seconds since the epoch.
     """
 
     sides: Sides | None
@@ -57,6 +57,7 @@ class EvaluationResult:
     faults: Sequence[Fault]
     duration_s: float
     modes: EvaluationModes
+    ended_s: float = field(default_factory=time.time)
 
     def __repr__(self) -> str:
         return as_table(self)

@@ -62,6 +62,7 @@ def as_json(evaluation: EvaluationResult, games: bool = False) -> dict[str, Any]
         "checkpoint": evaluation.checkpoint.name,
         "seed": evaluation.seed,
         "mode": evaluation.mode,
+        "modes": evaluation.modes if isinstance(evaluation.modes, str) else dict(evaluation.modes),
         "confidence": CONFIDENCE,
         "members": {label: dict(about) for label, about in evaluation.about.items()},
         "policies": [_returns(one) for one in evaluation.returns],
@@ -72,6 +73,7 @@ def as_json(evaluation: EvaluationResult, games: bool = False) -> dict[str, Any]
             {"kind": fault.kind.value, "where": fault.where, "reason": fault.reason} for fault in evaluation.faults
         ],
         "duration_s": evaluation.duration_s,
+        "ended_s": evaluation.ended_s,
     }
     if games:
         names = () if evaluation.sides is None else evaluation.sides.names
@@ -107,6 +109,7 @@ def _comparison(one: Comparison) -> dict[str, Any]:
 def _results(results: Results) -> dict[str, Any]:
     return {
         "games": results.games,
+        "constant_sum": results.is_constant_sum,
         **{name: asdict(one) for name, one in results.estimates.items()},
         **{name: getattr(results, name) for name in _NUMBERS},
     }

@@ -198,6 +198,7 @@ class Run:
         evaluated_s = self._evaluator.spent_s + self._match_times.total_s + self._nash_conv.metrics.spent_s
         self._clock.training_s = self._clock.elapsed_s - evaluated_s
         self._metrics.collected(round.receipts)
+        self._scheduler.send_costs(self._metrics.cost_totals)
         self.reporting.collected(round)
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._stops.end_learners(self._executor, self._console.notice)
@@ -222,6 +223,7 @@ class Run:
     def _stored(self, plan: str, item: Any) -> None:
         if isinstance(item, Inserted):
             self._metrics.learners[plan].seats_left_early += item.seats_left_early
+        self._reported(plan, item)  # of loss groups that a flow of their own trains
 
     def _lost(self, fault: Fault) -> None:
         self._faulted(fault)
@@ -282,6 +284,7 @@ class Run:
         self._requests.rounds = state["rounds"]
         self._resets.load_state(state["resets"])
         self._scheduler.load_state(state["schedules"])
+        self._scheduler.send_costs(self._metrics.cost_totals)
         self._progress.load_state(state["handed_out"])
         self._due_log, self._evaluator.due_env_steps = state["due"]
         elapsed_s, training_s, self._evaluator.spent_s = state["times_s"]
@@ -313,11 +316,10 @@ class Run:
         self._console.notice(text)
 
     def _current_report(self) -> Report:
-        stages, store_bytes = self._executor.meters(), self._runtime.object_store_bytes()
+        times_s, stages = (self._clock.elapsed_s, self._clock.training_s), self._executor.meters()  # at one instant
+        store_bytes = self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._metrics.agent_steps_sampled)
-        report = self._metrics.report(
-            self._clock.elapsed_s, self._clock.training_s, stages, self._published(), store_bytes, schedules
-        )
+        report = self._metrics.report(*times_s, stages, self._published(), store_bytes, schedules)
         nash_conv = self._nash_conv.metrics
         if (league := league_metrics(self._dealer, self._metrics.sent, self._match_times, nash_conv)) is not None:
             report["league"] = league

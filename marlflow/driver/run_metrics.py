@@ -17,6 +17,7 @@ from marlflow.driver.episode_metrics import (
     EpisodeWindow,
     EvaluationContext,
     PolicyEvaluation,
+    costs_by_policy,
     evaluation_metrics,
     last_of_each_kind,
     mean,
@@ -37,7 +38,8 @@ FAULTS = (
     "episodes_restarted",
     "rows_lost",
 )
-_POLICY_TOTALS = ("episodes", "agent_steps_sampled", "rows_carried", "reward_unattributed")
+_COSTS = ("cost_unattributed", "cost_total", "cost_episodes")
+_POLICY_TOTALS = ("episodes", "agent_steps_sampled", "rows_carried", "reward_unattributed", *_COSTS)
 
 
 @dataclass(slots=True)
@@ -51,6 +53,10 @@ class PolicyTotals:
     agent_steps_sampled: int = 0
     rows_carried: int = 0
     reward_unattributed: float = 0.0
+    cost_unattributed: float = 0.0
+    cost_total: float = 0.0
+    """The mean cost of its agents, summed over `cost_episodes`, all training episodes whose costs were read."""
+    cost_episodes: int = 0
 
     @property
     def return_mean(self) -> float | None:
@@ -123,6 +129,7 @@ class RunMetrics:
                 totals.agent_steps_sampled += sampled.rows
                 totals.rows_carried += sampled.rows_carried
                 totals.reward_unattributed += sampled.reward_unattributed
+                totals.cost_unattributed += sampled.cost_unattributed
         ended = [episode for receipt in receipts for episode in receipt.episodes]
         # Sorted, so that sums and windows do not depend on how environments are divided among workers.
         self._finished(sorted(ended, key=attrgetter("tick", "env")))
@@ -168,6 +175,11 @@ class RunMetrics:
         """Agent steps sampled by each policy."""
         return {name: totals.agent_steps_sampled for name, totals in self.policies.items()}
 
+    @property
+    def cost_totals(self) -> dict[str, tuple[float, int]]:
+        """The summed mean costs of each policy's training episodes whose costs were read, and their number."""
+        return {name: (totals.cost_total, totals.cost_episodes) for name, totals in self.policies.items()}
+
     def agent_steps_sampled_for(self, learner: str) -> int:
         """Return the agent steps sampled by all policies of `learner`."""
         return sum(self.policies[name].agent_steps_sampled for name in self._members[learner])
@@ -187,6 +199,10 @@ class RunMetrics:
                 self.policies[name].episodes += count
         for episode in last:
             self._add_to_windows(episode)
+        for episode in episodes:
+            for name, cost in costs_by_policy(episode).items() if episode.costs else ():
+                self.policies[name].cost_total += cost
+                self.policies[name].cost_episodes += 1
 
     def _add_to_windows(self, episode: EpisodeResult) -> None:
         for agent, total in episode.returns.items():
@@ -305,6 +321,8 @@ def _policy(totals: PolicyTotals, version: int) -> PolicyMetrics:
         "version": version,
         "rows_carried": totals.rows_carried,
         "reward_unattributed": totals.reward_unattributed,
+        "cost_mean": mean(totals.played.costs),
+        "cost_unattributed": totals.cost_unattributed,
     }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from marlflow.algorithms.cost_limit import cost_limit_of
 from marlflow.base.serialization import Tree
+from marlflow.learner.multiplier import COST_EPISODES, COST_TOTAL
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.spec import RunSpec
 
@@ -12,7 +14,8 @@ from marlflow.runtime.spec import RunSpec
 class Scheduler:
     """Evaluates schedules, and applies changes to learners and their replays.
 
-    A learner's schedules count its policies' agent steps since its last reset, if any.
+    A learner's schedules count its policies' agent steps since its last reset, if any. Beside them, a learner whose
+    costs have a limit is sent the totals of costs.
     """
 
     def __init__(self, spec: RunSpec, parts: RunComponents) -> None:
@@ -20,6 +23,9 @@ class Scheduler:
         self._applied: dict[str, Mapping[str, float]] = {}
         # By learner: the agent steps sampled before its last reset.
         self._began_at = dict.fromkeys(spec.learners, 0)
+        self._settings: dict[str, Mapping[str, float]] = {}
+        # By learner with a limit on costs: the totals of its policy.
+        self._costs: dict[str, Mapping[str, float]] = {}
 
     def now(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
         """Apply changes; return each policy's scheduled settings and `num_envs`, to collect with."""
@@ -27,8 +33,21 @@ class Scheduler:
         for name, values in by_learner.items():
             actor_only_settings = self._spec.learners[name].algorithm.actor_only_settings
             # Settings of actors only, such as epsilon, travel with the request; learners and replays do not know them.
-            self._apply(name, {key: value for key, value in values.items() if key not in actor_only_settings})
+            self._settings[name] = {key: value for key, value in values.items() if key not in actor_only_settings}
+            self._apply(name)
         return self._by_policy(by_learner)
+
+    def send_costs(self, totals: Mapping[str, tuple[float, int]]) -> None:
+        """Send each learner with a limit on costs the summed mean costs of its policy's episodes, and their number.
+
+        To be called once they are counted, before what was sampled with them reaches the learner.
+        """
+        for name, learner in self._spec.learners.items():
+            if cost_limit_of(learner.algorithm) is not None:
+                (policy,) = learner.members
+                cost, episodes = totals[policy]
+                self._costs[name] = {COST_TOTAL: cost, COST_EPISODES: episodes}
+                self._apply(name)
 
     def by_policy(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
         """Return each policy's scheduled settings and `num_envs`, without applying changes."""
@@ -63,7 +82,8 @@ class Scheduler:
     def _sampled(self, learner: str, agent_steps_sampled: Mapping[str, int]) -> int:
         return sum(agent_steps_sampled[policy] for policy in self._spec.learners[learner].members)
 
-    def _apply(self, learner: str, settings: Mapping[str, float]) -> None:
+    def _apply(self, learner: str) -> None:
+        settings = {**self._settings.get(learner, {}), **self._costs.get(learner, {})}
         if settings != self._applied.get(learner, {}):
             self._applied[learner] = settings
             for part in self._parts.of(learner):

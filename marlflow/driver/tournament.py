@@ -11,12 +11,12 @@ import numpy as np
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.problems import Problem
 from marlflow.base.random import episode_seed, key
-from marlflow.config.opponents import RANDOM
-from marlflow.driver.entrants import MIXTURE, Entrant, Entrants
+from marlflow.driver.entrants import Entrant, Entrants
 from marlflow.league.comparison import ComparedGame, Comparison, comparison
 from marlflow.league.policy_returns import PolicyReturns, policy_returns
 from marlflow.league.sides import Sides
 from marlflow.policy.actor import EvaluationMode
+from marlflow.runtime.known_names import MIXTURE, RANDOM
 from marlflow.runtime.spec import PolicySpec
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.sampling.receipts import EpisodeResult

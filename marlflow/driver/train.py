@@ -21,7 +21,7 @@ from marlflow.config.folders import existing_run_problems, folder_problems, new_
 from marlflow.config.recorded import record
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at
-from marlflow.driver.graceful_shutdown import GracefulShutdown
+from marlflow.driver.graceful_shutdown import REASONS, GracefulShutdown
 from marlflow.driver.other_runs import with_saved_members
 from marlflow.driver.preamble import preamble
 from marlflow.driver.recording import forget_recorded_after, recording
@@ -36,6 +36,7 @@ from marlflow.observe.sinks import METRICS
 from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
+from marlflow.runtime.run_state import reason_of, write_state
 from marlflow.runtime.saved_runs import newest, skipped_checkpoints
 
 log = logging.getLogger("marlflow")
@@ -125,23 +126,58 @@ def _run_exclusively(
         # Checked again under the lock: another process may have run here since the first check.
         if checkpoint is None and (problems := list(existing_run_problems(run_dir))):
             raise ConfigInvalid(problems)
-        with logged_in(run_dir):
+        with logged_in(run_dir), _state_written(run_dir) as state:
             for text in preamble(checked.experiment):
                 log.info(text)
             try:
-                return _run(checked, runtime, run_dir, checkpoint, files)
+                result = _run(checked, runtime, run_dir, checkpoint, files, state)
             except MarlflowError as error:
                 log.info("ended by %s: %s", type(error).__name__, error)
                 raise
+            state.stopped_by = result.stopped_by
+            return result
+
+
+class _State:
+    """What is known of a run for its state.json: whether it began, and why it stopped."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self.began = False
+        self.stopped_by = ""
+
+    def begin(self) -> None:
+        write_state(self._run_dir, "running")
+        self.began = True
+
+
+@contextmanager
+def _state_written(run_dir: Path) -> Iterator[_State]:
+    """Write how the run ended in this context, if it began: a resume that fails to start changes nothing."""
+    state = _State(run_dir)
+    try:
+        yield state
+    except BaseException as error:
+        if state.began:
+            signal = next((reason for reason, kind in REASONS.items() if type(error) is kind), None)
+            write_state(run_dir, "interrupted" if signal else "failed", signal or reason_of(error))
+        raise
+    write_state(run_dir, "interrupted" if state.stopped_by in REASONS else "finished", state.stopped_by)
 
 
 def _run(
-    checked: CheckedExperiment, runtime: Runtime, run_dir: Path, checkpoint: Checkpoint | None, files: Mapping[str, str]
+    checked: CheckedExperiment,
+    runtime: Runtime,
+    run_dir: Path,
+    checkpoint: Checkpoint | None,
+    files: Mapping[str, str],
+    state: _State,
 ) -> Result:
     files = {**files, **record(checked.experiment)}
     run_name = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
     if checkpoint is None:
         _write(files, run_dir)
+        state.begin()
     checked = _with_recording(checked, run_dir, run_name, checkpoint)
     # Closed in reverse order: the runtime's processes end before the relay that shows what they print.
     with ExitStack() as stack:
@@ -165,6 +201,7 @@ def _run(
                 if checkpoint is not None:
                     # Only now: a resume that fails to start leaves the files as they were.
                     _write(files, run_dir)
+                    state.begin()
                 shutdown.begin()
                 run.run()
             except (StageFailed, MatchmakerFailed, KeyboardInterrupt) as ended:

@@ -29,12 +29,14 @@ class StepResult:
     """The events since the last `act`, and the agents that act next. The next `act` overwrites it.
 
     `deciding`: slots of the agents to act, with their `observations` and `masks` (empty if no agent has masks).
-    `reward_slots`, `rewards`: in order of receipt; a slot may repeat. `ended`: trajectories that ended after those
-    rewards. `late_slots`, `late_rewards`: a dead agent's rewards. `over`: no agents are left. `steady`: no agent ended
+    `reward_slots`, `rewards`: in order of receipt; a slot may repeat. `costs`: beside `rewards`, if the adapter
+    `reads_costs`; None for an agent that acted and got none. `ended`: trajectories that ended after those rewards.
+    `late_slots`, `late_rewards`: a dead agent's rewards. `over`: no agents are left. `steady`: no agent ended
     or joined, each agent that acted got one reward and acts again, in the same order.
     """
 
     __slots__ = (
+        "costs",
         "deciding",
         "ended",
         "late_rewards",
@@ -53,6 +55,7 @@ class StepResult:
         self.masks: list[Array | None] = []
         self.reward_slots: list[int] = []
         self.rewards: list[float] = []
+        self.costs: list[Any] = []
         self.ended: list[AgentEnd] = []
         self.late_slots: list[int] = []
         self.late_rewards: list[float] = []
@@ -66,6 +69,9 @@ class EnvAdapter(Protocol):
     There is no autoreset. An agent's slot is its index in `agents`. Every fault of the environment raises
     EnvironmentFailed.
     """
+
+    reads_costs: bool
+    """Whether results have costs, of `info["cost"]`; set before an episode. Only of Parallel environments."""
 
     @property
     def agents(self) -> Sequence[str]:
@@ -85,6 +91,11 @@ class EnvAdapter(Protocol):
     @property
     def has_tasks(self) -> bool:
         """Whether the environment is a family of tasks: `metadata["tasks"]` is True."""
+        ...
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether a seed determines its episode; not if `metadata["reproducible"]` is False."""
         ...
 
     @property

@@ -18,6 +18,7 @@ class AdapterState:
     """An open environment with its agents, spaces and episode location."""
 
     parallel = False
+    reads_costs = False
 
     def __init__(self, env: Any, location: EpisodeLocation) -> None:
         self._env, self._location = env, location
@@ -39,6 +40,10 @@ class AdapterState:
     @property
     def has_tasks(self) -> bool:
         return bool((getattr(self._env, "metadata", None) or {}).get("tasks", False))
+
+    @property
+    def reproducible(self) -> bool:
+        return bool((getattr(self._env, "metadata", None) or {}).get("reproducible", True))
 
     @property
     def env_steps(self) -> int:

@@ -1,6 +1,6 @@
 """Adapter for PettingZoo's Parallel environments: all living agents act at every env step.
 
-A reward of a dead agent is in no row (see `sampling.segment_builder`).
+A reward of a dead agent is in no row (see `sampling.segment_builder`). Costs are read from `info["cost"]` if asked for.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class ParallelAdapter(AdapterState):
             or len(rewards) != len(live)
             or location.env_steps == 1
             or self._lingering
+            # The dead may have costs.
+            or (self.reads_costs and infos.keys() - live)
         ):
             return self._settle(observations, rewards, terminations, truncations, infos)
         try:
@@ -78,6 +80,8 @@ class ParallelAdapter(AdapterState):
             raise location.broken(_NO_OBSERVATION, missing.args[0]) from missing
         if self._any_masked or _has_mask(infos):
             self._split(infos)
+        if self.reads_costs:
+            result.costs = [_cost_of(infos.get(agent), None) for agent in live]
         # The same list is safe: later steps replace these lists and never change them.
         result.reward_slots = result.deciding
         result.ended = _NO_ENDS
@@ -110,6 +114,13 @@ class ParallelAdapter(AdapterState):
         if agents != living or self._lingering:
             self._lingering.update(agent for agent in before if agent not in living)
             joined = self._admit(agents, before, terminations, truncations)
+        result.costs = []
+        # Nobody acted before reset(), so nothing there is a cost.
+        if self.reads_costs and before:
+            # A cost without a reward is one beside a reward of 0.
+            rewards = {**rewards, **{a: 0.0 for a in slots if a not in rewards and COST in (infos.get(a) or ())}}
+            # Agents that did not act may have a cost too, but need not.
+            result.costs = [_cost_of(infos.get(agent), None if agent in before else 0.0) for agent in rewards]
         result.reward_slots = [slots[agent] if agent in slots else self._agent_slots.slot(agent) for agent in rewards]
         result.rewards = [*rewards.values()]
         result.deciding = [slots[agent] for agent in self._live]
@@ -149,6 +160,10 @@ class ParallelAdapter(AdapterState):
         result.masks = [mask for _, mask in pairs] if self._any_masked else []
 
 
+def _cost_of(info: Mapping[str, Any] | None, default: float | None) -> Any:
+    return info.get(COST, default) if info else default
+
+
 def _has_mask(infos: Mapping[str, Any]) -> bool:
     return any(MASK in info for info in infos.values() if info)
 
@@ -156,6 +171,9 @@ def _has_mask(infos: Mapping[str, Any]) -> bool:
 def _describe(stepped: Any) -> str:
     return f"{len(stepped)} things" if isinstance(stepped, tuple) else f"a {type(stepped).__name__}"
 
+
+COST = "cost"
+"""The key of an agent's cost in its info, as in Safety-Gymnasium."""
 
 _EXPECTED_RESULT = (
     "a ParallelEnv returns 5: observations, rewards, terminations, truncations and infos, a dict by agent each"

@@ -195,5 +195,7 @@ class BlackDeath(BaseParallelWrapper):
         return np.zeros(space.shape, space.dtype)
 
     def _ended_info(self, agent: str) -> dict[str, Any]:
+        # Costs are 0 where the environment gives none, as rewards are.
+        info: dict[str, Any] = {"cost": 0.0}
         # All actions of an ended agent are allowed, because it must act until the episode ends.
-        return {_MASK: np.ones(self._masked[agent], np.int8)} if agent in self._masked else {}
+        return {**info, _MASK: np.ones(self._masked[agent], np.int8)} if agent in self._masked else info

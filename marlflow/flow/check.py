@@ -109,13 +109,33 @@ def _branch_uses(stage: Flow[Any], branches: list[Flow[Any]], owner: dict[int, s
 
 
 def _learners(stages: list[Flow[Any]], owner: dict[int, str]) -> Iterator[str]:
-    updating: dict[Any, list[str]] = {}
+    updating: dict[str, list[Flow[Any]]] = {}
     for stage in stages:
         if stage.traits.updates and isinstance(stage.at, Located):
-            updating.setdefault(stage.at.name, []).append(f"{stage.name!r} of {_where(stage, owner)}")
-    for learner, where in updating.items():
-        if len(where) > 1:
-            yield f"learner {learner!r} is updated by {' and by '.join(where)}: one learner is updated by one stage"
+            updating.setdefault(stage.at.name, []).append(stage)
+    for learner, updates in updating.items():
+        for stage in updates:
+            yield from _unknown_groups(learner, stage, owner)
+        where = " and by ".join(f"{stage.name!r} of {_where(stage, owner)}" for stage in updates)
+        groups = Counter(group for stage in updates for group in set(stage.traits.groups or ()))
+        if len(updates) > 1 and any(stage.traits.groups is None for stage in updates):
+            advice = "; or say which loss groups each trains, by Learn(groups=...)" if groups else ""
+            yield f"learner {learner!r} is updated by {where}: one learner is updated by one stage{advice}"
+        elif shared := sorted(group for group, count in groups.items() if count > 1):
+            names = " and ".join(map(repr, shared))
+            yield f"learner {learner!r} is updated by {where}, of which several train {names}: give each its own groups"
+        elif len({owner[id(stage)] for stage in updates}) > 1:
+            yield f"learner {learner!r} is updated by {where}: one learner is updated by one plan"
+
+
+def _unknown_groups(learner: str, stage: Flow[Any], owner: dict[int, str]) -> Iterator[str]:
+    groups, known = stage.traits.groups, getattr(stage.at, "loss_groups", {})
+    subject = f"stage {stage.name!r} of {_where(stage, owner)}"
+    if groups == ():
+        yield f"{subject} trains no loss group: leave groups out, or name some"
+    if unknown := sorted({*(groups or ())} - {*known}):
+        has = f"has {', '.join(known)}" if known else "declares none: name them in Capabilities(loss_groups=...)"
+        yield f"{subject} trains the loss groups {', '.join(unknown)} of learner {learner!r}, which {has}"
 
 
 def _rounds(plan: Together) -> Iterator[str]:

@@ -30,6 +30,8 @@ class Traits:
     """Gathers: emits nothing before receiving this many agent steps."""
     updates: bool = False
     """Changes the parameters of the learner it runs at."""
+    groups: tuple[str, ...] | None = None
+    """With `updates`: the loss groups of the learner that it changes, of its `loss_groups`; None: all parameters."""
     publishes: bool = False
     """Publishes its learner's weights under a new version."""
     max_staleness: int | None = None

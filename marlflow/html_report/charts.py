@@ -6,13 +6,13 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from marlflow.html_report.measures import ReturnSeries, aligned
 from marlflow.html_report.results import GroupComparison
-from marlflow.html_report.statistics import iqm, iqm_band
+from marlflow.html_report.statistics import Floats, iqm, iqm_band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,17 +96,23 @@ def _draw(axes: Axes, curve: CurveLine, has_band: bool) -> None:
     is_background = look.color == _OTHERS
     if len(several) > 1 and has_band:
         for one in several:
-            axes.plot(*_thinned(one), color=look.color, linewidth=0.6, alpha=0.45)
+            axes.plot(*_thinned(one), color=look.color, linewidth=0.6, alpha=0.45, **_dot(one.env_steps, 2.0))
         if len(steps):
-            axes.fill_between(steps, *iqm_band(values), color=look.color, alpha=0.18, linewidth=0)
-    elif len(several[0]) == 1:
-        axes.plot(several[0].env_steps, several[0].values, color=look.color, marker="o", markersize=3.5, linestyle="")
+            low, high = iqm_band(values)
+            # A band over a single point has no area; it is drawn as a line.
+            axes.fill_between(steps, low, high, color=look.color, alpha=0.18, linewidth=2.0 * (len(steps) == 1))
     if curve.level is not None:
         axes.axhline(curve.level, color=look.color, linewidth=1.2, linestyle=(0, (1, 2)))
     line = _thinned(several[0]) if len(several) == 1 else (steps, iqm(values))
-    (drawn,) = axes.plot(*line, color=look.color, linewidth=1.0 if is_background else 1.9, label=curve.title)
+    width = 1.0 if is_background else 1.9
+    (drawn,) = axes.plot(*line, color=look.color, linewidth=width, label=curve.title, **_dot(line[0], 3.5))
     if look.dashes:
         drawn.set_dashes(look.dashes)
+
+
+def _dot(steps: Floats, size: float) -> dict[str, Any]:
+    """Return the marker of a curve of a single point, which would be invisible."""
+    return {"marker": "o", "markersize": size, "clip_on": False} if len(steps) == 1 else {}
 
 
 def _thinned(one: ReturnSeries) -> tuple[np.ndarray, np.ndarray]:

@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from marlflow.html_report.groups import Task
+from marlflow.html_report.groups import RunGroup, Task
 from marlflow.html_report.measures import ALL_AGENTS, Measure, measures_of, series
 from marlflow.html_report.results import GroupComparison, ResultRow
 from marlflow.html_report.runs import ReportedRun
@@ -59,9 +59,27 @@ def columns(comparison: GroupComparison, row: ResultRow) -> dict[str, Cell]:
     return cells
 
 
+def run_columns(group: RunGroup, run: ReportedRun) -> dict[str, Cell]:
+    """Return a run by the columns of runs.csv."""
+    return {
+        "run": str(run.folder),
+        "group": group.name,
+        "seed": run.seed,
+        "env_steps": run.env_steps,
+        "stop_env_steps": run.stop_env_steps,
+        "time_s": run.time_s,
+        "state": run.state.name,
+        "reason": run.state.reason,
+    }
+
+
 def table_csv(comparisons: Sequence[GroupComparison]) -> str:
     """Return all results as CSV, one line for each group and measure; unknown numbers are empty."""
-    rows = [columns(comparison, row) for comparison in comparisons for row in comparison.rows]
+    return rows_csv([columns(comparison, row) for comparison in comparisons for row in comparison.rows])
+
+
+def rows_csv(rows: Sequence[Mapping[str, Cell]]) -> str:
+    """Return rows as CSV, with the columns of all of them; unknown values are empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return _csv(names, [[row.get(name) for name in names] for row in rows])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -15,6 +15,7 @@ from markupsafe import Markup
 from marlflow.html_report import texts
 from marlflow.html_report.charts import MOST_COLORED, MOST_WITH_BANDS, Look, curves, look
 from marlflow.html_report.differences import KeyDifference, differences
+from marlflow.html_report.evaluations import EvaluatedPair
 from marlflow.html_report.extras import LeagueTable, RunVideo
 from marlflow.html_report.files import columns, decimals
 from marlflow.html_report.groups import LEFT_OUT, RunGroup, Task
@@ -60,6 +61,7 @@ class PageContent:
     notes: tuple[str, ...]
     leagues: tuple[LeagueTable, ...]
     videos: tuple[RunVideo, ...]
+    evaluations: tuple[EvaluatedPair, ...]
     version: str
 
     @property
@@ -202,14 +204,31 @@ def lengths(content: PageContent) -> Iterator[str]:
             )
 
 
+def _ends(runs: Iterable[ReportedRun]) -> Iterator[str]:
+    """Yield a sentence on runs that did not end as configured, by their states."""
+    by_state: dict[str, list[ReportedRun]] = {}
+    for run in runs:
+        by_state.setdefault(run.state.name, []).append(run)
+    short = [run for run in by_state.get("finished", []) if (run.stop_env_steps or 0) > run.env_steps]
+    parts = [
+        texts.count(len(by_state[state]), one, several)
+        for state, one, several in (
+            ("running", "run is still running", "runs are still running"),
+            ("interrupted", "run was interrupted", "runs were interrupted"),
+            ("failed", "run failed", "runs failed"),
+            ("unknown", "run does not say whether it has ended", "runs do not say whether they have ended"),
+        )
+        if state in by_state
+    ]
+    if short:
+        parts.append(texts.count(len(short), "run ended before stop.env_steps", "runs ended before stop.env_steps"))
+    if parts:
+        yield f"{'; '.join(parts)}. See the table of runs."
+
+
 def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
     """Yield sentences on what limits the comparison of groups, by their titles."""
-    short = [run for group in groups.values() for run in group.runs if (run.stop_env_steps or 0) > run.env_steps]
-    if short:
-        yield (
-            f"{texts.count(len(short), 'run has', 'runs have')} fewer env steps than stop.env_steps: still running, "
-            "interrupted, or ended by another condition. See the table of runs."
-        )
+    yield from _ends(run for group in groups.values() for run in group.runs)
     for name, group in groups.items():
         steps = {run.env_steps for run in group.runs}
         if max(steps) > _UNEQUAL * min(steps):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +10,9 @@ from importlib import metadata
 from pathlib import Path
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.html_report.evaluations import evaluations
 from marlflow.html_report.extras import leagues, videos
-from marlflow.html_report.files import improvement_csv, marl_eval, table_csv, table_tex
+from marlflow.html_report.files import improvement_csv, marl_eval, rows_csv, run_columns, table_csv, table_tex
 from marlflow.html_report.groups import tasks_of
 from marlflow.html_report.page import GENERATOR, PageContent, render, view_of
 from marlflow.html_report.results import GroupComparison, comparisons_of
@@ -41,14 +43,18 @@ def write_report(folders: Sequence[Path], out: Path, levels: Sequence[float] = (
     compared = [comparisons_of(task, levels) for task in tasks]
     groups = [group for task in tasks for group in task.groups]
     found, of_leagues = leagues(groups)
+    evaluated, of_evaluations = evaluations(groups)
     content = PageContent(
         tuple(view_of(task, of, number) for number, (task, of) in enumerate(zip(tasks, compared, strict=True), 1)),
-        (*notes, *of_leagues),
+        (*notes, *of_leagues, *of_evaluations),
         tuple(found),
         tuple(videos(groups, out)),
+        tuple(evaluated),
         metadata.version("marlflow"),
     )
     comparisons = tuple(comparison for of in compared for comparison in of)
+    runs_of = [run_columns(group, run) for group in groups for run in group.runs]
+    pairs = [one.columns() for one in evaluated]
     written = _write(
         out,
         {
@@ -57,6 +63,9 @@ def write_report(folders: Sequence[Path], out: Path, levels: Sequence[float] = (
             "improvement.csv": improvement_csv(comparisons),
             "table.tex": table_tex(comparisons),
             "marl_eval.json": marl_eval(tasks),
+            "runs.csv": rows_csv(runs_of),
+            "evaluations.csv": rows_csv(pairs),
+            "report.json": json.dumps({"runs": runs_of, "evaluations": pairs}, indent=1) + "\n",
         },
     )
     return WrittenReport(written, len(runs), len(groups), content.notes, comparisons)

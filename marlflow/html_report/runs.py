@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ import yaml
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.observe.sinks import METRICS, read_metrics
+from marlflow.runtime.run_state import UNKNOWN, RunState, run_state
 from marlflow.runtime.saved_runs import EXPERIMENT
 
 Config: TypeAlias = Mapping[str, Any]
@@ -30,13 +31,14 @@ class ReportedRun:
     """A run as it is on disk.
 
     `config` is the whole configuration, empty if it was not recorded; `reports` are the lines of its metrics.jsonl, at
-    least one; `plan` is the Mermaid text of its plan, or empty.
+    least one; `plan` is the Mermaid text of its plan, or empty; `state` says how far it is, and why it ended.
     """
 
     folder: Path
     config: Config
     reports: Sequence[Mapping[str, Any]]
     plan: str = ""
+    state: RunState = UNKNOWN
 
     @property
     def last(self) -> Mapping[str, Any]:
@@ -125,7 +127,14 @@ def read_run(folder: Path) -> ReportedRun:
             raise InvalidInput([f"{folder / METRICS}, line {line}: expected a report with env_steps"])
     if not reports:
         raise InvalidInput([f"{folder / METRICS} has no report yet; it gets one every log.every_env_steps env steps"])
-    return ReportedRun(folder, _config(folder), reports, _text(folder / PLAN))
+    return _with_state(ReportedRun(folder, _config(folder), reports, _text(folder / PLAN), run_state(folder)))
+
+
+def _with_state(run: ReportedRun) -> ReportedRun:
+    # Runs of earlier versions wrote no state; one that has all its env steps is at its end.
+    if run.state.name == "unknown" and run.stop_env_steps is not None and run.env_steps >= run.stop_env_steps:
+        return replace(run, state=RunState("finished", f"stop.env_steps={run.stop_env_steps}"))
+    return run
 
 
 def _find(folder: Path) -> Iterator[Path]:

@@ -10,6 +10,7 @@ import torch
 from marlflow.base.batch import Array, Batch, EstimatedBatch
 from marlflow.learner.deaths import bootstrap_by_survivors
 from marlflow.losses.advantages import generalized_advantage_estimation
+from marlflow.losses.lagrangian import constrained_advantage
 
 # Keeps equal advantages from being divided by 0.
 _STD_EPSILON = 1e-8
@@ -31,20 +32,39 @@ def advantages(
     With `bootstrap_at_death` also `bootstrapped_at_death` (bool [N]), see `learner.deaths`.
     """
     value, next_value, at_death = values_around(batch, learner, bootstrap_at_death)
+    estimate, target = _estimates(batch, "reward", value, next_value, discount, gae_lambda)
+    estimates = {"value": value, "advantage": estimate, "value_target": target, **at_death}
+    return EstimatedBatch({**batch.columns, **estimates}, batch.segments)
+
+
+def with_cost_advantages(
+    batch: EstimatedBatch, cost_critic: Critic, discount: float, gae_lambda: float, multiplier: float
+) -> EstimatedBatch:
+    """Estimate the same of costs, and combine both advantages by `multiplier`, the reward that a cost of 1 is worth.
+
+    Adds columns `cost_advantage` and `cost_value_target` (float32 [N]); `advantage` becomes
+    (advantage - multiplier * cost_advantage) / (1 + multiplier), which is not normalized yet.
+    """
+    value, next_value, _ = values_around(batch, cost_critic)
+    of_cost, target = _estimates(batch, "cost", value, next_value, discount, gae_lambda)
+    advantage_t, of_cost_t = (torch.from_numpy(a.astype(np.float64)) for a in (batch.columns["advantage"], of_cost))
+    combined = constrained_advantage(advantage_t, of_cost_t, multiplier).numpy().astype(np.float32)
+    columns = {"advantage": combined, "cost_advantage": of_cost, "cost_value_target": target}
+    return EstimatedBatch({**batch.columns, **columns}, batch.segments)
+
+
+def _estimates(
+    batch: Batch, received: str, value: Array, next_value: Array, discount: float, gae_lambda: float
+) -> tuple[Array, Array]:
+    """Return advantages and value targets of the column `received`, float32 [N] each."""
     # Segments are concatenated on one time axis; lambda 0 at their ends stops traces from crossing over.
     lambdas = np.full(batch.rows, gae_lambda)
     lambdas[batch.ends()] = 0.0
-    r_t = torch.from_numpy(batch.columns["reward"].astype(np.float64))
+    r_t = torch.from_numpy(batch.columns[received].astype(np.float64))
     v_tm1, v_t = (torch.from_numpy(column.astype(np.float64)) for column in (value, next_value))
     discount_t = torch.full_like(r_t, discount)
     estimate = generalized_advantage_estimation(r_t, discount_t, torch.from_numpy(lambdas), v_tm1, v_t)
-    estimates = {
-        "value": value,
-        "advantage": estimate.numpy().astype(np.float32),
-        "value_target": (estimate + v_tm1).numpy().astype(np.float32),
-        **at_death,
-    }
-    return EstimatedBatch({**batch.columns, **estimates}, batch.segments)
+    return estimate.numpy().astype(np.float32), (estimate + v_tm1).numpy().astype(np.float32)
 
 
 def values_around(

@@ -84,4 +84,5 @@ def equal_job(request: UpdateRequest, rank: int = 0, world_size: int = 1) -> Upd
     division = EqualDivision(batch.count, num_minibatches, rank, world_size)
     epochs = request.epochs if batch.rows else 0
     summary = BatchSummary.of(request)
-    return UpdateJob(batch.columns_for_losses(), division, epochs, request.updates_before, summary, request.policy)
+    only = request.policy, request.groups
+    return UpdateJob(batch.columns_for_losses(), division, epochs, request.updates_before, summary, *only)

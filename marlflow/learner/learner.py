@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from marlflow.base.batch import Array, Transitions
 from marlflow.base.critic_input import CriticInput
+from marlflow.base.errors import InvalidInput
 from marlflow.base.items import Gradients, Update, Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.train_batch import TrainBatch
@@ -20,14 +23,15 @@ from marlflow.learner.distributed.replicas import AllShardsExchange, ReplicaExch
 from marlflow.learner.gradient_exchange import GradientExchange, ProcessGroup, SingleProcess
 from marlflow.learner.initial_priorities import chunked_priorities
 from marlflow.learner.loss import LossFunction
-from marlflow.learner.loss_groups import LossGroup, loss_groups, noise_width
+from marlflow.learner.loss_groups import LossGroup, as_groups, noise_width
+from marlflow.learner.multiplier import MULTIPLIER, Multiplier
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.parameters import COUNTS, LearnerParameters
 from marlflow.learner.saved_state import check_state, with_published
 from marlflow.learner.update_job import UpdateRequest
 from marlflow.learner.update_loop import UpdateLoop
 from marlflow.learner.update_report import gradients_of, step_report, update_report
-from marlflow.learner.value_chunks import chunked_values
+from marlflow.learner.value_chunks import ModuleCritic
 from marlflow.policy.normalized import observers
 from marlflow.policy.tensors import as_tensor
 
@@ -45,8 +49,10 @@ class TorchLearner:
 
     `policies` defaults to the learner's `name`; `seats` has their agent slots, if known. `module` has an `actor`, or
     `actors` by policy, and a `critic` if `values` is called. `losses` is one loss or several loss groups, on batches of
-    type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`. `place` None is
-    this process.
+    type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`. With
+    `reference`, `reference` is a frozen copy of the only actor as it was at the start. `loss_groups` are those that
+    stages may train apart, each with its own type of batch. With `initial_multiplier`, costs have a limit (see
+    `learner.multiplier`). `place` None is this process.
 
     With `learns_on` "learner", a data-parallel group has a leader, used like a single process, and followers:
 
@@ -74,7 +80,10 @@ class TorchLearner:
         seed: int = 0,
         compute: Compute = ON_CPU,
         target: bool = False,
+        reference: bool = False,
         learns_on: LearnsOn = "learner",
+        initial_multiplier: float | None = None,
+        loss_groups: Mapping[str, type] = MappingProxyType({}),
     ) -> None:
         self.name = name
         self.seats = dict(seats or {})
@@ -84,7 +93,10 @@ class TorchLearner:
         self.seed = seed
         self.device, self._autocast = torch.device(compute.device), compute.autocast()
         self._tensor = tensors_on(self.device)
-        groups = loss_groups(losses)
+        groups = as_groups(losses)
+        own = [group.name for group in groups]
+        self.loss_groups = {group: trains for group, trains in loss_groups.items() if group in own}
+        _verify_separable(name, groups, loss_groups)
         _verify_replicable(name, module, groups, learns_on)
         self.parameters = LearnerParameters(
             module,
@@ -95,10 +107,12 @@ class TorchLearner:
             optimizer=optimizer,
             compute=compute,
             target=target,
+            reference=reference,
         )
         self.loop = UpdateLoop(self.parameters, noise_width(groups), seed, compute)
         self._single, self._group_exchange = _EXCHANGES[learns_on]
         self._group: ProcessGroup | None = None
+        self._multiplier = None if initial_multiplier is None else Multiplier(initial_multiplier)
 
     # -- parameters -------------------------------------------------------------------------------------------------
 
@@ -132,8 +146,19 @@ class TorchLearner:
         return seen
 
     def values(self, obs: Array, memory: Array | None = None) -> Array:
-        columns = (obs,) if memory is None else (obs, memory)
-        return chunked_values(self.module.critic, columns, self._tensor, self._autocast)
+        return ModuleCritic(self.module.critic, self._tensor, self._autocast).values(obs, memory)
+
+    @property
+    def cost_critic(self) -> ModuleCritic:
+        """Estimates costs to come by `module.cost_critic`."""
+        return ModuleCritic(self.module.cost_critic, self._tensor, self._autocast)
+
+    @property
+    def reference(self) -> Any:
+        """The actor as it was at the start of the run, after a warm start; raises TypeError without a reference."""
+        if self.parameters.reference is None:
+            raise TypeError(f"learner {self.name!r} was made without a reference")
+        return self.parameters.reference
 
     def priorities(self, rows: Transitions) -> Array:
         loss = self.parameters.groups[0].loss
@@ -156,8 +181,10 @@ class TorchLearner:
         Parameters, target, optimizers, random numbers and counts of updates are those of `start`. The version
         increases, so that none means two sets of parameters. Scheduled values stay.
         """
-        continued = {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
-        self.load_state({**start.state(), **continued})
+        first, continued = start.state(), {"version": self.version, "stale_rows_dropped": self.stale_rows_dropped}
+        if self._multiplier is not None:
+            first[MULTIPLIER] = self._multiplier.restarted(first[MULTIPLIER])
+        self.load_state({**first, **continued})
         return self.publish()
 
     def sync_target(self, tau: float = 1.0) -> None:
@@ -170,17 +197,22 @@ class TorchLearner:
     def state(self) -> Tree:
         """Return copies of parameters, optimizer states, random state and counts; no settings."""
         generator = self.loop.generator.get_state().numpy().copy()
-        return {**self.parameters.state(), "generator": generator, "stale_rows_dropped": self.stale_rows_dropped}
+        state = {**self.parameters.state(), "generator": generator, "stale_rows_dropped": self.stale_rows_dropped}
+        return state if self._multiplier is None else {**state, MULTIPLIER: self._multiplier.state()}
 
     def load_state(self, state: Tree) -> None:
         """Restore a state; if it does not fit, change nothing and raise CheckpointUnusable."""
         state = with_published(state, len(self.parameters.published_flat))
         expected = {**self.parameters.like(state), "generator": self.loop.generator.get_state()}
+        if self._multiplier is not None:
+            expected[MULTIPLIER] = as_tensor(self._multiplier.state())
         check_state(self.name, state, expected, (*COUNTS, "stale_rows_dropped"))
         self.exchange.call_followers("load_state", state)
         self.parameters.load_state(state)
         self.loop.generator.set_state(as_tensor(state["generator"]))
         self.stale_rows_dropped = state["stale_rows_dropped"]
+        if self._multiplier is not None:
+            self._multiplier.load_state(state[MULTIPLIER])
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
@@ -190,20 +222,42 @@ class TorchLearner:
         epochs: int = 1,
         minibatch_agent_steps: int | None = None,
         policy: str | None = None,
+        groups: Sequence[str] | None = None,
     ) -> Update:
         """Train on each row of `batch` once per epoch, in minibatches of at least `minibatch_agent_steps` rows.
 
         There are floor(rows / minibatch_agent_steps) minibatches, at least one, of nearly equal size; None means one.
         Sequences are not split. The report's `loss` has the means of the loss terms and of `grad_norm` over the steps
         taken; steps with a gradient that is not finite are skipped. With `policy`, only the loss groups of this policy
-        are trained, and those of no policy. Raises ActorLost if a process has ended.
+        are trained, and those of no policy; with `groups`, only those named, of `loss_groups`. Raises ActorLost if a
+        process has ended.
         """
-        request = UpdateRequest(batch, epochs, minibatch_agent_steps, self.updates, self.stale_rows_dropped, policy)
+        self._verify_groups(groups)
+        only = None if groups is None else tuple(groups)
+        request = UpdateRequest(
+            batch, epochs, minibatch_agent_steps, self.updates, self.stale_rows_dropped, policy, only
+        )
         exchange = self.exchange
         with exchange.leaving_on_error():
             job = exchange.job(request)
             result = exchange.result(job, self.loop.run(job, exchange))
-        return self._count_updates(update_report(self.name, self.version, job, result))
+        update = update_report(self.name, self.version, job, result)
+        if self._multiplier is not None and update.loss:
+            update = replace(update, loss={**update.loss, **self._multiplier.terms})
+        return self._count_updates(update)
+
+    def update_multiplier(self, cost_limit: float, learning_rate: float) -> float:
+        """Move the multiplier by the episodes that ended since the last call, tell the losses, and return it."""
+        assert self._multiplier is not None, "made without initial_multiplier"
+        value = self._multiplier.step(self.scheduled, cost_limit, learning_rate)
+        if self.scheduled.get(MULTIPLIER) != value:
+            self.set_schedule({MULTIPLIER: value})
+        return value
+
+    def _verify_groups(self, groups: Sequence[str] | None) -> None:
+        if unknown := sorted({*(groups or ())} - {*self.loss_groups}):
+            known = ", ".join(self.loss_groups) or "none"
+            raise InvalidInput([f"learner {self.name!r} has no loss groups {unknown} to train apart, but {known}"])
 
     def gradients(self, batch: TrainBatch) -> Gradients:
         """Return the gradient, float32 [P], of the loss over all rows; raises TypeError with several losses."""
@@ -260,6 +314,15 @@ class TorchLearner:
         if self._group is not None:
             self._group.disband()
             self._group = None
+
+
+def _verify_separable(name: str, groups: Sequence[LossGroup], apart: Mapping[str, type]) -> None:
+    # Some of those declared may depend on settings.
+    if apart and (undeclared := [group.name for group in groups if group.name not in apart]):
+        raise TypeError(f"learner {name!r} declares the loss groups {', '.join(apart)}, and has {undeclared[0]} too")
+    # Delays are counted in minibatches of the whole learner.
+    if apart and (delayed := [group.name for group in groups if group.every > 1]):
+        raise TypeError(f"learner {name!r} cannot train the delayed loss group {delayed[0]!r} apart from others")
 
 
 def _verify_replicable(name: str, module: Any, groups: Sequence[LossGroup], learns_on: LearnsOn) -> None:

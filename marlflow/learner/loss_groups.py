@@ -100,7 +100,7 @@ class OptimizerGroup:
         return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def loss_groups(losses: LossFunction | Sequence[LossGroup]) -> Sequence[LossGroup]:
+def as_groups(losses: LossFunction | Sequence[LossGroup]) -> Sequence[LossGroup]:
     """Return the given groups, or one group of all parameters for a single loss."""
     return losses if isinstance(losses, Sequence) else (LossGroup("all", nn.Module.parameters, losses),)
 
@@ -130,7 +130,16 @@ def frozen_copy(module: Any, policies: Sequence[str], groups: Sequence[LossGroup
     return frozen, flat
 
 
-def noise_width(groups: Sequence[LossGroup]) -> int:
+def frozen_actor(actor: Any, policies: Sequence[str]) -> tuple[Any, FlatParameters]:
+    """Return a frozen copy of the actor of a learner's only policy, as reference, and its flat parameters."""
+    (policy,) = policies
+    frozen = copy.deepcopy(actor)
+    flat = FlatParameters(frozen, {policy: frozen})
+    frozen.requires_grad_(False)
+    return frozen, flat
+
+
+def noise_width(groups: Sequence[LossGroup] | Sequence[OptimizerGroup]) -> int:
     """Return the largest `noise_per_row` of the losses."""
     return max(int(getattr(group.loss, "noise_per_row", 0)) for group in groups)
 

@@ -14,18 +14,20 @@ from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.learner.compute import Compute
 from marlflow.learner.flat_parameters import FlatParameters
-from marlflow.learner.loss_groups import LossGroup, OptimizerGroup, actors_of, frozen_copy
+from marlflow.learner.loss_groups import LossGroup, OptimizerGroup, actors_of, frozen_actor, frozen_copy
 from marlflow.learner.named_parameters import named_parameters
 from marlflow.learner.optimizer import Optimizer
 from marlflow.learner.saved_state import PUBLISHED_SIZES, as_mapping
 from marlflow.policy.normalized import Observer, observers
-from marlflow.policy.tensors import as_tensor
+from marlflow.policy.tensors import as_tensor, read_flat
 
 COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced")
 
 
 class LearnerParameters:
     """The flat parameters of `module`, an optimizer for each loss group, and the frozen `target_module`, if any.
+
+    With `reference`, the `reference` is a frozen copy of the actor as it was at the start, after a warm start.
 
     `published` has the last published weights of each of `policies` (weight synchronization), all of one version.
     `updates` counts optimizer steps; `updates_when_published` and `updates_when_synced` are its values at the last
@@ -43,6 +45,7 @@ class LearnerParameters:
         optimizer: Optimizer,
         compute: Compute,
         target: bool,
+        reference: bool = False,
     ) -> None:
         self.module: Any = compute.prepared(module)
         self.flat = FlatParameters(
@@ -55,14 +58,27 @@ class LearnerParameters:
         self._target_flat: FlatParameters | None = None
         if target:
             self.target_module, self._target_flat = frozen_copy(self.module, policies, groups)
+        self.reference: Any = None
+        self._reference_flat: FlatParameters | None = None
+        if reference:
+            self.reference, self._reference_flat = frozen_actor(self.module.actor, policies)
         self.version = self.updates = self.updates_when_published = self.updates_when_synced = 0
         self.published: Mapping[str, Weights] = {}
-        self._observers = [(observer, _policies_of(observer, module, groups)) for observer in observers(module)]
+        self._observers = [(observer, _groups_of(observer, module, groups)) for observer in observers(module)]
         self._copy_to_published()
 
-    def observers(self, policy: str | None) -> list[Observer]:
-        """Return the module's running statistics that an update of `policy` alone changes; None is one of all."""
-        return [observer for observer, owners in self._observers if policy is None or owners & {None, policy}]
+    def groups_of(self, policy: str | None, names: Sequence[str] | None) -> list[OptimizerGroup]:
+        """Return the loss groups that an update of `policy` alone, or of the groups `names` alone, changes."""
+        return [group for group in self.groups if group.takes_part(policy) and (names is None or group.name in names)]
+
+    def observers(self, policy: str | None, names: Sequence[str] | None = None) -> list[Observer]:
+        """Return the module's running statistics that such an update changes; None is an update of all."""
+        return [
+            observer
+            for observer, owners in self._observers
+            if not owners
+            or any(group.takes_part(policy) and (names is None or group.name in names) for group in owners)
+        ]
 
     def publish(self) -> Mapping[str, Weights]:
         self.version += 1
@@ -84,14 +100,13 @@ class LearnerParameters:
         return self.publish()
 
     def load_actor(self, policy: str, flat: Array) -> None:
-        """Begin with published parameters [P] of an actor, also in the target; raises WeightsMismatch."""
+        """Begin with published parameters [P] of an actor, also in target and reference; raises WeightsMismatch."""
         self.flat.load_actor(policy, as_tensor(flat))
-        if self._target_flat is not None:
-            self._target_flat.soft_update(self.flat.vector, 1.0)
+        self._copy_to_frozen()
         self._copy_to_published()
 
     def load_named(self, policy: str, tensors: Mapping[str, Array]) -> None:
-        """Begin with `tensors` by name (see `named_parameters`), also in the target.
+        """Begin with `tensors` by name (see `named_parameters`), also in target and reference.
 
         Raises KeyError for a name that the network of `policy` does not have, RuntimeError for another shape.
         """
@@ -99,9 +114,14 @@ class LearnerParameters:
         with torch.no_grad():
             for name, tensor in tensors.items():
                 parameters[name].copy_(as_tensor(tensor))
+        self._copy_to_frozen()
+        self._copy_to_published()
+
+    def _copy_to_frozen(self) -> None:
         if self._target_flat is not None:
             self._target_flat.soft_update(self.flat.vector, 1.0)
-        self._copy_to_published()
+        if self._reference_flat is not None:
+            self._reference_flat.load(as_tensor(read_flat(self.module.actor)))
 
     def sync_target(self, tau: float) -> None:
         """Move the target network by the fraction `tau` toward the parameters (soft update)."""
@@ -110,7 +130,7 @@ class LearnerParameters:
         self.updates_when_synced = self.updates
 
     def state(self) -> dict[str, Tree]:
-        """Return copies of the parameters, target, optimizer states, published weights and counts."""
+        """Return copies of the parameters, target, reference, optimizer states, published weights and counts."""
         # Learning rates and loss coefficients come from the configuration.
         optimizers = {name: tensor for group in self.groups for name, tensor in group.state().items()}
         tensors = {name: tensor.cpu().numpy().copy() for name, tensor in (self._vectors() | optimizers).items()}
@@ -148,11 +168,11 @@ class LearnerParameters:
         self.published = {name: Weights(self.version, flat) for name, flat in zip(self.published, flats, strict=True)}
 
     def _vectors(self) -> dict[str, Tensor]:
-        vectors = {"vector": self.flat.vector}
-        return vectors if self._target_flat is None else {**vectors, "target": self._target_flat.vector}
+        frozen = {"target": self._target_flat, "reference": self._reference_flat}
+        return {"vector": self.flat.vector, **{name: flat.vector for name, flat in frozen.items() if flat is not None}}
 
 
-def _policies_of(observer: Observer, module: Any, groups: Sequence[LossGroup]) -> set[str | None]:
-    """Return the policies of the loss groups that have the observer's parameters; {None} if no group has them."""
+def _groups_of(observer: Observer, module: Any, groups: Sequence[LossGroup]) -> list[LossGroup]:
+    """Return the loss groups that have the observer's parameters."""
     own = set(observer.parameters()) if isinstance(observer, nn.Module) else set()
-    return {group.policy for group in groups if own & set(group.parameters(module))} or {None}
+    return [group for group in groups if own & set(group.parameters(module))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from marlflow.base.batch import Array, Transitions
@@ -66,6 +66,11 @@ class GradientFunction(Protocol):
 class Updates(Protocol):
     """Takes optimizer steps."""
 
+    @property
+    def loss_groups(self) -> Mapping[str, type]:
+        """The loss groups that stages may train apart, with the type of batch of each; empty: all train together."""
+        ...
+
     stale_rows_dropped: int
     """Number of rows dropped as too old since the last update."""
 
@@ -83,8 +88,12 @@ class Updates(Protocol):
         epochs: int = 1,
         minibatch_agent_steps: int | None = None,
         policy: str | None = None,
+        groups: Sequence[str] | None = None,
     ) -> Update:
-        """Train on each row of `batch` once per epoch: all, or only the parts of `policy` and those of no policy."""
+        """Train on each row of `batch` once per epoch: all, or only the parts of `policy` and those of no policy.
+
+        With `groups`, only the loss groups of these names.
+        """
         ...
 
     def apply(self, gradients: Gradients) -> Update:

@@ -43,6 +43,8 @@ class PublishedLearner:
         self.name = name
         self.trains_on = trains_on
         self.place = place
+        # Stages that update the learner are never relocated.
+        self.loss_groups: Mapping[str, type] = {}
         # Only learners of joint rows need seats, and their stages are never relocated.
         self.seats: Mapping[str, tuple[int, ...]] = {}
         self._build = build

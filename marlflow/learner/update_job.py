@@ -19,7 +19,7 @@ class UpdateRequest(NamedTuple):
     """A request to train on each row of `batch` once per epoch.
 
     Minibatches have at least `minibatch` agent steps; None trains on all rows at once. With `policy`, only its loss
-    groups, and those of no policy, are trained.
+    groups, and those of no policy, are trained; with `groups`, only those of these names.
     """
 
     batch: TrainBatch
@@ -28,6 +28,7 @@ class UpdateRequest(NamedTuple):
     updates_before: int
     stale_rows_dropped: int
     policy: str | None = None
+    groups: tuple[str, ...] | None = None
 
 
 class BatchSummary(NamedTuple):
@@ -57,6 +58,7 @@ class UpdateJob(NamedTuple):
     updates_before: int = 0
     summary: BatchSummary = BatchSummary()
     policy: str | None = None
+    groups: tuple[str, ...] | None = None
 
     @property
     def items(self) -> int:

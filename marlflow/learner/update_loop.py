@@ -15,7 +15,7 @@ from marlflow.base.train_batch import TrainBatch
 from marlflow.learner.compute import Compute, tensors_on
 from marlflow.learner.gradient_exchange import GradientExchange
 from marlflow.learner.loss import LossTerms
-from marlflow.learner.loss_groups import OptimizerGroup, total_norm
+from marlflow.learner.loss_groups import OptimizerGroup, noise_width, total_norm
 from marlflow.learner.minibatches import Division
 from marlflow.learner.parameters import LearnerParameters
 from marlflow.learner.update_job import StepLog, UpdateJob, UpdateResult
@@ -36,9 +36,10 @@ class UpdateLoop:
     def run(self, job: UpdateJob, exchange: GradientExchange) -> UpdateResult:
         """Run all optimizer steps of an update; skip those whose gradient is not finite."""
         tensors = self._tensors(job.columns)
-        groups = [group for group in self._parameters.groups if group.takes_part(job.policy)]
+        groups = self._parameters.groups_of(job.policy, job.groups)
         # Drawn for all epochs before the first step, so that a GPU is not waited for between epochs.
-        draws = [(self._order(job.division), self._noise(job.items)) for _ in range(job.epochs)]
+        width = self._noise_per_row if job.groups is None else noise_width(groups)
+        draws = [(self._order(job.division), self._noise(job.items, width)) for _ in range(job.epochs)]
         fractions = job.division.fractions() if job.epochs else ()
         log, order, minibatches_seen = StepLog(), None, job.updates_before
         priorities: list[Tensor] = []
@@ -54,7 +55,7 @@ class UpdateLoop:
         steps = log.steps()
         # Running statistics (of returns, for instance) must not include rows that gave a gradient of inf or NaN.
         if all(math.isfinite(step[-1]) for step in steps):
-            for observer in self._parameters.observers(job.policy):
+            for observer in self._parameters.observers(job.policy, job.groups):
                 observer.observe(tensors)
         return UpdateResult(log.names, steps, priorities, order)
 
@@ -64,7 +65,8 @@ class UpdateLoop:
         parameters.flat.gradient.zero_()
         if batch.rows:
             tensors = self._tensors(batch.columns_for_losses())
-            log.add(self._add_gradient(parameters.groups[0], tensors | self._noise(batch.count)).terms, 0.0)
+            noise = self._noise(batch.count, self._noise_per_row)
+            log.add(self._add_gradient(parameters.groups[0], tensors | noise).terms, 0.0)
         # The last name and number are the gradient's norm, which is known only where the gradient is applied.
         terms = dict(zip(log.names[:-1], log.steps()[0], strict=False)) if batch.rows else {}
         return parameters.flat.gradient.cpu().numpy().copy(), terms
@@ -86,10 +88,10 @@ class UpdateLoop:
         order = division.order(self.generator)
         return None if order is None else self._tensor(order.numpy())
 
-    def _noise(self, count: int) -> dict[str, Tensor]:
-        if not self._noise_per_row:
+    def _noise(self, count: int, width: int) -> dict[str, Tensor]:
+        if not width:
             return {}
-        return {"noise": self._tensor(torch.randn(count, self._noise_per_row, generator=self.generator).numpy())}
+        return {"noise": self._tensor(torch.randn(count, width, generator=self.generator).numpy())}
 
     # A step with overflow is skipped and counted, so numpy's warning would be noise.
     @np.errstate(over="ignore", invalid="ignore")

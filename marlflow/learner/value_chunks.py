@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,6 +30,20 @@ def value_chunks(obs: Array) -> Iterator[Array]:
         last = np.zeros((WHOLE_ROWS, *obs.shape[1:]), obs.dtype)
         last[:rest] = obs[whole:]
         yield last
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCritic:
+    """Estimates by a torch module, in chunks."""
+
+    module: Callable[..., Tensor]
+    tensor: Callable[[Array], Tensor]
+    autocast: torch.autocast | None = None
+
+    def values(self, obs: Array, memory: Array | None = None) -> Array:
+        """Return the values, float32 [N], of `obs` [N, ...] and, if it is recurrent, `memory` [N, ...]."""
+        columns = (obs,) if memory is None else (obs, memory)
+        return chunked_values(self.module, columns, self.tensor, self.autocast)
 
 
 def chunked_values(

@@ -24,11 +24,24 @@ _NO_ROLLOUTS = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0)
 
 @dataclass(frozen=True, slots=True)
 class StageShares:
-    """Shares of the time between two reports; `busy` exceeds 1 if calls of a stage overlap."""
+    """Shares of the time that a stage was metered between two reports: they sum to 1, or all are 0 if it was not.
+
+    A call that runs at other processes is metered when it ends, and calls that overlap count each, so that this time is
+    not that between the reports.
+    """
 
     busy: float
     starved: float
     blocked: float
+
+    @property
+    def percents(self) -> tuple[int, int, int]:
+        """The shares in whole percent, which sum to 100, or to 0."""
+        # Rounding the running total, not each share.
+        ends = [
+            round(100 * end) for end in (self.busy, self.busy + self.starved, self.busy + self.starved + self.blocked)
+        ]
+        return ends[0], ends[1] - ends[0], ends[2] - ends[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +94,9 @@ def updates_per_s(before: Report | None, now: Report) -> dict[str, float | None]
 
 
 def stage_shares(before: Report | None, now: Report) -> dict[str, StageShares]:
-    """Return each stage's time shares; all 0 if no time has passed."""
-    seconds = elapsed_s(before, now)
+    """Return each stage's time shares."""
     earlier = before["stages"] if before else {}
-    return {stage: _shares(earlier.get(stage, _NOTHING), metrics, seconds) for stage, metrics in now["stages"].items()}
+    return {stage: _shares(earlier.get(stage, _NOTHING), metrics) for stage, metrics in now["stages"].items()}
 
 
 def rollout_shares(before: Report | None, now: Report) -> dict[str, float]:
@@ -99,14 +111,19 @@ def rollout_shares(before: Report | None, now: Report) -> dict[str, float]:
     return {activity: seconds / total for activity, seconds in spent.items()} if total > 0 else {}
 
 
-def _shares(before: StageMetrics, now: StageMetrics, seconds: float) -> StageShares:
-    if seconds <= 0:
-        return StageShares(0.0, 0.0, 0.0)
-    return StageShares(
-        busy=(now["busy_s"] - before["busy_s"]) / seconds,
-        starved=(now["starved_s"] - before["starved_s"]) / seconds,
-        blocked=(now["blocked_s"] - before["blocked_s"]) / seconds,
+def _shares(before: StageMetrics, now: StageMetrics) -> StageShares:
+    busy_s, starved_s, blocked_s = (
+        max(0.0, after - earlier)
+        for after, earlier in (
+            (now["busy_s"], before["busy_s"]),
+            (now["starved_s"], before["starved_s"]),
+            (now["blocked_s"], before["blocked_s"]),
+        )
     )
+    metered_s = busy_s + starved_s + blocked_s
+    if metered_s <= 0:
+        return StageShares(0.0, 0.0, 0.0)
+    return StageShares(busy_s / metered_s, starved_s / metered_s, blocked_s / metered_s)
 
 
 def progress(record: Report, stop: Mapping[str, float]) -> Progress | None:

@@ -206,7 +206,8 @@ def _stages(before: Report | None, now: Report, options: ConsoleOptions, rows: i
         share, metrics = shares[name], now["stages"][name]
         cells: list[RenderableType] = [_line(Text(plan, styles.get(plan, ""))), _line(Text(stage))]
         cells += [count(metrics["items"]), count(metrics["rows"])]
-        cells += [f"{100 * part:.0f}%" for part in (share.busy, share.starved, share.blocked)]
+        percents = share.percents
+        cells += [f"{part}%" if any(percents) else "-" for part in percents]
         table.add_row(*cells, *([_share_bar(share, options.ascii_only)] if wide else []))
     return table
 
@@ -218,7 +219,7 @@ def _busiest(now: Report, rows: int) -> list[str]:
 
 
 def _share_bar(share: StageShares, ascii_only: bool) -> Text:
-    """Draw busy, waiting for input and waiting for room as a bar; blank means held back by the pace."""
+    """Draw busy, waiting for input and waiting for room as a bar; blank means that no call ended."""
     glyphs, bar, drawn, end = _SHARE_GLYPHS_ASCII if ascii_only else _SHARE_GLYPHS, Text(), 0, 0.0
     for part, glyph, style in zip((share.busy, share.starved, share.blocked), glyphs, _SHARE_STYLES, strict=True):
         end = min(end + part, 1.0)

@@ -27,7 +27,7 @@ class ActorCritic(nn.Module):
 
     With `critic_torso` None the critic shares and trains the actor's torso. `normalize_values`: value normalization by
     Pop-Art (see ReturnScale). With `critic_sees` other than its own observation, the critic is central: it has rows of
-    `critic_input`, the column `central`, and needs a `critic_torso`.
+    `critic_input`, the column `central`, and needs a `critic_torso`. `cost_critic` is set where costs have a limit.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class ActorCritic(nn.Module):
             self.critic_torso, features = critic_body(spaces, self.critic_input, critic_torso, generator)
         self.critic_head = linear(features, 1, 1.0, generator)
         self.returns = ReturnScale(self.critic_head) if normalize_values else None
+        self.cost_critic: nn.Module | None = None
         self.layers = _layers_of(self)
 
     def forward(self, obs: Tensor, central: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -103,11 +104,11 @@ def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: t
 class DensePass:
     """Forward pass of an ActorCritic without autograd, with a closed-form backward pass, if it `fits`."""
 
-    __slots__ = ("_actor", "_critic", "_layers", "_shared", "logits", "value", "value_unit")
+    __slots__ = ("_actor", "_critic", "_layers", "_shared", "outputs", "value", "value_unit")
 
     @staticmethod
     def fits(module: ActorCritic) -> bool:
-        """Return whether actions are Discrete, torsos fully connected, and gradients on a CPU."""
+        """Return whether actions are Discrete or Box, torsos fully connected, and gradients on a CPU."""
         return module.layers is not None and module.layers.actor.take_gradients
 
     def __init__(self, module: ActorCritic, obs: Tensor, central: Tensor | None = None) -> None:
@@ -119,20 +120,21 @@ class DensePass:
             x = self._shared[-1]
         self._actor = layers.actor.run(x)
         self._critic = layers.critic.run(x if central is None else as_rows(central))
-        self.logits, value = self._actor[-1], self._critic[-1].squeeze(-1)
+        self.outputs, value = self._actor[-1], self._critic[-1].squeeze(-1)
+        """The logits of Discrete actions, or the means of Box actions."""
         self.value_unit = 1.0 if returns is None else returns.moments.deviation.item()
         """The critic's values are its head's output times this, plus a constant."""
         self.value = value if returns is None else returns(value)
 
-    def pull(self, d_logits: Tensor, d_value: Tensor) -> None:
-        """Write every parameter's gradient, given the gradients of `logits` [N, A] and `value` [N]."""
+    def pull(self, d_outputs: Tensor, d_value: Tensor) -> None:
+        """Write the layers' gradients, given those of `outputs` [N, A] and `value` [N]; not that of a log_std."""
         layers = self._layers
-        by_logits = layers.actor.pull(d_logits, self._actor)
+        by_outputs = layers.actor.pull(d_outputs, self._actor)
         d_output = d_value if self.value_unit == 1.0 else d_value * self.value_unit
         by_value = layers.critic.pull(d_output.unsqueeze(-1), self._critic)
         if layers.shared is not None and self._shared is not None:
             # Layers.pull stops before the first layer's weights; a shared torso needs the gradient on the other side.
-            by_features = torch.mm(by_logits, layers.actor.parameters[0])
+            by_features = torch.mm(by_outputs, layers.actor.parameters[0])
             layers.shared.pull(by_features.addmm_(by_value, layers.critic.parameters[0]), self._shared)
 
 
@@ -147,10 +149,12 @@ class ActorCriticLayers(NamedTuple):
 def _layers_of(module: ActorCritic) -> ActorCriticLayers | None:
     # Exact types: a subclass may compute something else.
     actor, critic_torso = module.actor, module.critic_torso
-    if type(module) is not ActorCritic or type(actor) is not CategoricalActor or type(actor.torso) is not Dense:
+    if type(module) is not ActorCritic or type(actor) not in (CategoricalActor, GaussianActor):
+        return None
+    if type(actor.torso) is not Dense:
         return None
     if critic_torso is None:
         return ActorCriticLayers(Layers(actor.torso, None), Layers(None, actor.head), Layers(None, module.critic_head))
-    if type(critic_torso) is not Dense or actor.layers is None:
+    if type(critic_torso) is not Dense:
         return None
-    return ActorCriticLayers(None, actor.layers, Layers(critic_torso, module.critic_head))
+    return ActorCriticLayers(None, Layers(actor.torso, actor.head), Layers(critic_torso, module.critic_head))

@@ -103,9 +103,9 @@ class ReturnScale(nn.Module):
     arXiv:1602.07714, equations 2 and 3).
     """
 
-    def __init__(self, head: nn.Linear) -> None:
+    def __init__(self, head: nn.Linear, column: str = "value_target") -> None:
         super().__init__()
-        self.moments = RunningMoments(1)
+        self.moments, self._column = RunningMoments(1), column
         # The list keeps nn.Module from registering the head here too: it belongs to the critic.
         self._head = [head]
 
@@ -119,11 +119,11 @@ class ReturnScale(nn.Module):
         return self.moments.deviation.square()
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
-        """Update from `value_target`, and rescale the head."""
+        """Update from the column of value targets, and rescale the head."""
         (head,) = self._head
         with torch.no_grad():
             mean, deviation = self.moments.mean.clone(), self.moments.deviation
-            self.moments.add(_valid_rows(columns, "value_target").reshape(-1, 1))
+            self.moments.add(_valid_rows(columns, self._column).reshape(-1, 1))
             now = self.moments.deviation
             head.weight.mul_(deviation / now)
             head.bias.copy_((head.bias * deviation + mean - self.moments.mean) / now)

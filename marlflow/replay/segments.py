@@ -122,7 +122,8 @@ class SegmentStore:
         segment_of_row = np.repeat(numbers, length)
         names = self._names
         rows = _named(batch.columns, {name: name for name in (*names.seen, *names.taken)})
-        rows |= _named(batch.columns, {"window_reward": "reward", "window_discount": "discount"})
+        windows = {"window_reward": "reward", "window_discount": "discount", "window_cost": "cost"}
+        rows |= _named(batch.columns, windows)
         following = np.arange(first, first + len(segment_of_row)) + batch.columns["window_steps"]
         stop = first + np.cumsum(length)
         # The row after the window, or ~segment (negative) if the window bootstraps at its segment's end.
@@ -257,6 +258,7 @@ class TransitionStore(SegmentStore):
             action_mask=columns.get("action_mask"),
             next_mask=after.get("action_mask"),
             version=columns.get("version"),
+            cost=columns.get("cost"),
         )
 
 

@@ -63,6 +63,16 @@ class CheckpointStore:
             passed_over.append((checkpoint.path, why))
         raise _nothing_whole(self._folder, [*passed_over, *((path, why) for _, path, why in unreadable)])
 
+    def listed(self, env_steps: int | None = None) -> Checkpoint:
+        """Return one checkpoint, or the newest, by its manifest alone: its files may be damaged.
+
+        Raises CheckpointUnusable if it is missing, or if there is none.
+        """
+        known, _ = self._list()
+        if env_steps is not None:
+            return next((one for one in known if one.env_steps == env_steps), None) or self.at(env_steps)
+        return max(known, key=_newness) if known else self.load()
+
     def whole(self) -> list[Checkpoint]:
         """Return all undamaged checkpoints, the newest first."""
         return sorted((one for one in self._list()[0] if _damage(one) is None), key=_newness, reverse=True)

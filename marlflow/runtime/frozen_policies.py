@@ -11,15 +11,14 @@ from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
 from marlflow.base.serialization import to_bytes
 from marlflow.runtime.checkpoints import Checkpoint
+from marlflow.runtime.known_names import FROZEN, frozen_names
 from marlflow.sampling.protocol import FrozenPolicy
-
-_PREFIX = "frozen."
 
 
 def frozen_file(entry: str) -> str:
     """Return an entry's file name."""
     # An entry id is used only once in a run, so its file never changes.
-    return f"{_PREFIX}{entry}"
+    return f"{FROZEN}{entry}"
 
 
 def frozen_bytes(frozen: FrozenPolicy, fetch: Callable[[Any], Any]) -> bytes:
@@ -45,11 +44,6 @@ def frozen_from(entry: str, tree: Mapping[str, object]) -> FrozenPolicy:
         }:
             return FrozenPolicy(policy, Weights(version, flat), scheduled)
     raise CheckpointUnusable([f"{frozen_file(entry)} has no policy, version, scheduled values and parameters"])
-
-
-def frozen_names(checkpoint: Checkpoint) -> list[str]:
-    """Return the ids of a checkpoint's frozen entries."""
-    return [name.removeprefix(_PREFIX) for name in checkpoint.names if name.startswith(_PREFIX)]
 
 
 def entries_in(checkpoint: Checkpoint) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -256,3 +257,10 @@ def _fit(bundles: Sequence[Mapping[str, float]], machines: Sequence[Mapping[str,
         for resource, amount in bundle.items():
             room[resource] -= amount
     return True
+
+
+def local_resources() -> dict[str, float]:
+    """Return the CPUs and GPUs of this machine."""
+    # Only Linux says which CPUs this process may use; others say how many there are.
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"CPU": float(cpus), "GPU": float(torch.cuda.device_count())}

@@ -42,11 +42,15 @@ def sampling_worker(
         env_indices,
         spec.mapping,
         spec.seed,
-        make_batched=spec.make_env.make_batched if isinstance(spec.make_env, EnvMaker) else None,
+        # Batched environments have no costs.
+        make_batched=spec.make_env.make_batched
+        if isinstance(spec.make_env, EnvMaker) and not spec.with_costs
+        else None,
         worker=number,
         recorded=[name for name in spec.learning if name not in spec.records],
         spaces={name: policy.spaces for name, policy in {**spec.policies, **spec.opponents}.items()},
         with_state=spec.with_state,
+        with_costs=spec.with_costs,
         tolerated_faults=spec.tolerated_faults,
         history_env_steps=spec.history_env_steps,
         next_episodes=next_episodes or {},

@@ -18,7 +18,7 @@ from marlflow.league.ratings import Ratings
 from marlflow.runtime.checkpoint_files import learner_file
 from marlflow.runtime.checkpoint_notes import Notes, notes_of
 from marlflow.runtime.checkpoints import Checkpoint
-from marlflow.runtime.frozen_policies import frozen_names
+from marlflow.runtime.known_names import frozen_names
 from marlflow.runtime.saved_runs import DRIVER, newest, usable
 
 

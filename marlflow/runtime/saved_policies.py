@@ -20,7 +20,8 @@ from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.base.serialization import MALFORMED, from_bytes
 from marlflow.learner.saved_state import PUBLISHED_SIZES
-from marlflow.runtime.frozen_policies import frozen_file, frozen_names
+from marlflow.runtime.frozen_policies import frozen_file
+from marlflow.runtime.known_names import frozen_names
 from marlflow.runtime.saved_league import SavedRun, learner_state
 from marlflow.runtime.saved_runs import usable
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from marlflow.algorithms.algorithm import Algorithm, Member, needs_state
+from marlflow.algorithms.cost_limit import cost_limit_of
 from marlflow.algorithms.initial_parameters import InitialParameters
 from marlflow.base.batch import Array
 from marlflow.base.items import as_it_is
@@ -167,6 +168,11 @@ class LearnerSpec:
         return self.algorithm.trains_on(self._members)
 
     @property
+    def loss_groups(self) -> Mapping[str, type]:
+        """The loss groups that its stages train apart, with the type of batch of each."""
+        return self.algorithm.capabilities.loss_groups
+
+    @property
     def seats(self) -> dict[str, tuple[int, ...]]:
         """The agent slots of each of its policies, sorted."""
         return {policy.name: policy.spaces.seats for policy in self.policies}
@@ -248,6 +254,11 @@ class RunSpec:
     def with_state(self) -> tuple[str, ...]:
         """Policies whose rows include the environment's global state."""
         return tuple(name for name, policy in self.policies.items() if needs_state(policy.algorithm))
+
+    @property
+    def with_costs(self) -> tuple[str, ...]:
+        """Policies whose rows include costs: those with a `cost_limit`."""
+        return tuple(name for name, policy in self.policies.items() if cost_limit_of(policy.algorithm) is not None)
 
     @property
     def learning(self) -> tuple[str, ...]:

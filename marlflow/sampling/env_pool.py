@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 class EnvPool:
     """One worker's environments: `env_indices` are unique over all workers, `index` is the position among them.
 
-    `states` has each environment's global state if `sees_state`.
+    `states` has each environment's global state if `sees_state`. Results have costs if `reads_costs`.
     """
 
     def __init__(
@@ -32,11 +32,12 @@ class EnvPool:
         watchdog: Watchdog,
         faults: FaultLog,
         sees_state: bool = False,
+        reads_costs: bool = False,
     ) -> None:
         self.env_indices, self._make_env = [int(env_index) for env_index in env_indices], make_env
         self.watchdog = watchdog
         self.faults = faults
-        self._sees_state = sees_state
+        self._sees_state, self.reads_costs = sees_state, reads_costs
         with watchdog.on_guard():
             self.adapters = [self._open(env_index) for env_index in self.env_indices]
         self.states: list[Array | None] = [None] * len(self.env_indices)
@@ -120,7 +121,9 @@ class EnvPool:
             env = self._maker(env_index)()
         finally:
             watchdog.loading = False
-        return self._call_guarded(lambda: open_adapter(env, env_index), opening)
+        adapter = self._call_guarded(lambda: open_adapter(env, env_index), opening)
+        adapter.reads_costs = self.reads_costs
+        return adapter
 
     def _maker(self, env_index: int) -> Callable[[], Any]:
         # One window is enough to watch, and each costs the time of its pictures.

@@ -20,7 +20,7 @@ from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.rewards import WrongReward, reward_values
+from marlflow.sampling.rewards import WrongReward, cost_values, reward_values
 from marlflow.sampling.saved_state import StateTable
 
 
@@ -112,6 +112,9 @@ class EpisodeReplayer:
         for agent_slots, rewards in ((result.reward_slots, result.rewards), (result.late_slots, result.late_rewards)):
             if rewards:
                 np.add.at(lanes.returns, np.array(agent_slots) + index * lanes.stride, reward_values(rewards))
+        if result.costs:
+            received = np.array(result.reward_slots) + index * lanes.stride
+            np.add.at(lanes.costs, received, cost_values(result.costs, lanes.reads_costs[received]))
 
     def _compare(self, index: int, result: StepResult, expected: StateTable) -> None:
         lanes = self.lanes.assigned_in([index])
@@ -121,5 +124,7 @@ class EpisodeReplayer:
         deciding, pending_hashes = self._hash_pending(index, result)
         hashes[deciding] = pending_hashes
         actual = {"returns": self.lanes.returns, "t_agent": self.lanes.t_agent, "hash": hashes}
+        if self.envs.reads_costs:
+            actual["costs"] = self.lanes.costs
         if not all(np.array_equal(column[lanes], expected[name]) for name, column in actual.items()):
             raise Differs

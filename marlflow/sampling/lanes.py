@@ -13,6 +13,7 @@ from marlflow.env import EnvAdapter
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
+from marlflow.sampling.receipts import EpisodeResult
 from marlflow.sampling.weights_table import WeightsTable
 
 # Lanes per environment without `possible_agents`.
@@ -44,11 +45,37 @@ class Lanes:
         self.keys = np.zeros(count, np.uint64)
         self.t_agent = np.zeros(count, np.int64)
         self.returns = np.zeros(count, np.float64)
+        self.costs = np.zeros(count, np.float64)
         self.episode = np.zeros(count, np.int64)
         # Number of agents per environment that have a policy.
         self.num_assigned = [0] * num_envs
         self.matchups: list[Matchup] = [{}] * num_envs
         self._checked: set[tuple[str, str]] = set()
+
+    @property
+    def reads_costs(self) -> Array:
+        """Whether costs of a lane are read, bool [lanes]; of lanes without a policy, if those of any are."""
+        by_entry = [slots.reads_costs for slots in self._table.policy_slots]
+        # The last element is for lanes without a policy, whose number is -1.
+        is_read: Array = np.array([*by_entry, any(by_entry)])[self.entry_of]
+        return is_read
+
+    def result(
+        self, index: int, env_index: int, adapter: EnvAdapter, tick: int, truncated: bool, reads_costs: bool
+    ) -> EpisodeResult:
+        """Return the result of an environment's episode, which has ended."""
+        lanes, appeared, agents = self.of(index), adapter.appeared(), list(enumerate(adapter.agents))
+        returns = self.returns[lanes].tolist()
+        # An agent may have a return without having appeared: a reward before its first action.
+        return_of = {a: returns[slot] for slot, a in agents if slot in appeared or returns[slot]}
+        cost_of: dict[str, float] = {}
+        if reads_costs:
+            is_read, costs = self.reads_costs[lanes].tolist(), self.costs[lanes].tolist()
+            cost_of = {a: costs[slot] for slot, a in agents if is_read[slot] and (a in return_of or costs[slot])}
+        episode, matchup = int(self.episode[lanes.start]), self.matchups[index]
+        return EpisodeResult(
+            env_index, episode, adapter.env_steps, return_of, tick, matchup, truncated=truncated, costs=cost_of
+        )
 
     def of(self, index: int) -> slice:
         """Return the lanes of one environment."""
@@ -60,7 +87,7 @@ class Lanes:
         """Start an episode; without a `matchup`, agents keep their policies."""
         lanes = self.of(index)
         self.episode[lanes] = episode
-        self.returns[lanes] = 0.0
+        self.returns[lanes] = self.costs[lanes] = 0.0
         self.t_agent[lanes] = 0
         if matchup is not None:
             self.unassign(index, matchup)

@@ -24,6 +24,8 @@ class PolicySlots:
 
     in_order = True
     """Whether the pending lanes are in the order of all deciding lanes."""
+    reads_costs = False
+    """Whether its rows have costs; frozen versions read none."""
 
     def __init__(
         self,
@@ -65,7 +67,9 @@ class PolicySlots:
 
     def for_evaluation(self, lanes: int, mode: EvaluationMode) -> PolicySlots:
         """Return slots with the same actor for `lanes` other lanes, without recording; a memory is zero."""
-        return PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state, mode)
+        slots = PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state, mode)
+        slots.reads_costs = self.reads_costs
+        return slots
 
     def set_pending(self, where: Array, deciding: Array, row_of: Array) -> None:
         """Set the pending lanes to `deciding[where]`; `row_of` [lanes] has each lane's row."""

@@ -27,6 +27,8 @@ class EpisodeResult:
     """In evaluation, a hash of all observations and actions."""
     truncated: bool = False
     """Whether an agent was truncated in the last env step."""
+    costs: Mapping[str, float] = field(default_factory=dict)
+    """The sum of its costs by agent, of agents whose policies read costs; including costs of no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class PolicyReceipt:
     """Reward that belongs to no row."""
     version: int
     stage_times: tuple[StageTimes, ...] = ()
+    cost_unattributed: float = 0.0
+    """Cost that belongs to no row; 0 if the policy reads no costs."""
 
 
 @pickled_by_arguments

@@ -49,6 +49,9 @@ class SamplerConfig:
     with_state: Collection[str] = ()
     """The policies whose rows include the environment's global state."""
 
+    with_costs: Collection[str] = ()
+    """The policies whose rows include costs, the `info["cost"]` of Parallel environments; batched ones have none."""
+
     tolerated_faults: int = 0
     """Number of episodes that environment faults may end before the worker raises EnvironmentFailed."""
 

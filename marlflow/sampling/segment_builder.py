@@ -2,6 +2,7 @@
 
 A lane's open row is its last action, whose reward accumulates until the agent acts again or ends. A reward without an
 open row, such as a dead agent's, is in the episode's return and in the metric `reward_unattributed`, but in no row.
+Costs, where a policy reads them, have the same rules and the metric `cost_unattributed`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 from marlflow.base.batch import Array, Batch
 from marlflow.env import AgentEnd
+from marlflow.sampling.credited import Credited
 from marlflow.sampling.ended_segments import EndedSegment, EndedSegments
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import PolicyReceipt
@@ -19,9 +21,9 @@ from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
 
 
 class SegmentBuilder:
-    """The rows of all lanes, at most `capacity` per lane between two cuts."""
+    """The rows of all lanes, at most `capacity` per lane between two cuts; `reads_costs`: some of them with costs."""
 
-    def __init__(self, entry_of: Array, num_entries: int) -> None:
+    def __init__(self, entry_of: Array, num_entries: int, reads_costs: bool = False) -> None:
         lanes = len(entry_of)
         # Each lane's policy slots by number (-1: none), [lanes]; it changes between episodes only.
         self._entry_of = entry_of
@@ -33,10 +35,9 @@ class SegmentBuilder:
         # Whether the row in cell 0 was opened in the previous fragment.
         self._carried = np.zeros(lanes, bool)
         self._carried_version = np.zeros(lanes, np.int64)
-        self._open_reward = np.zeros(lanes, np.float64)
-        # The extra last element collects rewards of lanes without a policy, whose number is -1.
-        self._unattributed = np.zeros(num_entries + 1, np.float64)
-        self._reward: Array = np.zeros((lanes, 0), np.float64)
+        self._rewards = Credited(entry_of, num_entries)
+        self._costs = Credited(entry_of, num_entries) if reads_costs else None
+        self._credited = [self._rewards] if self._costs is None else [self._rewards, self._costs]
         self._t_env: Array = np.zeros((lanes, 0), np.int32)
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
         self._flat: tuple[Array, ...] = ()
@@ -44,33 +45,36 @@ class SegmentBuilder:
 
     def renumber(self, num_entries: int) -> None:
         """Resize for a table of `num_entries` entries, after a cut."""
-        self._unattributed = np.zeros(num_entries + 1, np.float64)
+        for credited in self._credited:
+            credited.renumber(num_entries)
 
     def widen(self, capacity: int) -> None:
         """Make room for `capacity` rows per lane."""
-        missing = capacity - self._reward.shape[1]
+        missing = capacity - self._capacity
         if missing > 0:
-            self._reward, self._t_env, self._t_agent = (
-                np.pad(column, ((0, 0), (0, missing))) for column in (self._reward, self._t_env, self._t_agent)
+            self._t_env, self._t_agent = (
+                np.pad(column, ((0, 0), (0, missing))) for column in (self._t_env, self._t_agent)
             )
             # Flat views: numpy writes with one index array several times as fast as with two.
-            self._flat = tuple(column.reshape(-1) for column in (self._reward, self._t_env, self._t_agent))
+            self._flat = tuple(column.reshape(-1) for column in (self._t_env, self._t_agent))
+            for credited in self._credited:
+                credited.widen(missing)
+
+    @property
+    def _capacity(self) -> int:
+        return int(self._t_env.shape[1])
 
     def open_next(self, lanes: Array, t_env: Array, t_agent: Array) -> Array:
         """Complete the open rows of `lanes`, open their next ones, and return their cells."""
-        flat_reward, flat_t_env, flat_t_agent = self._flat
+        flat_t_env, flat_t_agent = self._flat
         was_open = self._open[lanes]
         cell = self._cell[lanes]
-        open_reward = self._open_reward[lanes]
-        at = lanes * self._reward.shape[1] + cell
-        flat_reward[at] = open_reward
-        if not was_open.all():
-            # Rewards without an open row, such as before an agent's first action.
-            self._add_unattributed(lanes, np.where(was_open, 0.0, open_reward))
-            self._open[lanes] = True
+        at = lanes * self._capacity + cell
+        for credited in self._credited:
+            credited.close(lanes, at, was_open)
+        self._open[lanes] = True
         at += was_open
         cell += was_open
-        self._open_reward[lanes] = 0.0
         self._cell[lanes] = cell
         flat_t_env[at] = t_env
         flat_t_agent[at] = t_agent
@@ -78,14 +82,16 @@ class SegmentBuilder:
 
     def add_rewards(self, lanes: Array, rewards: Array) -> None:
         """Add rewards to the open rows; a lane may occur several times."""
-        np.add.at(self._open_reward, lanes, rewards)
+        self._rewards.add(lanes, rewards)
+
+    def add_costs(self, lanes: Array, costs: Array) -> None:
+        """Add costs to the open rows; a lane may occur several times."""
+        assert self._costs is not None, "no policy here reads costs"
+        self._costs.add(lanes, costs)
 
     def add_late_rewards(self, lanes: Array, rewards: Array) -> None:
         """Add rewards of dead agents, which belong to no row, to `reward_unattributed`."""
-        self._add_unattributed(lanes, rewards)
-
-    def _add_unattributed(self, lanes: Array, rewards: Array) -> None:
-        np.add.at(self._unattributed, self._entry_of[lanes], rewards)
+        self._rewards.add_unattributed(lanes, rewards)
 
     def end_segment(self, lane: int, ending: AgentEnd, episode: int, slots: PolicySlots, state: Array | None) -> None:
         """End a lane's trajectory; raises ObservationOutside if the final observation does not fit its space."""
@@ -94,8 +100,8 @@ class SegmentBuilder:
             return
         cell, start = int(self._cell[lane]), int(self._start[lane])
         bootstrap = self._bootstrap(lane, cell, ending, slots, state)
-        self._reward[lane, cell] = self._open_reward[lane]
-        self._open_reward[lane] = 0.0
+        for credited in self._credited:
+            credited.complete(lane, cell)
         self._open[lane] = False
         self._cell[lane] = self._start[lane] = cell + 1
         if slots.buffer is None:
@@ -107,7 +113,7 @@ class SegmentBuilder:
 
     def add_all_rewards(self, rewards: Array) -> None:
         """Add a reward to every lane, float64 [lanes]."""
-        self._open_reward += rewards
+        self._rewards.open += rewards
 
     def end_segments(
         self,
@@ -128,8 +134,8 @@ class SegmentBuilder:
             lanes, rows, terminated, episode = (column[acted] for column in (lanes, rows, terminated, episode))
             seen = {name: column[acted] for name, column in seen.items()}
         cell, start = self._cell[lanes], self._start[lanes]
-        self._reward[lanes, cell] = self._open_reward[lanes]
-        self._open_reward[lanes] = 0.0
+        for credited in self._credited:
+            credited.complete(lanes, cell)
         self._open[lanes] = False
         self._cell[lanes] = self._start[lanes] = cell + 1
         if slots.buffer is None or not len(lanes):
@@ -161,10 +167,8 @@ class SegmentBuilder:
 
     def end_episode(self, lanes: slice | Array) -> None:
         """End the episodes of `lanes`: rewards since the agents' ends belong to no row."""
-        open_reward = self._open_reward[lanes]
-        if open_reward.any():
-            np.add.at(self._unattributed, self._entry_of[lanes], open_reward)
-            self._open_reward[lanes] = 0.0
+        for credited in self._credited:
+            credited.leave(lanes)
 
     def discard(self, lanes: slice, episode: int, policy_slots: Sequence[PolicySlots]) -> int:
         """Discard the rows of a broken episode; return how many were recorded."""
@@ -181,7 +185,8 @@ class SegmentBuilder:
         self._start[lanes] = self._cell[lanes]
         self._open[lanes] = False
         self._carried[lanes] &= self._start[lanes] > 0
-        self._open_reward[lanes] = 0.0
+        for credited in self._credited:
+            credited.open[lanes] = 0.0
         return lost
 
     def drop_open(self, lanes: Array) -> None:
@@ -197,21 +202,22 @@ class SegmentBuilder:
             self._complete(slots.lanes)
         # As in `open_next`: rewards without an open row.
         idle = np.flatnonzero(~self._open)
-        self._add_unattributed(idle, self._open_reward[idle])
-        self._open_reward[idle] = 0.0
+        for credited in self._credited:
+            credited.leave(idle)
         cuts = {
             slots.policy: self._cut(number, slots, slots.buffer, episodes)
             for number, slots in enumerate(policy_slots)
             if slots.buffer is not None
         }
-        self._unattributed[:] = 0.0
+        for credited in self._credited:
+            credited.unattributed[:] = 0.0
         self._carry(policy_slots)
         return cuts
 
     def _complete(self, pending: Array) -> None:
         lanes = pending[self._open[pending]]
-        self._reward[lanes, self._cell[lanes]] = self._open_reward[lanes]
-        self._open_reward[lanes] = 0.0
+        for credited in self._credited:
+            credited.complete(lanes, self._cell[lanes])
         self._open[lanes] = False
         self._cell[lanes] += 1
 
@@ -225,8 +231,11 @@ class SegmentBuilder:
         segments, lanes = segments.take(order), lanes[order]
         length = segments.stop - segments.start
         rows = buffer.cut(segments)
-        at = ranges(lanes * self._reward.shape[1] + segments.start, length)
-        rows["reward"], rows["t_env"], rows["t_agent"] = (column.take(at) for column in self._flat)
+        at = ranges(lanes * self._capacity + segments.start, length)
+        rows["reward"] = self._rewards.take(at)
+        if slots.reads_costs and self._costs is not None:
+            rows["cost"] = self._costs.take(at)
+        rows["t_env"], rows["t_agent"] = (column.take(at) for column in self._flat)
         # A carried row was acted on by the version of an earlier collect.
         rows["version"] = np.full(len(at), slots.version, np.int64)
         carried = segments.carried
@@ -243,8 +252,8 @@ class SegmentBuilder:
         }
         if slots.memory is not None:
             table |= {"memory": rows["memory"][firsts], "memory_version": rows.pop("memory_version")[firsts]}
-        unattributed = float(self._unattributed[number])
-        return PolicyReceipt(len(at), int(carried.sum()), unattributed, slots.version), Batch(rows, table)
+        reward, *cost = (float(credited.unattributed[number]) for credited in self._credited)
+        return PolicyReceipt(len(at), int(carried.sum()), reward, slots.version, (), *cost), Batch(rows, table)
 
     def _running(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> Segments:
         """Return the unfinished segments, bootstrapped from the pending observation or open row."""
@@ -281,7 +290,7 @@ class SegmentBuilder:
             again = self._carried[lanes] & (cell == 0)
             self._carried_version[lanes] = np.where(again, self._carried_version[lanes], slots.version)
         open_lanes = np.flatnonzero(self._open)
-        for column in (self._reward, self._t_env, self._t_agent):
+        for column in (self._t_env, self._t_agent):
             column[open_lanes, 0] = column[open_lanes, self._cell[open_lanes]]
         self._carried = self._open.copy()
         self._cell[:] = 0
@@ -292,7 +301,8 @@ class SegmentBuilder:
         lanes = np.flatnonzero(self._open)
         return {
             "lane": lanes,
-            "gained": self._open_reward[lanes],
+            "gained": self._rewards.open[lanes],
+            **({} if self._costs is None else {"cost": self._costs.open[lanes]}),
             "t_env": self._t_env[lanes, 0],
             "t_agent": self._t_agent[lanes, 0],
             "version": self._carried_version[lanes],
@@ -308,7 +318,10 @@ class SegmentBuilder:
         """Restore open rows, before any recording."""
         lanes = rows["lane"]
         self._open[lanes] = self._carried[lanes] = True
-        self._open_reward[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
+        self._rewards.open[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
+        if self._costs is not None:
+            # Costs that were not read before are not known.
+            self._costs.open[lanes] = rows.get("cost", 0.0)
         self._t_env[lanes, 0], self._t_agent[lanes, 0] = rows["t_env"], rows["t_agent"]
 
     def _open_of(self, number: int, buffer: StepBuffer) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ from marlflow.sampling.faults import EnvBroken
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import EpisodeResult
-from marlflow.sampling.rewards import WrongReward, reward_values
+from marlflow.sampling.rewards import WrongReward, cost_values, reward_values
 from marlflow.sampling.segment_builder import SegmentBuilder
 
 
@@ -44,6 +44,7 @@ class SyncVectorRunner:
         self._episodes = episodes
         self._builder, self._history = builder, history
         self._masked = any(slots.spaces.masked for slots in policy_slots)
+        self._reads_costs = envs.reads_costs
         self._env_steps = np.zeros(len(self._adapters), np.int64)
         self._broken: dict[int, EnvironmentFailed] = {}
         self.halt()
@@ -164,9 +165,11 @@ class SyncVectorRunner:
         """Add up rewards; return whether all environments are still steady."""
         while True:
             rewards: list[float] = []
+            costs: list[Any] = []
             lanes: list[int] = []
             for index, result in enumerate(self._step_results):
                 rewards += result.rewards
+                costs += result.costs
                 if not steady:
                     first = index * self.lanes.stride
                     lanes += self._lanes_of[index] if result.steady else [first + slot for slot in result.reward_slots]
@@ -175,7 +178,7 @@ class SyncVectorRunner:
             # Steady environments gave exactly one reward per pending lane, in order.
             reward_lanes = self._deciding if steady else np.array(lanes)
             try:
-                received = self._reward_values(rewards, reward_lanes)
+                received, cost = self._values(reward_lanes, rewards, costs)
             except EnvBroken as broken:
                 # A broken environment has no rewards, so the next pass skips it.
                 steady = self._mark_broken(broken.index, broken.failure)
@@ -183,11 +186,16 @@ class SyncVectorRunner:
             np.add.at(self.lanes.returns, reward_lanes, received)
             if self._builder is not None:
                 self._builder.add_rewards(reward_lanes, received)
+            if cost is not None:
+                np.add.at(self.lanes.costs, reward_lanes, cost)
+                if self._builder is not None:
+                    self._builder.add_costs(reward_lanes, cost)
             return steady
 
-    def _reward_values(self, rewards: Sequence[float], lanes: Array) -> Array:
+    def _values(self, lanes: Array, rewards: Sequence[float], costs: Sequence[Any] = ()) -> tuple[Array, Array | None]:
+        """Return `rewards` as numbers, and the `costs` beside them, if there are any."""
         try:
-            return reward_values(rewards)
+            return reward_values(rewards), cost_values(costs, self.lanes.reads_costs[lanes]) if costs else None
         except WrongReward as wrong:
             raise self._env_broken(int(lanes[wrong.position]), wrong.reason) from None
 
@@ -235,23 +243,15 @@ class SyncVectorRunner:
     def _receive_without_row(self, first: int, agent_slots: Sequence[int], rewards: Sequence[float]) -> None:
         # Rewards after an agent's end or before its first action.
         lanes = np.array([first + slot for slot in agent_slots])
-        received = self._reward_values(rewards, lanes)
+        received, _ = self._values(lanes, rewards)
         np.add.at(self.lanes.returns, lanes, received)
         if self._builder is not None:
             self._builder.add_late_rewards(lanes, received)
 
     def _finish(self, index: int, truncated: bool) -> None:
         adapter, lanes = self._adapters[index], self.lanes.of(index)
-        returns = self.lanes.returns[lanes].tolist()
-        appeared = adapter.appeared()
-        # An agent may have a return without having appeared: a reward before its first action.
-        return_of = {a: returns[slot] for slot, a in enumerate(adapter.agents) if slot in appeared or returns[slot]}
-        env_index, episode = self._envs.env_indices[index], int(self.lanes.episode[lanes.start])
-        matchup = self.lanes.matchups[index]
-        ended = EpisodeResult(
-            env_index, episode, adapter.env_steps, return_of, self.ticks, matchup, truncated=truncated
-        )
-        self.results.append(ended)
+        env_index, costs = self._envs.env_indices[index], self._reads_costs
+        self.results.append(self.lanes.result(index, env_index, adapter, self.ticks, truncated, reads_costs=costs))
         if self._builder is not None:
             self._builder.end_episode(lanes)
         # If the next reset fails, the rows of this finished episode must not be discarded with it.

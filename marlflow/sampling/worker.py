@@ -81,7 +81,7 @@ class RolloutWorker:
         self._adapting = adapting_actors(self._actors.values(), has_phases=isinstance(self._envs, EnvPool))
         table = self._table = self._make_table(spaces, actors)
         lanes = Lanes(self._stride, count, table, self._policy_of)
-        self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots))
+        self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots), bool(config.with_costs))
         self._episodes = TrainingEpisodes(config.seed, config.env_indices, dealt=config.mapping is None)
         # A replacement of a lost worker starts after the episodes whose rows were delivered.
         self._episodes.resume_at(config.next_episodes)
@@ -116,7 +116,7 @@ class RolloutWorker:
     def _make_policy_slots(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
         with_state = frozenset(self._config.with_state)
         state = self._envs.first.state_space() if with_state else None
-        return [
+        live = [
             PolicySlots(
                 policy,
                 self._actors[policy],
@@ -127,6 +127,9 @@ class RolloutWorker:
             )
             for policy, of_policy in spaces.items()
         ]
+        for slots in live:
+            slots.reads_costs = slots.policy in self._config.with_costs
+        return live
 
     def collect(self, ticks: int, request: Request = NOTHING_NEW) -> tuple[Receipt, dict[str, Batch]]:
         began = perf_counter()

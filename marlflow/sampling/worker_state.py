@@ -75,6 +75,7 @@ class WorkerState:
             "lanes": {
                 "lane": checked,
                 "returns": lanes.returns[checked],
+                **({"costs": lanes.costs[checked]} if self.envs.reads_costs else {}),
                 "t_agent": lanes.t_agent[checked],
                 "hash": hashes[checked],
             },

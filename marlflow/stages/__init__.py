@@ -8,9 +8,11 @@ StoreToReplayBuffer, `Draw` Replay, `SyncTarget` UpdateTargetNetwork.
 
 from marlflow.flow import Rotation
 from marlflow.stages.batches import CutSequences, DropStale, Join
+from marlflow.stages.constraints import CostAdvantages, UpdateMultiplier
 from marlflow.stages.estimates import Advantages, Normalize, VTrace
 from marlflow.stages.gradients import ApplyGradients, Average, ComputeGradients
 from marlflow.stages.joint_updates import EachPolicy, JointAdvantages, LearnInOrder
+from marlflow.stages.references import KLToReference
 from marlflow.stages.replays import (
     ByShard,
     Draw,
@@ -24,6 +26,7 @@ from marlflow.stages.replays import (
 from marlflow.stages.sampling import ByPolicy, Collect, CollectNext, Concat, Shards
 from marlflow.stages.tasks import Adapt, ByTask, MetaLearn
 from marlflow.stages.updates import Learn, Publish, SyncTarget
+from marlflow.stages.utterances import UtteranceAdvantage, Utterances
 
 __all__ = [
     "Adapt",
@@ -37,6 +40,7 @@ __all__ = [
     "CollectNext",
     "ComputeGradients",
     "Concat",
+    "CostAdvantages",
     "CutSequences",
     "Draw",
     "DropStale",
@@ -46,6 +50,7 @@ __all__ = [
     "Join",
     "JoinSegments",
     "JointAdvantages",
+    "KLToReference",
     "Learn",
     "LearnInOrder",
     "MetaLearn",
@@ -57,5 +62,8 @@ __all__ = [
     "Shards",
     "SplitSegments",
     "SyncTarget",
+    "UpdateMultiplier",
+    "UtteranceAdvantage",
+    "Utterances",
     "VTrace",
 ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any, ClassVar
 
 from marlflow.base.items import Update
@@ -18,15 +20,38 @@ def loss_input(learner: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    """Trains for `epochs`, in shuffled minibatches of at least `minibatch` rows."""
+    """Trains for `epochs`, in shuffled minibatches of at least `minibatch` rows.
 
-    traits: ClassVar[Traits] = Traits(accepts=loss_input, updates=True)
+    With `groups`, only these loss groups of the learner are trained: several stages of one plan may then train one
+    learner, each its own groups, with batches of the type that the learner's `loss_groups` names.
+    """
 
     epochs: int = 1
     minibatch: int | None = None
+    groups: tuple[str, ...] | None = None
+
+    @property
+    def description(self) -> str:
+        """The text in drawings."""
+        minibatch = () if self.minibatch is None else (f"minibatch={self.minibatch}",)
+        groups = () if self.groups is None else (f"groups={'+'.join(self.groups)}",)
+        return f"Learn({', '.join((f'epochs={self.epochs}', *minibatch, *groups))})"
+
+    @property
+    def traits(self) -> Traits:
+        """The traits, with the groups and the type of their batches."""
+
+        def group_input(learner: Any) -> Any:
+            types = getattr(learner, "loss_groups", {})
+            # A check of its own names groups that the learner does not have.
+            known = [types[group] for group in self.groups or () if group in types]
+            return reduce(or_, known) if known else Any
+
+        accepts = loss_input if self.groups is None else group_input
+        return Traits(accepts=accepts, updates=True, groups=self.groups)
 
     def __call__(self, batch: TrainBatch, learner: Learner) -> Update:
-        return learner.update(batch, self.epochs, self.minibatch)
+        return learner.update(batch, self.epochs, self.minibatch, groups=self.groups)
 
 
 @dataclass(frozen=True, slots=True)

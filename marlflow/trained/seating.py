@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.base.near import meant
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment
 from marlflow.league.sides import sides_of
 from marlflow.policy.actor import EvaluationMode
+from marlflow.runtime.known_names import unknown_agents
 from marlflow.trained.games import Decision, Player
 
 PERSON = "you"
@@ -97,13 +97,7 @@ def seating(
     does not belong to. Everybody else plays as in training; where a league decides that, the first of its policies that
     can play the agent does. Raises ConfigInvalid with every problem.
     """
-    problems = [
-        f"seats: there is no agent {agent!r}{meant(agent, agents, 'the agents are')}"
-        for agent in seats
-        if agent not in agents
-    ]
-    if person is not None and person not in agents:
-        problems.append(f"there is no agent {person!r} to play as{meant(person, agents, 'the agents are')}")
+    problems = list(unknown_agents(person, seats, agents))
     if person is not None and person in seats:
         problems.append(f"seats: you play {person} yourself, so {seats[person]!r} cannot")
     if problems:

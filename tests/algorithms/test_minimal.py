@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
+from marlflow.algorithms.archer import ArCHer
 from marlflow.algorithms.off_policy import OffPolicyActorCritic
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.batch import Batch, Transitions
@@ -23,6 +24,7 @@ from marlflow.learner.loss_groups import LossGroup
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.warmup import WarmupActor
+from tests.algorithms.conversations import SPACES as CONVERSATION
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, SMALL, make_learner
 from tests.learner.experience import ACTIONS, FEATURES, transitions
 
@@ -107,6 +109,7 @@ def test_an_algorithm_with_a_replay_has_a_target_a_replay_and_acts_uniformly_fir
 def test_an_actor_takes_what_its_learner_publishes(algorithm: Any) -> None:
     model = GRU(6, (4,)) if algorithm.capabilities.memory == "needed" else SMALL
     of = DISCRETE if "Discrete" in algorithm.capabilities.actions else CONTINUOUS
+    of = CONVERSATION if isinstance(algorithm, ArCHer) else of
     of = replace(of, state=spaces.Box(0.0, 1.0, (3,), np.float32), num_agents=2, seats=(0, 1))
     learner, actor = (
         algorithm.learner("hunter", {"hunter": Member(of, model)}, 1, ON_CPU),

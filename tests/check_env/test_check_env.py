@@ -12,6 +12,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.check_env import Trial, check_environment, speed
 from marlflow.check_env.balance import unbalanced
 from marlflow.check_env.play import Played, play
+from marlflow.check_env.same_spaces import SameSpaces
 from marlflow.check_env.seats import Seats, seats_of
 from marlflow.config.experiment import Env
 from marlflow.env import open_adapter
@@ -20,6 +21,8 @@ from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.cartpole_team import env as cartpole_team_aec
 from tests.check_env.trial_environments import (
     Compass,
+    Copies,
+    Drifting,
     Endless,
     Forked,
     Knockout,
@@ -28,6 +31,7 @@ from tests.check_env.trial_environments import (
     Relay,
     Tires,
     Unpaid,
+    copies_aec,
     unpaid_aec,
 )
 
@@ -67,6 +71,7 @@ def test_a_good_environment_is_ready_and_its_figures_agree() -> None:
         "mappo",
         "happo",
         "qmix",
+        "archer",
     }
     assert "add wrappers=joint_state" in group.algorithms["mappo"]
     assert group.algorithms["maml"] == 'adapts to tasks, and the environment has none (metadata["tasks"])'
@@ -121,6 +126,26 @@ def test_what_differs_between_two_plays_of_one_seed_is_named() -> None:
     assert "env step 0: the observation of 'cart_0'" in trial.differs
     assert trial.ready  # it can be trained in; it cannot be repeated
     assert any("not reproducible" in note for note in trial.notes)
+
+
+@pytest.mark.parametrize(
+    ("factory", "methods"),
+    [(Copies, "observation_space(agent) and action_space(agent)"), (copies_aec, "action_space(agent)")],
+)
+def test_spaces_that_are_made_anew_are_a_note_and_all_else_is_tested(factory: Callable[..., Any], methods: str) -> None:
+    trial = tried(factory, episodes=2)
+    assert trial.ready
+    assert {test.verdict for test in trial.tests if "api_test" in test.name or "seed_test" in test.name} == {"passed"}
+    (note,) = [note for note in trial.notes if "returned a new object" in note]
+    assert note.startswith(f"{methods} returned a new object at each call. Training compares spaces by value")
+
+
+def test_spaces_that_differ_at_each_call_are_a_problem() -> None:
+    spaces = SameSpaces()
+    made = spaces.of(Drifting())
+    assert made.action_space("cart_0") != made.action_space("cart_0")
+    assert spaces.note() == ""
+    assert not tried(Drifting, episodes=1).ready
 
 
 def test_an_environment_that_never_ends_is_told_so() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from marlflow.check_env.output import FirstLines, first_lines
+from marlflow.observe.first_lines import FirstLines, first_lines
 
 
 def test_the_first_lines_of_each_stream_are_shown_however_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Small environments with a property that a trial should find."""
 
+import copy
 import random
 from typing import Any, ClassVar
 
@@ -125,6 +126,32 @@ class Moody(CartPoleTeam):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
         return super().reset(None, options)
+
+
+class Copies(CartPoleTeam):
+    """Makes its spaces anew at each call."""
+
+    def observation_space(self, agent):
+        return copy.deepcopy(super().observation_space(agent))
+
+    def action_space(self, agent):
+        return copy.deepcopy(super().action_space(agent))
+
+
+def copies_aec() -> AECEnv:
+    env = parallel_to_aec(CartPoleTeam())
+    env.action_space = lambda agent: spaces.Discrete(2)
+    return env
+
+
+class Drifting(CartPoleTeam):
+    """Whose actions are more at each call."""
+
+    calls = 2
+
+    def action_space(self, agent):
+        self.calls += 1
+        return spaces.Discrete(self.calls)
 
 
 class Forked(CartPoleTeam):

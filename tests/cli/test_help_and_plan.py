@@ -47,6 +47,17 @@ print([name for name in {heavy!r} if name in sys.modules])
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_plan_imports_neither_ray_nor_what_checks_environments() -> None:
+    code = f"""
+import sys
+from marlflow.cli.main import main
+main(["plan", "env=cartpole_team", "--mermaid"])
+print([name for name in {("ray", "marlflow.check_env", "tensorboard", "matplotlib")!r} if name in sys.modules])
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
 def test_tab_completion_of_an_override_imports_nothing_of_a_run() -> None:
     code = f"""
 import sys
@@ -126,7 +137,8 @@ def placed(out: str) -> list[str]:
 
 
 def test_a_plan_says_who_gets_what_of_this_machine(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marlflow.runtime.ray.runtime.local_resources", lambda: {"CPU": 2.0, "GPU": 1.0})
+    for module in ("config.checks", "runtime.ray.runtime"):
+        monkeypatch.setattr(f"marlflow.{module}.local_resources", lambda: {"CPU": 2.0, "GPU": 1.0})
     assert placed(marlflow("plan", "experiment=simple_tag_ppo_dqn", "placement=one_gpu").out) == [
         "placement on this machine (2 CPU, 1 GPU)",
         "  rollout workers 0, 1  0.5 CPU each",

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from benchmarks.killed_drivers import SETTINGS, Command, reports, started
+from marlflow.runtime.run_state import run_state
 from marlflow.runtime.saved_runs import newest
 
 ENDLESS = [*SETTINGS, "stop.env_steps=900000000", "hydra.run.dir=run", "checkpoint.every_env_steps=1000000"]
@@ -24,6 +25,7 @@ def assert_in_order(command: Command, run: Path, reason: str) -> None:
     ]
     assert [line for line in command.said if line in expected] == expected, command.said
     assert newest(run).env_steps == last
+    assert (run_state(run).name, run_state(run).reason) == ("interrupted", reason)
     assert not any("Traceback" in line for line in command.said)
     assert command.said[-2:] == expected[-2:], "the last that a person sees"
     assert command.left() == []

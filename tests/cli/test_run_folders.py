@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.driver.checkpointing import LOCK
+from marlflow.runtime.run_state import LOCK
 from tests.cli.conftest import Marlflow
 from tests.cli.test_resume import content, overrides
 from tests.cli.test_train import SHORT

@@ -27,6 +27,7 @@ from marlflow.learner.protocol import Learner
 from marlflow.replay.protocol import Replay
 from marlflow.runtime.spec import LearnerPlacement, LearnerSpec, PolicySpec, RunSpec
 from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
+from tests.algorithms.conversations import SPACES as CONVERSATION
 
 PIXELS = Box(0, 255, (36, 36, 3), np.uint8)
 NUMBERS = Box(-np.inf, np.inf, (4,), np.float32)
@@ -252,6 +253,21 @@ def test_plans_of_all_shipped_algorithms_hold(algorithm: Any, observation: Space
         own = _as_a_users(algorithm)
         policy = PolicySpec("own", own, model, spaces, seed=number)
         assert list(rehearsal_problems(_spec(policy, "own"))) == []
+
+
+class WrongWidth:
+    """A model that says it makes more features than it does."""
+
+    def build(self, obs_shape: tuple[int, ...], generator: Any) -> Any:
+        return nn.Linear(obs_shape[0], 3), 4
+
+
+def test_of_archer_the_networks_alone_are_tried() -> None:
+    """Rows made up from spaces say no utterances, and would be refused."""
+    own = _as_a_users(mf.ArCHer())
+    assert list(rehearsal_problems(_spec(PolicySpec("own", own, mf.MLP((8,)), CONVERSATION, seed=0)))) == []
+    (problem,) = rehearsal_problems(_spec(PolicySpec("own", mf.ArCHer(), WrongWidth(), CONVERSATION, seed=0)))
+    assert "is to make features [N, 4]" in problem
 
 
 def _spec(policy: PolicySpec, replay: Literal["with_learner", "own"] = "with_learner") -> RunSpec:

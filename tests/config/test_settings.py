@@ -58,6 +58,7 @@ from marlflow.league import (
 from marlflow.learner.optimizer import Adam, TorchOptimizer
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.torso import CNN, MLP
+from marlflow.policy.transformer import Transformer
 from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
 from tests.config.every_setting import tried
 from tests.runtime.small_runs import small_run
@@ -94,7 +95,8 @@ ACCEPTED: Mapping[str, set[str]] = {
         "workers",
     }
     | {field.name for field in dataclasses.fields(Faults)}
-    | {"td_lambda"}
+    | {"td_lambda", "kl_to_reference"}
+    | {"warm_up_updates", "end_token"}
     | {"learning_starts_agent_steps", "burn_in_agent_steps", "learning_rate", "actor_learning_rate"}
     | {
         "inner_learning_rate",
@@ -118,6 +120,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         "weight_decay",
     }
     | {"memory_bytes", "momentum", "tau", "prior_games", "win_rate", "past", "live", "power", "delta"}
+    | {"cost_limit", "multiplier_learning_rate", "initial_multiplier"}
     | {
         "pfsp",
         "verify",
@@ -131,8 +134,8 @@ ACCEPTED: Mapping[str, set[str]] = {
     | ANY_SIZE
     | BOUNDS_OF_SCHEDULES
     | OF_THE_ENVIRONMENT,
-    "1e30": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
-    "2**63": THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
+    "1e30": {"cost_limit"} | THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
+    "2**63": {"cost_limit"} | THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "true": {
         "double",
         "dueling",
@@ -141,8 +144,9 @@ ACCEPTED: Mapping[str, set[str]] = {
         "shared_torso",
         "normalize_observations",
         "normalize_values",
+        "normalize_advantages",
     }
-    | {"symmetric", "at_start", "batched", "mirrored", "bootstrap_at_death"}
+    | {"symmetric", "at_start", "batched", "mirrored", "bootstrap_at_death", "token_baseline"}
     | {"jsonl", "tensorboard", "trace", "spread", "dashboard", "velocities", "momentum"},  # torch takes the last for 1
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
@@ -175,7 +179,7 @@ KINDS = (
     *(Experiment, Env, Policy, PolicyStop, PlacementOverrides, RunPlacement, OfflineData, Rollouts, Stop, Faults),
     FromRun,
     *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
-    *(MLP, CNN, GRU, LSTM, Adam, Linear, CosineDecay, PiecewiseConstant),
+    *(MLP, CNN, GRU, LSTM, Transformer, Adam, Linear, CosineDecay, PiecewiseConstant),
     *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules, MatchRules, PSRO, StoreSettings),
     *(AlphaStar, DeltaUniform, Fictitious, LatestPast, NaiveSelfPlay, PFSP, NFSP),
 )

@@ -65,7 +65,9 @@ def _played(adapter: EnvAdapter, most_steps: int) -> int:
     return taken
 
 
-@pytest.mark.parametrize("name", [name for name in _options("experiment") if name not in OFFLINE])
+@pytest.mark.parametrize(
+    "name", [name for name in _options("experiment") if name not in OFFLINE and is_installed(name)]
+)
 def test_experiments_are_ready_their_plans_check_and_none_ends_by_the_clock(name: str) -> None:
     made = ready_of(f"experiment={name}")
     drawn_plan(made.experiment, made.spec).check()

@@ -15,6 +15,7 @@ from marlflow.config.experiment import CheckpointConfig, Env, Experiment
 from marlflow.driver.train import resume, train
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.inline import InlineRuntime
+from marlflow.runtime.run_state import run_state
 from tests.runtime.small_runs import small_run
 
 ROUND = 80  # env steps
@@ -63,7 +64,9 @@ def test_the_error_says_what_happened_and_how_to_resume(
         train(experiment, tmp_path)
     assert str(caught.value) == f"{LOSS}\nto go on from {ROUND} env steps: marlflow resume {shlex.quote(str(tmp_path))}"
     assert "to go on" not in capsys.readouterr().out, "the error says it once"
+    assert (run_state(tmp_path).name, run_state(tmp_path).reason) == ("failed", " ".join(str(caught.value).split()))
     assert resume(experiment, tmp_path).metrics["env_steps"] == 10 * ROUND
+    assert run_state(tmp_path).name == "finished"
 
 
 def test_before_the_first_checkpoint_there_is_nothing_to_go_on_from(
@@ -81,3 +84,4 @@ def test_a_runtime_that_does_not_start_is_one_error_too(tmp_path: Path, monkeypa
     monkeypatch.setattr(InlineRuntime, "start", fails)
     with pytest.raises(RuntimeFailed, match=r"^Ray could not be started\nthere is no checkpoint to go on from$"):
         train(small_run(), tmp_path)
+    assert run_state(tmp_path).reason.startswith("Ray could not be started")

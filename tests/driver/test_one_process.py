@@ -10,8 +10,9 @@ import pytest
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import Stop
-from marlflow.driver.checkpointing import LOCK, only_process_in
+from marlflow.driver.checkpointing import only_process_in
 from marlflow.driver.train import resume, train
+from marlflow.runtime.run_state import LOCK
 from tests.runtime.small_runs import small_run
 
 HOLDS = """

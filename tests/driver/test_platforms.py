@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from marlflow.runtime.resources import local_resources
+
 # What other packages need of these is imported before they are removed.
 _PROGRAM = """
 import os, signal, sys
@@ -53,8 +55,6 @@ def test_a_run_and_its_resume_need_nothing_of_linux(lacks: dict[str, list[str]],
 
 
 def test_without_affinity_all_cpus_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marlflow.runtime.ray import runtime
-
     monkeypatch.delattr("os.sched_getaffinity")
     monkeypatch.setattr("os.cpu_count", lambda: 7)
-    assert runtime.local_resources()["CPU"] == 7.0
+    assert local_resources()["CPU"] == 7.0

@@ -365,11 +365,11 @@ def test_a_directory_has_one_run(tmp_path: Path) -> None:
 
 def test_a_resume_that_is_refused_while_parts_are_filled_leaves_the_reports(tmp_path: Path) -> None:
     train(until(small_run(), HALF), tmp_path)
-    before = (tmp_path / "metrics.jsonl").read_bytes()
+    before = [(tmp_path / name).read_bytes() for name in ("metrics.jsonl", "state.json")]
     other = small_run(policies=policies(hunters=SMALL_PPO, prey=replace(SMALL_DQN, n_step=5)))
     with pytest.raises(CheckpointUnusable, match=f"{tmp_path}/checkpoints/{HALF}: .*n_step"):
         resume(until(other, WHOLE), tmp_path)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    assert [(tmp_path / name).read_bytes() for name in ("metrics.jsonl", "state.json")] == before
 
 
 class Torso:

@@ -24,6 +24,7 @@ from marlflow.config.experiment import Evaluation, Log, PlacementOverrides, Poli
 from marlflow.driver.run_metrics import FAULTS
 from marlflow.driver.train import Result, train
 from marlflow.observe.trace_file import TRACE, read_trace
+from marlflow.runtime.run_state import run_state
 from marlflow.stages import Concat
 from tests.driver.watching import EVALUATION_KEYS, LEARNER_KEYS, POLICY_KEYS, Seen, reports, standing
 from tests.league.runs import LEAGUES, league_run
@@ -208,6 +209,8 @@ def test_totals_never_fall_and_agree_with_each_other(complete: Result) -> None:
 def test_the_objective_is_the_figure_it_names(complete: Result) -> None:
     assert complete.objective == complete.metrics["policies"]["prey"]["return_mean"]
     assert complete.stopped_by == "stop.env_steps=1200"
+    assert run_state(complete.run_dir).name == "finished"
+    assert run_state(complete.run_dir).reason == complete.stopped_by
 
 
 def test_nothing_is_written_that_was_not_asked_for(tmp_path: Path) -> None:
@@ -219,6 +222,7 @@ def test_nothing_is_written_that_was_not_asked_for(tmp_path: Path) -> None:
         "checkpoints",
         "experiment.json",
         "run.json",
+        "state.json",
     }
 
 

@@ -26,6 +26,7 @@ EVALUATION_KEYS = {
     "eval_env_steps",
     "eval_version",
     "eval_against",
+    "eval_cost_mean",
 }
 POLICY_KEYS = EVALUATION_KEYS | {
     "return_mean",
@@ -37,6 +38,8 @@ POLICY_KEYS = EVALUATION_KEYS | {
     "version",
     "rows_carried",
     "reward_unattributed",
+    "cost_mean",
+    "cost_unattributed",
 }
 LEARNER_KEYS = {
     "return_mean",

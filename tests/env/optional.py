@@ -1,10 +1,10 @@
-"""Environments whose extras may be missing where the tests run."""
+"""Environments, and experiments on them, whose extras may be missing where the tests run."""
 
 from importlib.util import find_spec
 
-MODULES = {"lbf": "lbforaging", "rware": "rware"}
+MODULES = {"lbf": "lbforaging", "rware": "rware", "vmas": "vmas", "vmas_balance_ppo": "vmas"}
 
 
 def is_installed(name: str) -> bool:
-    """Whether the environment of conf/env can be made here."""
+    """Whether the environment of conf/env, or of conf/experiment, can be made here."""
     return name not in MODULES or find_spec(MODULES[name]) is not None

@@ -20,6 +20,7 @@ from marlflow import conf
 from marlflow.base.random import episode_seed
 from marlflow.config.environment import environment_maker
 from marlflow.env import matrix_games, recall, relay, sacrifice
+from marlflow.env.batched.single import as_pettingzoo
 from marlflow.policy.actor import Acted
 from marlflow.policy.scripted import RandomActor
 from tests.config.composition import experiment_of
@@ -60,6 +61,7 @@ PLAYED = {
     "pistonball": Played(("env.n_pistons=5", "env.max_cycles=9"), collects=(6, 1, 15)),
     "pursuit": Played(("env.max_cycles=15", "env.n_evaders=5"), collects=(20, 1, 30)),
     "rware": Played(("env.max_cycles=30",)),
+    "vmas": Played(("env.max_env_steps=20",)),
     "python": Played(("env._target_=marlflow.env.cartpole_team.env",), collects=(70, 1, 200, 90)),
 }
 # Where each player's gain is the others' loss.
@@ -96,11 +98,13 @@ class Outcome:
 
 def play(make_env, env_indices, collects, actors=None):
     journal = {}
-    env = make_env()
+    env = as_pettingzoo(make_env())
     agents = list(env.possible_agents)
     actors = actors or {agent: RandomActor(env.action_space(agent)) for agent in agents}
     env.close()
-    worker = rollout_worker(lambda: watched(make_env(), journal), env_indices, {a: a for a in agents}, actors, SEED)
+    worker = rollout_worker(
+        lambda: watched(as_pettingzoo(make_env()), journal), env_indices, {a: a for a in agents}, actors, SEED
+    )
     outcome = Outcome(agents, {})
     for ticks in collects:
         receipt, batches = worker.collect(ticks)

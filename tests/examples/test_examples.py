@@ -113,6 +113,18 @@ def test_a_courier_obeys_rules_and_a_dispatcher(tmp_path: Path) -> None:
     assert numbers(rf"dispatcher \(dqn\) above courier \(ppo\): {NUMBER}% of parcels at the right end", said)[0] > 90
 
 
+def test_a_speaker_leaves_its_clone_as_far_as_it_pays(tmp_path: Path) -> None:
+    said = said_by("08_tokens_near_a_reference.py", folder=tmp_path)
+    pattern = rf"beta {NUMBER}: understood {NUMBER}% of the time \(best: {NUMBER}%\), {NUMBER} nats from the clone"
+    found = [[float(number) for number in numbers] for numbers in re.findall(pattern, said)]
+    assert [(beta, best) for beta, _, best, _ in found] == [(100, 67), (1, 84), (0.05, 100)]
+    # Of the last 100 episodes, with a standard deviation of 5 %.
+    assert all(abs(right - best) < 20 for _, right, best, _ in found)
+    near, between, far = (kl for *_, kl in found)
+    assert near < 0.12
+    assert near < far > between
+
+
 def test_every_example_is_run_here() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
     forgotten = [path.name for path in EXAMPLES.glob("[0-9]*.py") if f'"{path.name}"' not in tests]

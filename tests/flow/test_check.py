@@ -170,6 +170,63 @@ def test_a_learner_updated_by_two_stages() -> None:
     ]
 
 
+class LearnsGroups:
+    """Updates loss groups of the learner that it runs at."""
+
+    def __init__(self, *groups: str) -> None:
+        self.traits = Traits(updates=True, groups=groups)
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+
+def grouped(*groups: str) -> FakePlace:
+    """A learner that may be trained group by group."""
+    learner = FakePlace("prey")
+    learner.loss_groups = dict.fromkeys(groups, int)  # type: ignore[attr-defined]
+    return learner
+
+
+def test_two_stages_may_update_loss_groups_of_their_own() -> None:
+    prey = grouped("actor", "baseline", "critics")
+    flow = source(read).then(LearnsGroups("actor", "baseline"), at=prey, name="Learn")
+    assert problems(Plan("p", flow.then(LearnsGroups("critics"), at=prey, name="Learn critics"))) == []
+    overlap = flow.then(LearnsGroups("critics", "actor"), at=prey, name="Learn again")
+    both = "learner 'prey' is updated by 'Learn' of plan 'p' and by 'Learn again' of plan 'p'"
+    assert problems(Plan("p", overlap)) == [f"{both}, of which several train 'actor': give each its own groups"]
+    assert problems(Plan("p", flow.then(Learns(), at=prey, name="Learn again"))) == [
+        f"{both}: one learner is updated by one stage; or say which loss groups each trains, by Learn(groups=...)"
+    ]
+
+
+def test_loss_groups_of_one_learner_are_not_for_two_plans() -> None:
+    prey = grouped("actor", "critics")
+    plans = {
+        "one": lambda flow: Plan("one", flow.then(LearnsGroups("actor"), at=prey, name="Learn")),
+        "two": lambda flow: Plan("two", flow.then(LearnsGroups("critics"), at=prey, name="Learn")),
+    }
+    feeds = dict.fromkeys(plans, Feed(1))
+    assert problems(together(source(read), Split(), plans, feeds)) == [
+        "learner 'prey' is updated by 'Learn' of plan 'one' and by 'Learn' of plan 'two': "
+        "one learner is updated by one plan"
+    ]
+
+
+def test_loss_groups_that_the_learner_does_not_have() -> None:
+    subject = "stage 'Learn' of plan 'p' trains"
+    unknown = source(read).then(LearnsGroups("actor", "critic"), at=grouped("actor", "critics"), name="Learn")
+    assert problems(Plan("p", unknown)) == [
+        f"{subject} the loss groups critic of learner 'prey', which has actor, critics"
+    ]
+    undeclared = source(read).then(LearnsGroups("actor"), at=FakePlace("prey"), name="Learn")
+    assert problems(Plan("p", undeclared)) == [
+        f"{subject} the loss groups actor of learner 'prey', which declares none: "
+        "name them in Capabilities(loss_groups=...)"
+    ]
+    empty = source(read).then(LearnsGroups(), at=grouped("actor"), name="Learn")
+    assert problems(Plan("p", empty)) == [f"{subject} no loss group: leave groups out, or name some"]
+
+
 def test_a_branch_that_nobody_takes() -> None:
     assert problems(Plan("p", source(read).fork(2, capacity=1)[0])) == [
         "branch 1 of 'fork' in plan 'p' is taken by nobody: it would fill up and block for every input; "

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from marlflow.html_report.report import write_report
+from marlflow.runtime.run_state import write_state
 from tests.html_report import browser
-from tests.html_report.written import write_seeds
+from tests.html_report.written import write_evaluation, write_seeds
 
 pytestmark = pytest.mark.skipif(browser.executable() is None, reason="there is no browser")
 
@@ -37,6 +38,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     a = write_seeds(folder / "a", [[-1.0, 1234.5 + seed, 20.25 * seed] for seed in range(4)], queue="a" * 30)
     b = write_seeds(folder / "b", [[-2.0, 3.5, -1e-3 - seed] for seed in range(3)], queue="b")
+    write_evaluation(a / "0", 1)
+    write_evaluation(b / "0", 1, checkpoint="long" * 30)
+    write_state(a / "0", "failed", "a reason=" * 30)
     write_report([a, b], folder / "out")
     return folder / "out"
 
@@ -105,3 +109,28 @@ def test_it_loads_nothing_says_nothing_and_fits(out: Path, tab: browser.Page, wi
     assert tab.value('document.querySelectorAll(".chart svg path").length') > 10
     curve = tab.value('getComputedStyle(document.querySelector(".chart svg [clip-path][style*=series-1]")).stroke')
     assert curve.startswith("rgb(")
+
+
+_EVALUATED = """
+JSON.stringify([...document.querySelectorAll("tr[data-evaluation] data")].map(cell => {
+  return {...cell.closest("tr").dataset, column: cell.dataset.column, value: cell.value, shown: cell.innerText};
+}))
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_evaluations_and_states_are_those_of_the_csv(out: Path, tab: browser.Page, width: int) -> None:
+    tab.open(out / "index.html", width)
+    with (out / "evaluations.csv").open(encoding="utf-8", newline="") as file:
+        rows = {(row["run"], row["opponent"], row["side"]): row for row in csv.DictReader(file)}
+    cells = json.loads(tab.value(_EVALUATED))
+    # Per run: of its team a return with its interval and a count; of each of three pairs three shares more.
+    assert len(cells) == 2 * (4 + 3 * 11)
+    for cell in cells:
+        assert cell["value"] == rows[cell["run"], cell["opponent"], cell["side"]][cell["column"]]
+        assert agrees(cell)
+    states = json.loads(tab.value("JSON.stringify([...document.querySelectorAll('td.state b')].map(b => b.innerText))"))
+    with (out / "runs.csv").open(encoding="utf-8", newline="") as file:
+        assert states == [row["state"] for row in csv.DictReader(file)]
+    heading = "document.querySelector('.stuck').getBoundingClientRect().right"
+    assert tab.value(heading) <= width

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.html_report.report import write_report
+from marlflow.runtime.run_state import LOST, write_state
 from tests.html_report.written import config, evaluated, policy, report, write_run, write_seeds
 from tests.league.saved import write_league
 
@@ -115,11 +118,53 @@ def test_what_limits_the_comparison_is_said(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "again", evaluated([1.0, 2.0, 3.0]), config(0))
     (tmp_path / "runs" / "empty" / "checkpoints").mkdir(parents=True)
     page = read(tmp_path, tmp_path / "runs")
-    assert "1 run has fewer env steps than stop.env_steps" in page.text
+    assert "1 run does not say whether it has ended. See the table of runs." in page.text
     assert "between 1,000 and 3,000 env steps" in page.text
     assert "tag has several runs of seed 0" in page.text
     assert "empty has no metrics.jsonl" in page.text
     assert "Intervals over 3 runs are a rough guide" in page.text
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "shown", "note"),
+    [
+        ("finished", "stop.env_steps=3000", "finished stop.env_steps= 3000", None),
+        ("finished", "stop.time_s=5", "finished stop.time_s= 5", None),
+        ("interrupted", "terminated", "interrupted terminated", "1 run was interrupted"),
+        ("failed", "the <b>pole", "failed the <b>pole", "1 run failed"),
+        ("running", "", f"interrupted {LOST}", "1 run was interrupted"),
+    ],
+)
+def test_how_a_run_ended_is_shown(tmp_path: Path, state: Any, reason: str, shown: str, note: str | None) -> None:
+    run = write_run(tmp_path / "run", evaluated([1.0, 2.0, 3.0]), config())
+    write_state(run, state, reason)
+    page = read(tmp_path, run)
+    assert f"run {shown} tag 0 3,000" in page.text
+    assert ("See the table of runs" in page.text) == (note is not None)
+    assert note is None or note in page.text
+    (row,) = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["runs"]
+    assert (row["state"], row["reason"]) == (shown.partition(" ")[0], LOST if state == "running" else reason)
+
+
+def test_a_run_that_has_all_its_env_steps_is_finished_and_one_with_less_ended_before(tmp_path: Path) -> None:
+    """Also without a written state, as of earlier versions."""
+    page = read(tmp_path, write_run(tmp_path / "whole", evaluated([1.0, 2.0, 3.0]), config()))
+    assert "whole finished stop.env_steps= 3000" in page.text
+    run = write_run(tmp_path / "early", evaluated([1.0]), config())
+    write_state(run, "finished", "callbacks.early: good enough")
+    assert "1 run ended before stop.env_steps. See the table of runs." in read(tmp_path, run).text
+
+
+def test_a_single_point_is_a_dot_for_one_run_and_for_several(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", evaluated([1.0]), config())
+    several = write_seeds(tmp_path / "several", [[1.0], [2.0], [4.0]])
+    dots = []
+    for name, folder in (("a", one), ("b", several)):
+        write_report([folder], tmp_path / name)
+        dots.append(re.findall(r"<use [^>]*", (tmp_path / name / "index.html").read_text(encoding="utf-8")))
+    styled = [[use for use in of if "--series-0" in use] for of in dots]
+    # Of each run, of their mean, and the band.
+    assert [len(of) for of in styled] == [1, 5]
 
 
 def test_groups_of_other_lengths_or_of_one_run_are_said(tmp_path: Path) -> None:
@@ -216,6 +261,7 @@ for name in ("ray", "hydra", "omegaconf", "torch", "pettingzoo"):
     sys.modules[name] = None
 from pathlib import Path
 from marlflow.html_report.report import write_report
+from marlflow.runtime.run_state import LOST, write_state
 write_report([Path(sys.argv[1])], Path(sys.argv[2]))
 """
 

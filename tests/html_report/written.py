@@ -82,3 +82,40 @@ def write_seeds(folder: Path, curves: Sequence[Sequence[float | None]], **descri
     for seed, values in enumerate(curves):
         write_run(folder / str(seed), evaluated(values), config(seed, **described))
     return folder
+
+
+def estimate(value: float, low: float | None = None, high: float | None = None) -> dict[str, float | None]:
+    return {"value": value, "low": low, "high": high}
+
+
+def write_evaluation(run: Path, number: int, **values: Any) -> Path:
+    """A file of `marlflow evaluate`: a policy in its team, and games of `prey` against random on two sides."""
+    side = {
+        "games": 2,
+        "constant_sum": True,
+        "win": estimate(0.5, 0.1, 0.9),
+        "draw": estimate(0.25, 0.0, 0.5),
+        "loss": estimate(0.25, 0.05, 0.6),
+        "return": estimate(1.5),
+        "iqm": 1.25,
+        "length": 7.0,
+    }
+    data = {
+        "format": "marlflow evaluation 1",
+        "checkpoint": "1000",
+        "seed": 5,
+        "mode": None,
+        "modes": {"prey": "sampled", "random": "sampled"},
+        "policies": [
+            {"policy": "prey", "episodes": 10, "return": estimate(2.0, 1.5, 2.5), "iqm": 2.0, "length": 9.0},
+        ],
+        "results": [
+            {"member": "prey", "opponent": "random", **side, "games": 4, "as": {"player_0": side, "player_1": side}}
+        ],
+        "ended_s": 1_800_000_000.0,
+        **values,
+    }
+    path = run / "evaluations" / f"{number}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path

@@ -21,6 +21,7 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.r2d2 import R2D2
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+from marlflow.algorithms.sac import SAC
 from marlflow.algorithms.td3 import TD3
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.errors import ActorLost
@@ -39,8 +40,16 @@ SEEN = spaces.Box(-1.0, 1.0, (FEATURES,))
 DISCRETE, CONTINUOUS = Spaces(SEEN, spaces.Discrete(ACTIONS)), Spaces(SEEN, spaces.Box(-1.0, 1.0, (2,)))
 
 
-def _ppo(of: Spaces, seed: int) -> TorchLearner:
-    return PPO(learning_rate=1e-3).learner("hunter", {"hunter": Member(of, MLP((8,)))}, seed, ON_CPU)
+def _ppo(of: Spaces, seed: int, beta: float | None = None) -> TorchLearner:
+    return PPO(learning_rate=1e-3, kl_to_reference=beta).learner(
+        "hunter", {"hunter": Member(of, MLP((8,)))}, seed, ON_CPU
+    )
+
+
+def near_reference(rows: int, seed: int) -> EstimatedBatch:
+    batch = estimated(rows, seed)
+    kl = np.random.default_rng(seed).standard_normal(rows).astype(np.float32)
+    return EstimatedBatch({**batch.columns, "kl_to_reference": kl}, batch.segments)
 
 
 def _dqn(dueling: bool, seed: int) -> TorchLearner:
@@ -103,6 +112,18 @@ def continuous_transitions(rows: int, seed: int) -> Transitions:
     return replace(transitions(rows, seed), action=actions)
 
 
+class ApartSAC(SAC):
+    """SAC whose critics and actor may be trained by stages of their own."""
+
+    capabilities = replace(
+        SAC.capabilities, loss_groups=dict.fromkeys(("critics", "actor", "temperature"), Transitions)
+    )
+
+
+def _sac(seed: int) -> TorchLearner:
+    return ApartSAC(learning_rate=1e-3).learner("prey", {"prey": Member(DISCRETE, MLP((8,)))}, seed, ON_CPU)
+
+
 class Kind(NamedTuple):
     """How a learner is made, and what it learns from."""
 
@@ -113,11 +134,13 @@ class Kind(NamedTuple):
 KINDS = {
     "ppo": Kind(lambda seed: _ppo(DISCRETE, seed), lambda rows, seed: estimated(rows, seed, masked=True)),
     "ppo by autograd": Kind(lambda seed: _ppo(CONTINUOUS, seed), continuous),
+    "ppo near a reference": Kind(lambda seed: _ppo(DISCRETE, seed, 0.1), near_reference),
     "recurrent ppo": Kind(_recurrent_ppo, sequences),
     "r2d2": Kind(_r2d2, sequence_transitions),
     "dqn": Kind(lambda seed: _dqn(False, seed), transitions),
     "dqn by autograd": Kind(lambda seed: _dqn(True, seed), transitions),
     "td3": Kind(_td3, continuous_transitions),
+    "sac": Kind(_sac, transitions),
 }
 
 

@@ -74,12 +74,30 @@ def test_a_group_learns_what_one_learner_does(kind: str, world_size: int, others
                 each.sync_target()
     learner.disband()
     states = [learner.state(), *(other.answer() for other in present)]
-    parts = {name for name in states[0] if name in ("vector", "target", "generator") or name.startswith("optimizer/")}
+    parts = {
+        name
+        for name in states[0]
+        if name in ("vector", "target", "reference", "generator") or name.startswith("optimizer/")
+    }
     assert len(parts) >= 5
     for name in parts:
         for state in states[1:]:
             np.testing.assert_array_equal(state[name], states[0][name])
     learner.update(KINDS[kind].batch(5, 0))  # alone again
+
+
+def test_followers_train_the_groups_that_the_leader_trains(others: Sequence[Process]) -> None:
+    learner, alone = led("sac", others), KINDS["sac"].learner(0)
+    for seed, groups in enumerate([("critics",), ("critics",), ("actor", "temperature"), ("critics",), None]):
+        batch = KINDS["sac"].batch(11, seed)
+        found, expected = (each.update(batch, 2, 4, groups=groups) for each in (learner, alone))
+        assert_same_reports(found, expected)
+        assert_same(learner, alone)
+    learner.disband()
+    steps = {name: learner.state()[f"optimizer/{name}/steps"] for name in ("critics", "actor", "temperature")}
+    assert {name: int(count) for name, count in steps.items()} == {"critics": 16, "actor": 8, "temperature": 8}
+    for other in others:
+        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
 
 
 def test_a_state_loaded_later_reaches_the_followers(others: Sequence[Process]) -> None:

@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from marlflow.base.batch import Transitions
-from marlflow.base.errors import ConfigInvalid
+from marlflow.base.batch import EstimatedBatch, Transitions
+from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.loss import LossTerms
-from marlflow.learner.loss_groups import LossGroup
+from marlflow.learner.loss_groups import LossGroup, as_groups
 from marlflow.learner.optimizer import Adam, Optimizer, TorchOptimizer
+from marlflow.policy.normalized import NormalizedTorso
 
 ROWS = 12
 
@@ -258,3 +261,106 @@ def test_what_does_not_learn_reaches_a_soft_target_at_once() -> None:
     one.sync_target(0.25)
     assert float(one.parameters.target_module.mean) == 9.0
     assert float(one.parameters.target_module.actor.weight) == pytest.approx(2.0 + 0.25 * (weights(one)[0] - 2.0))
+
+
+# -- groups trained apart -------------------------------------------------------------------------------------------
+
+APART = {"critic": Transitions, "actor": EstimatedBatch}
+
+
+def separable(losses: Sequence[LossGroup], seed: int = 0) -> TorchLearner:
+    return TorchLearner(
+        "p", Pair(), losses, trains_on=Transitions, learning_rate=0.01, target=True, loss_groups=APART, seed=seed
+    )
+
+
+@settings(max_examples=25)
+@given(turns=st.lists(st.sampled_from(["actor", "critic", "both"]), max_size=8), kept=st.integers(0, 8))
+def test_groups_trained_apart_are_those_of_a_plain_loop_and_resume_exactly(turns: list[str], kept: int) -> None:
+    one, module = separable(parts()), Pair()
+    own = {
+        "critic": torch.optim.Adam([module.critic.weight], 0.01),
+        "actor": torch.optim.Adam([module.actor.weight], 0.01),
+    }
+    for turn, which in enumerate(turns):
+        if turn == kept:
+            saved, one = one.state(), separable(parts(), seed=9)
+            one.load_state(from_bytes(to_bytes(saved)))
+        update = one.update(batch(), groups=None if which == "both" else (which,))
+        names = ["critic", "actor"] if which == "both" else [which]
+        assert set(update.loss) == {*names, "grad_norm"}
+        for name in names:
+            own[name].zero_grad()
+            (0.5 * (module.actor.weight * module.critic.weight).square().sum()).backward()
+            own[name].step()
+        assert weights(one) == pytest.approx((module.actor.weight.item(), module.critic.weight.item()), rel=1e-5)
+        assert one.updates == turn + 1
+    published = one.publish()["p"]
+    assert (one.version, published.flat.tolist()) == (1, [one.module.actor.weight.item()])
+
+
+def test_noise_is_drawn_for_the_groups_that_use_it_alone() -> None:
+    actor, critic = Product("actor"), Product("critic", noise_per_row=2)
+    one = separable(
+        (
+            LossGroup("critic", lambda module: module.critic.parameters(), critic),
+            LossGroup("actor", lambda module: module.actor.parameters(), actor),
+        )
+    )
+    before = one.loop.generator.get_state()
+    one.update(batch(), groups=("actor",))
+    assert torch.equal(one.loop.generator.get_state(), before)
+    assert actor.seen == [None]
+    one.update(batch(), groups=("critic",))
+    assert tuple(critic.seen[0].shape) == (ROWS, 2)
+
+
+def test_groups_that_cannot_be_trained_apart() -> None:
+    with pytest.raises(
+        InvalidInput, match=r"learner 'p' has no loss groups \['critics'\] to train apart, but critic, "
+    ):
+        separable(parts()).update(batch(), groups=("critics",))
+    with pytest.raises(InvalidInput, match="to train apart, but none"):
+        learner(parts()).update(batch(), groups=("critic",))
+    with pytest.raises(TypeError, match="cannot train the delayed loss group 'actor' apart"):
+        separable(parts(every=2))
+    with pytest.raises(TypeError, match="declares the loss groups critic, actor, and has all too"):
+        separable(as_groups(Product("all")))
+
+
+class Normalized(Pair):
+    """Each part has running statistics of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor, self.critic = (nn.Sequential(NormalizedTorso(part, 1)) for part in (self.actor, self.critic))
+
+
+class Through:
+    """The mean of one part's outputs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Nothing here is scheduled."""
+
+    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        mean = getattr(module, self.name)(minibatch["obs"]).mean()
+        return LossTerms(mean, {self.name: mean.detach()})
+
+
+def test_running_statistics_are_those_of_the_groups_trained() -> None:
+    groups = [
+        LossGroup("critic", lambda module: module.critic.parameters(), Through("critic")),
+        LossGroup("actor", lambda module: module.actor.parameters(), Through("actor")),
+    ]
+    one = TorchLearner("p", Normalized(), groups, trains_on=Transitions, learning_rate=0.1, loss_groups=APART)
+
+    def statistics(part: str) -> list[list[float]]:
+        return [p.flatten().tolist() for p in getattr(one.module, part).parameters() if not p.requires_grad]
+
+    before = statistics("actor"), statistics("critic")
+    one.update(batch(), groups=("actor",))
+    assert statistics("actor") != before[0]
+    assert statistics("critic") == before[1]

@@ -37,7 +37,7 @@ def test_teams_come_to_known_answers(name: str, tmp_path: Path, monkeypatch: pyt
     [
         *("two_step_qmix", "relay_qmix", "sacrifice_mappo", "recall_recurrent_mappo", "spread_mappo"),
         *("climbing_happo", "speaker_listener_maddpg", "speaker_listener_ddpg", "speaker_listener_happo"),
-        *("cliff_shielded", "corridor_memoryless_dqn", "sign_ddpg_above_dqn"),
+        *("cliff_shielded", "corridor_memoryless_dqn", "sign_ddpg_above_dqn", "guess_number_archer"),
     ],
 )
 def test_cases_are_runs_that_pass_all_checks(name: str) -> None:

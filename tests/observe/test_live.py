@@ -78,9 +78,9 @@ def test_against_several_opponents_the_evaluation_takes_no_more_room() -> None:
 def test_the_stage_table_says_who_is_busy_and_who_waits() -> None:
     text = drawn(140, before=record(1), now=record(2))
     assert row(text, "rollouts")[:7] == ["rollouts", "Collect", "2", "10,000", "75%", "0%", "25%"]
-    assert row(text, "adversary", "Learn")[:7] == ["adversary", "Learn", "2", "6,000", "25%", "50%", "0%"]
+    assert row(text, "adversary", "Learn")[:7] == ["adversary", "Learn", "2", "6,000", "33%", "67%", "0%"]
     assert "█" * 18 + "▒" * 6 in text
-    assert "█" * 6 + "░" * 12 + "\n" in re.sub(" +\n", "\n", text)
+    assert "█" * 8 + "░" * 16 + "\n" in re.sub(" +\n", "\n", text)
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 110, 140, 200])

@@ -19,7 +19,8 @@ def test_rates_are_differences_between_two_reports() -> None:
     later = record(3)
     later["time_s"] = 16.0
     assert updates_per_s(record(2), later) == {"adversary": 10.0, "agent": 50.0}
-    assert stage_shares(record(2), later)["adversary/Learn"] == StageShares(busy=0.125, starved=0.25, blocked=0.0)
+    # It was metered for three of eight seconds: a call that runs is not.
+    assert stage_shares(record(2), later)["adversary/Learn"] == StageShares(busy=1 / 3, starved=2 / 3, blocked=0.0)
 
 
 def test_the_first_report_counts_from_the_beginning() -> None:
@@ -31,7 +32,25 @@ def test_a_policy_and_a_stage_that_are_new_count_from_nothing() -> None:
     before = record(1)
     before["learners"], before["stages"] = {}, {}
     assert updates_per_s(before, record(2))["agent"] == 200.0
-    assert stage_shares(before, record(2))["adversary/Learn"].starved == 1.0
+    assert stage_shares(before, record(2))["adversary/Learn"] == StageShares(1 / 3, 2 / 3, 0.0)
+
+
+@given(*(st.floats(0.0, 1e6) for _ in range(3)))
+def test_shares_sum_to_one_and_percents_to_a_hundred(busy_s: float, starved_s: float, blocked_s: float) -> None:
+    before, now = record(1), record(1)
+    stage = now["stages"]["adversary/Learn"]
+    before["stages"]["adversary/Learn"] = {**stage}  # type: ignore[typeddict-item]
+    now["stages"]["adversary/Learn"] = stage | {  # type: ignore[typeddict-item]
+        name: stage[name] + spent_s  # type: ignore[literal-required]
+        for name, spent_s in (("busy_s", busy_s), ("starved_s", starved_s), ("blocked_s", blocked_s))
+    }
+    share = stage_shares(before, now)["adversary/Learn"]
+    total = share.busy + share.starved + share.blocked
+    assert total == 0.0 or abs(total - 1.0) < 1e-9
+    assert sum(share.percents) == (100 if total else 0)
+    exact = (share.busy, share.starved, share.blocked)
+    assert all(abs(percent - 100 * part) <= 1.0 for percent, part in zip(share.percents, exact, strict=True))
+    assert min(share.percents) >= 0
 
 
 def test_a_report_without_an_evaluation_leaves_the_last_one_standing() -> None:

@@ -24,11 +24,13 @@ from marlflow.policy.recurrent_actors import RecurrentQNetwork, recurrent_stocha
 from marlflow.policy.squashed import SquashedGaussianActor
 from marlflow.policy.stacked import RowGroups, SeparateMembers, StackedMembers, members_of
 from marlflow.policy.torso import CNN, MLP, build_torso
+from marlflow.policy.transformer import Transformer
 from marlflow.policy.warmup import WarmupActor
 
 MASKED = Spaces(gym.Box(-1, 1, (5,)), gym.Discrete(4), masked=True)
 BOX = Spaces(gym.Box(-1, 1, (5,)), gym.Box(-2.0, 1.0, (2,)))
 IMAGE = Spaces(gym.Box(0, 255, (6, 6, 2), np.uint8), gym.Discrete(4))
+TOKENS = Spaces(gym.MultiDiscrete([5] * 3), gym.Discrete(4))
 SMALL = MLP((8, 6))
 NORMALIZED = MLP((8, 6), normalize_observations=True)
 SEED = 7
@@ -54,6 +56,7 @@ ACTORS: dict[str, tuple[Spaces, Any]] = {
     "relu": (MASKED, lambda: stochastic_actor(MASKED, MLP((8,), "relu"), generator())),
     "normalized": (MASKED, lambda: stochastic_actor(MASKED, NORMALIZED, generator())),
     "cnn": (IMAGE, lambda: stochastic_actor(IMAGE, IMAGES, generator())),
+    "transformer": (TOKENS, lambda: stochastic_actor(TOKENS, Transformer(1, 8, 2), generator())),
     "gru": (MASKED, lambda: recurrent_stochastic_actor(MASKED, GRU(8, (6,)), generator())),
     "lstm": (BOX, lambda: recurrent_stochastic_actor(BOX, LSTM(8, (6,)), generator())),
     "q": (MASKED, lambda: QNetwork(MASKED, SMALL, False, 0).actor),
@@ -94,7 +97,7 @@ class Case:
             self.own[slot].load_flat(flats[slot])
             self.own[slot].set_schedule(schedules[slot])
         rows = len(self.groups.place)
-        self.obs = np.stack([self.spaces.observation.sample() for _ in range(rows)]).astype(self.spaces.obs_dtype)
+        self.obs = self.spaces.encoder().stack([self.spaces.observation.sample() for _ in range(rows)])
         self.mask = self.random.random((rows, 4)) < 0.6 if self.spaces.masked else None
         if self.mask is not None:
             self.mask[:, 0] = True

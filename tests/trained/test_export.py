@@ -55,6 +55,7 @@ CASES: dict[str, tuple[Algorithm, Any, Spaces]] = {
     "a number": (mf.PPO(), SMALL, Spaces(gym.Discrete(5), gym.Discrete(4))),
     "no bounds": (mf.PPO(), SMALL, Spaces(VECTOR, gym.Box(-np.inf, np.inf, (2,)))),
     "one number as action": (mf.SAC(), SMALL, Spaces(VECTOR, gym.Box(-1, 1, ()))),
+    "tokens": (mf.PPO(), mf.Transformer(1, 8, 2), Spaces(gym.MultiDiscrete([5] * 3), gym.Discrete(4))),
     "LSTM": (mf.RecurrentPPO(), mf.LSTM(8, (8,)), Spaces(NESTED, BOX)),
     "dueling atoms": (
         mf.DQN(atoms=5, value_min=-1, value_max=1, dueling=True),
@@ -106,7 +107,7 @@ def test_a_masked_action_is_never_the_greedy_one() -> None:
     assert not np.array_equal(action, expected_outputs(policy, portable, everything)["action"] - np.array([0, 2]))
 
 
-@pytest.mark.parametrize("case", ["sac Box", "nested", "LSTM"])
+@pytest.mark.parametrize("case", ["sac Box", "nested", "LSTM", "tokens"])
 def test_a_pt2_file_computes_it_too_in_batches_of_any_size(case: str, tmp_path: Path) -> None:
     policy = trained(*CASES[case])
     portable = portable_of(policy)

@@ -16,6 +16,7 @@ from marlflow.env.episode_location import EpisodeLocation
 from marlflow.env.global_state import state_space_of
 
 _FIRST = np.zeros(1, np.int64)
+_OBSERVATIONS = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 
 class BatchedAdapter:
@@ -26,6 +27,7 @@ class BatchedAdapter:
 
     declared = True
     has_tasks = False
+    reads_costs = False
     vanished = 0
 
     def __init__(self, env: BatchedEnv, location: EpisodeLocation) -> None:
@@ -41,6 +43,15 @@ class BatchedAdapter:
             reason = f"each of possible_agents {self._agents} must be in exactly one of groups {dict(self._env.groups)}"
             raise self._location.broken(reason)
 
+        for name, agents in self._env.groups.items():
+            space = self._env.observation_space(agents[0])
+            if not isinstance(space, _OBSERVATIONS):
+                raise self._location.broken(
+                    f"agents of group {name!r} observe a {type(space).__name__}, and batched environments have Box, "
+                    "Discrete, MultiDiscrete and MultiBinary observations: flatten it in the environment (an action "
+                    "mask goes into BatchedStep.action_masks)"
+                )
+
     @property
     def agents(self) -> Sequence[str]:
         return self._agents
@@ -48,6 +59,10 @@ class BatchedAdapter:
     @property
     def parallel(self) -> bool:
         return not self._env.turn_based
+
+    @property
+    def reproducible(self) -> bool:
+        return bool((getattr(self._env, "metadata", None) or {}).get("reproducible", True))
 
     @property
     def env_steps(self) -> int:

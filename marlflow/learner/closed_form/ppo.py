@@ -16,7 +16,7 @@ _LOWEST = np.finfo(np.float32).min
 
 
 class PPORows(NamedTuple):
-    """A minibatch of N rows; columns are [N], except for the mask."""
+    """A minibatch of N rows; columns are [N], except for the mask, and Box actions."""
 
     action: NDArray[np.int64]
     behavior_logp_t: Vector
@@ -55,8 +55,8 @@ def ppo_gradient(
     # Transposed to [A, N], so that reductions over actions are contiguous vector operations.
     probability, logp = _softmax(logits.T, None if rows.mask is None else rows.mask.T)
     entropies = -np.add.reduce(probability * logp, 0)
-    policy, kl, by_logp = _surrogate(logp[taken], rows.behavior_logp_t, rows.advantage_t, clip_range)
-    values, by_value = _value(v_tm1, rows.target_tm1, rows.behavior_v_tm1, value_clip_range)
+    policy, kl, by_logp = surrogate(logp[taken], rows.behavior_logp_t, rows.advantage_t, clip_range)
+    values, by_value = value_gradient(v_tm1, rows.target_tm1, rows.behavior_v_tm1, value_clip_range)
     # d logp[a] / d logit = 1[a] - p and d entropy / d logit = -p (logp + entropy), per action.
     gradient = (logp + entropies) * np.float32(entropy)
     gradient -= by_logp
@@ -82,9 +82,7 @@ def _softmax(logits: NDArray[Any], mask: NDArray[np.bool_] | None) -> tuple[Vect
     return probability, logp
 
 
-def _surrogate(
-    logp: Vector, behavior_logp: Vector, advantage: Vector, clip_range: float
-) -> tuple[float, float, Vector]:
+def surrogate(logp: Vector, behavior_logp: Vector, advantage: Vector, clip_range: float) -> tuple[float, float, Vector]:
     """Return the mean surrogate loss, the mean KL estimate, and the summed loss's gradient by `logp`."""
     log_ratio = logp - behavior_logp
     ratio = np.exp(log_ratio)
@@ -96,7 +94,7 @@ def _surrogate(
     return loss, kl, -gain * (gain <= limited)
 
 
-def _value(v_tm1: Vector, target: Vector, behavior_v: Vector, clip_range: float | None) -> tuple[float, Vector]:
+def value_gradient(v_tm1: Vector, target: Vector, behavior_v: Vector, clip_range: float | None) -> tuple[float, Vector]:
     """Return the mean value loss, and the summed loss's gradient by `v_tm1`."""
     error = v_tm1 - target
     if clip_range is None:

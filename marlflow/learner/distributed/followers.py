@@ -58,7 +58,8 @@ class LeaderAndFollowers:
         job = equal_job(request, 0, self._collective.world_size)
         # Followers get the whole batch: each draws the same order, and splits off its own share.
         steps = [len(job.division.sizes()), job.epochs, job.updates_before]
-        self.call_followers("learn", job.columns, request.batch.count, *steps, job.policy)
+        groups = None if job.groups is None else list(job.groups)
+        self.call_followers("learn", job.columns, request.batch.count, *steps, job.policy, groups)
         return job
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
@@ -108,9 +109,10 @@ class LeaderAndFollowers:
 
     def _run_call(self, method: str, arguments: Tree) -> None:
         match method, arguments:
-            case "learn", (columns, count, num_minibatches, epochs, updates_before, policy):
+            case "learn", (columns, count, num_minibatches, epochs, updates_before, policy, groups):
                 division = EqualDivision(count, num_minibatches, self._collective.rank, self._collective.world_size)
-                self._learn(UpdateJob(columns, division, epochs, updates_before, policy=policy))
+                only = None if groups is None else tuple(groups)
+                self._learn(UpdateJob(columns, division, epochs, updates_before, policy=policy, groups=only))
             case "apply", (flat, rows):
                 self._learner.apply(Gradients(flat, rows))
             case "sync_target", (tau,):

@@ -114,4 +114,4 @@ def _shard_job(request: UpdateRequest, rows: Sequence[int], local: range, summar
     division = ShardDivision(rows, local, num_minibatches)
     epochs = request.epochs if sum(rows) else 0
     columns = request.batch.columns_for_losses()
-    return UpdateJob(columns, division, epochs, request.updates_before, summary, request.policy)
+    return UpdateJob(columns, division, epochs, request.updates_before, summary, request.policy, request.groups)

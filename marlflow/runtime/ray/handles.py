@@ -68,7 +68,8 @@ class LearnerHandle(Handle):
     def __init__(self, spec: LearnerSpec, place: Any) -> None:
         super().__init__(spec.name, f"learner {spec.name}", place)
         algorithm, self.policies, self.seats = spec.algorithm, spec.members, spec.seats
-        self.trains_on, self.has_replay = spec.trains_on, algorithm.capabilities.replay
+        self.trains_on, self.loss_groups = spec.trains_on, spec.loss_groups
+        self.has_replay = algorithm.capabilities.replay
         self.max_staleness = int(getattr(algorithm, "max_staleness", 0) or 0)
         self.published = {policy: Weights(-1, None) for policy in self.policies}
         self.kept: bytes | None = None

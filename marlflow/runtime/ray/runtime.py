@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import grpc  # type: ignore[import-untyped]
 import ray
-import torch
 from ray._private import worker as ray_worker
 from ray._private.internal_api import get_memory_info_reply
 from ray.util.placement_group import PlacementGroup, remove_placement_group
@@ -42,7 +40,7 @@ from marlflow.runtime.ray.replicas import RayReplicas
 from marlflow.runtime.ray.reservation import reserve
 from marlflow.runtime.ray.workers import RayWorkers
 from marlflow.runtime.relocation import DriverPlace
-from marlflow.runtime.resources import Machines
+from marlflow.runtime.resources import Machines, local_resources
 from marlflow.runtime.spec import LearnerSpec, RunSpec
 from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.messages import News
@@ -51,13 +49,6 @@ from marlflow.sampling.receipts import Fault
 from marlflow.sampling.saved_state import ResumeReport
 
 _STORE_TIMEOUT_S = 5.0
-
-
-def local_resources() -> dict[str, float]:
-    """Return the CPUs and GPUs of this machine."""
-    # Only Linux says which CPUs this process may use; others say how many there are.
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {"CPU": float(cpus), "GPU": float(torch.cuda.device_count())}
 
 
 class RayRuntime:

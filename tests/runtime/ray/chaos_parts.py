@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,14 @@ class JournalledLearner(TorchLearner):
         vars(journalled).update(vars(learner), journal=Journal(folder, f"learner-{learner.name}"))
         return journalled
 
-    def update(self, batch: Batch | Transitions, epochs: int = 1, minibatch_agent_steps: int | None = None) -> Update:
+    def update(
+        self,
+        batch: Batch | Transitions,
+        epochs: int = 1,
+        minibatch_agent_steps: int | None = None,
+        policy: str | None = None,
+        groups: Sequence[str] | None = None,
+    ) -> Update:
         if isinstance(batch, Batch):
             versions = sorted(set(batch.columns["version"].tolist()))
             self.journal.note(trained=row_ids(batch), versions=versions)

@@ -1,0 +1,143 @@
+"""The results of `marlflow evaluate` in the folders of runs: who played whom, with returns and shares of games won."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from marlflow.base.errors import InvalidInput
+from marlflow.html_report.groups import RunGroup
+from marlflow.html_report.runs import ReportedRun, number, section
+from marlflow.html_report.statistics import BootstrapInterval
+
+FOLDER = "evaluations"
+"""The folder in that of a run which has its evaluations, as `marlflow.driver.evaluation_files` writes them."""
+_FORMAT = "marlflow evaluation 1"
+TOGETHER = "its own team"
+"""The opponent in evaluations in which the run's policies played together, as they were trained."""
+_OUTCOMES = ("win", "draw", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedPair:
+    """A line of an evaluation: a policy with its team, or a member against an opponent, on one `side` or on all ("").
+
+    `returns` is the mean return per agent and episode; `outcomes` are the shares of games won, drawn and lost, or None
+    where one side's gain is not the others' loss. `ended` is the end of the evaluation in UTC, `mode` how the member
+    acted.
+    """
+
+    group: RunGroup
+    run: ReportedRun
+    number: int
+    member: str
+    opponent: str
+    side: str
+    episodes: int
+    returns: BootstrapInterval | None
+    iqm: float | None
+    length: float | None
+    outcomes: tuple[BootstrapInterval | None, ...]
+    mode: str
+    seed: int | None
+    checkpoint: str
+    ended: datetime
+
+    def columns(self) -> dict[str, str | int | float | None]:
+        """Return its values by their columns in evaluations.csv; the page has the same numbers."""
+        cells: dict[str, str | int | float | None] = {
+            "run": str(self.run.folder),
+            "group": self.group.name,
+            "evaluation": self.number,
+            "member": self.member,
+            "opponent": self.opponent,
+            "side": self.side,
+            "episodes": self.episodes,
+        }
+        for name, one in zip(("return", *_OUTCOMES), (self.returns, *self.outcomes), strict=True):
+            value, low, high = (None, None, None) if one is None else (one.value, one.low, one.high)
+            cells |= {name: value, f"{name}_low": low, f"{name}_high": high}
+        return cells | {
+            "iqm": self.iqm,
+            "length": self.length,
+            "mode": self.mode,
+            "seed": self.seed,
+            "checkpoint": self.checkpoint,
+            "ended": self.ended.isoformat(timespec="seconds"),
+        }
+
+
+def evaluations(groups: Sequence[RunGroup]) -> tuple[list[EvaluatedPair], list[str]]:
+    """Return all evaluations of the runs, each run's newest first, and a sentence on each file that was left out."""
+    found, notes = list[EvaluatedPair](), list[str]()
+    for group in groups:
+        for run in group.runs:
+            paths = [path for path in (run.folder / FOLDER).glob("*.json") if path.stem.isdecimal()]
+            for path in sorted(paths, key=lambda path: -int(path.stem)):
+                try:
+                    found += _read(group, run, path)
+                except InvalidInput as error:
+                    notes.append(f"{error}; it is left out")
+    return found, notes
+
+
+def _read(group: RunGroup, run: ReportedRun, path: Path) -> list[EvaluatedPair]:
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInput([f"{path} cannot be read: {error}"]) from error
+    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        raise InvalidInput([f"{path} is not in the form {_FORMAT!r}"])
+    try:
+        return list(_pairs(group, run, path, data))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InvalidInput([f"{path} is not an evaluation: {type(error).__name__}: {error}"]) from error
+
+
+def _pairs(group: RunGroup, run: ReportedRun, path: Path, data: Mapping[str, Any]) -> Iterator[EvaluatedPair]:
+    lines = [(str(of["policy"]), TOGETHER, "", int(of["episodes"]), of) for of in data["policies"]]
+    for of in data["results"]:
+        names = str(of["member"]), str(of["opponent"])
+        lines.append((*names, "", int(of["games"]), of))
+        lines += [(*names, str(side), int(one["games"]), one) for side, one in of["as"].items()]
+    ended_s = number(data, "ended_s")
+    # Evaluations of earlier versions have no time in them.
+    ended = datetime.fromtimestamp(path.stat().st_mtime if ended_s is None else ended_s, UTC)
+    seed = number(data, "seed")
+    for member, opponent, side, episodes, of in lines:
+        yield EvaluatedPair(
+            group,
+            run,
+            int(path.stem),
+            member,
+            opponent,
+            side,
+            episodes,
+            _interval(of, "return"),
+            number(of, "iqm"),
+            number(of, "length"),
+            tuple(_interval(of, name) if of.get("constant_sum", True) else None for name in _OUTCOMES),
+            _mode(data, member),
+            None if seed is None else int(seed),
+            str(data["checkpoint"]),
+            ended,
+        )
+
+
+def _interval(values: Mapping[str, Any], name: str) -> BootstrapInterval | None:
+    value = number(values, name, "value")
+    return (
+        None if value is None else BootstrapInterval(value, number(values, name, "low"), number(values, name, "high"))
+    )
+
+
+def _mode(data: Mapping[str, Any], member: str) -> str:
+    """Return how a member acted; "" if the file does not say."""
+    modes = data.get("modes")
+    acts = section(data, "members", member).get("acts")
+    known = modes if isinstance(modes, str) else section(data, "modes").get(member) or data.get("mode") or acts
+    return known if isinstance(known, str) else ""

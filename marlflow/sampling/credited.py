@@ -1,0 +1,70 @@
+"""What agents receive between decisions, rewards or costs: credited to each lane's open row, or to none.
+
+The rules are those of `sampling.segment_builder`, and the same for both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from marlflow.base.batch import Array
+
+
+class Credited:
+    """The rewards, or the costs, of all lanes: `open` [lanes] is what their open rows have received so far.
+
+    `entry_of` [lanes] has each lane's policy slots by number (-1: none). What belongs to no row is added to
+    `unattributed` [entries + 1], whose last element is for lanes without a policy.
+    """
+
+    __slots__ = ("_cells", "_entry_of", "_flat", "open", "unattributed")
+
+    def __init__(self, entry_of: Array, num_entries: int) -> None:
+        self._entry_of = entry_of
+        self.open = np.zeros(len(entry_of), np.float64)
+        self._cells: Array = np.zeros((len(entry_of), 0), np.float64)
+        # A flat view: numpy writes with one index array several times as fast as with two.
+        self._flat: Array = self._cells.reshape(-1)
+        self.renumber(num_entries)
+
+    def renumber(self, num_entries: int) -> None:
+        """Resize for a table of `num_entries` entries, after a cut."""
+        self.unattributed = np.zeros(num_entries + 1, np.float64)
+
+    def widen(self, missing: int) -> None:
+        """Add room for `missing` rows per lane."""
+        self._cells = np.pad(self._cells, ((0, 0), (0, missing)))
+        self._flat = self._cells.reshape(-1)
+
+    def add(self, lanes: Array, amounts: Array) -> None:
+        """Add to the open rows; a lane may occur several times."""
+        np.add.at(self.open, lanes, amounts)
+
+    def add_unattributed(self, lanes: Array, amounts: Array) -> None:
+        """Add what belongs to no row."""
+        np.add.at(self.unattributed, self._entry_of[lanes], amounts)
+
+    def close(self, lanes: Array, at: Array, was_open: Array) -> None:
+        """Complete the rows in the flat cells `at` of those `lanes` that have one open, and begin with 0 again."""
+        amounts = self.open[lanes]
+        self._flat[at] = amounts
+        if not was_open.all():
+            # Received without an open row, such as before an agent's first action.
+            self.add_unattributed(lanes, np.where(was_open, 0.0, amounts))
+        self.open[lanes] = 0.0
+
+    def complete(self, lanes: Array | int, cell: Array | int) -> None:
+        """Complete the open rows of `lanes`, which are in `cell`."""
+        self._cells[lanes, cell] = self.open[lanes]
+        self.open[lanes] = 0.0
+
+    def leave(self, lanes: Array | slice) -> None:
+        """Let what these lanes, which have no open rows, received since belong to no row."""
+        amounts = self.open[lanes]
+        if amounts.any():
+            np.add.at(self.unattributed, self._entry_of[lanes], amounts)
+            self.open[lanes] = 0.0
+
+    def take(self, at: Array) -> Array:
+        """Return the amounts of the rows in the flat cells `at`."""
+        return self._flat.take(at)

@@ -1,0 +1,60 @@
+"""Stages of learners whose costs have a limit: the multiplier, and the advantages of costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar, cast
+
+from marlflow.base.batch import EstimatedBatch
+from marlflow.base.train_batch import TrainBatch
+from marlflow.flow import Traits
+from marlflow.learner.advantages import with_cost_advantages
+from marlflow.learner.multiplier import MULTIPLIER, Constrained
+from marlflow.learner.protocol import Learner
+
+AnyBatch = TypeVar("AnyBatch", bound=TrainBatch)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMultiplier:
+    """Moves the multiplier of a cost limit before an update, by the episodes that ended since the last one.
+
+    multiplier = max(0, multiplier + `learning_rate` * (mean episode cost - `cost_limit`)), an ascent of the dual
+    (Ray et al., 2019). Without such an episode, or for a batch without rows, it stays.
+    """
+
+    traits: ClassVar[Traits] = Traits(unmovable_because="its learner has the multiplier")
+
+    cost_limit: float
+    learning_rate: float
+
+    def __call__(self, batch: AnyBatch, learner: Learner) -> AnyBatch:
+        if batch.rows:
+            now, constrained = learner.scheduled, cast("Constrained", learner)
+            rate = now.get("multiplier_learning_rate", self.learning_rate)
+            constrained.update_multiplier(now.get("cost_limit", self.cost_limit), rate)
+        return batch
+
+
+@dataclass(frozen=True, slots=True)
+class CostAdvantages:
+    """Estimates the advantages of costs (GAE), and combines them with those of rewards by the learner's multiplier.
+
+    The learner's cost critic estimates them. `advantage` becomes
+    (advantage - multiplier * cost_advantage) / (1 + multiplier); put Normalize after it, not before.
+    """
+
+    traits: ClassVar[Traits] = Traits(unmovable_because="its learner has the multiplier")
+
+    discount: float
+    gae_lambda: float
+
+    def __call__(self, batch: EstimatedBatch, learner: Learner) -> EstimatedBatch:
+        """Add `cost_advantage` and `cost_value_target`, and replace `advantage`."""
+        # A shard or a batch whose rows were all stale has no columns of estimates to combine.
+        if not batch.rows:
+            return batch
+        now = learner.scheduled
+        discount, gae_lambda = now.get("discount", self.discount), now.get("gae_lambda", self.gae_lambda)
+        critic = cast("Constrained", learner).cost_critic
+        return with_cost_advantages(batch, critic, discount, gae_lambda, now[MULTIPLIER])

@@ -1,0 +1,158 @@
+"""Algorithms with a limit on costs: their plans, and their losses against plain loops over rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from marlflow.algorithms.mappo import MAPPO
+from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.sac import SAC
+from marlflow.base.batch import Array, Transitions
+from marlflow.base.spaces import Spaces
+from tests.algorithms.parts import DISCRETE, MASKED, forward, make_learner, make_plan
+from tests.algorithms.several_losses import BOX, ROWS, apart, transitions, within
+from tests.algorithms.test_sac import naive_policy, naive_sample
+
+LAMBDA = 1.5
+
+
+def test_plans_read_as_their_papers() -> None:
+    config = PPO(batch_agent_steps=500, epochs=4, minibatch_agent_steps=50, cost_limit=0.5)
+    assert str(make_plan(config)) == (
+        "ppo\n"
+        "└── experience → Concat(agent_steps=500)\n"
+        "    → [DropStale(max_staleness=0) → Advantages(discount=0.99, gae_lambda=0.95)"
+        " → UpdateMultiplier(cost_limit=0.5, learning_rate=0.05)"
+        " → CostAdvantages(discount=0.99, gae_lambda=0.95)"
+        " → Normalize → Learn(epochs=4, minibatch=50) → Publish(every=1)] at learner hunter"
+    )
+    sac = str(make_plan(SAC(cost_limit=2.0, batch_agent_steps=32)))
+    assert "[Draw(agent_steps=32) → UpdateMultiplier(cost_limit=2.0, learning_rate=0.05) → Learn(epochs=1) →" in sac
+
+
+def test_advantages_may_stay_as_they_are() -> None:
+    assert "Normalize" not in str(make_plan(PPO(normalize_advantages=False)))
+    assert "Normalize" in str(make_plan(PPO()))
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, BOX], ids=["discrete", "box"])
+@pytest.mark.parametrize("config", [PPO(), MAPPO(critic_sees=("obs",)), SAC()], ids=["ppo", "mappo", "sac"])
+def test_a_limit_leaves_the_other_networks_as_they_are(config: Any, spaces: Spaces) -> None:
+    plain = dict(make_learner(config, spaces, seed=3).module.named_parameters())
+    limited = dict(make_learner(replace(config, cost_limit=1.0), spaces, seed=3).module.named_parameters())
+    assert set(limited.keys() - plain.keys()) == {n for n in limited if n.startswith("cost_critic.")}
+    for name, parameter in plain.items():
+        assert torch.equal(parameter, limited[name]), name
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_cost_critic_of_ppo_learns_its_value_targets(normalize: bool) -> None:
+    learner = apart(make_learner(PPO(cost_limit=1.0, normalize_values=normalize)))
+    obs = np.random.default_rng(0).standard_normal((ROWS, 2)).astype(np.float32)
+    target = np.arange(ROWS, dtype=np.float32)
+    group = learner.parameters.groups[1]
+    assert group.name == "cost_critic"
+    unit, center = 1.0, 0.0
+    if normalize:
+        moments = learner.module.cost_critic.returns.moments
+        with torch.no_grad():
+            moments.mean.fill_(2.0)
+            moments.variance.fill_(9.0)
+        unit, center = float(moments.deviation), 2.0
+    minibatch = {"obs": torch.from_numpy(obs), "cost_value_target": torch.from_numpy(target)}
+    group.gradient.zero_()
+    terms = group.add_gradient(learner.module, None, minibatch).terms
+    value = forward(learner.module, "cost_critic.torso", "cost_critic.head", obs)[:, 0] * unit + center
+    expected = sum(0.5 * (v - t) ** 2 for v, t in zip(value, target, strict=True)) / ROWS / unit**2
+    assert float(terms["cost_value"]) == pytest.approx(expected, rel=1e-4)
+    np.testing.assert_allclose(learner.cost_critic.values(obs), value, rtol=1e-4, atol=1e-5)
+    # The other critic and the actor get no gradient of it.
+    assert not learner.parameters.groups[0].gradient.any()
+    assert group.gradient.any()
+
+
+def costly(spaces: Spaces) -> tuple[Transitions, Array]:
+    drawn = transitions(spaces)
+    cost = np.random.default_rng(11).standard_normal(ROWS).astype(np.float32)
+    return replace(drawn, cost=cost), np.random.default_rng(1).standard_normal((ROWS, 4)).astype(np.float32)
+
+
+def terms_of(learner: Any, drawn: Transitions, noise: Array) -> dict[str, float]:
+    columns = {name: torch.from_numpy(column) for name, column in drawn.columns_for_losses().items()}
+    minibatch, terms = {**columns, "noise": torch.from_numpy(noise)}, {}
+    for group in learner.parameters.groups:
+        group.gradient.zero_()
+        found = group.add_gradient(learner.module, learner.parameters.target_module, minibatch).terms
+        terms |= {name: float(term) for name, term in found.items()}
+    return terms
+
+
+def q_cost(module: Any, obs: Array, action: Array | None) -> Array:
+    seen = obs if action is None else np.concatenate([obs, action], 1)
+    torso = "cost_critic.torsos.0" if action is None else "cost_critic.joins.0.torso"
+    return forward(module, torso, "cost_critic.heads.0", seen)
+
+
+def test_sac_in_a_box_is_that_of_plain_loops() -> None:
+    learner, (drawn, noise) = apart(make_learner(SAC(cost_limit=1.0), BOX)), costly(BOX)
+    plain = terms_of(learner, drawn, noise)
+    learner.set_schedule({"multiplier": LAMBDA})
+    found = terms_of(learner, drawn, noise)
+    assert drawn.cost is not None
+    next_action, _ = naive_sample(learner.module, drawn.next_obs, noise[:, 2:])
+    action, _ = naive_sample(learner.module, drawn.obs, noise[:, :2])
+    following = q_cost(learner.parameters.target_module, drawn.next_obs, next_action)[:, 0]
+    taken = q_cost(learner.module, drawn.obs, within(drawn.action))[:, 0]
+    loss = 0.0
+    for row in range(ROWS):
+        target = float(drawn.cost[row]) + float(drawn.discount[row]) * following[row]
+        loss += float(drawn.weight[row]) * 0.5 * (taken[row] - target) ** 2 / ROWS
+    assert found["cost_value"] == pytest.approx(loss, rel=1e-4)
+    chosen = q_cost(learner.module, drawn.obs, action)[:, 0].mean()
+    # With a multiplier of 0, the actor's loss is SAC's own.
+    assert found["actor"] == pytest.approx((plain["actor"] + LAMBDA * chosen) / (1.0 + LAMBDA), rel=1e-4, abs=1e-5)
+    assert found["critics"] == plain["critics"]
+    assert found["entropy"] == plain["entropy"]
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, MASKED], ids=["discrete", "masked"])
+def test_sac_with_discrete_actions_is_that_of_plain_loops(spaces: Spaces) -> None:
+    learner, (drawn, noise) = apart(make_learner(SAC(cost_limit=1.0), spaces)), costly(spaces)
+    plain = terms_of(learner, drawn, noise)
+    learner.set_schedule({"multiplier": LAMBDA})
+    found = terms_of(learner, drawn, noise)
+    assert drawn.cost is not None
+    following = q_cost(learner.parameters.target_module, drawn.next_obs, None)
+    now = q_cost(learner.module, drawn.obs, None)
+    loss = chosen = 0.0
+    for row in range(ROWS):
+        target = float(drawn.cost[row])
+        if drawn.discount[row] > 0.0:
+            policy = naive_policy(learner.module, drawn.next_obs, drawn.next_mask, row)
+            target += float(drawn.discount[row]) * sum(p * following[row, a] for a, p in policy.items())
+        loss += float(drawn.weight[row]) * 0.5 * (now[row, int(drawn.action[row])] - target) ** 2 / ROWS
+        policy = naive_policy(learner.module, drawn.obs, drawn.action_mask, row)
+        chosen += sum(p * now[row, a] for a, p in policy.items()) / ROWS
+    assert found["cost_value"] == pytest.approx(loss, rel=1e-4)
+    assert found["actor"] == pytest.approx((plain["actor"] + LAMBDA * chosen) / (1.0 + LAMBDA), rel=1e-4, abs=1e-5)
+    assert found["critics"] == plain["critics"]
+
+
+@pytest.mark.parametrize("config", [PPO(cost_limit=1.0), SAC(cost_limit=1.0)], ids=["ppo", "sac"])
+def test_a_resumed_learner_has_its_multiplier_and_tells_its_losses(config: Any) -> None:
+    one, other = (make_learner(replace(config, initial_multiplier=0.5), seed=seed) for seed in (0, 1))
+    totals = {"cost_total": 12.0, "cost_episodes": 4}
+    one.set_schedule(totals)
+    assert one.update_multiplier(1.0, 0.25) == 0.5 + 0.25 * 2.0
+    other.load_state(one.state())
+    # The same episodes do not count twice.
+    other.set_schedule(totals)
+    assert other.update_multiplier(1.0, 0.25) == 1.0
+    assert other.scheduled["multiplier"] == 1.0
+    other.reset(make_learner(replace(config, initial_multiplier=0.5), seed=2))
+    assert other.update_multiplier(1.0, 0.25) == 0.5

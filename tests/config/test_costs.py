@@ -1,0 +1,88 @@
+"""A limit on costs where nothing gives costs is refused before the start, with the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import marlflow as mf
+from marlflow.algorithms.ddppo import DDPPO
+from marlflow.algorithms.mappo import MAPPO
+from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.sac import SAC
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.config.experiment import Env, Experiment, Policy
+from marlflow.config.validation import problems_of, ready
+from marlflow.env import cartpole_team, toll
+from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
+from marlflow.policy.torso import MLP
+from tests.runtime.small_runs import small_run
+from tests.sentences import sentences
+
+LIMITED = PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=64, cost_limit=0.25)
+ROADS = Env(toll.parallel_env, {}, num_envs=4)
+
+
+def experiment(algorithm: Any, env: Env = ROADS, **changes: Any) -> Experiment:
+    return small_run(
+        env=env, policies={"team": Policy(algorithm, MLP((8,)), **changes)}, mapping=[mf.Rule("*", "team")]
+    )
+
+
+def refused(algorithm: Any, env: Env = ROADS, **changes: Any) -> str:
+    _, problems = problems_of(experiment(algorithm, env, **changes))
+    (problem,) = sentences(problems)
+    return problem
+
+
+@pytest.mark.parametrize("algorithm", [LIMITED, replace(LIMITED, normalize_advantages=False), SAC(cost_limit=0.25)])
+def test_what_can_have_a_limit(algorithm: Any) -> None:
+    checked = ready(experiment(algorithm))
+    assert checked.spec.with_costs == ("team",)
+    assert ready(experiment(replace(algorithm, cost_limit=None))).spec.with_costs == ()
+
+
+def test_a_central_critic_can_have_one() -> None:
+    assert ready(experiment(MAPPO(cost_limit=0.25, minibatch_agent_steps=64))).spec.with_costs == ("team",)
+
+
+def test_infos_of_aec_environments_would_count_twice() -> None:
+    assert refused(LIMITED, Env(cartpole_team.env, {"max_cycles": 50}, num_envs=4)) == (
+        "policy 'team' (ppo) has a cost_limit, and in env, an AEC environment, infos stay from one turn to the next, "
+        "so that a cost would count several times; use the environment's parallel_env, or set algorithm.cost_limit=null"
+    )
+
+
+def test_batched_environments_have_no_costs() -> None:
+    batched = Env(cartpole_team.parallel_env, {}, num_envs=4, batched=True)
+    assert refused(LIMITED, batched) == (
+        "policy 'team' (ppo) has a cost_limit, and environments that are stepped by one call (env.batched=true) give "
+        "no costs; set env.batched=auto, or algorithm.cost_limit=null"
+    )
+    assert refused(LIMITED, Env(BatchedCartPoleTeam, {}, num_envs=4)) == (
+        "policy 'team' (ppo) has a cost_limit, and BatchedCartPoleTeam makes a BatchedEnv, which gives no costs; use a "
+        "ParallelEnv with info['cost'], or set algorithm.cost_limit=null"
+    )
+
+
+def test_auto_takes_the_version_that_is_stepped_one_by_one() -> None:
+    spec = ready(experiment(LIMITED, Env(cartpole_team.parallel_env, {}, num_envs=4, batched="auto"))).spec
+    worker = spec.worker(0)
+    # Cart-poles give no costs, which only their first step can show.
+    with pytest.raises(EnvironmentFailed, match=r"gave no info\['cost'\] for an agent that acted"):
+        worker.collect(5)
+    worker.close()
+
+
+def test_replicas_see_no_costs_of_others() -> None:
+    assert refused(DDPPO(cost_limit=0.25)) == (
+        "policy 'team' (ddppo) cannot have a cost_limit: no learner of it sees the costs of all workers; use ppo, "
+        "mappo or sac, or set cost_limit=null"
+    )
+
+
+@pytest.mark.parametrize("limit", [-0.25, float("nan"), float("inf")])
+def test_a_limit_is_a_number_from_0_on(limit: float) -> None:
+    assert "policies.team.algorithm.cost_limit must be" in refused(replace(LIMITED, cost_limit=limit))

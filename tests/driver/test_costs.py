@@ -1,0 +1,156 @@
+"""Runs with limits on costs: as without them if nothing costs, bit for bit over a resume, and beside other policies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import marlflow as mf
+from marlflow.algorithms.mappo import MAPPO
+from marlflow.algorithms.sac import SAC
+from marlflow.driver.train import resume, train
+from marlflow.env import toll
+from marlflow.env.wrappers import joint_state
+from tests.driver.costly import CostlyGroups, carts, pendulums
+from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.two_groups import SMALL as SIDES
+from tests.driver.two_groups import pair
+from tests.driver.watching import reports
+from tests.runtime.small_runs import HALVES, SMALL, SMALL_DQN, SMALL_PPO, small_run
+
+SMALL_SAC = SAC(batch_agent_steps=16, train_every_agent_steps=20, learning_starts_agent_steps=100, store_agent_steps=20)
+SMALL_MAPPO = MAPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
+LIMITED: dict[str, Any] = {"cost_limit": 5.0, "multiplier_learning_rate": 0.1}
+NAMES = {"ppo": SMALL_PPO, "mappo": SMALL_MAPPO, "sac": SMALL_SAC}
+
+
+def one_policy(algorithm: Any, make: Any, factor: float, **changes: Any) -> mf.Experiment:
+    wrappers = (joint_state,) if isinstance(algorithm, MAPPO) else ()
+    env = mf.Env(make, {"factor": factor}, wrappers, num_envs=4)
+    policies = {"team": mf.Policy(algorithm, SMALL)}
+    return small_run(env=env, policies=policies, mapping=[mf.Rule("*", "team")], **changes)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "make"),
+    [
+        (SMALL_PPO, carts),
+        (replace(SMALL_PPO, shared_torso=True), carts),
+        (SMALL_PPO, pendulums),
+        (SMALL_MAPPO, carts),
+        (SMALL_SAC, carts),
+        (SMALL_SAC, pendulums),
+    ],
+    ids=["ppo", "ppo shared", "ppo box", "mappo", "sac", "sac box"],
+)
+def test_without_costs_a_limit_changes_not_a_bit(algorithm: Any, make: Any, tmp_path: Path) -> None:
+    plain, limited = tmp_path / "plain", tmp_path / "limited"
+    train(one_policy(algorithm, make, 0.0, env_steps=400), plain)
+    train(one_policy(replace(algorithm, cost_limit=0.0), make, 0.0, env_steps=400), limited)
+    expected, found = kept(plain)["learner.team"], kept(limited)["learner.team"]
+    assert expected["updates"] == found["updates"] > 0
+    np.testing.assert_array_equal(found["published"], expected["published"])
+    np.testing.assert_array_equal(found["generator"], expected["generator"])
+    assert found["multiplier"].tolist() == [0.0, 0.0, found["multiplier"][2]]
+    for one, other in zip(reports(plain), reports(limited), strict=True):
+        loss, limited_loss = one["learners"]["team"]["loss"], other["learners"]["team"]["loss"]
+        assert one["policies"]["team"]["return_mean"] == other["policies"]["team"]["return_mean"]
+        shared = loss.keys() - {"grad_norm"}
+        assert {name: loss[name] for name in shared} == {name: limited_loss[name] for name in shared}
+        assert one["policies"]["team"]["cost_mean"] is None
+    assert other["policies"]["team"]["cost_mean"] == 0.0
+    assert limited_loss["cost_value"] >= 0.0
+
+
+@cache
+def ending_at(env_steps: int) -> mf.Stop:
+    return mf.Stop(env_steps=env_steps)
+
+
+def beside_dqn(name: str, factor: float = 1.0, **settings: Any) -> mf.Experiment:
+    """A policy with a limit, and one with another algorithm that knows of no costs."""
+    algorithm = replace(NAMES[name], **settings)
+    env = mf.Env(carts, {"factor": factor}, (joint_state,), num_envs=4)
+    policies = {"hunters": mf.Policy(algorithm, SMALL), "prey": mf.Policy(SMALL_DQN, SMALL)}
+    return small_run(env=env, policies=policies, mapping=HALVES, checkpoint=mf.CheckpointConfig(every_env_steps=None))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_goes_on_does_what_it_would_have_done(name: str, tmp_path: Path) -> None:
+    experiment, whole, parts = beside_dqn(name, **LIMITED), tmp_path / "whole", tmp_path / "parts"
+    train(replace(experiment, stop=ending_at(800)), whole)
+    train(replace(experiment, stop=ending_at(400)), parts)
+    assert kept(parts)["workers"]["tables"]["lanes"]["costs"].any(), "running episodes were to have costs"
+    result = resume(replace(experiment, stop=ending_at(800)), parts)
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert_equal(kept(whole), kept(parts))
+    hunters, prey = (result.metrics["policies"][policy] for policy in ("hunters", "prey"))
+    assert hunters["cost_mean"] > 5.0
+    assert result.metrics["learners"]["hunters"]["loss"]["multiplier"] > 0.0
+    assert prey["cost_mean"] is None
+    assert prey["cost_unattributed"] == 0.0
+
+
+@pytest.mark.parametrize(("name", "partner"), [("ppo", "dqn"), ("ppo", "ppo"), ("sac", "ppo"), ("sac", "dqn")])
+def test_beside_a_policy_with_a_limit_others_learn_as_beside_one_without(
+    name: str, partner: str, tmp_path: Path
+) -> None:
+    learned = {}
+    for case, settings in {"with": {**LIMITED, "cost_limit": 1.0}, "without": {}}.items():
+        experiment = pair(name, partner, "")
+        limited = replace(experiment.policies["left"], algorithm=replace(SIDES[name][0], **settings))
+        policies = {**experiment.policies, "left": limited}
+        costly = replace(experiment, env=mf.Env(CostlyGroups, {}, num_envs=4), policies=policies)
+        result = train(costly, tmp_path / case)
+        learned[case] = kept(tmp_path / case)
+        assert all(learner["updates"] > 0 for learner in result.metrics["learners"].values())
+    assert_equal(learned["with"]["learner.right"], learned["without"]["learner.right"])
+    left = [learned[case]["learner.left"]["published"] for case in learned]
+    assert not np.array_equal(*left), "costs were to matter"
+
+
+def test_the_multiplier_follows_the_episodes_of_each_round(tmp_path: Path) -> None:
+    limit, rate, start = 0.25, 0.5, 0.125
+    limited = replace(
+        SMALL_PPO,
+        batch_agent_steps=100,
+        cost_limit=limit,
+        multiplier_learning_rate=rate,
+        initial_multiplier=start,
+    )
+    # A round has 100 episodes of one env step, as many as the window of cost_mean.
+    experiment = small_run(
+        env=mf.Env(toll.parallel_env, {}, num_envs=50),
+        policies={"car": mf.Policy(limited, SMALL)},
+        mapping=None,
+        rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=100),
+        log=mf.Log(every_env_steps=100),
+        stop=ending_at(1_200),
+    )
+    train(experiment, tmp_path)
+    found = reports(tmp_path)
+    # The report of a round is written before its update.
+    means = [report["policies"]["car"]["cost_mean"] for report in found[:12]]
+    losses = [report["learners"]["car"]["loss"] for report in found[1:]]
+    multiplier = start
+    for mean, loss in zip(means, losses, strict=True):
+        multiplier = max(0.0, multiplier + rate * (mean - limit))
+        assert loss["cost_mean"] == pytest.approx(mean, abs=1e-9)
+        assert loss["multiplier"] == pytest.approx(multiplier, abs=1e-9)
+        assert loss["cost_violation"] == pytest.approx(max(0.0, mean - limit), abs=1e-9)
+    assert len(losses) == 12
+
+
+def test_evaluations_report_costs(tmp_path: Path) -> None:
+    experiment = replace(
+        one_policy(replace(SMALL_PPO, **LIMITED), carts, 1.0, env_steps=200),
+        evaluation=mf.Evaluation(episodes=0, final_episodes=3),
+    )
+    metrics = train(experiment, tmp_path).metrics["policies"]["team"]
+    # Carts that fall at once cost less than they last.
+    assert 0.0 < metrics["eval_cost_mean"] <= metrics["eval_episode_env_steps_mean"]

@@ -1,0 +1,85 @@
+"""A speaker near a reference beside a DQN listener: runs continue bit for bit, and the penalty is in no metric."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import marlflow as mf
+from marlflow.config.imports import load_policy
+from marlflow.driver.train import resume, train
+from marlflow.env import token_signal
+from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.watching import reports
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
+
+HALF, WHOLE = 640, 1_280
+MODEL = mf.Transformer(num_layers=1, hidden_size=8, num_heads=2)
+
+
+def tokens(beta: float | None, env_steps: int, **changes: Any) -> mf.Experiment:
+    """A run of a speaker that is a transformer, and of a DQN listener with dense layers."""
+    speaker = mf.Policy(replace(SMALL_PPO, kl_to_reference=beta), MODEL)
+    listener = mf.Policy(replace(SMALL_DQN, learning_starts_agent_steps=40), SMALL)
+    policies = {"speaker": replace(speaker, **changes), "listener": listener}
+    env = mf.Env(token_signal.env, {"num_classes": 3, "length": 2}, num_envs=4)
+    return small_run(env=env, policies=policies, mapping=None, env_steps=env_steps)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source") / "reference"
+    train(tokens(None, HALF), folder)
+    return folder
+
+
+def test_a_run_near_a_warm_start_continues_bit_for_bit(source: Path, tmp_path: Path) -> None:
+    whole, parts, init = tmp_path / "whole", tmp_path / "parts", mf.FromRun(source)
+    train(tokens(0.1, WHOLE, init=init), whole)
+    train(tokens(0.1, HALF, init=init), parts)
+    result = resume(tokens(0.1, WHOLE, init=init), parts)
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert_equal(kept(whole), kept(parts))
+    assert all(learner["updates"] > 0 for learner in result.metrics["learners"].values())
+    # The reference is what the first run ended with, while the policy has learned on.
+    state = kept(parts)["learner.speaker"]
+    np.testing.assert_array_equal(state["reference"], load_policy(source, "speaker").flat)
+    assert not np.array_equal(state["published"], state["reference"])
+    assert result.metrics["learners"]["speaker"]["loss"]["kl_to_reference"] != 0.0
+
+
+def test_at_zero_it_learns_as_without_bit_for_bit_and_reports_the_divergence(tmp_path: Path) -> None:
+    train(tokens(None, WHOLE), tmp_path / "without")
+    train(tokens(0.0, WHOLE), tmp_path / "zero")
+    first, second = (kept(tmp_path / name)["learner.speaker"] for name in ("without", "zero"))
+    reference = second.pop("reference")
+    assert_equal(first, second)
+    assert len(reference) == len(second["published"])
+    last = reports(tmp_path / "zero")[-1]
+    kl = last["learners"]["speaker"]["loss"].pop("kl_to_reference")
+    # A mean over sampled actions may be below zero.
+    assert 0.0 < abs(kl) < 1.0
+    assert_equal(without_times(last["policies"]), without_times(reports(tmp_path / "without")[-1]["policies"]))
+
+
+def test_replicas_on_workers_have_the_reference_too(tmp_path: Path) -> None:
+    near = mf.DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, kl_to_reference=0.1)
+    assert "KLToReference(beta=0.1) → Advantages" in str(mf.plan(tokens(0.1, WHOLE, algorithm=near)))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(tokens(0.1, WHOLE, algorithm=near), whole)
+    train(tokens(0.1, HALF, algorithm=near), parts)
+    resume(tokens(0.1, WHOLE, algorithm=near), parts)
+    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
+    assert_equal(kept(whole), kept(parts))
+    assert reports(whole)[-1]["learners"]["speaker"]["loss"]["kl_to_reference"] != 0.0
+
+
+def test_returns_are_the_environments_whatever_the_penalty(tmp_path: Path) -> None:
+    train(tokens(1e6, HALF), tmp_path)
+    for report in reports(tmp_path):
+        assert 0.0 <= report["policies"]["speaker"]["return_mean"] <= 1.0
+        assert report["policies"]["speaker"]["return_mean"] == report["policies"]["listener"]["return_mean"]

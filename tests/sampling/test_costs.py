@@ -1,0 +1,192 @@
+"""Costs are credited to rows by the rules of rewards, whatever the environment does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pettingzoo import ParallelEnv
+
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.env.wrappers import black_death
+from tests.sampling.built_environments import BuiltParallel
+from tests.sampling.row_actors import Policy
+from tests.sampling.row_comparison import SEED, built_seats, collects
+from tests.sampling.scripts import scripts
+from tests.sampling.workers import rollout_worker
+
+TIMES = 4.0
+"""Costs are rewards times this, a power of two: all sums of costs are sums of rewards times this, bit for bit."""
+
+
+class Costly(BuiltParallel):
+    """Gives each agent TIMES its reward as a cost, and counts what it issued."""
+
+    issued: ClassVar[dict[int, float]] = {}
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, terminations, truncations, infos = super().step(actions)
+        costs = {agent: TIMES * float(np.asarray(reward).item()) for agent, reward in rewards.items()}
+        # By environment, since the replay of an episode would issue costs again.
+        Costly.issued[id(self)] = Costly.issued.get(id(self), 0.0) + sum(costs.values())
+        infos = {agent: {**(infos.get(agent) or {}), "cost": costs[agent]} for agent in rewards} | {
+            agent: info for agent, info in infos.items() if agent not in rewards
+        }
+        return observations, rewards, terminations, truncations, infos
+
+
+def worker_with_costs(make_env: Any, mapping: Any, actors: Any, env_indices: Any = (0, 1), **settings: Any) -> Any:
+    """A worker of policies that all read costs, unless `with_costs` says which."""
+    return rollout_worker(make_env, env_indices, mapping, actors, SEED, **{"with_costs": list(actors), **settings})
+
+
+@settings(max_examples=60)
+@given(st.data(), scripts(), collects)
+def test_costs_go_where_rewards_go(data, script, collects):
+    script = replace(script, pay="quarters")
+    seats = data.draw(built_seats(script, plain=True))
+    actors = {name: policy.actor() for name, policy in seats.policies.items()}
+    Costly.issued = {}
+    worker = worker_with_costs(lambda: Costly(script), seats.matchup(0, 0), actors)
+    credited = finished = 0.0
+    for collect in collects:
+        receipt, batches = worker.collect(collect.ticks)
+        for name, batch in batches.items():
+            found = receipt.policies[name]
+            assert batch["cost"].dtype == np.float64
+            assert batch["cost"].tolist() == (TIMES * batch["reward"]).tolist()
+            assert found.cost_unattributed == TIMES * found.reward_unattributed
+            credited += batch["cost"].sum() + found.cost_unattributed
+        for episode in receipt.episodes:
+            # Agents may have a cost without having appeared, as they may have a reward.
+            assert episode.costs == {agent: TIMES * total for agent, total in episode.returns.items()}
+            finished += sum(episode.costs.values())
+    still_open = worker.state()["tables"]["open"]["cost"].sum() if "undeclared" not in script.habits else None
+    worker.close()
+    if still_open is not None:
+        assert credited + still_open == sum(Costly.issued.values())
+
+
+class Given(ParallelEnv[str, Any, Any]):
+    """One agent that plays `costs`, an info each, and then terminates; another beside it always costs 1."""
+
+    metadata = {"name": "given"}  # noqa: RUF012
+    possible_agents = ["a", "b"]  # noqa: RUF012
+
+    def __init__(self, infos: list[dict[str, Any]]) -> None:
+        self.infos = infos
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0.0, 1.0, (1,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.at = ["a", "b"], 0
+        # What comes with reset() is nobody's: no action was taken.
+        return dict.fromkeys(self.agents, np.zeros(1, np.float32)), {agent: {"cost": 100.0} for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        living, info = self.agents, self.infos[self.at]
+        self.at += 1
+        over = self.at == len(self.infos)
+        self.agents = [] if over else living
+        infos = {"a": info, "b": {"cost": 1.0}}
+        observations = dict.fromkeys(living, np.zeros(1, np.float32))
+        return (
+            observations,
+            dict.fromkeys(living, 0.0),
+            dict.fromkeys(living, over),
+            dict.fromkeys(living, False),
+            infos,
+        )
+
+
+def collected(infos: list[dict[str, Any]], ticks: int, **settings: Any) -> Any:
+    actors = {name: Policy(spaces.Discrete(2)).actor() for name in ("one", "two")}
+    worker = worker_with_costs(lambda: Given(infos), {"a": "one", "b": "two"}, actors, (0,), **settings)
+    return worker.collect(ticks)
+
+
+def test_costs_of_reset_are_left_out_and_costs_may_be_of_any_numeric_type() -> None:
+    receipt, batches = collected([{"cost": 1}, {"cost": np.float32(0.5)}, {"cost": True}, {"cost": np.array([2.0])}], 4)
+    assert batches["one"]["cost"].tolist() == [1.0, 0.5, 1.0, 2.0]
+    (episode,) = receipt.episodes
+    assert episode.costs == {"a": 4.5, "b": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("info", "reason"),
+    [
+        ({}, r"gave no info\['cost'\] for an agent that acted, and its policy has a cost_limit; give 0.0"),
+        ({"cost": float("nan")}, r"info\['cost'\] is nan, not a finite number"),
+        ({"cost": float("inf")}, r"info\['cost'\] is inf, not a finite number"),
+        ({"cost": "1.0"}, r"info\['cost'\] is '1.0', not a finite number"),
+        ({"cost": [1.0, 2.0]}, r"info\['cost'\] is \[1.0, 2.0\], not a finite number"),
+        ({"cost": None}, r"gave no info\['cost'\]"),
+    ],
+)
+def test_a_cost_that_is_no_number_is_an_error_of_the_environment(info: dict[str, Any], reason: str) -> None:
+    with pytest.raises(EnvironmentFailed, match=rf"agent 'a'.*{reason}"):
+        collected([{"cost": 0.0}, info, {"cost": 0.0}], 3)
+    # Nobody reads it where its policy has no limit.
+    receipt, batches = collected([{"cost": 0.0}, info, {"cost": 0.0}], 3, with_costs=["two"])
+    assert "cost" not in batches["one"].columns
+    assert batches["two"]["cost"].tolist() == [1.0] * 3
+    assert receipt.episodes[0].costs == {"b": 3.0}
+
+
+def test_a_broken_episode_loses_its_costs_and_the_others_keep_theirs() -> None:
+    infos = [{"cost": 1.0}, {"cost": 2.0}, {"cost": float("nan")}]
+    receipt, batches = collected(infos, 4, tolerated_faults=9)
+    assert [fault.rows_lost for fault in receipt.faults] == [6]
+    assert batches["one"]["cost"].tolist() == [1.0]
+    assert receipt.policies["one"].cost_unattributed == 0.0
+
+
+def test_costs_of_the_dead_belong_to_no_row() -> None:
+    class Afterwards(Given):
+        def step(self, actions: Any) -> Any:
+            *result, infos = super().step(actions)
+            if self.at == 2:
+                # `a` ends; what it costs from now on comes without a reward.
+                self.agents, result[2]["a"] = ["b"], True
+            if self.at > 2 and self.agents:
+                infos["a"] = {"cost": 7.0}
+            return *result, infos
+
+    actors = {name: Policy(spaces.Discrete(2)).actor() for name in ("one", "two")}
+    make = lambda: Afterwards([{"cost": 1.0}] * 4)  # noqa: E731
+    worker = worker_with_costs(make, {"a": "one", "b": "two"}, actors, (0,))
+    receipt, batches = worker.collect(4)
+    assert batches["one"]["cost"].tolist() == [1.0, 1.0]
+    assert receipt.policies["one"].cost_unattributed == 7.0 + 1.0
+    assert receipt.episodes[0].costs == {"a": 10.0, "b": 4.0}
+
+
+def test_without_a_limit_nothing_is_read() -> None:
+    receipt, batches = collected([{"cost": float("nan")}] * 2, 2, with_costs=())
+    assert "cost" not in batches["one"].columns
+    assert receipt.episodes[0].costs == {}
+
+
+def test_agents_that_black_death_keeps_cost_nothing() -> None:
+    class Early(Given):
+        def step(self, actions: Any) -> Any:
+            *result, infos = super().step(actions)
+            if self.at == 1:
+                self.agents, result[2]["a"] = ["b"], True
+            return *result, {agent: info for agent, info in infos.items() if agent in result[0]}
+
+    actors = {name: Policy(spaces.Discrete(2)).actor() for name in ("one", "two")}
+    make = lambda: black_death(Early([{"cost": 3.0}] * 3))  # noqa: E731
+    receipt, batches = worker_with_costs(make, {"a": "one", "b": "two"}, actors, (0,)).collect(3)
+    assert batches["one"]["cost"].tolist() == [3.0, 0.0, 0.0]
+    assert receipt.episodes[0].costs == {"a": 3.0, "b": 3.0}
