@@ -197,9 +197,8 @@ def _film(data: Data) -> Iterator[str]:
         return
     returns = ", ".join(f"{agent} {number(value)}" for agent, value in film["returns"].items())
     yield f"![An episode of the final policies]({folder}/film.webp)\n"
-    skipped = film.get("skipped", 0)
-    shorter = f"; the first {skipped} had fewer than {LEAST_ENV_STEPS} after their random openings" if skipped else ""
-    yield f"One episode of {which}, {film['env_steps']} env steps{shorter}: {seats}. Returns: {returns}.\n"
+    first = f", the first of at least {LEAST_ENV_STEPS} after its random opening" if film.get("skipped") else ""
+    yield f"One episode of {which}, {film['env_steps']} env steps{first}: {seats}. Returns: {returns}.\n"
 
 
 def _command(data: Data) -> Iterator[str]:
