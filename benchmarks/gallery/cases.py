@@ -91,7 +91,7 @@ _ALL = (
     ),
     GalleryCase("kuhn_psro", ("league.nash_conv_every_env_steps=60000",), _NASH_CONV, members=("mixture",)),
     GalleryCase("toll_ppo_lagrangian"),
-    GalleryCase("simple_tag_three_algorithms", *_shorter(100_000, 500_000), has_opponents=True),
+    GalleryCase("simple_tag_three_algorithms", *_shorter(100_000, 500_000)),
     GalleryCase("simple_tag_qmix_ppo", *_shorter(100_000, 400_000), has_opponents=True),
     GalleryCase("simple_spread_qmix", *_shorter(200_000, 400_000)),
     GalleryCase("token_signal_ppo_dqn"),
@@ -113,14 +113,7 @@ CASES = {case.experiment: case for case in _ALL}
 _LONG = "not run yet; leagues take the longest"
 _NOT_YET = "not run yet"
 WITHOUT_PAGE: Mapping[str, str] = {
-    "connect_four_alphastar": _LONG,
-    "connect_four_pfsp": _LONG,
-    "connect_four_self_play": _LONG,
     "leduc_psro": _LONG,
-    "simple_tag_pfsp": _LONG,
-    "simple_tag_three_algorithms": _NOT_YET,
     "vmas_balance_ppo": "needs the extra `vmas`, which is not installed with all others",
-    "token_signal_ppo_dqn": _NOT_YET,
-    "toll_ppo_lagrangian": _NOT_YET,
 }
 """Shipped experiments that have no page, and why."""
