@@ -90,7 +90,11 @@ _ALL = (
         film_policy="average",
     ),
     GalleryCase("kuhn_psro", ("league.nash_conv_every_env_steps=60000",), _NASH_CONV, members=("mixture",)),
-    GalleryCase("toll_ppo_lagrangian"),
+    GalleryCase(
+        "toll_ppo_lagrangian",
+        why="A car's return is 1 and, if it pays the toll, 1 more; its cost is the toll. The limit of .25 allows 1.25: "
+        "higher returns, of random policies and of early evaluations, are over the limit.",
+    ),
     GalleryCase("simple_tag_three_algorithms", *_shorter(100_000, 500_000)),
     GalleryCase("simple_tag_qmix_ppo", *_shorter(100_000, 400_000), has_opponents=True),
     GalleryCase("simple_spread_qmix", *_shorter(200_000, 400_000)),
