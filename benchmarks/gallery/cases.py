@@ -114,10 +114,7 @@ _ALL = (
 )
 CASES = {case.experiment: case for case in _ALL}
 
-_LONG = "not run yet; leagues take the longest"
-_NOT_YET = "not run yet"
 WITHOUT_PAGE: Mapping[str, str] = {
-    "leduc_psro": _LONG,
     "vmas_balance_ppo": "needs the extra `vmas`, which is not installed with all others",
 }
 """Shipped experiments that have no page, and why."""
