@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils import parallel_to_aec
 
 from marlflow.base.batch import Array
 
@@ -61,3 +62,8 @@ class Toll(ParallelEnv[str, Any, Any]):
 def parallel_env(num_agents: int = 2) -> Toll:
     """Make the roads as a ParallelEnv."""
     return Toll(num_agents)
+
+
+def env(num_agents: int = 2) -> AECEnv[str, Any, Any]:
+    """Make the roads as an AECEnv, in which no policy can have a limit on costs."""
+    return parallel_to_aec(Toll(num_agents))
