@@ -10,6 +10,7 @@ each Ray daemon leads its own session. The kernel still kills the daemons with t
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -29,6 +30,7 @@ from ray._private.utils import detect_fate_sharing_support
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.runtime.forked.template import WORKER, Template, taken
 
+log = logging.getLogger("marlflow")
 _QUIET_AGENTS = {"enable_pipe_based_agent_to_parent_health_check": False}
 """Delays by 2 s when Ray's agents notice the loss of their raylet, so that the run has ended by then.
 
@@ -54,6 +56,10 @@ class LocalRay:
             self.template.close()
 
 
+_TIMED_OUT = "timed out during startup"
+"""Ray's words if its daemons are not up after 30 s, which a busy machine may exceed; no setting changes that."""
+
+
 def start_local(node_ip_address: str | None = None, **settings: Any) -> LocalRay:
     """Start Ray on this machine with these settings of ray.init; its workers are forks where that is possible.
 
@@ -71,6 +77,16 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> LocalRay
         raise ConfigInvalid(
             [f"runtime.dashboard needs packages that are missing: {missing}; pip install 'ray[default]'"]
         )
+    try:
+        return _started(node_ip_address, settings)
+    except RuntimeFailed as error:
+        if _TIMED_OUT not in str(error):
+            raise
+        log.warning("%s; starting it once more", error)
+    return _started(node_ip_address, settings)
+
+
+def _started(node_ip_address: str | None, settings: dict[str, Any]) -> LocalRay:
     loopback = _on_loopback() if node_ip_address is None else nullcontext()
     template = taken()
     with _in_new_sessions() as daemons, loopback, without_daemons(_unused_daemons(settings)), forking(template):

@@ -187,6 +187,29 @@ def test_a_folder_of_sessions_that_is_somebody_elses_is_refused(
         start_local()
 
 
+def test_a_ray_whose_daemons_are_late_is_started_once_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    late = "The current node timed out during startup."
+    outcomes: list[str | None] = []
+
+    def init(**settings: Any) -> None:
+        if (problem := outcomes.pop(0)) is not None:
+            raise Exception(problem)
+
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv(SWITCH_VARIABLE, "0")  # no workers come
+    monkeypatch.setattr(local.ray, "init", init)
+    monkeypatch.setattr(local.ray, "shutdown", lambda: None)  # of what was begun; the tests' own Ray stays
+    outcomes += [late, None]
+    assert start_local().sessions == []
+    outcomes += [late, late]
+    with pytest.raises(RuntimeFailed, match="timed out during startup"):
+        start_local()
+    outcomes += ["no port is free"]
+    with pytest.raises(RuntimeFailed, match="no port is free"):
+        start_local()
+    assert not outcomes
+
+
 def test_an_address_of_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local.ray, "init", never)
     with pytest.raises(ConfigInvalid, match="is no address of this machine"):
