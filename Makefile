@@ -40,9 +40,9 @@ demo: $(INSTALLED)
 # Four parts at once on two cores: tests that start processes wait for them much of the time. Each part's output comes
 # when it is done, and one that fails fails the whole; the parts take about as long. Tests of a new folder are in the
 # last part.
-RAY := $(addprefix tests/,runtime architecture check_env html_report trained)
-COMMANDS := tests/cli tests/examples tests/packaging
-PLAY := $(addprefix tests/,league sampling algorithms learner cli/test_launchers.py cli/test_league.py) \
+RAY := tests/runtime tests/architecture tests/check_env
+COMMANDS := tests/cli tests/examples
+PLAY := $(addprefix tests/,packaging league sampling algorithms learner cli/test_launchers.py cli/test_league.py) \
 	$(addprefix tests/driver/test_,pairs.py matchmakers.py apex_runs.py faults.py)
 
 test: check
