@@ -56,5 +56,5 @@ def without_cost_critic(module: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def cost_seed(seed: int) -> int:
-    """Return the seed of a cost critic's parameters, which leaves those of the other networks as they are."""
+    """Return a seed for the cost critic, apart from the generator that the other networks are drawn from."""
     return int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(seed)))

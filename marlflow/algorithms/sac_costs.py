@@ -1,4 +1,4 @@
-"""What SAC needs for a limit on costs: a critic of costs, and its weight in the actor's loss (SAC-Lagrangian).
+"""SAC-Lagrangian: a critic of costs, and its weight in the actor's loss.
 
 Ha et al., "Learning to walk in the real world with minimal human effort", 2020, arXiv:2002.08550, section 4.2.
 """

@@ -105,7 +105,7 @@ def _recorded_environments(config: Any) -> Iterator[Any]:
     if isinstance(config, Mapping):
         folder = config.get("folder")
         if config.get("_target_") == _RECORDED and isinstance(folder, str):
-            # An interpolation may lead to any folder, so it is a name itself, which nobody has trusted.
+            # An interpolation may lead to any folder, so it needs trust itself.
             yield {"_target_": folder} if "${" in folder else _recorded_environment(Path(folder))
         config = list(config.values())
     if isinstance(config, list | tuple):
@@ -119,7 +119,7 @@ def _recorded_environment(folder: Path) -> Any:
 
     try:
         environment = read_manifest(folder).environment
-    except ConfigInvalid:  # nobody can make an environment from it
+    except ConfigInvalid:  # no environment can be made from it
         return None
     wrappers = [{"_target_": name, **arguments} for name, arguments in environment.wrappers]
     return {"_target_": environment.factory, "arguments": dict(environment.arguments), "wrappers": wrappers}

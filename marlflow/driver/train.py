@@ -139,7 +139,7 @@ def _run_exclusively(
 
 
 class _State:
-    """What is known of a run for its state.json: whether it began, and why it stopped."""
+    """Whether a run has begun, and why it stopped, for its state.json."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir

@@ -114,13 +114,7 @@ class ParallelAdapter(AdapterState):
         if agents != living or self._lingering:
             self._lingering.update(agent for agent in before if agent not in living)
             joined = self._admit(agents, before, terminations, truncations)
-        result.costs = []
-        # Nobody acted before reset(), so nothing there is a cost.
-        if self.reads_costs and before:
-            # A cost without a reward is one beside a reward of 0.
-            rewards = {**rewards, **{a: 0.0 for a in slots if a not in rewards and COST in (infos.get(a) or ())}}
-            # Agents that did not act may have a cost too, but need not.
-            result.costs = [_cost_of(infos.get(agent), None if agent in before else 0.0) for agent in rewards]
+        rewards = self._read_costs(before, rewards, infos)
         result.reward_slots = [slots[agent] if agent in slots else self._agent_slots.slot(agent) for agent in rewards]
         result.rewards = [*rewards.values()]
         result.deciding = [slots[agent] for agent in self._live]
@@ -158,6 +152,20 @@ class ParallelAdapter(AdapterState):
         pairs = [split(slot, observation, infos.get(agent)) for slot, observation, agent in deciding]
         result.observations = [observation for observation, _ in pairs]
         result.masks = [mask for _, mask in pairs] if self._any_masked else []
+
+    def _read_costs(
+        self, acted: Sequence[str], rewards: Mapping[str, float], infos: Mapping[str, Any]
+    ) -> Mapping[str, float]:
+        """Set the result's costs, if they are read; return the rewards, 0 for agents that got only a cost."""
+        self._result.costs = []
+        # Before an env step, as in reset(), no agent has acted, and infos have no costs.
+        if not self.reads_costs or not acted:
+            return rewards
+        slots = self._agent_slots.slots
+        rewards = {**rewards, **{a: 0.0 for a in slots if a not in rewards and COST in (infos.get(a) or ())}}
+        # Agents that did not act may have a cost too, but need not.
+        self._result.costs = [_cost_of(infos.get(agent), None if agent in acted else 0.0) for agent in rewards]
+        return rewards
 
 
 def _cost_of(info: Mapping[str, Any] | None, default: float | None) -> Any:

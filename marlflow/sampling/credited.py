@@ -1,7 +1,4 @@
-"""What agents receive between decisions, rewards or costs: credited to each lane's open row, or to none.
-
-The rules are those of `sampling.segment_builder`, and the same for both.
-"""
+"""Credit rewards and costs to the open row of each lane, or to no row, by the rules of `sampling.segment_builder`."""
 
 from __future__ import annotations
 
