@@ -44,7 +44,9 @@ class JaxCalls:
     ) -> None:
         self.spaces, self.groups = spaces, groups_of(spaces)
         self._env, self._max_env_steps = env, max_env_steps
-        self._dtypes = {name: spaces[agents[0]][0].dtype for name, agents in self.groups.items()}
+        self._dtypes = {
+            name: jax.dtypes.canonicalize_dtype(spaces[agents[0]][0].dtype) for name, agents in self.groups.items()
+        }
         self._done_means, self._unlimited = done_means, without_limit(env)
         one = jax.ShapeDtypeStruct((), np.uint32)
         _, states = jax.eval_shape(lambda seed: env.reset(jax.random.PRNGKey(seed)), one)
