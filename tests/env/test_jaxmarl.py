@@ -1,25 +1,27 @@
 """Environments of JaxMARL step as in JaxMARL itself, without its own resets, and each episode is its seed's."""
 
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-pytest.importorskip("jaxmarl", reason="JaxMARL is not installed: pip install 'marlflow[jaxmarl]'")
+from tests.env.optional import is_installed
+
+if not is_installed("jaxmarl"):
+    pytest.skip("JaxMARL is not installed: pip install 'marlflow[jaxmarl]'", allow_module_level=True)
 
 import jax
-import jaxmarl
 from gymnasium import spaces
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import Env, Stop
+from marlflow.config.experiment import Env, Policy, Stop
 from marlflow.driver.train import resume, train
 from marlflow.env import BatchedEnv, SnapshotEnv
-
-# First: it sets how many threads XLA has, and undoes what the import of jaxmarl does to sys.stdout.
 from marlflow.env.batched.jaxmarl import JaxmarlEnv
+from marlflow.env.batched.jaxmarl_import import make
 from tests.driver.test_batched_runs import reports
-from tests.runtime.small_runs import small_run
+from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 
 EVERY = np.arange(4)
 SMALL_BATTLE = {"num_allies": 2, "num_enemies": 3, "max_steps": 14}
@@ -133,7 +135,7 @@ class Beside:
 
 @pytest.mark.parametrize(("name", "parameters"), CASES, ids=[name for name, _ in CASES])
 def test_steps_and_ends_are_those_of_jaxmarl(name, parameters):
-    env, direct = JaxmarlEnv(4, name, parameters), jaxmarl.make(name, **parameters)
+    env, direct = JaxmarlEnv(4, name, parameters), make(name, **parameters)
     assert isinstance(env, BatchedEnv)
     assert isinstance(env, SnapshotEnv)
     both, random = Beside(env, direct, name), np.random.default_rng(0)
@@ -200,7 +202,7 @@ def test_agents_with_other_spaces_are_other_groups_and_masks_are_boolean():
 def test_the_state_is_the_world_state_or_all_observations():
     battle = JaxmarlEnv(2, "HeuristicEnemySMAX", SMALL_BATTLE)
     battle.reset(np.arange(2), np.arange(2))
-    alone = Alone(jaxmarl.make("HeuristicEnemySMAX", **SMALL_BATTLE), 1)
+    alone = Alone(make("HeuristicEnemySMAX", **SMALL_BATTLE), 1)
     np.testing.assert_allclose(battle.state()[1], alone.seen["world_state"], **CLOSE)
     tag = JaxmarlEnv(2, "MPE_simple_tag_v3")
     seen = tag.reset(np.arange(2), np.arange(2)).observations
@@ -250,7 +252,17 @@ def test_arrays_share_the_memory_of_jax():
     shown = env.reset(EVERY, EVERY).observations["agent"]
     own = env._carry.observations["agent"]
     assert shown.__array_interface__["data"][0] == own.unsafe_buffer_pointer()
-    assert sys.stdout is not sys.__stdout__
+
+
+def test_jax_is_imported_for_these_environments_only_and_leaves_the_output_alone():
+    lines = (
+        "import io, sys; sys.stdout = held = io.StringIO(); errors = sys.stderr",
+        "import marlflow.config.compose, marlflow.sampling.worker",
+        "assert 'jax' not in sys.modules and 'jaxmarl' not in sys.modules",
+        "import marlflow.env.batched.jaxmarl",
+        "assert sys.stdout is held and sys.stderr is errors and not held.getvalue()",
+    )
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
 
 
 @pytest.mark.parametrize(
@@ -271,8 +283,9 @@ def test_wrong_arguments_are_refused(arguments, expected):
 
 def test_a_run_is_resumed_bit_for_bit(tmp_path):
     def until(env_steps):
-        env = Env("marlflow.env.batched.jaxmarl.JaxmarlEnv", {"name": "MPE_simple_speaker_listener_v4"}, num_envs=4)
-        return small_run(env=env, stop=Stop(env_steps=env_steps))
+        env = Env("marlflow.env.batched.jaxmarl.JaxmarlEnv", {"name": "MPE_simple_spread_v3"}, num_envs=4)
+        policies = {"agent": Policy(SMALL_PPO, SMALL)}
+        return small_run(env=env, policies=policies, mapping=None, stop=Stop(env_steps=env_steps))
 
     train(until(400), tmp_path / "two")
     result = resume(until(800), tmp_path / "two")
