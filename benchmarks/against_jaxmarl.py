@@ -54,6 +54,7 @@ from marlflow.sampling.mapping import Rule
 
 SCRIPT = Path(__file__).parent / "peers" / "jaxmarl_ippo.py"
 TARGET = 1.0
+PEER = "JaxMARL's IPPO"
 AGENTS = 3
 ENVS: Mapping[str, Env] = {
     "ppo on env=jaxmarl": Env("marlflow.env.batched.jaxmarl.JaxmarlEnv", {"name": "MPE_simple_spread_v3"}),
@@ -131,14 +132,19 @@ def run_here(case: str, env_steps: int, seed: int, settings: Mapping[str, Any]) 
 def report(checkout: str, env_steps: int, seeds: Sequence[int], num_envs: int) -> None:
     """Train each seed with all, in turns, and print."""
     settings = json.dumps({**SETTINGS, "num_envs": num_envs})
-    lines: dict[str, list[list[dict[str, Any]]]] = {case: [] for case in ["JaxMARL's IPPO", *ENVS]}
+    lines: dict[str, list[list[dict[str, Any]]]] = {case: [] for case in [PEER, *ENVS]}
     for seed in seeds:
         of_run = [str(env_steps), str(seed), settings]
-        lines["JaxMARL's IPPO"].append(lines_of([sys.executable, str(SCRIPT), checkout, *of_run]))
-        for case in ENVS:
-            command = [sys.executable, "-m", "benchmarks.against_jaxmarl", "--one", case, *of_run]
-            lines[case].append(lines_of(command))
-    theirs = [rates(run)[0] for run in lines["JaxMARL's IPPO"]]
+        for case, runs in lines.items():
+            here = ["-m", "benchmarks.against_jaxmarl", "--one", case]
+            runs.append(lines_of([sys.executable, *([str(SCRIPT), checkout] if case == PEER else here), *of_run]))
+            cpu, wall = rates(runs[-1])
+            ends = runs[-1][-1]["return_mean"]
+            print(
+                f"seed {seed}, {case}: {cpu:,.0f} env steps per s of CPU time ({wall:,.0f} wall), return {ends:.2f}",
+                flush=True,
+            )
+    theirs = [rates(run)[0] for run in lines[PEER]]
     for case, runs in lines.items():
         found = [rates(run) for run in runs]
         ratio = statistics.median(own / other for (own, _), other in zip(found, theirs, strict=True))
@@ -147,7 +153,7 @@ def report(checkout: str, env_steps: int, seeds: Sequence[int], num_envs: int) -
         first = statistics.median(run[0]["cpu_s"] for run in runs)
         print(
             f"{case}, {num_envs} environments: {cpu:,.0f} env steps per s of CPU time ({wall:,.0f} wall), "
-            f"{ratio:.2f} times JaxMARL's IPPO; return after {env_steps:,} env steps {ends:.2f}; "
+            f"{ratio:.2f} times {PEER}; return after {env_steps:,} env steps {ends:.2f}; "
             f"first update after {first:.1f} s of CPU time",
             flush=True,
         )
