@@ -116,7 +116,7 @@ class RolloutActor(Host):
         )
 
     def collect(self, packed: bytes, own: Request | None, *flats: Any) -> Any:
-        """Return a receipt and a batch per learning policy.
+        """Return a pickled receipt or RemoteError, and a batch per learning policy.
 
         `packed` is the serialized request of all workers, `own` has this worker's matchups and changes of its table of
         weights, if any. `flats` are the parameters of both.
@@ -135,8 +135,10 @@ class RolloutActor(Host):
             receipt = replace(receipt, sent=self._sent(request.frozen, seated))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             receipt, batches = self._failed(error), dict.fromkeys(learning)
+        # Ray passes bytes on as they are. Other values it pickles slowly, and unpickles in another thread.
+        answer = pickle.dumps(receipt, pickle.HIGHEST_PROTOCOL)
         # Without learning policies there is one return value, which Ray does not accept in a tuple.
-        return (receipt, *(batches[name] for name in learning)) if learning else receipt
+        return (answer, *(batches[name] for name in learning)) if learning else answer
 
     def learn(self, name: str, chain: int, returns: int, *payloads: Any) -> Any:
         """Run a chain on this worker's shard; return a receipt and, if `returns` > 1, parameters per policy."""

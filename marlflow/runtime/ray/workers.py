@@ -6,6 +6,7 @@ A lost rollout worker is replaced (restarted); meanwhile the others continue.
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -217,10 +218,15 @@ async def _wait_for(ref: Any) -> None:
     await asyncio.wait([asyncio.wrap_future(ref.future())])
 
 
+def _unpickled(answer: Any) -> Any:
+    # Receipts come as bytes.
+    return pickle.loads(answer) if isinstance(answer, bytes) else answer  # noqa: S301  made by a worker of this run
+
+
 async def _answers(workers: Sequence[RemoteWorker], refs: Sequence[Any]) -> list[Any]:
     # A worker may be replaced while this waits.
     actors = [worker.actor for worker in workers]
-    answers = await asyncio.gather(*refs, return_exceptions=True)
+    answers = [_unpickled(each) for each in await asyncio.gather(*refs, return_exceptions=True)]
     for worker, actor, answer in zip(workers, actors, answers, strict=True):
         if isinstance(answer, RemoteError):
             raise as_exception(answer)
