@@ -15,11 +15,12 @@ import asyncio
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import ray
 from ray._private import worker as ray_worker
@@ -30,6 +31,7 @@ from benchmarks.together import SMALL_NUM_ENVS, Alone, sample, together
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.ray import handles, remote_worker
 from marlflow.runtime.ray.places import RayPlace
+from marlflow.runtime.ray.remote_worker import RemoteWorker
 
 Times = list[tuple[float, ...]]
 
@@ -41,13 +43,11 @@ class Hops:
         self.collects: dict[int, Times] = defaultdict(list)
         self.chains: dict[str, Times] = defaultdict(list)
 
-    def install(self) -> None:
-        """Record calls of workers and learners from now on."""
-        collect, call_chain, record = (
-            remote_worker.RemoteWorker.collect,
-            RayPlace._call_chain,
-            remote_worker.RemoteWorker.record_progress,
-        )
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record calls of workers and learners."""
+        collect, call_chain = RemoteWorker.collect, RayPlace._call_chain
+        record = RemoteWorker.record_progress
         began: dict[int, tuple[float, float]] = {}
 
         def traced_collect(worker: Any, *arguments: Any) -> Any:
@@ -66,9 +66,14 @@ class Hops:
             self.chains[place.name].append((start, time.perf_counter()))
             return result
 
-        remote_worker.RemoteWorker.collect = traced_collect  # type: ignore[method-assign]
-        remote_worker.RemoteWorker.record_progress = traced_record  # type: ignore[method-assign]
-        RayPlace._call_chain = traced_chain  # type: ignore[method-assign, assignment]
+        with (
+            patch.object(RemoteWorker, "collect", traced_collect),
+            patch.object(RemoteWorker, "record_progress", traced_record),
+            patch.object(RayPlace, "_call_chain", traced_chain),
+            patch.object(remote_worker, "RolloutActor", traced_actors.TracedWorker),
+            patch.object(handles, "Host", traced_actors.TracedHost),
+        ):
+            yield
 
     def clear(self) -> None:
         """Forget all."""
@@ -197,11 +202,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", action="store_true", help="CPU time by thread too")
     options = parser.parse_args(arguments)
-    setattr(remote_worker, "RolloutActor", traced_actors.TracedWorker)  # noqa: B010  classes cannot be assigned to
-    setattr(handles, "Host", traced_actors.TracedHost)  # noqa: B010
     hops, setting = Hops(), experiment(200, SMALL_NUM_ENVS)
-    hops.install()
-    with set_up(setting) as (made, parts):
+    with hops.recording(), set_up(setting) as (made, parts):
         phases = asyncio.run(measure(setting, made, parts, hops, options.rounds, options.repeats))
     phases.report(options.threads)
     best = [a + max(b, c) for a, b, c in zip(*(phases.walls[k] for k in ("sampling", "ppo", "dqn")), strict=True)]

@@ -83,6 +83,8 @@ class RolloutActor(Host):
             1,
         )
         self._spec, self._number = spec, number
+        # A property whose time grows with the square of the learners.
+        self._learning = spec.learning
         self._next_episodes, self._next_fragments = next_episodes, next_fragments
         self._inference = inference
         self._worker: Any = None
@@ -121,7 +123,7 @@ class RolloutActor(Host):
         `packed` is the serialized request of all workers, `own` has this worker's matchups and changes of its table of
         weights, if any. `flats` are the parameters of both.
         """
-        learning = self._spec.learning
+        learning = self._learning
         request: Request = pickle.loads(packed)  # noqa: S301  made by the driver
         if own is not None:
             request = replace(request, matchups=own.matchups, frozen=own.frozen, forget=own.forget)

@@ -54,6 +54,7 @@ class RayWorkers:
         numbers: Sequence[int] | None = None,
     ) -> None:
         self._spec = spec
+        self._learning = spec.learning
         self._actors = actors
         self._inference = inference
         self._current_weights = current_weights
@@ -67,7 +68,7 @@ class RayWorkers:
         return [worker.start() for worker in self.all]
 
     async def collect(self, request: Request, assign: Assign | None = None) -> Round:
-        learning = self._spec.learning
+        learning = self._learning
         for _ in range(_MAX_FAILED_ATTEMPTS):
             ready = await self._ready_workers()
             shared = SharedRequest(self._as_sent(request))
@@ -125,7 +126,7 @@ class RayWorkers:
         if receipt is None:
             return None
         worker.record_progress(receipt)
-        return make_round(number, [receipt], [dict(zip(self._spec.learning, refs[1:], strict=True))])
+        return make_round(number, [receipt], [dict(zip(self._learning, refs[1:], strict=True))])
 
     async def evaluate(self, request: EvaluationRequest) -> Evaluated:
         remaining, parts, failed_attempts = list(range(len(request.episodes))), [], 0
