@@ -200,6 +200,16 @@ class ManagedAEC(AECEnv[str, Any, Any]):
                 self.truncations[name] = name in self._was_truncated
                 self.terminations[name] = not self.truncations[name]
 
+    @property
+    def turns(self) -> str:
+        """Say how many env steps, which are turns, a step of the wrapped environment is."""
+        agents, managers, every = len(self.env.possible_agents), len(self._workers_of), self._rules.every
+        more = ", and more where options end early" if self._rules.terminate else ""
+        return (
+            f"env steps are turns: one step of the managed environment, with all agents alive, is {agents} + "
+            f"{managers} / {every} = {agents + managers / every:g} of them on average{more}"
+        )
+
     def try_functions(self) -> None:
         """Call the functions of the options once, on observations of a reset; raises ConfigInvalid."""
         space = copy.deepcopy(self._rules.space)
@@ -219,3 +229,10 @@ class ManagedAEC(AECEnv[str, Any, Any]):
 
     def close(self) -> None:
         self.env.close()
+
+
+def managed_of(env: Any) -> ManagedAEC | None:
+    """Return the environment with managers that `env` is or wraps, if any."""
+    while isinstance(env, AECEnv) and not isinstance(env, ManagedAEC):
+        env = vars(env).get("env")
+    return env if isinstance(env, ManagedAEC) else None

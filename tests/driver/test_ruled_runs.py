@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,22 @@ MANAGED = of_env(
 RUNS["managed"] = replace(MANAGED, policies={**MANAGED.policies, "two": mf.Policy(FEW_ROWS, SMALL)})
 
 
+def apart(observations: dict[str, Any], actions: dict[str, Any]) -> dict[str, Any]:
+    """The second walker takes another way than the first."""
+    del observations
+    if len(actions) < 2 or actions["walker_0"] != actions["walker_1"]:
+        return actions
+    return {**actions, "walker_1": (int(actions["walker_0"]) + 1) % 4}
+
+
+RUNS["correction"] = of_env(
+    "marlflow.env.cliff.parallel_env",
+    {"max_cycles": 27},
+    partial(shield, post=apart),
+    (mf.Rule("walker_0", "one"), mf.Rule("walker_1", "two")),
+)
+
+
 def until(experiment: mf.Experiment, env_steps: int) -> mf.Experiment:
     checkpoint = mf.CheckpointConfig(every_env_steps=None)
     return replace(experiment, stop=mf.Stop(env_steps=env_steps), checkpoint=checkpoint)
@@ -86,6 +103,7 @@ def test_a_run_that_goes_on_does_what_it_would_have_done_and_is_loaded(name: str
     result = resume(until(experiment, WHOLE), parts)
     assert result.metrics["faults"]["episodes_abandoned"] == 0
     assert all(learner["updates"] > 0 for learner in result.metrics["learners"].values())
+    assert (result.metrics["rollouts"]["actions_corrected"] > 20) == (name == "correction")
     assert name != "managed" or result.metrics["policies"]["two"]["rows_carried"] > 3
     assert_equal(without_times(reports(whole)), without_times(reports(parts)))
     assert_equal(kept(whole), kept(parts))
