@@ -71,6 +71,12 @@ MANAGED = of_env(
     (mf.Rule("walker_0", "one"), mf.Rule("manager", "two")),
 )
 RUNS["managed"] = replace(MANAGED, policies={**MANAGED.policies, "two": mf.Policy(FEW_ROWS, SMALL)})
+RUNS["managed at every env step"] = of_env(
+    "marlflow.env.sign.parallel_env",
+    {"max_cycles": 70},
+    partial(managed, options=2, every=7, manager="manager", intrinsic=sign.reached, manager_acts="every_env_step"),
+    (mf.Rule("walker_0", "one"), mf.Rule("manager", "two")),
+)
 
 
 def apart(observations: dict[str, Any], actions: dict[str, Any]) -> dict[str, Any]:
