@@ -1,7 +1,6 @@
 """The environment loop of a worker whose environments are stepped by one call.
 
-Like SyncVectorRunner: the same lanes in the same order, so the same rows, without work per environment or agent but
-when episodes end.
+Like SyncVectorRunner: the same lanes in the same order, so the same rows. Work per agent only when episodes end.
 """
 
 from __future__ import annotations
