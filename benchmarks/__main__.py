@@ -8,6 +8,7 @@ from functools import partial
 from benchmarks import (
     against_benchmarl,
     against_benchmarl_vmas,
+    against_jaxmarl,
     against_rllib,
     against_sb3,
     batched,
@@ -69,6 +70,7 @@ BENCHMARKS: tuple[tuple[str, tuple[Callable[[], object], ...]], ...] = (
     ("learners beside Stable-Baselines3's", (against_sb3.report,)),
     ("teams beside BenchMARL's, three seeds", (against_benchmarl.main,)),
     ("beside BenchMARL on VMAS, three seeds", (against_benchmarl_vmas.main,)),
+    ("beside JaxMARL's own IPPO, three seeds", (against_jaxmarl.main,)),
     ("the demo, five seeds", (learning.report,)),
     ("every algorithm, five seeds that no setting was chosen on", (suite.report,)),
     ("imitation from an expert's records, three seeds", (imitation.report,)),
