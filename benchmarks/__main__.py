@@ -25,6 +25,7 @@ from benchmarks import (
     output,
     ray_calls,
     rollout_worker,
+    round_hops,
     sampling,
     start,
     suite,
@@ -54,6 +55,7 @@ BENCHMARKS: tuple[tuple[str, tuple[Callable[[], object], ...]], ...] = (
         (
             partial(together.report, 200, num_envs=together.SMALL_NUM_ENVS, rounds=200),
             partial(together.report, 2_000, num_envs=64, rounds=25),
+            partial(round_hops.main, []),
         ),
     ),
     (

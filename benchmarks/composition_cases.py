@@ -296,6 +296,65 @@ _TOLL_CASES = (
     ),
 )
 
+# The settings of the experiment; its critic sees the state instead, which says nothing here.
+_TOLL_MAPPO = (
+    "env=toll",
+    "env.num_envs=64",
+    "rollouts.num_workers=1",
+    "rollouts.fragment_env_steps=512",
+    *learns_with(
+        "mappo",
+        "car",
+        cost_limit=0.25,
+        multiplier_learning_rate="{_target_: marlflow.Linear, start: 0.06, end: 0.02, agent_steps: 200000}",
+        normalize_advantages="false",
+        entropy_coefficient="{_target_: marlflow.Linear, start: 0.3, end: 0.03, agent_steps: 150000}",
+        batch_agent_steps=1_000,
+        minibatch_agent_steps=1_000,
+        epochs=4,
+        learning_rate=1e-2,
+    ),
+    "policies.car.model.hidden_sizes=[8]",
+    "evaluation.episodes=0",
+    "evaluation.final_episodes=2000",
+    "evaluation.mode=sampled",
+    "checkpoint.every_env_steps=null",
+    "stop.env_steps=120000",
+)
+# A temperature of .2 favors a share of one half, and the multiplier makes up for it: it is 1 + .2 log 3 = 1.22.
+_TOLL_SAC = (
+    "env=toll",
+    "env.num_envs=64",
+    "rollouts.num_workers=1",
+    "rollouts.fragment_env_steps=128",
+    *learns_with(
+        "sac",
+        "car",
+        cost_limit=0.25,
+        multiplier_learning_rate="{_target_: marlflow.Linear, start: 0.03, end: 0.003, agent_steps: 60000}",
+        temperature=0.2,
+        learning_rate=3e-3,
+        batch_agent_steps=256,
+        train_every_agent_steps=64,
+        learning_starts_agent_steps=1_000,
+        replay_agent_steps=20_000,
+    ),
+    "policies.car.model.hidden_sizes=[8]",
+    "evaluation.episodes=0",
+    "evaluation.final_episodes=2000",
+    "evaluation.mode=sampled",
+    "checkpoint.every_env_steps=null",
+    "stop.env_steps=40000",
+)
+_NO_LIMIT = "policies.car.algorithm.cost_limit=null"
+_TOLL_CASES += (
+    Case("toll_mappo_lagrangian", _TOLL_MAPPO, 1.22, 1.28, policy="car", count=toll, counted_from=22, counted_to=28),
+    Case("toll_mappo", (*_TOLL_MAPPO, _NO_LIMIT), 1.97, 2, policy="car", is_control=True),
+    Case("toll_sac_lagrangian", _TOLL_SAC, 1.22, 1.28, policy="car", count=toll, counted_from=22, counted_to=28),
+    # The temperature alone: 1 / (1 + exp(-1 / .2)) of the cars take the fast road.
+    Case("toll_sac", (*_TOLL_SAC, _NO_LIMIT), 1.97, 2, policy="car", is_control=True),
+)
+
 # Bisection has -1.625, the best that does not listen -2.75, and the nearest other strategies -1.75.
 _GUESSING = (
     "env=guess_number",

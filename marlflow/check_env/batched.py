@@ -13,7 +13,7 @@ from marlflow.base.errors import MarlflowError
 from marlflow.check_env.outcome import BATCHED_TEST, TestOutcome
 from marlflow.check_env.play import random_actor
 from marlflow.check_env.seats import Seats
-from marlflow.env import BatchedEnv
+from marlflow.env.batched.versions import BatchedMaker
 from marlflow.sampling import Receipt, RolloutWorker, SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
 
@@ -24,7 +24,7 @@ _TICKS = (1, 6, 40, 3, 100)
 
 def compare_batched(
     make_env: Callable[[], Any],
-    make_batched: Callable[[int], BatchedEnv] | None,
+    make_batched: BatchedMaker | None,
     seats: Seats,
     seed: int,
     step_timeout_s: float | None,
@@ -41,8 +41,12 @@ def compare_batched(
     actors = {policy: partial(random_actor, spaces) for policy, spaces in seats.spaces.items()}
     workers: list[RolloutWorker] = []
     try:
+        # In infos of AEC environments, no cost can be read.
+        with_costs = list(actors) if seats.parallel and make_batched.gives_costs() else ()
         for make in (make_batched, None):
-            config = SamplerConfig(make_env, range(_NUM_ENVS), seats.mapping, seed, make_batched=make)
+            config = SamplerConfig(
+                make_env, range(_NUM_ENVS), seats.mapping, seed, make_batched=make, with_costs=with_costs
+            )
             workers.append(RolloutWorker(config, actors, Watchdog(step_timeout_s)))
         for ticks in _TICKS:
             (receipt, batches), (single_receipt, single_batches) = (worker.collect(ticks) for worker in workers)

@@ -25,6 +25,7 @@ from marlflow.config.environment import environment_maker, environment_name, ope
 from marlflow.config.experiment import Env
 from marlflow.env import EnvAdapter
 from marlflow.env.batched.single import as_pettingzoo
+from marlflow.env.managed_aec import managed_of
 
 Watch = Callable[[str], None]
 BUDGET_S = 60.0
@@ -62,6 +63,8 @@ def check_environment(
                 state = _state_space(adapter, findings)
                 findings.state = None if state is None else f"{state.dtype} {state.shape}"
                 seats = seats_of(adapter, envs[0], state)
+                if (managed := managed_of(envs[0])) is not None:
+                    findings.notes.append(managed.turns)
         except ConfigInvalid as error:
             if not isinstance(error.__cause__, EnvironmentFailed):
                 raise

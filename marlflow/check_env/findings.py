@@ -101,6 +101,11 @@ class Findings:
             remedy = "this should not be possible: please report it, with the environment"
             self.problems.append(EnvProblem(f"rewards: {unbalanced}", remedy))
         self._add_group_findings(seats)
+        if played.ledger is not None and (partly := played.ledger.partly_without_cost):
+            self.notes.append(
+                f"{', '.join(partly)} had no info['cost'] at some env steps: a policy with a cost_limit needs a number "
+                "at every env step in which they act; give 0.0 where there is none"
+            )
         if played.vanished:
             self.notes.append(
                 f"{played.vanished} times an agent left `agents` neither terminated nor truncated: set one of the two; "

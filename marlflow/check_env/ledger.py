@@ -1,9 +1,10 @@
-"""Records the rewards that an environment issues, independently of rows."""
+"""Records the rewards and costs that an environment issues, independently of rows."""
 
 from __future__ import annotations
 
 import traceback
 from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -11,17 +12,20 @@ from typing import Any
 from pettingzoo import AECEnv
 
 from marlflow.base.errors import UserCodeFailed
+from marlflow.env.parallel import COST
 from marlflow.sampling import group
 
 
 @dataclass
 class Account:
-    """One episode: rewards in order of issue, decisions by agent, and env steps."""
+    """One episode: rewards in order of issue, decisions and the sum of costs by agent, and env steps."""
 
     seed: int | None
     issued: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     decisions: Counter[str] = field(default_factory=Counter)
+    costs: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     env_steps: int = 0
+    over: bool = False
 
 
 class Ledger:
@@ -38,6 +42,8 @@ class Ledger:
         # Groups of which several agents received a reward in one step, and those in which these ever differed.
         self.compared: set[str] = set()
         self.unequal: set[str] = set()
+        # Agents that ever acted without a cost.
+        self.without_cost: set[str] = set()
         self.slowest_step_s = 0.0
         # Patched on the instance, so that the worker plays exactly the environment that learners get.
         if isinstance(env, AECEnv):
@@ -75,6 +81,8 @@ class Ledger:
         stepped = self._step(actions)
         self.slowest_step_s = max(self.slowest_step_s, perf_counter() - began)
         self._issued(stepped[1])
+        self._spent(actions.keys(), stepped[-1])
+        account.over = not self._env.agents
         return stepped
 
     def _issued(self, rewards: Any) -> None:
@@ -92,6 +100,29 @@ class Ledger:
                 if amount != first[name]:
                     self.unequal.add(name)
             first.setdefault(name, amount)
+
+    def _spent(self, acted: Collection[str], infos: Any) -> None:
+        # Anything else the rollout worker raises an error for.
+        for agent in {*acted, *infos} if isinstance(infos, Mapping) else ():
+            cost: Any = (infos.get(agent) or {}).get(COST)
+            try:
+                self.running.costs[agent] += float(cost)
+            except (TypeError, ValueError):
+                # None, or no number.
+                if agent in acted:
+                    self.without_cost.add(agent)
+
+    @property
+    def partly_without_cost(self) -> list[str]:
+        """The agents that had a cost at some env steps, and acted at others without one."""
+        return sorted(a for a in self.without_cost if any(a in account.costs for account in self.accounts.values()))
+
+    def costs_of(self, agents: Collection[str]) -> list[float]:
+        """Return what each of `agents` cost in each finished episode; empty if one ever acted without a cost."""
+        if not self.without_cost.isdisjoint(agents):
+            return []
+        finished = [account.costs for account in self.accounts.values() if account.over]
+        return [costs[agent] for costs in finished for agent in agents if agent in costs]
 
     def has_common_reward(self, name: str) -> bool | None:
         """Return whether all agents of a group always received equal rewards; None if never two did in one step."""

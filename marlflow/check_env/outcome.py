@@ -55,6 +55,7 @@ class GroupOutcome:
 
     `legal_mean`: mean number of legal actions, of `num_actions`. `decisions` (agent steps) and `returns` are per agent
     and episode. `common_reward`: whether its agents always received equal rewards (None: never two in one env step).
+    `costs`: the sum of `info["cost"]` per agent and episode (None: not all of them have one at every env step).
     `algorithms` has by name the reason why an algorithm cannot be used, or "".
     """
 
@@ -69,6 +70,7 @@ class GroupOutcome:
     decisions: Spread | None = None
     returns: Spread | None = None
     common_reward: bool | None = None
+    costs: Spread | None = None
     terminated: int = 0
     truncated: int = 0
     reward_unattributed: float = 0.0

@@ -147,6 +147,10 @@ def _returns(group: GroupOutcome) -> Text:
     return Text("" if group.returns is None else _spread(group.returns, 2))
 
 
+def _costs(group: GroupOutcome) -> Text:
+    return Text("" if group.costs is None else _spread(group.costs, 2))
+
+
 def _common_reward(group: GroupOutcome) -> Text:
     return Text({True: "always equal", False: "not always equal", None: ""}[group.common_reward])
 
@@ -177,6 +181,7 @@ _SPACES: tuple[tuple[str, _Cell], ...] = (
 _EPISODES: tuple[tuple[str, _Cell], ...] = (
     ("decisions/episode", _decisions),
     ("return/episode", _returns),
+    ("cost/episode", _costs),
     ("agents' rewards", _common_reward),
     ("ends", _ended),
     ("never acted", _never),

@@ -32,6 +32,7 @@ class Seats:
     declared: bool
     has_tasks: bool
     reproducible: bool = True
+    parallel: bool = True
 
     @property
     def mapping(self) -> Mapping[str, str] | ByGroup:
@@ -89,7 +90,7 @@ def seats_of(adapter: EnvAdapter, env: Any, state: gym.Box | None = None) -> Sea
         for name, variants in variants_by_name.items()
         for agents, spaces in variants
     ]
-    return Seats(tuple(groups), adapter.declared, adapter.has_tasks, adapter.reproducible)
+    return Seats(tuple(groups), adapter.declared, adapter.has_tasks, adapter.reproducible, adapter.parallel)
 
 
 def _masks(adapter: EnvAdapter, env: Any, agent: str) -> Masks:

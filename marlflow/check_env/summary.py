@@ -70,6 +70,7 @@ def _group(seat_group: SeatGroup, seats: Seats, fit: Suitable, played: Played) -
         decisions=Spread.of([count for (episode, _, _), count in decisions.items() if episode < finished]),
         returns=Spread.of([amount for amounts in by_agent.values() for amount in amounts]),
         common_reward=played.ledger.has_common_reward(group(seat_group.agents[0])) if played.ledger else None,
+        costs=Spread.of(played.ledger.costs_of(seat_group.agents)) if played.ledger else None,
         terminated=sum(played.terminated[policy] for policy in policies),
         truncated=sum(played.truncated[policy] for policy in policies),
         reward_unattributed=math.fsum(amount for policy in policies for amount in played.unattributed[policy]),

@@ -107,7 +107,7 @@ class RunMetrics:
         self.eval_team_return_mean: float | None = None
         self.env_steps = self.agent_steps = self.episodes = 0
         self.faults = dict.fromkeys(FAULTS, 0)
-        self.rollouts = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0)
+        self.rollouts = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0, actions_corrected=0)
         self.sent = MembersSent()
         """Frozen policies sent to workers in training."""
         self._reported = (0, 0.0)
@@ -124,6 +124,7 @@ class RunMetrics:
             self.rollouts["env_s"] += receipt.env_s
             self.rollouts["policy_s"] += receipt.policy_s
             self.rollouts["bookkeeping_s"] += receipt.bookkeeping_s
+            self.rollouts["actions_corrected"] += receipt.actions_corrected
             for name, sampled in receipt.policies.items():
                 totals = self.policies[name]
                 totals.agent_steps_sampled += sampled.rows
@@ -165,7 +166,7 @@ class RunMetrics:
         self.env_steps, self.agent_steps = state["env_steps"], state["agent_steps"]
         self.episodes = state["episodes"]
         self.faults |= state["faults"]
-        self.rollouts = cast("RolloutMetrics", dict(state["rollouts"]))
+        self.rollouts = cast("RolloutMetrics", {**self.rollouts, **state["rollouts"]})
         self.sent = MembersSent(*state["sent"])
         steps, since_s = state["reported"]
         self._reported, self._env_steps_per_s = (steps, since_s), state["env_steps_per_s"]

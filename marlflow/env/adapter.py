@@ -108,6 +108,11 @@ class EnvAdapter(Protocol):
         """Number of agents that left without termination or truncation since opening."""
         ...
 
+    @property
+    def actions_corrected(self) -> int:
+        """Number of actions that shields replaced since opening."""
+        ...
+
     def seat(self, agents: Sequence[str]) -> None:
         """Give `agents` the first slots, in order; call before `reset`, if no agents are declared.
 

@@ -12,6 +12,7 @@ from marlflow.env.adapter import StepResult
 from marlflow.env.agent_slots import AgentSlots
 from marlflow.env.episode_location import EpisodeLocation
 from marlflow.env.global_state import GlobalState
+from marlflow.env.shield import correcting_wrappers
 
 
 class AdapterState:
@@ -28,6 +29,7 @@ class AdapterState:
         self._appeared: set[int] = set()
         self._any_masked = False
         self.vanished = 0
+        self._correcting = correcting_wrappers(env)
 
     @property
     def agents(self) -> Sequence[str]:
@@ -44,6 +46,10 @@ class AdapterState:
     @property
     def reproducible(self) -> bool:
         return bool((getattr(self._env, "metadata", None) or {}).get("reproducible", True))
+
+    @property
+    def actions_corrected(self) -> int:
+        return sum(wrapper.actions_corrected for wrapper in self._correcting)
 
     @property
     def env_steps(self) -> int:

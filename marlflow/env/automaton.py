@@ -108,7 +108,9 @@ class _AutomatonReader:
             for state, targets in epsilon.items()
         }
         self.atoms = sorted({atom for _, condition, _ in self.rules for atom in condition.atoms})
-        self._check_sets()
+        # Of states that there are not, nothing further can be said.
+        if not self.problems:
+            self._check_sets()
 
     def _state(self, name: Any, path: str) -> int:
         if str(name) in self.names:

@@ -8,7 +8,7 @@ Parallel one, because an AEC agent may act rarely: its row sums the rewards unti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 from gymnasium import spaces
@@ -17,12 +17,12 @@ from pettingzoo import AECEnv
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.declared import declared_agents, matching_agents
 from marlflow.env.managed_aec import ManagedAEC
-from marlflow.env.options import ManagerSees, OptionRules
+from marlflow.env.options import ManagerActs, ManagerSees, OptionRules
 
 _AGENT = "{agent}"
 
 
-def managed(
+def managed(  # noqa: PLR0913, PLR0917  each is a key of the configuration
     env: Any,
     options: int | spaces.Space[Any],
     every: int = 8,
@@ -33,6 +33,7 @@ def managed(
     moved: Callable[..., Any] | None = None,
     worker_share: float = 1.0,
     manager_sees: ManagerSees = "obs",
+    manager_acts: ManagerActs = "when_due",
 ) -> Any:
     """Give `agents` (a pattern) of a Parallel environment managers, and make it an AEC environment.
 
@@ -43,19 +44,24 @@ def managed(
     Rewards: a manager's are those of its workers, as the environment issues them; a worker's are `worker_share` times
     its own, plus `intrinsic(observation, option, next_observation)`. `moved(observation, option, next_observation)`
     returns the option after an env step, such as a relative goal. A manager sees its worker's observation, or all
-    workers' if it manages several; with `manager_sees="state"` the state of the environment.
+    workers' if it manages several; with `manager_sees="state"` the state of the environment. With
+    `manager_acts="every_env_step"`, it has a row for each env step, and a mask leaves it only one further action, to go
+    on, until its option is over. Its discount is then per env step.
 
     Raises ConfigInvalid for settings and functions that do not fit.
     """
     space: Any = spaces.Discrete(options) if isinstance(options, int) and options >= 1 else options
-    problems = _setting_problems(env, space, every, worker_share, manager_sees, intrinsic)
+    problems = [
+        *_setting_problems(env, space, every, worker_share, manager_sees, intrinsic),
+        *_acting_problems(manager_acts, space, moved),
+    ]
     if problems:
         raise ConfigInvalid(problems)
     workers = matching_agents(env, agents)
     managers = {worker: manager.replace(_AGENT, worker) for worker in workers}
     if taken := sorted(set(managers.values()) & set(declared_agents(env))):
         raise ConfigInvalid([f"manager={manager!r}: the environment has an agent {taken[0]!r} already"])
-    rules = OptionRules(space, every, terminate, intrinsic, moved, worker_share, manager_sees)
+    rules = OptionRules(space, every, terminate, intrinsic, moved, worker_share, manager_sees, manager_acts)
     wrapper = ManagedAEC(env, managers, rules)
     # So that a function with a wrong signature or result is refused before a run.
     wrapper.reset(seed=0)
@@ -82,3 +88,17 @@ def _setting_problems(
     elif manager_sees == "state" and not isinstance(getattr(env, "state_space", None), spaces.Box):
         problems.append("manager_sees=state: the environment has no state_space; put wrappers=joint_state before it")
     return problems
+
+
+def _acting_problems(manager_acts: str, space: Any, moved: Any) -> Iterator[str]:
+    if manager_acts not in get_args(ManagerActs):
+        yield f"manager_acts must be when_due or every_env_step, not {manager_acts!r}"
+    if manager_acts != "every_env_step":
+        return
+    if not isinstance(space, spaces.Discrete):
+        yield (
+            f"manager_acts=every_env_step: to go on is one more number, and options are {space!r}; set options to a "
+            "number, or manager_acts=when_due"
+        )
+    if moved is not None:
+        yield "manager_acts=every_env_step: going on keeps the option as it is; leave moved out, or set when_due"

@@ -10,7 +10,8 @@ from gymnasium import spaces
 from pettingzoo import AECEnv
 
 from marlflow.env.joint_state import JointObservations
-from marlflow.env.options import OptionRules, WorkerView
+from marlflow.env.masking import MASK
+from marlflow.env.options import ManagerView, OptionRules, WorkerView
 
 
 class ManagedAEC(AECEnv[str, Any, Any]):
@@ -45,12 +46,15 @@ class ManagedAEC(AECEnv[str, Any, Any]):
         # Cached, because PettingZoo demands the same object on every call.
         self._manager_spaces = {name: self._manager_space(name) for name in names}
         self._option_spaces = {name: copy.deepcopy(rules.space) for name in names}
+        self._manager_views: dict[str, ManagerView] = {}
+        if rules.manager_acts == "every_env_step":
+            self._manager_views = {name: ManagerView(space, rules) for name, space in self._manager_spaces.items()}
         self._clear()
 
     def _clear(self) -> None:
         self._actions: dict[str, Any] = {}
         self._option: dict[str, Any] = {}
-        # By manager: env steps until it is due.
+        # By manager: env steps until it is due; of one that has ended, when it ended.
         self._left: dict[str, int] = {}
         # The last observation of each agent of the wrapped environment.
         self._seen: dict[str, Any] = {}
@@ -68,11 +72,15 @@ class ManagedAEC(AECEnv[str, Any, Any]):
         return copy.deepcopy(self._views[self._workers_of[name][0]].bare_space)
 
     def observation_space(self, agent: str) -> Any:
+        if agent in self._manager_views:
+            return self._manager_views[agent].observation_space
         if agent in self._manager_spaces:
             return self._manager_spaces[agent]
         return self._views[agent].observation_space if agent in self._views else self.env.observation_space(agent)
 
     def action_space(self, agent: str) -> Any:
+        if agent in self._manager_views:
+            return self._manager_views[agent].action_space
         return self._option_spaces[agent] if agent in self._option_spaces else self.env.action_space(agent)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
@@ -98,9 +106,19 @@ class ManagedAEC(AECEnv[str, Any, Any]):
             self.infos[agent] = dict(infos.get(agent, {}))
 
     def _begin_step(self) -> None:
-        due = [name for name, left in self._left.items() if left <= 0]
-        self._queue = [*due, *self._live]
+        acting = [name for name in self._leading() if name in self._manager_views or self._left[name] <= 0]
+        self._queue = [*acting, *self._live]
+        self._mask_managers()
         self._select()
+
+    def _leading(self) -> list[str]:
+        """Return the managers that have begun and not ended."""
+        ended = self.terminations, self.truncations
+        return [name for name in self._left if name in self.agents and not any(flags[name] for flags in ended)]
+
+    def _mask_managers(self) -> None:
+        for name in self._leading() if self._manager_views else ():
+            self.infos[name][MASK] = self._manager_views[name].mask(self._left[name])
 
     def _select(self) -> None:
         dead = [agent for agent in self.agents if self.terminations[agent] or self.truncations[agent]]
@@ -116,13 +134,21 @@ class ManagedAEC(AECEnv[str, Any, Any]):
             return self._views[agent].show(self._seen[agent], option, left)
         if agent not in self._workers_of:
             return self._seen[agent]
+        seen = self._observe_workers(agent)
+        if agent not in self._manager_views:
+            return seen
+        # One option for all of its workers; before the first, nothing is left of it.
+        option = self._option.get(self._workers_of[agent][0])
+        return self._manager_views[agent].show(seen, option, self._left[agent])
+
+    def _observe_workers(self, manager: str) -> Any:
         if self._rules.manager_sees == "state":
             return self.env.state()
-        workers = self._workers_of[agent]
-        if agent in self._joint:
+        workers = self._workers_of[manager]
+        if manager in self._joint:
             present = [worker for worker in workers if worker in self._live or self.truncations.get(worker)]
-            self._joint[agent].set((worker, self._views[worker].bare(self._seen[worker])) for worker in present)
-            return self._joint[agent].state()
+            self._joint[manager].set((worker, self._views[worker].bare(self._seen[worker])) for worker in present)
+            return self._joint[manager].state()
         return self._views[workers[0]].bare(self._seen[workers[0]])
 
     def step(self, action: Any) -> None:
@@ -135,9 +161,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
         self._clear_rewards()
         self._queue.remove(agent)
         if agent in self._workers_of:
-            self._left[agent] = self._rules.every
-            for worker in self._workers_of[agent]:
-                self._option[worker] = action
+            self._choose(agent, action)
         else:
             self._actions[agent] = action
         if self._queue:
@@ -146,6 +170,17 @@ class ManagedAEC(AECEnv[str, Any, Any]):
         self._step_env()
         self._accumulate_rewards()
         self._begin_step()
+
+    def _choose(self, manager: str, option: Any) -> None:
+        if manager in self._manager_views:
+            goes_on = int(option) == self._manager_views[manager].go_on
+            if goes_on == (self._left[manager] <= 0):
+                raise ValueError(f"{manager!r} chose {option}, which its action mask excludes")
+            if goes_on:
+                return
+        self._left[manager] = self._rules.every
+        for worker in self._workers_of[manager]:
+            self._option[worker] = option
 
     def _step_env(self) -> None:
         before, seen = self._live, self._seen
@@ -180,7 +215,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
 
     def _go_on(self, before: list[str], seen: Mapping[str, Any]) -> None:
         """Count the env step, move options, and make managers due whose options are over."""
-        for name in self._left:
+        for name in self._leading():
             self._left[name] -= 1
         for agent in before:
             if agent in self._views:
@@ -192,13 +227,26 @@ class ManagedAEC(AECEnv[str, Any, Any]):
             over = [self._rules.ends(self._views[w].bare(self._seen[w]), self._option[w]) for w in living]
             if over and all(over):
                 self._left[name] = 0
+        # Also of managers that end now, whose values may be bootstrapped.
+        self._mask_managers()
 
     def _end_managers(self) -> None:
-        for name in list(self._left):
+        for name in self._leading():
             if not any(worker in self._live for worker in self._workers_of[name]):
-                del self._left[name]
                 self.truncations[name] = name in self._was_truncated
                 self.terminations[name] = not self.truncations[name]
+
+    @property
+    def turns(self) -> str:
+        """Say how many env steps, which are turns, a step of the wrapped environment is."""
+        agents, managers, every = len(self.env.possible_agents), len(self._workers_of), self._rules.every
+        if self._manager_views:
+            every = 1
+        more = ", and more where options end early" if self._rules.terminate and not self._manager_views else ""
+        return (
+            f"env steps are turns: one step of the managed environment, with all agents alive, is {agents} + "
+            f"{managers} / {every} = {agents + managers / every:g} of them on average{more}"
+        )
 
     def try_functions(self) -> None:
         """Call the functions of the options once, on observations of a reset; raises ConfigInvalid."""
@@ -219,3 +267,10 @@ class ManagedAEC(AECEnv[str, Any, Any]):
 
     def close(self) -> None:
         self.env.close()
+
+
+def managed_of(env: Any) -> ManagedAEC | None:
+    """Return the environment with managers that `env` is or wraps, if any."""
+    while isinstance(env, AECEnv) and not isinstance(env, ManagedAEC):
+        env = vars(env).get("env")
+    return env if isinstance(env, ManagedAEC) else None

@@ -8,10 +8,12 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
+from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.masking import MASK, OBSERVATION, MaskedView
 
 ManagerSees: TypeAlias = Literal["obs", "state"]
+ManagerActs: TypeAlias = Literal["when_due", "every_env_step"]
 OPTION: Final = "option"
 LEFT: Final = "left"
 
@@ -28,8 +30,9 @@ class OptionRules:
         moved: Callable[..., Any] | None,
         worker_share: float,
         manager_sees: ManagerSees,
+        manager_acts: ManagerActs = "when_due",
     ) -> None:
-        self.space, self.every, self.manager_sees = space, every, manager_sees
+        self.space, self.every, self.manager_sees, self.manager_acts = space, every, manager_sees, manager_acts
         self.terminate, self.intrinsic, self.moved, self.worker_share = terminate, intrinsic, moved, worker_share
 
         self.nothing = _lowest(space)
@@ -89,6 +92,33 @@ class WorkerView:
         share = np.array([left / self._every], np.float32)
         seen = {OBSERVATION: self._inner.bare(observation), OPTION: option, LEFT: share}
         return {OBSERVATION: seen, MASK: observation[MASK]} if self._inner.is_inside else seen
+
+
+class ManagerView:
+    """A manager's spaces, and its observations, if it acts at every env step: it may only go on until it is due.
+
+    It sees its option and what is left of it, because what going on is worth depends on them.
+    """
+
+    def __init__(self, observation: spaces.Space[Any], rules: OptionRules) -> None:
+        options = rules.space
+        assert isinstance(options, spaces.Discrete), "only a mask of numbered options can leave nothing but going on"
+        self._rules = rules
+        self.go_on = int(options.start + options.n)
+        self.action_space = spaces.Discrete(int(options.n) + 1, start=int(options.start))
+        left = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.observation_space = spaces.Dict({OBSERVATION: observation, OPTION: options, LEFT: left})
+
+    def show(self, observation: Any, option: Any, left: int) -> Any:
+        """Return the observation with the option, of which nothing is shown if it is over, and what is left of it."""
+        share = np.array([max(left, 0) / self._rules.every], np.float32)
+        return {OBSERVATION: observation, OPTION: option if left > 0 else self._rules.nothing, LEFT: share}
+
+    def mask(self, left: int) -> Array:
+        """Return the options if the last one is over (nothing is `left`), else going on, int8 [options + 1]."""
+        mask: Array = np.full(self.action_space.n, left <= 0, np.int8)
+        mask[-1] = left > 0
+        return mask
 
 
 def _lowest(space: spaces.Space[Any]) -> Any:

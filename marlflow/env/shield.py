@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import AECEnv
+from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
 from marlflow.base.batch import Array
@@ -144,7 +144,7 @@ class ShieldParallel(BaseParallelWrapper):
         if rule is not None:
             self._views = {agent: MaskedView(env.observation_space(agent), env.action_space(agent)) for agent in agents}
         self._observations: Mapping[str, Any] = {}
-        self.actions_corrected = 0
+        self.actions_corrected, self.corrects = 0, post is not None
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         observations, infos = self.env.reset(seed=seed, options=options)
@@ -190,6 +190,18 @@ class ShieldParallel(BaseParallelWrapper):
                 raise ConfigInvalid([f"post returned {action!r:.200} for agent {agent!r}, which is not in {space}"])
             self.actions_corrected += not np.array_equal(action, actions[agent])
         return {agent: corrected[agent] for agent in actions}
+
+
+def correcting_wrappers(env: Any) -> list[ShieldParallel]:
+    """Return the wrappers of `env` that correct joint actions."""
+    found = []
+    while isinstance(env, AECEnv | ParallelEnv):
+        if isinstance(env, ShieldParallel) and env.corrects:
+            found.append(env)
+        inside = vars(env)
+        # PettingZoo's conversion to Parallel has another name for it.
+        env = inside.get("env", inside.get("aec_env"))
+    return found
 
 
 class ShieldAEC(BaseWrapper):

@@ -19,7 +19,7 @@ from marlflow.observe.report import (
 _RETURN_TARGET = re.compile(r"policies\.(.+)\.return_mean")
 # Totals before the first report.
 _NOTHING = StageMetrics(items=0, rows=0, dropped=0, rows_dropped=0, busy_s=0.0, starved_s=0.0, blocked_s=0.0)
-_NO_ROLLOUTS = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0)
+_NO_ROLLOUTS = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0, actions_corrected=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,11 +81,12 @@ class StageMetrics(TypedDict):
 
 
 class RolloutMetrics(TypedDict):
-    """Time spent by all rollout workers, without evaluation."""
+    """Time spent by all rollout workers, and actions replaced there, without evaluation."""
 
     env_s: float  # in environments
     policy_s: float  # in policies
     bookkeeping_s: float  # the rest: recording rows
+    actions_corrected: int  # by shields
 
 
 class ObjectStoreMetrics(TypedDict):

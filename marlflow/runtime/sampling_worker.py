@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from marlflow.algorithms.imported import Imported
+from marlflow.env.batched.versions import BatchedMaker
 from marlflow.env.make import EnvMaker
 from marlflow.offline.dataset_writer import DatasetWriter
 from marlflow.policy.actor import Actor
@@ -42,10 +43,7 @@ def sampling_worker(
         env_indices,
         spec.mapping,
         spec.seed,
-        # Batched environments have no costs.
-        make_batched=spec.make_env.make_batched
-        if isinstance(spec.make_env, EnvMaker) and not spec.with_costs
-        else None,
+        make_batched=_batched_maker(spec),
         worker=number,
         recorded=[name for name in spec.learning if name not in spec.records],
         spaces={name: policy.spaces for name, policy in {**spec.policies, **spec.opponents}.items()},
@@ -62,6 +60,13 @@ def sampling_worker(
     )
     writer = None if spec.recording is None else DatasetWriter(spec.recording, number)
     return RolloutWorker(config, spec.actors if actors is None else actors, watchdog, worker_stages, writer)
+
+
+def _batched_maker(spec: RunSpec) -> BatchedMaker | None:
+    found = spec.make_env.make_batched if isinstance(spec.make_env, EnvMaker) else None
+    # With env.batched=auto, the PettingZoo version may give costs that the batched one does not; anything else was
+    # refused before the start.
+    return None if found is not None and spec.with_costs and not found.gives_costs() else found
 
 
 def alike(policies: Iterable[PolicySpec]) -> list[Mapping[str, Mapping[str, float]]]:

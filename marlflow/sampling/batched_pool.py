@@ -26,11 +26,11 @@ _T = TypeVar("_T")
 class BatchedEnvPool:
     """The environments `env_indices` of a worker, all stepped by one call; `index` is the position among them.
 
-    `states` has all global states [B, *shape] if `sees_state`.
+    `states` has all global states [B, *shape] if `sees_state`. Steps have costs if `reads_costs`.
     """
 
-    # No agent of a batched environment leaves without a mark.
-    vanished = 0
+    # No agent of a batched environment leaves without a mark, and no wrapper corrects actions.
+    counts = np.zeros(2, np.int64)
 
     def __init__(
         self,
@@ -39,10 +39,11 @@ class BatchedEnvPool:
         watchdog: Watchdog,
         faults: FaultLog,
         sees_state: bool = False,
+        reads_costs: bool = False,
     ) -> None:
         self.env_indices, self._make_batched = [int(env_index) for env_index in env_indices], make_batched
         self.watchdog, self.faults = watchdog, faults
-        self._sees_state = sees_state
+        self._sees_state, self.reads_costs = sees_state, reads_costs
         self.seeds = np.zeros(len(self.env_indices), np.int64)
         self.env_steps = np.zeros(len(self.env_indices), np.int64)
         self.states: Array | None = None
@@ -85,7 +86,10 @@ class BatchedEnvPool:
     def step(self, actions: Mapping[str, Array]) -> BatchedStep:
         """Step all environments; raises EnvironmentFailed."""
         self.env_steps += 1
-        return self._guarded(lambda: self._read(self.env.step(actions), "step()"), "step()")
+        step = self._guarded(lambda: self._read(self.env.step(actions), "step()"), "step()")
+        if self.reads_costs and not step.costs:
+            raise EnvironmentFailed(self.where(), NO_COSTS)
+        return step
 
     def reset(self, indices: Array, seeds: Array) -> BatchedStep:
         """Start episodes in `indices` [N]; raises EnvironmentFailed."""
@@ -158,3 +162,9 @@ class BatchedEnvPool:
         """Close the environments by `deadline_s` of time.perf_counter; return faults."""
         fault = close_within(self.env.close, self.where(), deadline_s - perf_counter())
         return [] if fault is None else [fault]
+
+
+NO_COSTS = (
+    "step() gave no costs, and a policy has a cost_limit; give BatchedStep.costs in every step, or set "
+    "algorithm.cost_limit=null"
+)

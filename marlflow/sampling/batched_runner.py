@@ -1,12 +1,11 @@
 """The environment loop of a worker whose environments are stepped by one call.
 
-Like SyncVectorRunner: the same lanes in the same order, so the same rows, without work per environment or agent but
-when episodes end.
+Like SyncVectorRunner: the same lanes in the same order, so the same rows. Work per agent only when episodes end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -19,6 +18,7 @@ from marlflow.env import BatchedStep
 from marlflow.env.batched.adapter import NOBODY_DECIDES
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
+from marlflow.sampling.batched_results import results_of
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.latest_steps import LatestSteps, seen_at_end
@@ -145,14 +145,19 @@ class BatchedRunner:
         rewards = np.where(running, layout.by_lane(step.rewards, np.float64), 0.0)
         terminated = layout.by_lane(step.terminated, bool)
         ended = np.flatnonzero((terminated | layout.by_lane(step.truncated, bool)) & self._alive)
-        broken = self._wrong_rewards(rewards)
+        broken = self._not_finite(rewards, "reward")
+        costs = self._costs(step, running, broken)
         finals = self._final_rows(step, ended, broken)
         if broken:
-            rewards[self._lanes_of(np.array(sorted(broken)))] = 0.0
+            of_broken = self._lanes_of(np.array(sorted(broken)))
+            for amounts in (rewards,) if costs is None else (rewards, costs):
+                amounts[of_broken] = 0.0
             ended = ended[~np.isin(self.lanes.env_of[ended], list(broken))]
         self.lanes.returns += rewards
+        if costs is not None:
+            self.lanes.costs += costs
         if self._builder is not None:
-            self._builder.add_all_rewards(rewards)
+            self._builder.add_to_all(rewards, costs)
             self._end_segments(ended, terminated, finals)
         self._alive[ended] = False
         self._latest.start(step)
@@ -167,13 +172,21 @@ class BatchedRunner:
             self._reset(np.array(again))
         return False
 
-    def _wrong_rewards(self, rewards: Array) -> dict[int, EnvironmentFailed]:
-        if np.isfinite(rewards).all():
-            return {}
+    def _costs(self, step: BatchedStep, running: Array, broken: dict[int, EnvironmentFailed]) -> Array | None:
+        """Return the costs of all lanes, 0 where they are not read, if any are; add to `broken`."""
+        if not self._envs.reads_costs:
+            return None
+        given = self._envs.layout.by_lane(step.costs, np.float64)
+        costs = np.where(running & self.lanes.reads_costs, given, 0.0)
+        broken |= {index: failure for index, failure in self._not_finite(costs, "cost").items() if index not in broken}
+        return costs
+
+    def _not_finite(self, amounts: Array, what: str) -> dict[int, EnvironmentFailed]:
+        """Return the environments in which an agent was given a NaN or an infinity."""
         broken: dict[int, EnvironmentFailed] = {}
-        for lane in np.flatnonzero(~np.isfinite(rewards)).tolist():
-            reason = f"the reward is {float(rewards[lane])}, not a finite number"
-            broken.setdefault(lane // self.lanes.stride, self._failure(lane, reason))
+        for lane in np.flatnonzero(~np.isfinite(amounts)).tolist():
+            failure = self._failure(lane, f"the {what} is {float(amounts[lane])}, not a finite number")
+            broken.setdefault(lane // self.lanes.stride, failure)
         return broken
 
     def _failure(self, lane: int, reason: str) -> EnvironmentFailed:
@@ -219,31 +232,19 @@ class BatchedRunner:
     def _finish(self, ended: Array, terminated: Array, broken: Mapping[int, object]) -> list[int]:
         """Report the episodes whose agents have all ended; return their environments."""
         lanes, stride = self.lanes, self.lanes.stride
-        if not len(ended):
-            return []
         touched = np.unique(lanes.env_of[ended])
         over = touched[~self._alive.reshape(-1, stride)[touched].any(axis=1)]
         if not len(over):
             return []
         truncated = np.zeros(len(self._is_running), bool)
         truncated[lanes.env_of[ended[~terminated[ended]]]] = True
-        self.results += self._results_of(over, truncated[over])
+        self.results += results_of(over, truncated[over], lanes, self._envs, self.ticks)
         finished = self._lanes_of(over)
         if self._builder is not None:
             self._builder.end_episode(finished)
         # If the next reset fails, the rows of a finished episode must not be discarded with it.
         lanes.episode[finished] = NO_EPISODE
         return [index for index in over.tolist() if index not in broken]
-
-    def _results_of(self, over: Array, truncated: Array) -> Iterator[EpisodeResult]:
-        lanes, envs, agents, tick = self.lanes, self._envs, self._agents, self.ticks
-        returns_of = lanes.returns.reshape(-1, lanes.stride)[over]
-        columns = (over, lanes.episode[over * lanes.stride], envs.env_steps[over], returns_of, truncated)
-        # Converted at once, because numbers of numpy are slow one by one.
-        for index, episode, env_steps, returns, was_cut in zip(*(c.tolist() for c in columns), strict=True):
-            return_of = dict(zip(agents, returns, strict=True))
-            env_index, matchup = envs.env_indices[index], lanes.matchups[index]
-            yield EpisodeResult(env_index, episode, env_steps, return_of, tick, matchup, truncated=was_cut)
 
     def _check_turns(self, broken: dict[int, EnvironmentFailed], over: Sequence[int]) -> None:
         stuck = self._is_running & ~self._decides.reshape(-1, self.lanes.stride).any(axis=1)

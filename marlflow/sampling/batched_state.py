@@ -70,6 +70,7 @@ class BatchedWorkerState:
             "batched_lanes": {
                 "lane": known,
                 "returns": lanes.returns[known],
+                **({"costs": lanes.costs[known]} if self.envs.reads_costs else {}),
                 "t_agent": lanes.t_agent[known],
                 "alive": self.runner.alive[known],
             },
@@ -146,6 +147,8 @@ class BatchedWorkerState:
         of_lane = by_lane(tables["batched_lanes"], env_indices, lanes.stride)
         at = of_lane["lane"]
         lanes.returns[at], lanes.t_agent[at] = of_lane["returns"], of_lane["t_agent"]
+        # Costs that were not read before are not known.
+        lanes.costs[at] = of_lane.get("costs", 0.0)
         alive = np.zeros(len(self.runner.alive), bool)
         alive[at] = of_lane["alive"]
         restore_open(tables, env_indices, lanes, self.builder, self.policy_slots)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
+import numpy as np
+
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env import EnvAdapter, StepResult, open_adapter
@@ -43,7 +45,8 @@ class EnvPool:
         self.states: list[Array | None] = [None] * len(self.env_indices)
         # The seed of each environment's last reset.
         self.seeds = [0] * len(self.env_indices)
-        self._vanished_earlier = 0
+        # The counts of environments that were closed.
+        self._of_closed = np.zeros(2, np.int64)
 
     @property
     def first(self) -> EnvAdapter:
@@ -51,9 +54,10 @@ class EnvPool:
         return self.adapters[0]
 
     @property
-    def vanished(self) -> int:
-        """Number of agents that left without termination or truncation."""
-        return self._vanished_earlier + sum(adapter.vanished for adapter in self.adapters)
+    def counts(self) -> Array:
+        """Number of agents that left without a mark, and of corrected actions, since opening, int64 [2]."""
+        counts: Array = np.array([_counts_of(adapter) for adapter in self.adapters], np.int64).sum(axis=0)
+        return self._of_closed + counts
 
     def act(self, index: int, actions: Sequence[Any]) -> StepResult:
         """Step one environment; raises EnvironmentFailed."""
@@ -92,7 +96,6 @@ class EnvPool:
         Raises EnvironmentFailed if reopening fails too often.
         """
         broken, env_index = self.adapters[index], self.env_indices[index]
-        self._vanished_earlier += broken.vanished
         self.faults.add(failure, failure.reason, rows_lost)
         self._close(broken)
         while True:
@@ -106,7 +109,6 @@ class EnvPool:
     def reopen(self, index: int) -> None:
         """Reopen an environment without counting a fault."""
         broken = self.adapters[index]
-        self._vanished_earlier += broken.vanished
         self._close(broken)
         self.adapters[index] = self._open(self.env_indices[index])
 
@@ -144,6 +146,7 @@ class EnvPool:
             raise watchdog.hung_error(playing.where(), "reset()", overdue) from None
 
     def _close(self, broken: EnvAdapter) -> None:
+        self._of_closed = self._of_closed + _counts_of(broken)
         if (fault := close_adapter(broken, self.watchdog.timeout_s)) is not None:
             self.faults.report(fault)
 
@@ -151,6 +154,10 @@ class EnvPool:
         """Close all environments by `deadline_s` of time.perf_counter; return faults."""
         faults = [close_adapter(adapter, deadline_s - perf_counter()) for adapter in self.adapters]
         return [fault for fault in faults if fault is not None]
+
+
+def _counts_of(adapter: EnvAdapter) -> tuple[int, int]:
+    return adapter.vanished, adapter.actions_corrected
 
 
 @dataclass(frozen=True, slots=True)

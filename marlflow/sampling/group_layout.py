@@ -54,6 +54,7 @@ class GroupLayout:
             truncated=self._checked("truncated", step.truncated, scalars),
             decides=self._checked("decides", step.decides, scalars),
             action_masks=self._checked("action_masks", step.action_masks, self._masks, self._masked),
+            costs=self._checked("costs", step.costs, scalars),
         )
 
     def _checked(

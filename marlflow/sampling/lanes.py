@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -68,14 +68,20 @@ class Lanes:
         returns = self.returns[lanes].tolist()
         # An agent may have a return without having appeared: a reward before its first action.
         return_of = {a: returns[slot] for slot, a in agents if slot in appeared or returns[slot]}
-        cost_of: dict[str, float] = {}
-        if reads_costs:
-            is_read, costs = self.reads_costs[lanes].tolist(), self.costs[lanes].tolist()
-            cost_of = {a: costs[slot] for slot, a in agents if is_read[slot] and (a in return_of or costs[slot])}
+        cost_of = self.cost_of(index, adapter.agents, return_of) if reads_costs else {}
         episode, matchup = int(self.episode[lanes.start]), self.matchups[index]
         return EpisodeResult(
             env_index, episode, adapter.env_steps, return_of, tick, matchup, truncated=truncated, costs=cost_of
         )
+
+    def cost_of(self, index: int, agents: Sequence[str], return_of: Collection[str]) -> dict[str, float]:
+        """Return the costs in an environment's episode of agents whose policies read costs.
+
+        Of those without a return (`return_of`), only what is not 0.
+        """
+        lanes = self.of(index)
+        is_read, costs = self.reads_costs[lanes].tolist(), self.costs[lanes].tolist()
+        return {a: costs[slot] for slot, a in enumerate(agents) if is_read[slot] and (a in return_of or costs[slot])}
 
     def of(self, index: int) -> slice:
         """Return the lanes of one environment."""
@@ -114,7 +120,7 @@ class Lanes:
         indices, numbers = indices[kept], numbers[kept]
         lanes = indices[:, None] * self.stride + np.arange(self.stride)
         self.episode[lanes] = numbers[:, None]
-        self.returns[lanes] = 0.0
+        self.returns[lanes] = self.costs[lanes] = 0.0
         self.t_agent[lanes] = 0
         self.keys[lanes] = episodes.streams(indices, numbers, self.stride)
         for slots in self._table.policy_slots:

@@ -121,3 +121,5 @@ class Receipt:
     sent: MembersSent = _NOTHING_SENT
     began_s: float = 0.0
     """When the collect began (seconds since the epoch, by the clock of the worker's machine)."""
+    actions_corrected: int = 0
+    """Number of actions that shields replaced."""

@@ -50,7 +50,7 @@ class SamplerConfig:
     """The policies whose rows include the environment's global state."""
 
     with_costs: Collection[str] = ()
-    """The policies whose rows include costs, the `info["cost"]` of Parallel environments; batched ones have none."""
+    """The policies whose rows include costs, the `info["cost"]` of Parallel environments, or `BatchedStep.costs`."""
 
     tolerated_faults: int = 0
     """Number of episodes that environment faults may end before the worker raises EnvironmentFailed."""

@@ -111,9 +111,12 @@ class SegmentBuilder:
         ended = EndedSegment((*position, ending.terminated, ending.truncated, carried, episode), lane, bootstrap)
         self._ended.add(slots.policy, ended)
 
-    def add_all_rewards(self, rewards: Array) -> None:
-        """Add a reward to every lane, float64 [lanes]."""
+    def add_to_all(self, rewards: Array, costs: Array | None) -> None:
+        """Add a reward, and a cost if they are read, to every lane, float64 [lanes]."""
         self._rewards.open += rewards
+        if costs is not None:
+            assert self._costs is not None, "no policy here reads costs"
+            self._costs.open += costs
 
     def end_segments(
         self,

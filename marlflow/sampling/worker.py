@@ -8,7 +8,7 @@ from time import perf_counter, time
 
 import numpy as np
 
-from marlflow.base.batch import Batch
+from marlflow.base.batch import Array, Batch
 from marlflow.base.errors import CheckpointFailed, ConfigInvalid
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
@@ -153,11 +153,10 @@ class RolloutWorker:
         runner = self._runner
         # One cell more than ticks: the open row of the last collect is in cell 0.
         self._widen(ticks + 1)
-        vanished = self._envs.vanished
+        counts = self._envs.counts
         runner.clear()
         results = self._collect_phases(ticks) if self._adapting else self._collect_ticks(ticks, self._worker_stages)
-        receipts = {policy: cut for policy, (cut, _) in results.items()}
-        receipt = self._receipt(receipts, self._envs.vanished - vanished, began)
+        receipt = self._receipt({name: cut for name, (cut, _) in results.items()}, self._envs.counts - counts, began)
         return receipt, {policy: batch for policy, (_, batch) in results.items()}
 
     def _add_frozen(self, frozen: Mapping[str, FrozenPolicy]) -> None:
@@ -279,7 +278,7 @@ class RolloutWorker:
         assert self._history is not None, "episodes of these environments are replayed"
         return WorkerState(self._envs, *parts, self._runner, self._history)
 
-    def _receipt(self, policies: Mapping[str, PolicyReceipt], agents_vanished: int, began_s: float) -> Receipt:
+    def _receipt(self, policies: Mapping[str, PolicyReceipt], counts: Array, began_s: float) -> Receipt:
         runner, spent_s = self._runner, perf_counter() - began_s
         return Receipt(
             worker=self._config.worker,
@@ -287,7 +286,8 @@ class RolloutWorker:
             agent_steps=runner.agent_steps,
             episodes=tuple(runner.results),
             policies=policies,
-            agents_vanished=agents_vanished,
+            agents_vanished=int(counts[0]),
+            actions_corrected=int(counts[1]),
             env_s=runner.env_s,
             policy_s=runner.policy_s,
             bookkeeping_s=spent_s - runner.env_s - runner.policy_s,

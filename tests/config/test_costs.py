@@ -18,6 +18,7 @@ from marlflow.config.validation import problems_of, ready
 from marlflow.env import cartpole_team, toll
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
 from marlflow.policy.torso import MLP
+from marlflow.sampling.batched_runner import BatchedRunner
 from tests.runtime.small_runs import small_run
 from tests.sentences import sentences
 
@@ -55,16 +56,26 @@ def test_infos_of_aec_environments_would_count_twice() -> None:
     )
 
 
-def test_batched_environments_have_no_costs() -> None:
+def test_batched_environments_without_costs_are_refused() -> None:
     batched = Env(cartpole_team.parallel_env, {}, num_envs=4, batched=True)
     assert refused(LIMITED, batched) == (
-        "policy 'team' (ppo) has a cost_limit, and environments that are stepped by one call (env.batched=true) give "
-        "no costs; set env.batched=auto, or algorithm.cost_limit=null"
+        "policy 'team' (ppo) has a cost_limit, and parallel_env has a batched version (env.batched=true) that gives no "
+        "costs; set env.batched=auto, or algorithm.cost_limit=null"
     )
-    assert refused(LIMITED, Env(BatchedCartPoleTeam, {}, num_envs=4)) == (
-        "policy 'team' (ppo) has a cost_limit, and BatchedCartPoleTeam makes a BatchedEnv, which gives no costs; use a "
-        "ParallelEnv with info['cost'], or set algorithm.cost_limit=null"
-    )
+    for how in (True, False, "auto"):
+        assert refused(LIMITED, Env(BatchedCartPoleTeam, {}, num_envs=4, batched=how)) == (
+            "policy 'team' (ppo) has a cost_limit, and BatchedCartPoleTeam makes a BatchedEnv without "
+            "gives_costs=True, so its steps have no costs; give BatchedStep.costs and set gives_costs, or set "
+            "algorithm.cost_limit=null"
+        )
+
+
+@pytest.mark.parametrize("batched", [True, "auto"])
+def test_batched_environments_with_costs_are_stepped_by_one_call(batched: Any) -> None:
+    worker = ready(experiment(LIMITED, replace(ROADS, batched=batched))).spec.worker(0)
+    assert isinstance(worker._runner, BatchedRunner)
+    assert set(worker.collect(3)[1]["team"]["cost"].tolist()) == {0.0, 1.0}
+    worker.close()
 
 
 def test_auto_takes_the_version_that_is_stepped_one_by_one() -> None:

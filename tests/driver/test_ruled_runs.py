@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,28 @@ MANAGED = of_env(
     (mf.Rule("walker_0", "one"), mf.Rule("manager", "two")),
 )
 RUNS["managed"] = replace(MANAGED, policies={**MANAGED.policies, "two": mf.Policy(FEW_ROWS, SMALL)})
+RUNS["managed at every env step"] = of_env(
+    "marlflow.env.sign.parallel_env",
+    {"max_cycles": 70},
+    partial(managed, options=2, every=7, manager="manager", intrinsic=sign.reached, manager_acts="every_env_step"),
+    (mf.Rule("walker_0", "one"), mf.Rule("manager", "two")),
+)
+
+
+def apart(observations: dict[str, Any], actions: dict[str, Any]) -> dict[str, Any]:
+    """The second walker takes another way than the first."""
+    del observations
+    if len(actions) < 2 or actions["walker_0"] != actions["walker_1"]:
+        return actions
+    return {**actions, "walker_1": (int(actions["walker_0"]) + 1) % 4}
+
+
+RUNS["correction"] = of_env(
+    "marlflow.env.cliff.parallel_env",
+    {"max_cycles": 27},
+    partial(shield, post=apart),
+    (mf.Rule("walker_0", "one"), mf.Rule("walker_1", "two")),
+)
 
 
 def until(experiment: mf.Experiment, env_steps: int) -> mf.Experiment:
@@ -86,6 +109,7 @@ def test_a_run_that_goes_on_does_what_it_would_have_done_and_is_loaded(name: str
     result = resume(until(experiment, WHOLE), parts)
     assert result.metrics["faults"]["episodes_abandoned"] == 0
     assert all(learner["updates"] > 0 for learner in result.metrics["learners"].values())
+    assert (result.metrics["rollouts"]["actions_corrected"] > 20) == (name == "correction")
     assert name != "managed" or result.metrics["policies"]["two"]["rows_carried"] > 3
     assert_equal(without_times(reports(whole)), without_times(reports(parts)))
     assert_equal(kept(whole), kept(parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from marlflow.env import open_adapter
+from marlflow.env.batched.protocol import gives_costs
 from marlflow.sampling.group_layout import GroupLayout
 
 MOST_STEPS = 700
@@ -35,6 +36,8 @@ class _Pair:
         self.batch, self.singles = make_batched(num_envs), [open_adapter(make_env()) for _ in range(num_envs)]
         single = self.singles[0]
         self.agents = list(single.agents)
+        for adapter in self.singles:
+            adapter.reads_costs = gives_costs(self.batch)
         masked = {name for name, agents in self.batch.groups.items() if single.masked(agents[0])}
         self.layout = GroupLayout(self.batch, masked)
         for agent in self.agents:
@@ -98,6 +101,10 @@ class _Pair:
         np.add.at(received, np.array(result.reward_slots, np.int64), result.rewards)
         rewards = self.by_agent(step.rewards, np.float64)[index]
         np.testing.assert_allclose(rewards, received, rtol=0.0, atol=self.reward_tolerance)
+        if gives_costs(self.batch):
+            costs = np.zeros(len(self.agents))
+            np.add.at(costs, np.array(result.reward_slots, np.int64), result.costs)
+            np.testing.assert_array_equal(self.by_agent(step.costs, np.float64)[index], costs)
         terminated, truncated = self.by_agent(step.terminated, bool)[index], self.by_agent(step.truncated, bool)[index]
         ends = np.flatnonzero((terminated | truncated) & self.alive[index]).tolist()
         assert ends == sorted(ending.slot for ending in result.ended)

@@ -27,6 +27,8 @@ CASES = [
     (MPE.format("simple_speaker_listener_v4"), {"continuous_actions": True}),
     (MPE.format("simple_reference_v3"), {}),
     (MPE.format("simple_reference_v3"), {"local_ratio": 0.9, "continuous_actions": True}),
+    ("marlflow.env.toll.parallel_env", {}),
+    ("marlflow.env.toll.parallel_env", {"num_agents": 3}),
     ("marlflow.env.pendulum_team.parallel_env", {}),
     ("marlflow.env.pendulum_team.parallel_env", {"num_agents": 1, "max_cycles": 30}),
     *(

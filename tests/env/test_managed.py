@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from pettingzoo.classic import rps_v2
 from pettingzoo.test import api_test
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.check_env import check_environment
+from marlflow.config.experiment import Env
 from marlflow.env import cartpole_team, cliff, open_adapter, relay, sacrifice, sign
 from marlflow.env.managed import managed
 from marlflow.env.shield import shield
@@ -215,6 +218,110 @@ def test_it_passes_pettingzoos_test(manager: str) -> None:
     api_test(managed(cartpole_team.parallel_env(), 3, every=3, manager=manager), num_cycles=100)
 
 
+def test_check_env_finds_one_whose_managers_act_at_every_env_step_ready() -> None:
+    wrapper = partial(managed, options=3, every=3, manager_acts="every_env_step")
+    trial = check_environment(Env(cartpole_team.parallel_env, {"max_cycles": 12}, (wrapper,), num_envs=1), 3)
+    assert trial.ready, str(trial)
+    assert any("4 + 4 / 1 = 8 of them on average" in note for note in trial.notes)
+
+
+@pytest.mark.parametrize("every", [1, 3, 50])
+@pytest.mark.parametrize("game", GAMES)
+def test_managers_that_act_at_every_env_step_are_exact_too(game: str, every: int) -> None:
+    played = Played(collects=(30, 1, 45, 7, 60, 25, 90), episodes=2)
+    assert_exact(lambda: GAMES[game](every=every, manager_acts="every_env_step"), played)
+
+
+def is_third(seen: Any, option: Any) -> bool:
+    return option == 1 and int(seen) % 3 == 0
+
+
+@pytest.mark.parametrize("manager", ["manager_{agent}", "boss"])
+@pytest.mark.parametrize("terminate", [None, is_third])
+def test_rows_per_env_step_add_up_to_those_per_option(manager: str, terminate: Any) -> None:
+    """The same choices, told in both forms: rewards of each option's env steps are the reward of its one row."""
+
+    def played(acts: Any) -> tuple[dict[str, list[list[float]]], dict[str, list[Any]]]:
+        env = managed(
+            cliff.parallel_env(max_cycles=25), 3, every=4, manager=manager, terminate=terminate, manager_acts=acts
+        )
+        chooses = {agent: np.random.default_rng([number]) for number, agent in enumerate(env.possible_agents)}
+        env.reset(seed=0)
+        options: dict[str, list[list[float]]] = defaultdict(list)
+        seen: dict[str, list[Any]] = defaultdict(list)
+        ends = {}
+        for agent in env.agent_iter():
+            shown, reward, terminated, truncated, _ = env.last()
+            if options[agent]:
+                options[agent][-1].append(reward)
+            if terminated or truncated:
+                ends[agent] = (terminated, truncated, [str(shown)])
+                env.step(None)
+                continue
+            is_manager = not agent.startswith("walker")
+            going_on = False
+            if is_manager and acts == "every_env_step":
+                mask = env.infos[agent]["action_mask"]
+                going_on = bool(mask[-1])
+                # Nothing but going on, or anything but that.
+                assert mask.tolist() == [1 - going_on] * 3 + [going_on]
+                assert (shown["left"][0] > 0) == going_on
+                assert going_on or shown["option"] == 0
+                shown = shown["observation"]
+            if going_on:
+                env.step(3)
+                continue
+            options[agent].append([])
+            seen[agent].append(str(shown))
+            env.step(int(chooses[agent].integers(3 if is_manager else 4)))
+        workers = {agent: end for agent, end in ends.items() if agent.startswith("walker")}
+        return options, {**seen, "ends": [workers, {agent: end[:2] for agent, end in ends.items()}]}
+
+    (per_option, seen), (per_step, also_seen) = played("when_due"), played("every_env_step")
+    assert seen == also_seen
+    managers = [agent for agent in per_option if not agent.startswith("walker")]
+    for agent in per_option:
+        assert [sum(rewards) for rewards in per_step[agent]] == [sum(rewards) for rewards in per_option[agent]]
+        assert {len(rewards) for rewards in per_option[agent]} == {1}
+    # The last option may be cut by the end.
+    lengths = [len(rewards) for agent in managers for rewards in per_step[agent][:-1]]
+    assert max(lengths) == 4
+    assert (min(lengths) < 4) == (terminate is not None)
+
+
+def test_an_action_that_the_mask_excludes_is_an_error() -> None:
+    env = managed(sign.parallel_env(), 2, every=4, manager_acts="every_env_step")
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="'manager_walker_0' chose 2, which its action mask excludes"):
+        env.step(2)
+    env.reset(seed=0)
+    env.step(1)
+    env.step(0)
+    with pytest.raises(ValueError, match="chose 0, which its action mask excludes"):
+        env.step(0)
+
+
+def test_what_a_truncated_worker_sees_last_has_what_is_left_of_its_option() -> None:
+    """Its value is bootstrapped from there, so it must be what it would have decided on."""
+    for max_cycles in (5, 6, 7):
+        log = dict(turns_with_ends(managed(cliff.parallel_env(max_cycles=max_cycles), 2, every=8)))
+        assert log["walker_0"]["left"][0] == pytest.approx(1 - max_cycles / 8)
+
+
+def turns_with_ends(env: Any) -> list[tuple[str, Any]]:
+    """What each agent sees at its end, if nobody moves away."""
+    env.reset(seed=0)
+    log = []
+    for agent in env.agent_iter():
+        seen, _, terminated, truncated, _ = env.last()
+        if terminated or truncated:
+            log.append((agent, seen))
+            env.step(None)
+        else:
+            env.step(0)
+    return log
+
+
 def test_the_same_seed_plays_the_same_episode() -> None:
     env = managed(relay.parallel_env(), 3, every=2)
     one, other = (str(turns(env, 5)) for _ in range(2))
@@ -233,6 +340,12 @@ def test_the_same_seed_plays_the_same_episode() -> None:
         ({"manager_sees": "state"}, "the environment has no state_space; put wrappers=joint_state before it"),
         ({"manager": "walker_0"}, "the environment has an agent 'walker_0' already"),
         ({"agents": "fox_*"}, "matches none of walker_0, walker_1"),
+        ({"manager_acts": "always"}, "manager_acts must be when_due or every_env_step, not 'always'"),
+        (
+            {"manager_acts": "every_env_step", "options": spaces.Box(0.0, 1.0, (2,))},
+            "to go on is one more number, and options are Box(0.0, 1.0, (2,), float32); set options to a number",
+        ),
+        ({"manager_acts": "every_env_step", "moved": lambda *_: 0}, "leave moved out, or set when_due"),
         ({"intrinsic": lambda *_: "much"}, "intrinsic returned 'much'; it must return a finite number"),
         ({"terminate": lambda *_: 1}, "terminate returned 1; it must return a bool"),
         ({"moved": lambda *_: 7}, "moved returned 7, which is not in Discrete(2)"),

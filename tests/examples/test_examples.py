@@ -125,6 +125,19 @@ def test_a_speaker_leaves_its_clone_as_far_as_it_pays(tmp_path: Path) -> None:
     assert near < far > between
 
 
+def test_heaters_keep_a_limit_that_has_a_price(tmp_path: Path) -> None:
+    said = said_by("09_a_limit_on_costs.py", folder=tmp_path)
+    assert numbers(rf"without a limit: warmth {NUMBER} per night", said)[0] > 5.8
+    warmth, cost, price = numbers(
+        rf"warmth {NUMBER} per night, which costs {NUMBER}; a cost of 1 is worth {NUMBER}", said
+    )
+    # A cost brings as much warmth, which is 3 without any.
+    assert abs(warmth - cost - 3) < 0.02
+    assert 0.5 < cost < 1.0
+    # The temperature of .1 favors a share of one half, which makes a quarter dearer than 1: 1 + .1 log 3.
+    assert abs(price - 1.11) < 0.1
+
+
 def test_every_example_is_run_here() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
     forgotten = [path.name for path in EXAMPLES.glob("[0-9]*.py") if f'"{path.name}"' not in tests]

@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+from pettingzoo.utils import BaseParallelWrapper
+
 from marlflow.env import cartpole_team
+from marlflow.env.batched.board_games import ConnectFour
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
 from marlflow.env.batched.versions import batched_maker
 from marlflow.env.make import make_environment
+
+QUARTERS = 0.25
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,65 @@ def of_versions(name: str, factory: str, arguments: Mapping[str, Any], mapping: 
     return Case(name, partial(make_environment, factory, arguments), maker, mapping, **more)
 
 
+class CostlyCarts(BatchedCartPoleTeam):
+    """Each cart costs a quarter, or half as much again, when it is pushed to the right."""
+
+    gives_costs = True
+
+    def step(self, actions):
+        stood = self._stands.copy()
+        made = super().step(actions)
+        made.costs = {"cart": QUARTERS * actions["cart"] * stood * (1 + 0.5 * (self._cycles[:, None] % 2))}
+        return made
+
+
+class CostlyTurns(ConnectFour):
+    """A turn costs each player its own number, also the one whose turn it is not."""
+
+    gives_costs = True
+
+    def step(self, actions):
+        made = super().step(actions)
+        made.costs = {name: np.broadcast_to([1.0, 2.0], array.shape) for name, array in made.rewards.items()}
+        return made
+
+
+class CostlyCartsAlone(BaseParallelWrapper):
+    """What CostlyCarts is, as a PettingZoo environment."""
+
+    def reset(self, seed=None, options=None):
+        self.cycles = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, actions):
+        *result, infos = super().step(actions)
+        self.cycles += 1
+        factor = QUARTERS * (1 + 0.5 * (self.cycles % 2))
+        return *result, {agent: {**infos[agent], "cost": factor * action} for agent, action in actions.items()}
+
+
 CASES += [
+    Case(
+        "carts with costs, of which one policy reads them",
+        lambda: CostlyCartsAlone(cartpole_team.parallel_env(num_agents=3, max_cycles=13)),
+        partial(CostlyCarts, num_agents=3, max_cycles=13),
+        {"cart_0": "b", "cart_1": "a", "cart_2": "b"},
+        settings={"with_costs": ("b",)},
+    ),
+    Case(
+        "turns with costs",
+        partial(CostlyTurns, 1),
+        CostlyTurns,
+        {"player_0": "a", "player_1": "b"},
+        settings={"with_costs": ("a", "b")},
+    ),
+    of_versions(
+        "toll",
+        "marlflow.env.toll.parallel_env",
+        {"num_agents": 3},
+        {"car_0": "all", "car_1": "all", "car_2": "other"},
+        settings={"with_costs": ("all", "other")},
+    ),
     of_versions(
         "spread with memory and state",
         "mpe2.simple_spread_v3.parallel_env",

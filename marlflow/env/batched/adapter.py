@@ -29,6 +29,7 @@ class BatchedAdapter:
     has_tasks = False
     reads_costs = False
     vanished = 0
+    actions_corrected = 0
 
     def __init__(self, env: BatchedEnv, location: EpisodeLocation) -> None:
         self._env, self._location = env, location
@@ -127,6 +128,9 @@ class BatchedAdapter:
             raise self._location.raised(error, "step()") from error
         result.reward_slots = list(range(len(self._agents)))
         result.rewards = [self._entry(step.rewards, slot).item() for slot in result.reward_slots]
+        if self.reads_costs:
+            costs = step.costs
+            result.costs = [self._entry(costs, slot).item() if costs else None for slot in result.reward_slots]
         for slot in [slot for slot, lives in enumerate(self._alive) if lives]:
             terminated = bool(step.terminated and self._entry(step.terminated, slot))
             if terminated or (step.truncated and self._entry(step.truncated, slot)):

@@ -35,8 +35,10 @@ class BatchedStep:
     terminated, truncated: bool [B, A], whether an agent ended in this step. If both are true, it terminated.
     decides: bool [B, A], the agents that act next, for turn-based environments; empty if all living agents act.
     action_masks: bool or int8 [B, A, number of actions], 1 where legal; empty for groups without masks.
+    costs: float [B, A], what each agent cost in this step, 0 where it cost nothing; in every step of an environment
+    that `gives_costs`, else empty.
 
-    A reset has no rewards and no ends. Entries of agents that neither act next nor ended in this step are ignored.
+    A reset has no rewards, costs or ends. Entries of agents that neither act next nor ended in this step are ignored.
     """
 
     observations: ByGroup
@@ -45,6 +47,7 @@ class BatchedStep:
     truncated: ByGroup = field(default_factory=dict)
     decides: ByGroup = field(default_factory=dict)
     action_masks: ByGroup = field(default_factory=dict)
+    costs: ByGroup = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -55,7 +58,7 @@ class BatchedEnv(Protocol):
     environment does not reset itself: `reset` is called for the environments that are over.
 
     Optional: `possible_agents` (the order of agents; else that of the groups), `metadata` with `name`, `state()` with
-    `state_space`, `get_state()` with `set_state()` (see `SnapshotEnv`).
+    `state_space`, `get_state()` with `set_state()` (see `SnapshotEnv`), `gives_costs = True` if steps have `costs`.
     """
 
     num_envs: int
@@ -107,6 +110,11 @@ class SnapshotEnv(Protocol):
     def set_state(self, envs: Array, state: Mapping[str, Array]) -> BatchedStep:
         """Continue the episodes of a `get_state` in `envs`; return their observations, as `reset` does."""
         ...
+
+
+def gives_costs(env: BatchedEnv) -> bool:
+    """Return whether the steps of `env` have costs."""
+    return bool(getattr(env, "gives_costs", False))
 
 
 def agents_of(env: BatchedEnv) -> list[str]:

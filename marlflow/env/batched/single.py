@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from pettingzoo import AECEnv, ParallelEnv
 from marlflow.base.batch import Array
 from marlflow.env.adapter import StepResult
 from marlflow.env.batched.adapter import BatchedAdapter
-from marlflow.env.batched.protocol import BatchedEnv
+from marlflow.env.batched.protocol import BatchedEnv, gives_costs
 from marlflow.env.episode_location import EpisodeLocation, environment_name
+from marlflow.env.parallel import COST
 
 _MASK = "action_mask"
 
@@ -68,7 +70,11 @@ class _Single:
 
 
 class SingleParallel(_Single, ParallelEnv[str, Any, Any]):
-    """One environment in which all living agents act."""
+    """One environment in which all living agents act; costs are in infos."""
+
+    def __init__(self, env: BatchedEnv) -> None:
+        super().__init__(env)
+        self._adapter.reads_costs = gives_costs(env)
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         del options
@@ -90,8 +96,16 @@ class SingleParallel(_Single, ParallelEnv[str, Any, Any]):
             {agent: reward for agent, reward in rewards.items() if agent in before or reward},
             {agent: agent in ends and ends[agent].terminated for agent in before},
             {agent: agent in ends and ends[agent].truncated for agent in before},
-            {agent: {_MASK: masks[agent]} if agent in masks else {} for agent in before},
+            self._infos(before, masks),
         )
+
+    def _infos(self, acted: Sequence[str], masks: Mapping[str, Array]) -> dict[str, dict[str, Any]]:
+        infos: dict[str, dict[str, Any]] = {agent: {_MASK: masks[agent]} if agent in masks else {} for agent in acted}
+        # Empty if costs are not read.
+        for agent, cost in zip(self.possible_agents, self._result.costs, strict=False):
+            if agent in infos or cost:
+                infos.setdefault(agent, {})[COST] = cost
+        return infos
 
 
 class SingleAEC(_Single, AECEnv[str, Any, Any]):

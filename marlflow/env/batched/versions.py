@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env.batched.protocol import BatchedEnv
+from marlflow.env.batched.protocol import BatchedEnv, gives_costs
 
 Batched: TypeAlias = bool | Literal["auto"]
 """`env.batched`: whether environments are stepped by one call; `auto`: if a version gives the same numbers."""
@@ -25,6 +25,7 @@ _SHIPPED = {
     "marlflow.env.cartpole_team.parallel_env": f"{_HERE}.cartpole_team.BatchedCartPoleTeam",
     "marlflow.env.matrix_games.parallel_env": f"{_HERE}.matrix_games.BatchedMatrixGame",
     "marlflow.env.pendulum_team.parallel_env": f"{_HERE}.pendulum_team.BatchedPendulumTeam",
+    "marlflow.env.toll.parallel_env": f"{_HERE}.toll.BatchedToll",
     "mpe2.simple_adversary_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleAdversary",
     "mpe2.simple_reference_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleReference",
     "mpe2.simple_speaker_listener_v4.parallel_env": f"{_HERE}.particle_scenarios.SimpleSpeakerListener",
@@ -51,6 +52,14 @@ class BatchedMaker:
             name = self.factory if isinstance(self.factory, str) else self.factory.__qualname__
             raise ConfigInvalid([f"{name} makes a {type(env).__name__}, not a marlflow.env.BatchedEnv"])
         return env
+
+    def gives_costs(self) -> bool:
+        """Return whether the environments give costs; makes one of them to find out."""
+        env = self(1)
+        try:
+            return gives_costs(env)
+        finally:
+            env.close()
 
 
 def imported(factory: Callable[..., Any] | str) -> Callable[..., Any]:

@@ -1,0 +1,52 @@
+"""A limit on costs over Ray: two workers learn what inline learns, number for number, and a resume goes on with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+import marlflow as mf
+from marlflow.driver.train import resume, train
+from marlflow.env import toll
+from tests.driver.kept_runs import kept
+from tests.driver.watching import reports
+from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run, without_times
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+LIMITED = dataclasses.replace(SMALL_PPO, batch_agent_steps=100, cost_limit=0.25, multiplier_learning_rate=0.5)
+
+
+def roads(runtime: Literal["inline", "ray"], env_steps: int, batched: Any = "auto") -> mf.Experiment:
+    return small_run(
+        runtime,
+        env_steps,
+        env=mf.Env(toll.parallel_env, {}, num_envs=10, batched=batched),
+        policies={"car": mf.Policy(LIMITED, SMALL)},
+        mapping=None,
+        rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=50),
+        log=mf.Log(every_env_steps=100),
+    )
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in without_times(one).items() if k != "object_store"} for one in reports(folder)]
+
+
+def test_two_workers_learn_as_inline_and_a_resume_goes_on(tmp_path: Path) -> None:
+    # Inline steps the roads one by one, the others by one call.
+    train(roads("inline", 600, batched=False), tmp_path / "inline")
+    train(roads("ray", 300), tmp_path / "ray")
+    resume(roads("ray", 600), tmp_path / "ray")
+    expected, found = told(tmp_path / "inline"), told(tmp_path / "ray")
+    assert found == expected
+    last = found[-1]["learners"]["car"]["loss"]
+    assert last["multiplier"] > 0.0
+    assert last["cost_mean"] is not None
+    inline, over_ray = (kept(tmp_path / name)["learner.car"] for name in ("inline", "ray"))
+    for name in ("vector", "multiplier"):
+        np.testing.assert_array_equal(over_ray[name], inline[name])

@@ -1,0 +1,127 @@
+"""Costs of batched environments: credited by the rules of rewards, wrong ones end an episode, missing ones a run."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.env import BatchedStep
+from marlflow.env.batched.single import as_pettingzoo
+from marlflow.policy.scripted import RandomActor
+from tests.sampling.workers import rollout_worker
+
+LENGTH = 6
+AGENTS = ["a_0", "a_1"]
+
+
+class Costing:
+    """a_0 ends after 3 steps, a_1 after LENGTH; each costs a number of its own in every step, a_0 when dead too."""
+
+    turn_based = False
+    gives_costs = True
+    metadata = {"name": "costing"}  # noqa: RUF012
+    groups = {"a": AGENTS}  # noqa: RUF012
+
+    def __init__(self, num_envs, change=None):
+        self.num_envs, self.t, self.calls = num_envs, np.zeros(num_envs, np.int64), 0
+        self.change, self.issued = change, 0.0
+
+    def observation_space(self, agent):
+        return spaces.Box(0, 100, (1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def see(self):
+        return {"a": np.repeat(self.t[:, None, None], 2, axis=1).astype(np.float32)}
+
+    def reset(self, envs, seeds):
+        self.t[envs] = 0
+        return BatchedStep(self.see())
+
+    def step(self, actions):
+        self.calls += 1
+        self.t += 1
+        over = np.stack([self.t == 3, self.t >= LENGTH], axis=1)
+        costs = np.stack([2.0**self.t, 0.25 * self.t], axis=1)
+        self.issued += costs.sum()
+        made = BatchedStep(self.see(), {"a": 0.0 * costs}, {"a": over}, {"a": ~over & False}, costs={"a": costs})
+        if self.change is not None:
+            self.change(self, made)
+        return made
+
+    def close(self):
+        pass
+
+
+def worker_of(change=None, num_envs=3, with_costs=("one", "two"), tolerated=0):
+    envs = []
+
+    def make(count):
+        envs.append(Costing(count, change))
+        return envs[-1]
+
+    actors = {name: RandomActor(spaces.Discrete(2)) for name in ("one", "two")}
+    mapping = dict(zip(AGENTS, actors, strict=True))
+    settings = {"make_batched": make, "with_costs": with_costs, "tolerated_faults": tolerated}
+    return rollout_worker(None, range(num_envs), mapping, actors, seed=3, **settings), envs
+
+
+def test_rows_unattributed_and_open_costs_are_what_was_issued() -> None:
+    worker, envs = worker_of()
+    credited = 0.0
+    for ticks in (1, 4, 2, 13, 5):
+        receipt, batches = worker.collect(ticks)
+        for name, batch in batches.items():
+            credited += batch["cost"].sum() + receipt.policies[name].cost_unattributed
+        for episode in receipt.episodes:
+            assert episode.costs == {"a_0": sum(2.0**t for t in range(1, 7)), "a_1": 0.25 * 21}
+    still_open = worker.state()["tables"]["open"]["cost"].sum()
+    assert credited + still_open == envs[0].issued
+    worker.close()
+
+
+def test_a_cost_that_is_no_number_ends_the_episode_of_its_environment_alone() -> None:
+    def change(env, made):
+        if env.calls == 2:
+            made.costs["a"][1, 0] = np.nan
+
+    with pytest.raises(EnvironmentFailed, match=r"agent 'a_0'.*the cost is nan, not a finite number"):
+        worker_of(change)[0].collect(3)
+    receipt, batches = worker_of(change, tolerated=9)[0].collect(LENGTH)
+    assert [fault.rows_lost for fault in receipt.faults] == [4]
+    assert np.isfinite(batches["one"]["cost"]).all()
+    assert [episode.env for episode in receipt.episodes] == [0, 2]
+    # Nobody reads it where its policy has no limit.
+    receipt, batches = worker_of(change, with_costs=["two"])[0].collect(LENGTH)
+    assert "cost" not in batches["one"].columns
+    assert batches["two"]["cost"].sum() == 3 * 0.25 * 21
+    assert [episode.costs for episode in receipt.episodes] == [{"a_1": 0.25 * 21}] * 3
+
+
+def test_a_step_without_costs_is_an_error_of_the_environment() -> None:
+    def change(env, made):
+        made.costs = {}
+
+    with pytest.raises(EnvironmentFailed, match=r"step\(\) gave no costs, and a policy has a cost_limit; give"):
+        worker_of(change)[0].collect(1)
+    worker_of(change, with_costs=())[0].collect(1)
+
+
+def test_costs_of_another_shape_are_refused() -> None:
+    def change(env, made):
+        made.costs = {"a": made.costs["a"][:, 0]}
+
+    with pytest.raises(EnvironmentFailed, match=r"costs of shape \[3\] for group 'a', not \[3, 2\]"):
+        worker_of(change)[0].collect(1)
+
+
+def test_its_pettingzoo_form_has_them_in_infos() -> None:
+    env = as_pettingzoo(Costing(1))
+    _, infos = env.reset(seed=0)
+    assert infos == {"a_0": {}, "a_1": {}}
+    seen = []
+    while env.agents:
+        *_, infos = env.step(dict.fromkeys(env.agents, 0))
+        seen.append({agent: info["cost"] for agent, info in infos.items()})
+    assert seen == [{"a_0": 2.0**t, "a_1": 0.25 * t} for t in range(1, LENGTH + 1)]
