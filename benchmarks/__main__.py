@@ -8,6 +8,7 @@ from functools import partial
 from benchmarks import (
     against_benchmarl,
     against_benchmarl_vmas,
+    against_jaxmarl,
     against_rllib,
     against_sb3,
     batched,
@@ -24,6 +25,7 @@ from benchmarks import (
     output,
     ray_calls,
     rollout_worker,
+    round_hops,
     sampling,
     start,
     suite,
@@ -53,6 +55,7 @@ BENCHMARKS: tuple[tuple[str, tuple[Callable[[], object], ...]], ...] = (
         (
             partial(together.report, 200, num_envs=together.SMALL_NUM_ENVS, rounds=200),
             partial(together.report, 2_000, num_envs=64, rounds=25),
+            partial(round_hops.main, []),
         ),
     ),
     (
@@ -67,6 +70,7 @@ BENCHMARKS: tuple[tuple[str, tuple[Callable[[], object], ...]], ...] = (
     ("learners beside Stable-Baselines3's", (against_sb3.report,)),
     ("teams beside BenchMARL's, three seeds", (against_benchmarl.main,)),
     ("beside BenchMARL on VMAS, three seeds", (against_benchmarl_vmas.main,)),
+    ("beside JaxMARL's own IPPO, three seeds", (against_jaxmarl.main,)),
     ("the demo, five seeds", (learning.report,)),
     ("every algorithm, five seeds that no setting was chosen on", (suite.report,)),
     ("imitation from an expert's records, three seeds", (imitation.report,)),

@@ -44,10 +44,10 @@ class Trivial:
         self._rows = [ray.put(_ROWS) for _ in names]
 
     def collect(self, packed: bytes, own: Any, *flats: Any) -> tuple[Any, ...]:
-        """Return a receipt, and a value for each policy."""
+        """Return a pickled receipt, and a value for each policy."""
         del packed, own, flats
         # A reference instead of rows: small, so that the time of copying rows does not count.
-        return self._receipt, *self._rows
+        return pickle.dumps(self._receipt, pickle.HIGHEST_PROTOCOL), *self._rows
 
     def weights(self) -> Any:
         """Return parameters of 10,000 numbers, as a learner publishes them."""
@@ -72,7 +72,7 @@ async def _round(methods: Sequence[Any], packed: bytes, flats: Sequence[Any]) ->
     before_s, began_s = _cpu_s(), time.thread_time()
     refs = [methods[number % len(methods)].remote(packed, None, *flats) for number in range(CALLS)]
     sent_s = time.thread_time()
-    answers = await asyncio.gather(*[each[0] for each in refs])
+    answers = [pickle.loads(receipt) for receipt in await asyncio.gather(*[each[0] for each in refs])]  # noqa: S301
     done_s, after_s = time.thread_time(), _cpu_s()
     assert len(answers) == CALLS
     return Cost(*(seconds / CALLS * 1e6 for seconds in (sent_s - began_s, done_s - sent_s, after_s - before_s)))

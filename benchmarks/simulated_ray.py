@@ -136,7 +136,7 @@ class _Worker(_Actor):
         total = load.agent_steps * len(rows)
         self._receipt = Receipt(number, spec.ticks * len(envs), total, episodes, rows, 0, 0.5, 0.3, 0.2)
 
-    def _collect(self, packed: bytes, own: Any, *flats: Any) -> tuple[Receipt, float]:
+    def _collect(self, packed: bytes, own: Any, *flats: Any) -> tuple[bytes, float]:
         del own, flats
         request: Request = pickle.loads(packed)  # noqa: S301  made by the driver
         if self._receipt.worker == 0:
@@ -145,9 +145,8 @@ class _Worker(_Actor):
             self._next[env_index] += 1
         self._version.update((name, new.version) for name, new in request.weights.items())
         rows = {name: PolicyReceipt(self._load.agent_steps, 0, 0.0, version) for name, version in self._version.items()}
-        return replace(self._receipt, policies=rows, next_episodes=self._next, began_s=time.time()), (
-            self._load.collect_s
-        )
+        receipt = replace(self._receipt, policies=rows, next_episodes=self._next, began_s=time.time())
+        return pickle.dumps(receipt, pickle.HIGHEST_PROTOCOL), self._load.collect_s
 
 
 class _Host(_Actor):
@@ -162,10 +161,9 @@ class _Host(_Actor):
             self._chains[number] = calls
         super().call(name, refs, arguments)
 
-    def _run(
-        self, chain: int, items: Sequence[Any], counts: Sequence[int], returns: int, *payloads: Any
-    ) -> tuple[ChainResult, float]:
-        del returns, payloads
+    def _run(self, call: bytes, *payloads: Any) -> tuple[ChainResult, float]:
+        del payloads
+        chain, items, counts, _ = pickle.loads(call)  # noqa: S301  made by the driver
         calls = self._chains[chain]
         learner = next((call.at for call in calls if call.traits.publishes), None)
         now_s = time.time()

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from marlflow.base.errors import ColumnMissing
+from marlflow.base.pickling import reduced_in_band
 from marlflow.base.train_batch import TrainBatch, deaths_in, for_losses, mean_of
 
 Array: TypeAlias = NDArray[Any]
+
+IN_BAND_BYTES = 64 * 1024
+"""Up to this size a batch is pickled as one string of bytes: below 100 kB Ray copies results in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,11 @@ class Batch(TrainBatch):
 
     columns: Mapping[str, Array]
     segments: Mapping[str, Array]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        if sum([array.nbytes for table in (self.columns, self.segments) for array in table.values()]) > IN_BAND_BYTES:
+            return object.__reduce_ex__(self, protocol)
+        return reduced_in_band(self)
 
     @property
     def rows(self) -> int:

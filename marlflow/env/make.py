@@ -27,6 +27,7 @@ _EXTRAS = {
     "marlflow.env.lbf": "lbf",
     "marlflow.env.openspiel": "openspiel",
     "marlflow.env.rware": "rware",
+    "marlflow.env.batched.jaxmarl": "jaxmarl",
     "marlflow.env.batched.vmas": "vmas",
 }
 

@@ -162,9 +162,9 @@ def test_the_root_has_every_section_and_the_defaults_of_each() -> None:
 
 # What an environment needs to keep what it declares.
 WRAPPED = {"knights_archers_zombies": {"clip"}}
-# Observations of 160 and 400 kB, of which each lane of each environment holds some. A step of VMAS costs
-# nearly the same for 64 as for one.
-NUM_ENVS = {"pistonball": 4, "cooperative_pong": 4, "vmas": 64}
+# Observations of 160 and 400 kB, of which each lane of each environment holds some. A step of VMAS or
+# JaxMARL costs nearly the same for 64 as for one.
+NUM_ENVS = {"pistonball": 4, "cooperative_pong": 4, "jaxmarl": 64, "vmas": 64}
 ENVIRONMENTS = sorted(CONF.glob("env/*.yaml"))
 
 

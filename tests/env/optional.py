@@ -2,7 +2,13 @@
 
 from importlib.util import find_spec
 
-MODULES = {"lbf": "lbforaging", "rware": "rware", "vmas": "vmas", "vmas_balance_ppo": "vmas"}
+MODULES = {
+    "jaxmarl": "jaxmarl",
+    "lbf": "lbforaging",
+    "rware": "rware",
+    "vmas": "vmas",
+    "vmas_balance_ppo": "vmas",
+}
 
 
 def is_installed(name: str) -> bool:

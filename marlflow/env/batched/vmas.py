@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import io
 import random
-import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ with contextlib.redirect_stderr(io.StringIO()):
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
+from marlflow.env.batched.agent_groups import groups_of
 from marlflow.env.batched.protocol import BatchedStep
 from marlflow.env.batched.row_tensors import RowTensors, shares_state
 
@@ -75,7 +75,7 @@ class VmasEnv:
             agent: (_converted(seen), _converted(done))
             for agent, (seen, done) in zip(self.possible_agents, pairs, strict=True)
         }
-        self.groups = _groups(self._spaces)
+        self.groups = groups_of(self._spaces)
         self._slots = {
             name: [self.possible_agents.index(agent) for agent in agents] for name, agents in self.groups.items()
         }
@@ -212,18 +212,3 @@ def _converted(space: Any) -> spaces.Space[Any]:
     if kind == "MultiDiscrete":
         return spaces.MultiDiscrete(space.nvec)
     return spaces.Dict({key: _converted(part) for key, part in space.spaces.items()})
-
-
-def _groups(spaces_of: Mapping[str, tuple[spaces.Space[Any], spaces.Space[Any]]]) -> dict[str, list[str]]:
-    """Return the agents of each group; a second group of a name is named after its first agent."""
-    groups: dict[str, list[str]] = {}
-    for agent, pair in spaces_of.items():
-        name = re.sub(r"[_ ]\d+$", "", agent)
-        alike = (key for key in _alike(groups, name) if spaces_of[groups[key][0]] == pair)
-        key = next(alike, agent if name in groups else name)
-        groups.setdefault(key, []).append(agent)
-    return groups
-
-
-def _alike(groups: Mapping[str, Sequence[str]], name: str) -> Iterator[str]:
-    return (key for key in groups if re.sub(r"[_ ]\d+$", "", key) == name)

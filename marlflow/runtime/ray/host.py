@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from ray import cloudpickle
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import from_bytes, to_bytes
@@ -86,6 +87,16 @@ def _no_terminal(*_arguments: Any, **_options: Any) -> None:
     raise RuntimeError("breakpoint() needs a terminal, and processes of Ray have none: run with runtime=inline")
 
 
+def packed_call(chain: int, items: Sequence[Any], counts: Sequence[int], returns: int) -> bytes:
+    """Serialize a call of a chain that returns `returns` values, without the rows.
+
+    Item i arrives as `counts[i]` payloads (with their keys in `items[i]`), or directly if the count is 0.
+    """
+    # As one argument: Ray serializes each by itself. Items may be of a user's own classes, so by Ray's pickler.
+    packed: bytes = cloudpickle.dumps((chain, items, counts, returns))  # type: ignore[no-untyped-call]
+    return packed
+
+
 class Host:
     """Hosts objects by name (RESIDENTS) and runs registered chains of stages."""
 
@@ -116,11 +127,9 @@ class Host:
         self._publishers[chain] = publishers[0] if publishers else None
         return True
 
-    def run(self, chain: int, items: Sequence[Any], counts: Sequence[int], returns: int, *payloads: Any) -> Any:
-        """Run a chain on items; return a receipt, one output per item, and published weights, `returns` in all.
-
-        Item i arrives as `counts[i]` payloads (with their keys in `items[i]`), or directly if the count is 0.
-        """
+    def run(self, call: bytes, *payloads: Any) -> Any:
+        """Run the chain of `call` (see `packed_call`); return a receipt, one output per item, and published weights."""
+        chain, items, counts, returns = pickle.loads(call)  # noqa: S301  made by the driver
         publisher = self._publishers[chain]
         # Stages may update without publishing: only a new version means that weights were published.
         version = publisher.version if publisher is not None else None

@@ -12,7 +12,7 @@ from marlflow.base.errors import ActorLost
 from marlflow.base.items import Inserted, Packed
 from marlflow.flow import OperatorRaised, Outcome, StageCall, StageTimes
 from marlflow.runtime.ray.handles import LearnerHandle, ReplayHandle, RestartableHost
-from marlflow.runtime.ray.host import ChainResult, RemoteError, as_exception
+from marlflow.runtime.ray.host import ChainResult, RemoteError, as_exception, packed_call
 from marlflow.runtime.stage_chain import Rows
 
 
@@ -79,7 +79,7 @@ class RayPlace:
         counts = [len(parts) for parts in payloads]
         flat = [payload for parts in payloads for payload in parts]
         # Rows are top-level arguments, which Ray fetches where the call runs; nested ones it would not.
-        result = self._method(returns).remote(chain, light, counts, returns, *flat)
+        result = self._method(returns).remote(packed_call(chain, light, counts, returns), *flat)
         refs = result if returns > 1 else [result]
         try:
             # The first call raises what went wrong when the chain was sent, for example stages that do not pickle.

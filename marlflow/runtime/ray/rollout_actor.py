@@ -83,6 +83,8 @@ class RolloutActor(Host):
             1,
         )
         self._spec, self._number = spec, number
+        # A property whose time grows with the square of the learners.
+        self._learning = spec.learning
         self._next_episodes, self._next_fragments = next_episodes, next_fragments
         self._inference = inference
         self._worker: Any = None
@@ -116,12 +118,12 @@ class RolloutActor(Host):
         )
 
     def collect(self, packed: bytes, own: Request | None, *flats: Any) -> Any:
-        """Return a receipt and a batch per learning policy.
+        """Return a pickled receipt or RemoteError, and a batch per learning policy.
 
         `packed` is the serialized request of all workers, `own` has this worker's matchups and changes of its table of
         weights, if any. `flats` are the parameters of both.
         """
-        learning = self._spec.learning
+        learning = self._learning
         request: Request = pickle.loads(packed)  # noqa: S301  made by the driver
         if own is not None:
             request = replace(request, matchups=own.matchups, frozen=own.frozen, forget=own.forget)
@@ -135,8 +137,10 @@ class RolloutActor(Host):
             receipt = replace(receipt, sent=self._sent(request.frozen, seated))
         except Exception as error:  # noqa: BLE001  carried over and raised on the driver
             receipt, batches = self._failed(error), dict.fromkeys(learning)
+        # Ray passes bytes on as they are. Other values it pickles slowly, and unpickles in another thread.
+        answer = pickle.dumps(receipt, pickle.HIGHEST_PROTOCOL)
         # Without learning policies there is one return value, which Ray does not accept in a tuple.
-        return (receipt, *(batches[name] for name in learning)) if learning else receipt
+        return (answer, *(batches[name] for name in learning)) if learning else answer
 
     def learn(self, name: str, chain: int, returns: int, *payloads: Any) -> Any:
         """Run a chain on this worker's shard; return a receipt and, if `returns` > 1, parameters per policy."""

@@ -6,6 +6,7 @@ A lost rollout worker is replaced (restarted); meanwhile the others continue.
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -53,6 +54,7 @@ class RayWorkers:
         numbers: Sequence[int] | None = None,
     ) -> None:
         self._spec = spec
+        self._learning = spec.learning
         self._actors = actors
         self._inference = inference
         self._current_weights = current_weights
@@ -66,7 +68,7 @@ class RayWorkers:
         return [worker.start() for worker in self.all]
 
     async def collect(self, request: Request, assign: Assign | None = None) -> Round:
-        learning = self._spec.learning
+        learning = self._learning
         for _ in range(_MAX_FAILED_ATTEMPTS):
             ready = await self._ready_workers()
             shared = SharedRequest(self._as_sent(request))
@@ -124,7 +126,7 @@ class RayWorkers:
         if receipt is None:
             return None
         worker.record_progress(receipt)
-        return make_round(number, [receipt], [dict(zip(self._spec.learning, refs[1:], strict=True))])
+        return make_round(number, [receipt], [dict(zip(self._learning, refs[1:], strict=True))])
 
     async def evaluate(self, request: EvaluationRequest) -> Evaluated:
         remaining, parts, failed_attempts = list(range(len(request.episodes))), [], 0
@@ -217,10 +219,15 @@ async def _wait_for(ref: Any) -> None:
     await asyncio.wait([asyncio.wrap_future(ref.future())])
 
 
+def _unpickled(answer: Any) -> Any:
+    # Receipts come as bytes.
+    return pickle.loads(answer) if isinstance(answer, bytes) else answer  # noqa: S301  made by a worker of this run
+
+
 async def _answers(workers: Sequence[RemoteWorker], refs: Sequence[Any]) -> list[Any]:
     # A worker may be replaced while this waits.
     actors = [worker.actor for worker in workers]
-    answers = await asyncio.gather(*refs, return_exceptions=True)
+    answers = [_unpickled(each) for each in await asyncio.gather(*refs, return_exceptions=True)]
     for worker, actor, answer in zip(workers, actors, answers, strict=True):
         if isinstance(answer, RemoteError):
             raise as_exception(answer)
