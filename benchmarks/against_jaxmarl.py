@@ -33,7 +33,8 @@ if __name__ == "__main__":
 
 import torch
 
-from benchmarks.against_benchmarl_vmas import lines_of, rates
+from benchmarks.against_benchmarl import lines_of
+from benchmarks.against_benchmarl_vmas import rates
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.config.experiment import (
@@ -137,7 +138,7 @@ def report(checkout: str, env_steps: int, seeds: Sequence[int], num_envs: int) -
         of_run = [str(env_steps), str(seed), settings]
         for case, runs in lines.items():
             here = ["-m", "benchmarks.against_jaxmarl", "--one", case]
-            runs.append(lines_of([sys.executable, *([str(SCRIPT), checkout] if case == PEER else here), *of_run]))
+            runs.append(lines_of([sys.executable, *([str(SCRIPT), checkout] if case == PEER else here), *of_run], 1))
             cpu, wall = rates(runs[-1])
             ends = runs[-1][-1]["return_mean"]
             print(
