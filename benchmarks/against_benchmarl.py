@@ -25,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from marlflow.observe.sinks import METRICS, read_metrics
 
@@ -111,12 +112,17 @@ def marlflow_outcome(algorithm: str, env_steps: int, seed: int) -> Outcome:
     return _outcome(points, env_steps)
 
 
+def lines_of(command: Sequence[str], threads: int) -> list[dict[str, Any]]:
+    """Run a process with that many threads for PyTorch; return the lines of JSON that it prints."""
+    env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
 def benchmarl_outcome(python: str, algorithm: str, env_steps: int, seed: int, threads: int) -> Outcome:
     """Train with BenchMARL, in one process."""
     command = [python, str(SCRIPT), algorithm, str(env_steps), str(seed)]
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = lines_of(command, threads)
     points, returns, episodes = [], 0.0, 0
     for line in lines:
         returns, episodes = returns + line["returns"], episodes + line["episodes"]

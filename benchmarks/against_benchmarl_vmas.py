@@ -1,11 +1,13 @@
 """Compare PPO and MAPPO with BenchMARL's on VMAS: env steps per second of CPU time, learning included, and returns.
 
-    python -m benchmarks.against_benchmarl_vmas --python V/bin/python [ippo mappo] [--scenario balance] [--repeats 3]
+    python -m benchmarks.against_benchmarl_vmas --python V/bin/python [ippo mappo] [--scenario balance] [--cores 2]
 
-Both run in one process on one thread, with the same networks, 600 environments of VMAS 1.5.2, batches of 60,000 env
-steps, ten epochs of minibatches of a tenth, and take turns. Rates are per second of the process's CPU time, so that
-other programs do not count; wall time is in brackets. The first iteration is a warm-up. marlflow's Python needs the
-extra `vmas`; BenchMARL needs an environment of its own:
+Both have the same networks, 600 environments of VMAS 1.5.2, batches of 60,000 env steps, ten epochs of minibatches of
+a tenth, and take turns. With `--cores 1` (the default) both run in one process on one thread, and rates are per second
+of the process's CPU time, so that other programs do not count; wall time is in brackets. With `--cores 2` rates are per
+second of wall time: BenchMARL has two threads, marlflow two workers and two processes of one learner, in lockstep, so
+that both are on-policy. The first iteration is a warm-up. marlflow's Python needs the extra `vmas`; BenchMARL needs an
+environment of its own:
 
     python -m venv V && V/bin/pip install torch==2.13.0 torchrl==0.11.1 vmas==1.5.2 hydra-core tqdm setuptools
     V/bin/pip install --no-deps --no-build-isolation benchmarl==1.5.2
@@ -21,7 +23,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,6 +36,7 @@ if __name__ == "__main__":
 
 import torch
 
+from benchmarks.against_benchmarl import lines_of
 from marlflow.algorithms.mappo import MAPPO
 from marlflow.algorithms.ppo import PPO
 from marlflow.config.experiment import (
@@ -45,12 +47,14 @@ from marlflow.config.experiment import (
     Log,
     Policy,
     Rollouts,
+    RunPlacement,
     RuntimeConfig,
     Stop,
 )
 from marlflow.driver.train import train
 from marlflow.observe.callback import Callback
 from marlflow.policy.torso import MLP
+from marlflow.runtime.spec import LearnerPlacement
 
 SCRIPT = Path(__file__).parent / "peers" / "benchmarl_vmas.py"
 TARGET = 3.0
@@ -90,7 +94,7 @@ class PrintTimes(Callback):
 
 
 def train_with_marlflow(algorithm: str, scenario: str, env_steps: int, seed: int, settings: Mapping[str, Any]) -> None:
-    """Train in this process; print a line of JSON per iteration."""
+    """Train in this process, or with one worker and one learner process per core; print JSON per iteration."""
     torch.set_num_threads(1)
     agents = PARAMETERS[scenario]["n_agents"]
     shared: dict[str, Any] = {
@@ -100,11 +104,16 @@ def train_with_marlflow(algorithm: str, scenario: str, env_steps: int, seed: int
     }
     made = PPO(**shared) if algorithm == "ippo" else MAPPO(**shared, critic_sees=["state"], normalize_values=False)
     arguments = {"scenario": scenario, "parameters": PARAMETERS[scenario], "max_env_steps": 100}
+    cores = settings["cores"]
+    env_of_worker = Env(
+        "marlflow.env.batched.vmas.VmasEnv", arguments, num_envs=settings["num_envs"] // cores, batched=True
+    )
     experiment = Experiment(
-        env=Env("marlflow.env.batched.vmas.VmasEnv", arguments, num_envs=settings["num_envs"], batched=True),
+        env=env_of_worker,
         policies={"agent": Policy(made, model=MLP(settings["hidden"]))},
-        rollouts=Rollouts(num_workers=1, fragment_env_steps=settings["batch_env_steps"]),
-        runtime=RuntimeConfig("inline"),
+        rollouts=Rollouts(num_workers=cores, fragment_env_steps=settings["batch_env_steps"] // cores),
+        runtime=RuntimeConfig("inline" if cores == 1 else "ray"),
+        placement=RunPlacement(learners=LearnerPlacement(num_learners=cores)),
         evaluation=Evaluation(episodes=0),
         checkpoint=CheckpointConfig(every_env_steps=None),
         callbacks={"times": PrintTimes()},
@@ -114,13 +123,6 @@ def train_with_marlflow(algorithm: str, scenario: str, env_steps: int, seed: int
     )
     with tempfile.TemporaryDirectory() as folder:
         train(experiment, folder)
-
-
-def lines_of(command: Sequence[str]) -> list[dict[str, Any]]:
-    """Run a process; return the lines of JSON that it prints."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def rates(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
@@ -135,22 +137,26 @@ def rates(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 
 def report(
-    python: str, algorithm: str, scenario: str, env_steps: int, seeds: Sequence[int], batch_env_steps: int
+    python: str, algorithm: str, scenario: str, env_steps: int, seeds: Sequence[int], settings: Mapping[str, Any]
 ) -> None:
-    """Train each seed with both, in turns, and print; a minibatch is a tenth of a batch."""
-    settings = {**SETTINGS, "batch_env_steps": batch_env_steps, "minibatch_env_steps": batch_env_steps // 10}
+    """Train each seed with both, in turns, and print."""
+    by_wall = settings["cores"] > 1
     given, ratios = json.dumps(settings), []
     ours, theirs = [], []
     for seed in seeds:
         of_run = [algorithm, scenario, str(env_steps), str(seed), given]
-        ours.append(lines_of([sys.executable, "-m", "benchmarks.against_benchmarl_vmas", "--one", *of_run]))
-        theirs.append(lines_of([python, str(SCRIPT), *of_run]))
+        ours.append(lines_of([sys.executable, "-m", "benchmarks.against_benchmarl_vmas", "--one", *of_run], 1))
+        theirs.append(lines_of([python, str(SCRIPT), *of_run], settings["cores"]))
         (own, own_wall), (other, other_wall) = rates(ours[-1]), rates(theirs[-1])
-        ratios.append(own / other)
+        if by_wall:
+            rate, other_rate = f"{own_wall:,.0f} env steps per s of wall time", f"{other_wall:,.0f}"
+        else:
+            rate = f"{own:,.0f} env steps per s of CPU time ({own_wall:,.0f} wall)"
+            other_rate = f"{other:,.0f} ({other_wall:,.0f})"
+        ratios.append(own_wall / other_wall if by_wall else own / other)
         print(
-            f"{algorithm} {scenario} seed {seed}: {own:,.0f} env steps per s of CPU time ({own_wall:,.0f} wall), "
-            f"return {ours[-1][-1]['return_mean']:.2f}; BenchMARL {other:,.0f} ({other_wall:,.0f}), "
-            f"return {theirs[-1][-1]['return_mean']:.2f}; {ratios[-1]:.1f} times",
+            f"{algorithm} {scenario} seed {seed}: {rate}, return {ours[-1][-1]['return_mean']:.2f}; BenchMARL "
+            f"{other_rate}, return {theirs[-1][-1]['return_mean']:.2f}; {ratios[-1]:.1f} times",
             flush=True,
         )
     returns = [statistics.mean(lines[-1]["return_mean"] for lines in runs) for runs in (ours, theirs)]
@@ -171,14 +177,17 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--scenario", nargs="+", choices=list(PARAMETERS), default=list(PARAMETERS))
     parser.add_argument("--env-steps", type=int, default=300_000)
     parser.add_argument("--batch-env-steps", type=int, default=60_000)
+    parser.add_argument("--cores", type=int, choices=(1, 2), default=1)
     parser.add_argument("--seeds", type=int, nargs="+", default=(10, 11, 12))
     options = parser.parse_args(arguments)
     if options.python is None:
         print("beside BenchMARL: not measured, MARLFLOW_BENCHMARL_PYTHON names no Python that has it", flush=True)
         return
+    sizes = {"batch_env_steps": options.batch_env_steps, "minibatch_env_steps": options.batch_env_steps // 10}
+    settings = {**SETTINGS, **sizes, "cores": options.cores}
     for scenario in options.scenario:
         for algorithm in options.algorithm:
-            report(options.python, algorithm, scenario, options.env_steps, options.seeds, options.batch_env_steps)
+            report(options.python, algorithm, scenario, options.env_steps, options.seeds, settings)
 
 
 if __name__ == "__main__":

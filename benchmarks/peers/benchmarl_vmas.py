@@ -77,7 +77,7 @@ def configuration(settings, env_steps, folder):
 
 def run(algorithm, scenario, env_steps, seed, settings):
     """Train."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(settings["cores"])
     made = ALGORITHMS[algorithm].get_from_yaml()
     made.entropy_coef, made.critic_coef, made.lmbda = 0.01, 0.5, settings["gae_lambda"]
     task = VmasTask[scenario.upper()].get_from_yaml()
