@@ -54,7 +54,7 @@ def _factories() -> list[tuple[str, str, str | None]]:
 
 
 def _values(name: str) -> dict[str, Any]:
-    values: Any = OmegaConf.to_container(OmegaConf.create(text_of(f"env/{name}")))
+    values: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(text_of(f"env/{name}")))  # type: ignore[assignment]
     return values
 
 
