@@ -17,7 +17,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python;
 
 help:
 	@echo 'make demo           train PPO and DQN side by side on one environment'
-	@echo 'make test           check, then the tests; CI runs this and make docs'
+	@echo 'make test           the checks and the tests; CI runs this and make docs'
 	@echo 'make test-learning  the slow tests that train until something is learned'
 	@echo 'make check          format, lint, types, import layers; changes nothing'
 	@echo 'make format         format, and mend what lint can mend'
@@ -37,17 +37,17 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/marlflow train experiment=cartpole_team_ppo_dqn
 
-# Four parts at once on two cores: tests that start processes wait for them much of the time. Each part's output comes
-# when it is done, and one that fails fails the whole; the parts take about as long. Tests of a new folder are in the
-# last part.
+# Four parts and the checks at once on two cores: tests that start processes wait for them much of the time. Output of a
+# part comes when it is done, and one that fails fails the whole; the parts take about as long. Tests of a new folder are
+# in the last part.
 RAY := tests/runtime tests/architecture tests/check_env
 COMMANDS := tests/cli tests/examples
 PLAY := $(addprefix tests/,packaging league sampling algorithms learner cli/test_launchers.py cli/test_league.py) \
 	$(addprefix tests/driver/test_,pairs.py matchmakers.py apex_runs.py faults.py)
 
-test: check
-	@echo 'running all tests, in four parts at once: some minutes'
-	@$(MAKE) --no-print-directory -j4 --keep-going --output-sync=target test-rest test-commands test-ray test-play
+test: $(INSTALLED)
+	@echo 'running the checks and all tests, in four parts, at once: some minutes'
+	@$(MAKE) --no-print-directory -j5 --keep-going --output-sync=target test-rest test-commands test-ray test-play check
 
 test-ray: $(INSTALLED)
 	$(TESTS) $(RAY) $(PYTEST_ARGS)

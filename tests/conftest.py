@@ -2,12 +2,15 @@
 
 import atexit
 import contextlib
+import copy
+import gc
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TextIO
 
 # Set before any library is imported, because each reads them once. One thread per process: several processes at once
 # share few cores, and the sums of a matrix product do not then depend on how many cores there are.
@@ -23,6 +26,9 @@ import pytest
 from absl import logging as absl_logging
 from hypothesis import settings
 
+# Until the tests are collected: imports make a million objects, and none of them is garbage.
+gc.disable()
+
 # A deadline would test the machine, not the code.
 settings.register_profile("marlflow", deadline=None)
 settings.load_profile("marlflow")
@@ -33,6 +39,14 @@ absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 # Where a user's key is that signs configurations: not in the home of whoever runs the tests.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="marlflow-tests-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, and not among what was imported and the tests themselves."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -47,6 +61,29 @@ def _runs_draw_no_curves() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reporting, "draw_learning_curves", empty_picture)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _files_of_conf_are_parsed_once() -> Iterator[None]:
+    """A text that Hydra has parsed before is not parsed again: it is a third of the time of a composition."""
+    import omegaconf.omegaconf
+    import yaml
+
+    parsed: dict[str, Any] = {}
+
+    class Yaml:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(yaml, name)
+
+        def load(self, stream: TextIO | str, Loader: type) -> Any:
+            text = stream if isinstance(stream, str) else stream.read()
+            if text not in parsed:
+                parsed[text] = yaml.load(text, Loader)
+            return copy.deepcopy(parsed[text])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(omegaconf.omegaconf, "yaml", Yaml())
         yield
 
 

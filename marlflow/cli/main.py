@@ -6,11 +6,14 @@ interrupted; 143, terminated.
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import os
 import sys
 from bdb import BdbQuit
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from marlflow import __version__
 from marlflow.base.errors import DEBUGGER_QUIT, InvalidInput, MarlflowError
@@ -25,8 +28,13 @@ _FAILED, _BAD_INPUT, _HUNG_UP, _INTERRUPTED, _TERMINATED = 1, 2, 129, 130, 143
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; `argv` is without the program's name."""
     words = list(sys.argv[1:] if argv is None else argv)
+    own_process = argv is None
+    if own_process:
+        # Imports make a million objects that live as long as the process; to search them for garbage takes a second.
+        gc.disable()
+        atexit.register(gc.freeze)
     # A process of its own for this command: workers' imports begin while the driver's do.
-    if argv is None and words[:1] in (["train"], ["resume"]) and "runtime=inline" not in words:
+    if own_process and words[:1] in (["train"], ["resume"]) and "runtime=inline" not in words:
         from marlflow.runtime.forked import template
 
         template.begin()
@@ -34,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if os.getcwd() not in sys.path:  # a user's modules are importable from the current folder, as with `python -m`
         sys.path.insert(0, os.getcwd())
-    code = _exit_code(words)
+    code = _exit_code(words, own_process)
     try:
         sys.stdout.flush()
     except OSError:  # the reader has closed the pipe, and Python would try to flush again at exit
@@ -42,9 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _exit_code(words: list[str]) -> int:
+def _exit_code(words: list[str], own_process: bool) -> int:
     try:
-        return _dispatch(words)
+        run = _imported(words)
+        if own_process:
+            gc.freeze()
+            gc.enable()
+        return run()
     except InvalidInput as error:
         print(f"error: {error}", file=sys.stderr)
         return _BAD_INPUT
@@ -69,26 +81,29 @@ def _exit_code(words: list[str]) -> int:
         return _INTERRUPTED
 
 
-def _dispatch(words: list[str]) -> int:
+def _imported(words: list[str]) -> Callable[[], int]:
+    """Return what does as the words say, with most of its imports done."""
     if not words or words[0] in ("-h", "--help", "help"):
-        print(main_help(), end="")
-        return 0
+        return partial(_print, main_help())
     if words[0] == "--version":
-        print(f"marlflow {__version__}")
-        return 0
+        return partial(_print, f"marlflow {__version__}\n")
     if words[0] in arguments.COMPLETION:
         from marlflow.cli.completion import complete
 
-        return complete(words)
+        return partial(complete, words)
     if words[0] in arguments.COMMANDS and any(word in ("-h", "--help") for word in words):
-        print(command_help(words[0]), end="")
-        return 0
+        return partial(_print, command_help(words[0]))
     if words[0] in arguments.DECLARED:
         from marlflow.cli.options import declared, parse
 
         command = declared(words[0])
-        return command.run(parse(command, words[1:]))
-    return _command(words[0])(words[1:])
+        return partial(command.run, parse(command, words[1:]))
+    return partial(_command(words[0]), words[1:])
+
+
+def _print(text: str) -> int:
+    print(text, end="")
+    return 0
 
 
 # Imported on demand: `marlflow --help` need not load torch.

@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 import sys
+from functools import cache
 from importlib import metadata
 
 import yaml
@@ -28,17 +29,22 @@ _PACKAGES = (
 
 def preamble(experiment: Experiment) -> list[str]:
     """Return the header's messages."""
+    return [
+        f"versions: {_versions()}; {platform.platform()}, {os.cpu_count()} CPUs",
+        f"command: {shlex.join(sys.orig_argv)}, in {os.getcwd()}",
+        f"configuration:\n{as_yaml(experiment).rstrip()}",
+    ]
+
+
+@cache
+def _versions() -> str:
     versions = [f"marlflow {metadata.version('marlflow')}", f"python {platform.python_version()}"]
     for name in _PACKAGES:
         try:
             versions.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             continue
-    return [
-        f"versions: {', '.join(versions)}; {platform.platform()}, {os.cpu_count()} CPUs",
-        f"command: {shlex.join(sys.orig_argv)}, in {os.getcwd()}",
-        f"configuration:\n{as_yaml(experiment).rstrip()}",
-    ]
+    return ", ".join(versions)
 
 
 def as_yaml(experiment: Experiment) -> str:

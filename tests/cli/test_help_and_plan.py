@@ -1,5 +1,6 @@
 """What the command line shows without running anything."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -47,15 +48,34 @@ print([name for name in {heavy!r} if name in sys.modules])
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_plan_imports_neither_ray_nor_what_checks_environments() -> None:
+# What takes a tenth of a second or more to import, and no plan needs.
+NOT_FOR_PLANS = (
+    *("ray", "marlflow.check_env", "tensorboard", "matplotlib", "pandas", "scipy", "pyarrow", "PIL", "pygame", "numba"),
+    *("supersuit", "sympy", "torch._dynamo", "torch._inductor", "torch.utils.tensorboard"),
+)
+
+
+def test_a_plan_imports_neither_ray_nor_what_checks_environments_and_collects_no_imports() -> None:
     code = f"""
-import sys
+import gc, sys
 from marlflow.cli.main import main
-main(["plan", "env=cartpole_team", "--mermaid"])
-print([name for name in {("ray", "marlflow.check_env", "tensorboard", "matplotlib")!r} if name in sys.modules])
+sys.argv = ["marlflow", "plan", "env=cartpole_team", "--mermaid"]
+main()
+print([name for name in {NOT_FOR_PLANS!r} if name in sys.modules], gc.isenabled(), gc.get_freeze_count() > 100_000)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines()[-1] == "[]"
+    assert ran.stdout.splitlines()[-1] == "[] True True"
+
+
+def test_a_command_in_a_process_of_ones_own_leaves_its_garbage_collection_alone(marlflow: Marlflow) -> None:
+    gc.disable()
+    try:
+        frozen = gc.get_freeze_count()
+        assert marlflow("plan", "env=cartpole_team").code == 0
+        assert not gc.isenabled()
+        assert gc.get_freeze_count() <= frozen
+    finally:
+        gc.enable()
 
 
 def test_tab_completion_of_an_override_imports_nothing_of_a_run() -> None:

@@ -3,8 +3,10 @@
 import importlib
 import os
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ TIMEOUT_S = 240  # several times what the slowest takes on a busy machine: it en
 
 
 def said_by(example: str, *words: str, folder: Path) -> str:
-    """What the example prints, run from `folder`, where its results then are."""
+    """What the example prints, run in a process of its own from `folder`, where its results then are."""
     ran = subprocess.run(
         [sys.executable, EXAMPLES / example, *words],
         cwd=folder,
@@ -28,6 +30,22 @@ def said_by(example: str, *words: str, folder: Path) -> str:
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
+
+
+@pytest.fixture
+def said_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[[str], str]:
+    """What an example prints, run in this process as if from a shell: to import PyTorch again takes as long."""
+
+    def run(example: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLES / example)])
+        runpy.run_path(str(EXAMPLES / example), run_name="__main__")
+        return capfd.readouterr().out
+
+    return run
 
 
 def numbers(pattern: str, text: str) -> list[float]:
@@ -61,15 +79,15 @@ def test_ppo_and_dqn_learn_to_meet(words: tuple[str, ...], tmp_path: Path) -> No
         assert after > 12
 
 
-def test_student_finds_the_habit_of_the_scripted_champion(tmp_path: Path) -> None:
-    said = said_by("02_a_policy_of_your_own.py", folder=tmp_path)
+def test_student_finds_the_habit_of_the_scripted_champion(said_here: Callable[[str], str]) -> None:
+    said = said_here("02_a_policy_of_your_own.py")
     before, after = numbers(rf"student: {NUMBER} of 20 rounds at first, {NUMBER} in the end", said)
     assert before < 5
     assert after > 12
 
 
-def test_curious_plan_opens_safes_that_plain_ppo_does_not(tmp_path: Path) -> None:
-    said = said_by("03_a_plan_of_your_own.py", folder=tmp_path)
+def test_curious_plan_opens_safes_that_plain_ppo_does_not(said_here: Callable[[str], str]) -> None:
+    said = said_here("03_a_plan_of_your_own.py")
     curious, plain = (numbers(rf"{policy}: opened {NUMBER}% of its safes", said)[0] for policy in ("curious", "plain"))
     assert curious > 80
     assert plain < 10
@@ -77,15 +95,15 @@ def test_curious_plan_opens_safes_that_plain_ppo_does_not(tmp_path: Path) -> Non
     assert re.search(rf"curious after {NUMBER} updates: entropy {NUMBER}", said), "the stage on the driver prints"
 
 
-def test_three_algorithms_learn_at_once_and_a_clone_from_what_one_of_them_did(tmp_path: Path) -> None:
-    said = said_by("04_three_algorithms_and_a_clone.py", folder=tmp_path)
+def test_three_algorithms_learn_at_once_and_a_clone_from_what_one_of_them_did(said_here: Callable[[str], str]) -> None:
+    said = said_here("04_three_algorithms_and_a_clone.py")
     returns = {name: numbers(rf"\n{name}: a return of {NUMBER}", said)[0] for name in ("ppo", "dqn", "sac", "clone")}
     assert min(returns.values()) > 60
     assert returns["clone"] > 0.8 * returns["ppo"]
 
 
-def test_a_league_with_a_matchmaker_of_ones_own_ranks_its_members(tmp_path: Path) -> None:
-    said = said_by("05_a_league.py", folder=tmp_path)
+def test_a_league_with_a_matchmaker_of_ones_own_ranks_its_members(said_here: Callable[[str], str]) -> None:
+    said = said_here("05_a_league.py")
     places = re.findall(rf"^(\d+) +(main(?:@\d)?|random) +(?:ppo|random) +{NUMBER}±", said, re.M)
     members = [name for _, name, _ in places]
     assert [int(place) for place, _, _ in places] == list(range(1, len(places) + 1))
@@ -95,8 +113,10 @@ def test_a_league_with_a_matchmaker_of_ones_own_ranks_its_members(tmp_path: Path
     assert numbers(rf"main: a return of {NUMBER} against random", said)[0] > 0.3
 
 
-def test_a_team_finds_a_language_that_a_policy_with_another_algorithm_learns_to_read(tmp_path: Path) -> None:
-    said = said_by("06_a_team.py", folder=tmp_path)
+def test_a_team_finds_a_language_that_a_policy_with_another_algorithm_learns_to_read(
+    said_here: Callable[[str], str],
+) -> None:
+    said = said_here("06_a_team.py")
     for learner, algorithm in (("harbor", "vdn"), ("truck", "ppo")):
         before, after = numbers(rf"{learner} \({algorithm}\): {NUMBER} of 10 ships at first, {NUMBER} in the end", said)
         assert before < 7
@@ -105,16 +125,16 @@ def test_a_team_finds_a_language_that_a_policy_with_another_algorithm_learns_to_
     assert re.search(rf"harbor +return +{NUMBER}.*\n.*  lookout +return", said), "the team has a line of its own"
 
 
-def test_a_courier_obeys_rules_and_a_dispatcher(tmp_path: Path) -> None:
-    said = said_by("07_rules_and_two_time_scales.py", folder=tmp_path)
+def test_a_courier_obeys_rules_and_a_dispatcher(said_here: Callable[[str], str]) -> None:
+    said = said_here("07_rules_and_two_time_scales.py")
     done, fell = numbers(rf"courier \(ppo\): fetched and delivered in {NUMBER}% of its days, fell {NUMBER} times", said)
     assert done > 90
     assert fell == 0
     assert numbers(rf"dispatcher \(dqn\) above courier \(ppo\): {NUMBER}% of parcels at the right end", said)[0] > 90
 
 
-def test_a_speaker_leaves_its_clone_as_far_as_it_pays(tmp_path: Path) -> None:
-    said = said_by("08_tokens_near_a_reference.py", folder=tmp_path)
+def test_a_speaker_leaves_its_clone_as_far_as_it_pays(said_here: Callable[[str], str]) -> None:
+    said = said_here("08_tokens_near_a_reference.py")
     pattern = rf"beta {NUMBER}: understood {NUMBER}% of the time \(best: {NUMBER}%\), {NUMBER} nats from the clone"
     found = [[float(number) for number in numbers] for numbers in re.findall(pattern, said)]
     assert [(beta, best) for beta, _, best, _ in found] == [(100, 67), (1, 84), (0.05, 100)]

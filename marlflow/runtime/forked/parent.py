@@ -54,6 +54,8 @@ _OOM_SCORE = "RAY_worker_oom_score_adjustment"
 
 def preload(marlflow_root: str) -> None:
     """Import what workers need; marlflow from where the driver has it."""
+    # The objects of the imports live as long as the process; collections in forks would copy their memory.
+    gc.disable()
     # Without this script's folder, and without the driver's, whose modules could have the names of libraries.
     del sys.path[0]
     for name in _LIBRARIES:
@@ -63,9 +65,9 @@ def preload(marlflow_root: str) -> None:
     sys.path.insert(0, marlflow_root)
     for name in _MODULES:
         importlib.import_module(name)
-    # The objects of the imports live as long as the process; collections in forks would copy their memory.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def fork_for_each(door: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
