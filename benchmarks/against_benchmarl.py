@@ -114,7 +114,9 @@ def marlflow_outcome(algorithm: str, env_steps: int, seed: int) -> Outcome:
 
 def lines_of(command: Sequence[str], threads: int) -> list[dict[str, Any]]:
     """Run a process with that many threads for PyTorch; return the lines of JSON that it prints."""
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    # XLA takes a thread for each core otherwise, whatever its flag says.
+    xla = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "NPROC": "1"} if threads == 1 else {}
+    env = {**os.environ, "OMP_NUM_THREADS": str(threads), **xla}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 

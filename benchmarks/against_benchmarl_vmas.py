@@ -105,9 +105,7 @@ def train_with_marlflow(algorithm: str, scenario: str, env_steps: int, seed: int
     made = PPO(**shared) if algorithm == "ippo" else MAPPO(**shared, critic_sees=["state"], normalize_values=False)
     arguments = {"scenario": scenario, "parameters": PARAMETERS[scenario], "max_env_steps": 100}
     cores = settings["cores"]
-    env_of_worker = Env(
-        "marlflow.env.batched.vmas.VmasEnv", arguments, num_envs=settings["num_envs"] // cores, batched=True
-    )
+    env_of_worker = Env("marlflow.env.batched.vmas.VmasEnv", arguments, num_envs=settings["num_envs"], batched=True)
     experiment = Experiment(
         env=env_of_worker,
         policies={"agent": Policy(made, model=MLP(settings["hidden"]))},

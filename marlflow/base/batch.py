@@ -47,7 +47,9 @@ class Batch(TrainBatch):
     segments: Mapping[str, Array]
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        if sum([array.nbytes for table in (self.columns, self.segments) for array in table.values()]) > IN_BAND_BYTES:
+        arrays = [array for table in (self.columns, self.segments) for array in table.values()]
+        # Objects may be of classes that only Ray's pickler can pickle, such as those of a script.
+        if sum([array.nbytes for array in arrays]) > IN_BAND_BYTES or any(array.dtype.hasobject for array in arrays):
             return object.__reduce_ex__(self, protocol)
         return reduced_in_band(self)
 

@@ -106,11 +106,13 @@ class Ledger:
         for agent in {*acted, *infos} if isinstance(infos, Mapping) else ():
             cost: Any = (infos.get(agent) or {}).get(COST)
             try:
-                self.running.costs[agent] += float(cost)
+                amount = float(cost)
             except (TypeError, ValueError):
                 # None, or no number.
                 if agent in acted:
                     self.without_cost.add(agent)
+                continue
+            self.running.costs[agent] += amount
 
     @property
     def partly_without_cost(self) -> list[str]:

@@ -6,7 +6,6 @@ interrupted; 143, terminated.
 
 from __future__ import annotations
 
-import atexit
 import errno
 import gc
 import os
@@ -32,7 +31,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if own_process:
         # Imports make a million objects that live as long as the process; to search them for garbage takes a second.
         gc.disable()
-        atexit.register(gc.freeze)
     # A process of its own for this command: workers' imports begin while the driver's do.
     if own_process and words[:1] in (["train"], ["resume"]) and "runtime=inline" not in words:
         from marlflow.runtime.forked import template
@@ -52,10 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _exit_code(words: list[str], own_process: bool) -> int:
     try:
-        run = _imported(words)
-        if own_process:
-            gc.freeze()
-            gc.enable()
+        try:
+            run = _imported(words)
+        finally:
+            if own_process:
+                gc.freeze()
+                gc.enable()
         return run()
     except InvalidInput as error:
         print(f"error: {error}", file=sys.stderr)

@@ -30,6 +30,8 @@ class AdapterState:
         self._any_masked = False
         self.vanished = 0
         self._correcting = correcting_wrappers(env)
+        # Wrappers may have played before, to find the scale of rewards.
+        self._corrected_before = sum(wrapper.actions_corrected for wrapper in self._correcting)
 
     @property
     def agents(self) -> Sequence[str]:
@@ -49,7 +51,7 @@ class AdapterState:
 
     @property
     def actions_corrected(self) -> int:
-        return sum(wrapper.actions_corrected for wrapper in self._correcting)
+        return sum(wrapper.actions_corrected for wrapper in self._correcting) - self._corrected_before
 
     @property
     def env_steps(self) -> int:

@@ -60,8 +60,10 @@ class ManagedAEC(AECEnv[str, Any, Any]):
         self._seen: dict[str, Any] = {}
         self._queue: list[str] = []
         self._live: list[str] = []
-        # Managers with a worker that was truncated in this episode.
+        # Managers with a worker that was truncated since they began.
         self._was_truncated: set[str] = set()
+        # The rewards of the last env step to managed agents that had ended before.
+        self._late: dict[str, float] = {}
 
     def _manager_space(self, name: str) -> spaces.Space[Any]:
         if self._rules.manager_sees == "state":
@@ -92,6 +94,8 @@ class ManagedAEC(AECEnv[str, Any, Any]):
         self._skip_agent_selection = None
         self._seen = dict(observations)
         self._join(list(self.env.agents), infos)
+        # Masks come in infos, and who has one has to be known at the reset, also of managers that begin later.
+        self.infos |= {name: {MASK: view.mask(0)} for name, view in self._manager_views.items()}
         self._begin_step()
 
     def _join(self, joined: list[str], infos: Mapping[str, Any]) -> None:
@@ -99,6 +103,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
         managers = dict.fromkeys(self._manager_of[agent] for agent in joined if agent in self._manager_of)
         new = [name for name in managers if name not in self.agents]
         self._left |= dict.fromkeys(new, 0)
+        self._was_truncated.difference_update(new)
         for agent in [*new, *joined]:
             self.agents.append(agent)
             self.rewards[agent] = self._cumulative_rewards[agent] = 0.0
@@ -158,7 +163,8 @@ class ManagedAEC(AECEnv[str, Any, Any]):
             self._select()
             return
         self._cumulative_rewards[agent] = 0.0
-        self._clear_rewards()
+        # Without the late rewards of agents that are gone.
+        self.rewards = dict.fromkeys(self.agents, 0.0)
         self._queue.remove(agent)
         if agent in self._workers_of:
             self._choose(agent, action)
@@ -169,6 +175,7 @@ class ManagedAEC(AECEnv[str, Any, Any]):
             return
         self._step_env()
         self._accumulate_rewards()
+        self.rewards |= self._late
         self._begin_step()
 
     def _choose(self, manager: str, option: Any) -> None:
@@ -212,6 +219,12 @@ class ManagedAEC(AECEnv[str, Any, Any]):
             old, new = view.bare(seen[agent]), view.bare(self._seen[agent])
             self.rewards[agent] = self._rules.worker_reward(issued, old, option, new)
             self.rewards[self._manager_of[agent]] += issued
+        ended = [agent for agent in rewards if agent in self._manager_of and agent not in before]
+        self._late = {agent: self._rules.worker_share * rewards[agent] for agent in ended}
+        living = self._leading()
+        for agent in ended:
+            if self._manager_of[agent] in living:
+                self.rewards[self._manager_of[agent]] += rewards[agent]
 
     def _go_on(self, before: list[str], seen: Mapping[str, Any]) -> None:
         """Count the env step, move options, and make managers due whose options are over."""
@@ -223,8 +236,10 @@ class ManagedAEC(AECEnv[str, Any, Any]):
                 old, new = view.bare(seen[agent]), view.bare(self._seen[agent])
                 self._option[agent] = self._rules.moved_option(old, self._option[agent], new)
         for name, workers in self._workers_of.items():
-            living = [worker for worker in workers if worker in self._live]
-            over = [self._rules.ends(self._views[w].bare(self._seen[w]), self._option[w]) for w in living]
+            # Where all have ended, those truncated now: their last observations may be bootstrapped.
+            asked = [worker for worker in workers if worker in self._live]
+            asked = asked or [worker for worker in workers if worker in before and self.truncations[worker]]
+            over = [self._rules.ends(self._views[w].bare(self._seen[w]), self._option[w]) for w in asked]
             if over and all(over):
                 self._left[name] = 0
         # Also of managers that end now, whose values may be bootstrapped.

@@ -15,6 +15,8 @@ def results_of(over: Array, truncated: Array, lanes: Lanes, envs: BatchedEnvPool
     agents = list(envs.first.agents)
     returns_of = lanes.returns.reshape(-1, lanes.stride)[over]
     columns = (over, lanes.episode[over * lanes.stride], envs.env_steps[over], returns_of, truncated)
+    # Once for all episodes: it goes through the lanes of all environments.
+    reads_costs = lanes.reads_costs if envs.reads_costs else None
     # Converted at once, because numbers of numpy are slow one by one.
     for index, episode, env_steps, returns, was_cut in zip(*(c.tolist() for c in columns), strict=True):
         return_of = dict(zip(agents, returns, strict=True))
@@ -26,5 +28,5 @@ def results_of(over: Array, truncated: Array, lanes: Lanes, envs: BatchedEnvPool
             tick,
             lanes.matchups[index],
             truncated=was_cut,
-            costs=lanes.cost_of(index, agents, return_of) if envs.reads_costs else {},
+            costs={} if reads_costs is None else lanes.cost_of(index, agents, return_of, reads_costs),
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray import cloudpickle
 
 from marlflow.base.batch import IN_BAND_BYTES, Batch, EstimatedBatch
 from marlflow.base.items import Inserted, Update, Weights
@@ -83,6 +84,17 @@ def test_a_batch_arrives_with_every_column_and_only_a_large_one_has_buffers_out_
             np.testing.assert_array_equal(received[name], array)
             assert received[name].dtype == array.dtype
     assert bool(buffers) is (rows > LARGEST_IN_BAND)
+
+
+def test_objects_of_a_batch_are_left_to_the_outer_pickler() -> None:
+    """Ray's can pickle objects of classes that an ordinary one cannot, such as those of a script or of a function."""
+
+    class Local:
+        pass
+
+    batch = _batch(Batch, 1).with_columns(note=np.array([Local()], object))
+    arrived = pickle.loads(cloudpickle.dumps(batch))  # noqa: S301  bytes made on this line
+    assert type(arrived.columns["note"][0]).__name__ == "Local"
 
 
 def test_unpickling_a_batch_always_sets_its_state(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.driver.train import train
 from marlflow.env import cliff, open_adapter, pendulum_team
 from marlflow.env.shield import SafetyRule, shield
-from marlflow.env.wrappers import mask_in_info
+from marlflow.env.wrappers import mask_in_info, reward_scale
 from tests.env.test_conservation import Played, assert_exact
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
@@ -179,6 +179,14 @@ def test_joint_actions_are_corrected_and_counted() -> None:
     assert seen == list(enumerate(chosen)), "it sees what the agents chose, and what they saw"
     assert [action.tolist() for action in inner.taken] == [[0, 1]] * 4
     assert env.actions_corrected == 2
+
+
+def test_corrections_before_an_environment_is_opened_do_not_count() -> None:
+    """A wrapper around the shield may play at random, to find the scale of rewards."""
+    shielded = shield(cliff.parallel_env(max_cycles=10), post=not_both_down)
+    adapter = open_adapter(reward_scale(shielded, env_steps=200))
+    assert shielded.actions_corrected > 0
+    assert adapter.actions_corrected == 0
 
 
 def not_both_down(observations: Any, actions: dict[str, Any]) -> dict[str, Any]:

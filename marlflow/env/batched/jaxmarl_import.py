@@ -11,6 +11,8 @@ from contextlib import contextmanager
 # A worker has one core. XLA reads both when it starts, which the import of jaxmarl makes it do.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
 os.environ.setdefault("NPROC", "1")
+# Policies of workers act on the CPU, and jax would reserve most of a GPU for each worker.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 @contextmanager
