@@ -134,6 +134,11 @@ def rates(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     return steps / (last["cpu_s"] - first["cpu_s"]), steps / (last["wall_s"] - first["wall_s"])
 
 
+def last_return(lines: Sequence[Mapping[str, Any]]) -> float:
+    """Return the last mean return that was reported; NaN if no episode ended."""
+    return next((line["return_mean"] for line in reversed(lines) if line["return_mean"] is not None), float("nan"))
+
+
 def report(
     python: str, algorithm: str, scenario: str, env_steps: int, seeds: Sequence[int], settings: Mapping[str, Any]
 ) -> None:
@@ -153,11 +158,11 @@ def report(
             other_rate = f"{other:,.0f} ({other_wall:,.0f})"
         ratios.append(own_wall / other_wall if by_wall else own / other)
         print(
-            f"{algorithm} {scenario} seed {seed}: {rate}, return {ours[-1][-1]['return_mean']:.2f}; BenchMARL "
-            f"{other_rate}, return {theirs[-1][-1]['return_mean']:.2f}; {ratios[-1]:.1f} times",
+            f"{algorithm} {scenario} seed {seed}: {rate}, return {last_return(ours[-1]):.2f}; BenchMARL "
+            f"{other_rate}, return {last_return(theirs[-1]):.2f}; {ratios[-1]:.1f} times",
             flush=True,
         )
-    returns = [statistics.mean(lines[-1]["return_mean"] for lines in runs) for runs in (ours, theirs)]
+    returns = [statistics.mean(last_return(lines) for lines in runs) for runs in (ours, theirs)]
     ratio = statistics.median(ratios)
     print(
         f"{algorithm} {scenario}: {ratio:.1f} times BenchMARL (bar {TARGET:g}: "
