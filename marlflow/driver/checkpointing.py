@@ -34,6 +34,8 @@ log = logging.getLogger("marlflow")
 
 _QUEUED = "waiting"
 _NO_ROWS = 1 << 62
+# More than who reads the state of a run has its lock.
+_READER_S = 0.5
 
 
 def identity(checked: CheckedExperiment) -> dict[str, Any]:
@@ -224,7 +226,7 @@ def resume_notices(report: ResumeReport) -> Iterator[str]:
 def only_process_in(run_dir: Path, otherwise: str = "wait for its end") -> Iterator[None]:
     """Lock a run's directory in this context; raise ConfigInvalid if another process has it."""
     # The kernel releases the lock with the process, so a killed run leaves none behind; a soft lock would stay.
-    lock = FileLock(run_dir / LOCK, timeout=0, fallback_to_soft=False)
+    lock = FileLock(run_dir / LOCK, timeout=_READER_S, fallback_to_soft=False)
     try:
         try:
             lock.acquire()

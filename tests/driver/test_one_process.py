@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import Stop
@@ -39,6 +41,17 @@ def test_a_run_does_not_go_on_while_another_process_is_at_it(tmp_path: Path) -> 
         assert sorted(path.name for path in tmp_path.rglob("*")) == before
         other.kill()  # which lets go of the directory, as whatever ends a process does
     assert resume(more, tmp_path).metrics["env_steps"] == 320
+
+
+def test_who_only_reads_the_state_of_a_run_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = FileLock(tmp_path / LOCK)
+    reader.acquire()
+    # The reader is done by the time of the second attempt.
+    monkeypatch.setattr(time, "sleep", lambda seconds: reader.release())
+    with only_process_in(tmp_path):
+        assert not reader.is_locked
 
 
 def test_the_directory_is_free_again_afterwards(tmp_path: Path) -> None:
