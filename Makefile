@@ -40,7 +40,7 @@ demo: $(INSTALLED)
 # Four parts and the checks at once on two cores: tests that start processes wait for them much of the time. Output of a
 # part comes when it is done, and one that fails fails the whole; the parts take about as long. Tests of a new folder are
 # in the last part.
-RAY := $(addprefix tests/,runtime architecture check_env trained html_report)
+RAY := $(addprefix tests/,runtime architecture check_env trained html_report config)
 COMMANDS := tests/cli tests/examples
 PLAY := $(addprefix tests/,packaging league sampling algorithms learner flow offline) \
 	$(addprefix tests/cli/test_,launchers.py league.py) \
