@@ -331,7 +331,7 @@ _TOLL_SAC = (
         "sac",
         "car",
         cost_limit=0.25,
-        multiplier_learning_rate="{_target_: marlflow.Linear, start: 0.03, end: 0.003, agent_steps: 60000}",
+        multiplier_learning_rate=0.03,
         temperature=0.2,
         learning_rate=3e-3,
         batch_agent_steps=256,
