@@ -68,7 +68,7 @@ class ArCHer(LearningAlgorithm):
     replay_utterances: int = 50_000
     warm_up_updates: int = 500
     end_token: int | None = None
-    learning_rate: ScheduledFloat = 1e-3
+    learning_rate: ScheduledFloat = 3e-3
     actor_learning_rate: ScheduledFloat = 2e-3
     discount: float = 0.95
     token_baseline: bool = True

@@ -72,7 +72,7 @@ def test_beside_ppo_and_dqn_each_learns_what_it_learns_alone(tmp_path: Path) -> 
 
 
 def test_critics_and_actor_are_counted_and_published_exactly(tmp_path: Path) -> None:
-    result = train(experiment({"archer": ARCHER, **RANDOM}, 840), tmp_path)
+    result = train(experiment({"archer": ARCHER, **RANDOM}, 1_000), tmp_path)
     found = standing(result.metrics, "archer")
     state = kept(tmp_path)["learner.archer"]
     # A version for each batch; 3 steps of the critics each, and those of the actor after 9 of the critics.
