@@ -65,12 +65,12 @@ class EvaluationResult:
 
     @property
     def lost(self) -> int:
-        """The number of episodes that broke, and are not counted."""
+        """The number of episodes that broke, which are not counted."""
         return self.asked - len(self.games)
 
     @property
     def distinct(self) -> int:
-        """The number of episodes that differ in who played, or in anything that was seen, done or received."""
+        """The number of episodes that differ in their players, observations, actions or rewards."""
         return len(
             {(*game.seating.items(), game.fingerprint, *game.returns.items(), game.env_steps) for game in self.games}
         )

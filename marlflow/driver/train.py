@@ -48,7 +48,7 @@ _FOLDER_NAME = "%Y-%m-%d_%H-%M-%S"
 class Result:
     """The outcome of a run.
 
-    `metrics` is the last report, with the last evaluation of each policy. `stopped_by` is the reason why the run ended.
+    `metrics` is the last report, which has the last evaluation of each policy. `stopped_by` is why the run ended.
     `objective` is the metric that a sweep optimizes.
     """
 
@@ -70,7 +70,7 @@ def train(
 ) -> Result:
     """Train until a stop condition holds.
 
-    The default `run_dir` is a new folder `runs/<name>/<time>`. `files` maps paths there to texts to write. Raises
+    The default `run_dir` is a new folder `runs/<name>/<time>`. `files` maps paths in it to texts to write. Raises
     InvalidInput, with every problem, before anything is written. Errors of the run are raised after a last checkpoint,
     where one can be taken.
     """
@@ -215,7 +215,7 @@ def _begin(files: Mapping[str, str], run_dir: Path, state: _State) -> None:
 def _identified(
     checked: CheckedExperiment, run_dir: Path, checkpoint: Checkpoint | None
 ) -> tuple[CheckedExperiment, RunInfo]:
-    """Give the run an id, or that of its checkpoint: return the experiment, which records under it, and its info."""
+    """Return the experiment and its info under the run's id, which is new, or that of the checkpoint."""
     run_id = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
     target = recording(checked.experiment, checked.spec, checked.players, run_dir, run_id)
     if checkpoint is not None:
