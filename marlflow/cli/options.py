@@ -170,7 +170,7 @@ def _parts(option: Option, value: str) -> list[str]:
 
 
 def _parse_other(parsing: _Parsing, word: str, dashed: bool) -> None:
-    # A folder may have "=" in its name: those of a sweep do.
+    # A folder may have "=" in its name, as the folders of a sweep do.
     if not dashed and ("=" not in word or Path(word.partition(":")[0]).exists()):
         parsing.operands.append(word)
     elif parsing.command.takes_overrides and not dashed:

@@ -24,7 +24,7 @@ from marlflow.env import EnvAdapter
 
 @dataclass(frozen=True, slots=True)
 class InspectedEnv:
-    """What the checks read from the environment.
+    """The environment's agents and spaces, as the checks read them.
 
     `fitting` lists the agents of each policy, with a matchmaker all that it could play. `seats` is None if the
     environment does not declare its agents.

@@ -95,7 +95,7 @@ class WorkerView:
 
 
 class ManagerView:
-    """A manager's spaces, and its observations, if it acts at every env step: it may only go on until it is due.
+    """The spaces and observations of a manager that acts at every env step: until it is due, it may only continue.
 
     It sees its option and what is left of it, because what going on is worth depends on them.
     """
@@ -115,7 +115,7 @@ class ManagerView:
         return {OBSERVATION: observation, OPTION: option if left > 0 else self._rules.nothing, LEFT: share}
 
     def mask(self, left: int) -> Array:
-        """Return the options if the last one is over (nothing is `left`), else going on, int8 [options + 1]."""
+        """Return the mask, int8 [options + 1]: options if the last one is over (nothing is `left`), else to go on."""
         mask: Array = np.full(self.action_space.n, left <= 0, np.int8)
         mask[-1] = left > 0
         return mask

@@ -36,7 +36,7 @@ class RowTensors:
         ]
 
     def reset(self, rows: Array, reset: Callable[[], object]) -> None:
-        """Call `reset`, which resets all environments, and give those that are not in `rows` back what they had."""
+        """Call `reset`, which resets all environments, and restore the state of those that are not in `rows`."""
         if len(rows) == self._num_envs:
             reset()
             return
