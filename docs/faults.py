@@ -145,7 +145,7 @@ def _named(command: Command, process: str) -> list[Any]:
     return sorted(found, key=lambda one: one.create_time())
 
 
-ERROR, NOTICE, ON = r"^error: .*", r"^environment .*: its episode was given up; .*", r"^to go on from .*"
+ERROR, NOTICE, ON = r"^error: .*", r"^environment .*: its episode was discarded; .*", r"^to resume from .*"
 KEPT = "nothing"
 QUICK = [
     Fault("An environment raises, or violates PettingZoo's API", lambda: run(*env("Raises"), *ONE_FAULT),
@@ -209,7 +209,7 @@ SLOW = [
           "`stop.grace_period_s: 30`"),
     Fault("SIGTERM", lambda: signalled(signal.SIGTERM), rf"^finishing.*|^stopping: .*|{ON}", KEPT,
           "`stop.grace_period_s: 30`"),
-    Fault("The driver is killed, and the run resumed", lambda: signalled(signal.SIGKILL), r"^going on from .*",
+    Fault("The driver is killed, and the run resumed", lambda: signalled(signal.SIGKILL), r"^resuming from .*",
           "everything after the last checkpoint, which a resume repeats", "`checkpoint.every_env_steps`"),
     Fault("A rollout worker is killed", lambda: killed("ray::RolloutActor", 0), r"^rollout worker .*: it died and .*",
           "its round, which is not counted, and its episodes", "`faults.workers_lost: 100`"),

@@ -59,7 +59,7 @@ class Option:
 
 TRUST: Final = Option(
     "trust",
-    "import what a run's configuration names outside marlflow, though somebody else started the run or changed it",
+    "import names outside marlflow in a run's configuration, even if another user started the run or changed it",
     "switch",
 )
 """The option of commands that import what a run names."""

@@ -217,9 +217,9 @@ def _driver_bytes(driver_state: Callable[[QueuedItems], Tree], queued: QueuedIte
 def resume_notices(report: ResumeReport) -> Iterator[str]:
     """Yield sentences on episodes that were not restored."""
     if report.episodes_abandoned:
-        yield f"{report.episodes_abandoned} running episodes did not come out the same and were given up"
+        yield f"{report.episodes_abandoned} running episodes differed when they were replayed and were discarded"
     if report.episodes_restarted:
-        yield f"{report.episodes_restarted} running episodes were too long to be played again and begin anew"
+        yield f"{report.episodes_restarted} running episodes were too long to be replayed and start again"
 
 
 @contextmanager

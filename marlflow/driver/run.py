@@ -301,7 +301,7 @@ class Run:
         self._metrics.faults["episodes_abandoned"] += report.episodes_abandoned
         self._metrics.faults["episodes_restarted"] += report.episodes_restarted
         self._metrics.faults["rows_lost"] += report.rows_lost
-        notices = [f"going on from {checkpoint.path}, {self._metrics.env_steps:,} env steps", *resume_notices(report)]
+        notices = [f"resuming from {checkpoint.path}, {self._metrics.env_steps:,} env steps", *resume_notices(report)]
         for name in dict.fromkeys(map(learner_of_replay, self._parts.replays)):
             if notes_of(checkpoint).replay == "none":
                 notices.append(f"the replay of {name} begins empty, since checkpoint.replay was none")

@@ -304,8 +304,8 @@ def _runtime_loss(shutdown: GracefulShutdown, ended: BaseException) -> RuntimeFa
 
 def _resume_hint(env_steps: int | None, run_dir: Path) -> str:
     if env_steps is None:
-        return "there is no checkpoint to go on from"
-    return f"to go on from {env_steps:,} env steps: marlflow resume {shlex.quote(str(run_dir))}"
+        return "there is no checkpoint to resume from"
+    return f"to resume from {env_steps:,} env steps: marlflow resume {shlex.quote(str(run_dir))}"
 
 
 def _rounds_too_long(checked: CheckedExperiment) -> Iterator[str]:
