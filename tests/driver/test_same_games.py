@@ -108,7 +108,7 @@ def test_what_it_says_to_set_helps(
     settings = mf.Evaluation(every_env_steps=80, episodes=6, mode="sampled", opponents=("random",))
     train(replace(self_play, evaluation=settings), tmp_path)
     said = capsys.readouterr().out
-    assert "over and over" not in said
+    assert ", repeated" not in said
     assert "in each of 20 episodes" not in said
     assert reports(tmp_path)[-1]["policies"]["player"]["eval_episodes_distinct"] == 6
 
@@ -130,6 +130,6 @@ def test_nothing_is_said_where_seeds_matter(tmp_path: Path, capsys: pytest.Captu
     experiment = replace(game(None, policies=team), env=env, log=PLAIN, stop=mf.Stop(env_steps=800))
     train(replace(experiment, evaluation=mf.Evaluation(episodes=3)), tmp_path)
     said = capsys.readouterr().out
-    assert "over and over" not in said
+    assert ", repeated" not in said
     assert "in each of" not in said
     assert reports(tmp_path)[-1]["policies"]["player"]["eval_episodes_distinct"] == 3
