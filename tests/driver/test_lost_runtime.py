@@ -62,7 +62,8 @@ def test_the_error_says_what_happened_and_how_to_resume(
     experiment = lost_at(2 * ROUND)
     with pytest.raises(RuntimeFailed) as caught:
         train(experiment, tmp_path)
-    assert str(caught.value) == f"{LOSS}\nto resume from {ROUND} env steps: marlflow resume {shlex.quote(str(tmp_path))}"
+    hint = f"to resume from {ROUND} env steps: marlflow resume {shlex.quote(str(tmp_path))}"
+    assert str(caught.value) == f"{LOSS}\n{hint}"
     assert "to resume" not in capsys.readouterr().out, "the error says it once"
     assert (run_state(tmp_path).name, run_state(tmp_path).reason) == ("failed", " ".join(str(caught.value).split()))
     assert resume(experiment, tmp_path).metrics["env_steps"] == 10 * ROUND
