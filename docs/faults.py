@@ -184,7 +184,7 @@ QUICK = [
           r"^environment .*: it could not be closed; .*", KEPT, "`faults.closes_failed: 100`"),
     Fault("An environment's `close()` hangs", never_closes, r"^environment .*: it could not be closed; .*",
           KEPT, "`faults.closes_failed: 100`; 10 s for all environments of a process"),
-    Fault("The newest checkpoint is damaged", lambda: spoiled(faulty.flipped), r"^checkpoint .*|^going on.*",
+    Fault("The newest checkpoint is damaged", lambda: spoiled(faulty.flipped), r"^checkpoint .*|^resuming .*",
           "everything after the checkpoint before it", "`checkpoint.keep: 2`"),
     Fault("A file of the only checkpoint is truncated", lambda: only_one(faulty.truncated), r"^error: .*|^  \d\. .*",
           "the run", "`checkpoint.keep: 2`"),

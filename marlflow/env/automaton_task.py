@@ -36,12 +36,12 @@ def automaton(  # noqa: PLR0913, PLR0917  each is a key of the configuration
 ) -> Any:
     """Give `agents` (a pattern) of a Parallel environment the task of an automaton, or of a formula of LTL.
 
-    `labels(observation, agent)`, or with `sees="env"` `labels(env, agent)`, returns the names of what is true now. The
-    automaton reads those of the first observation, and of the one after each env step. `reward` is for a visit to a set
-    of the accepting frontier: the sets that were not visited since all of them were; the environment's own rewards are
-    dropped, unless `keep_reward`. Observations gain the state, one-hot, and with several sets the frontier, as bits.
-    Moves without label (epsilon) are further actions, masked where there are none. `noop` is the action that the
-    environment gets from an agent that moves so, or has ended here, while others act.
+    `labels(observation, agent)`, or with `sees="env"` `labels(env, agent)`, returns the names of the propositions that
+    are true now. The automaton reads the labels of the first observation, and of the one after each env step. `reward`
+    is given for a visit to a set of the accepting frontier: the sets that were not visited since all of them were. The
+    environment's own rewards are dropped, unless `keep_reward`. Observations gain the state, one-hot, and with several
+    sets the frontier, as bits. Moves without labels (epsilon) are further actions, masked in states without any. `noop`
+    is the action that the environment gets from an agent that makes such a move, or has ended here, while others act.
 
     Raises ConfigInvalid for an automaton, settings, and functions that do not fit.
     """

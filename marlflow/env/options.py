@@ -97,7 +97,7 @@ class WorkerView:
 class ManagerView:
     """The spaces and observations of a manager that acts at every env step: until it is due, it may only continue.
 
-    It sees its option and what is left of it, because what going on is worth depends on them.
+    It sees its option and the time left, because the value of continuing depends on both.
     """
 
     def __init__(self, observation: spaces.Space[Any], rules: OptionRules) -> None:
@@ -110,7 +110,7 @@ class ManagerView:
         self.observation_space = spaces.Dict({OBSERVATION: observation, OPTION: options, LEFT: left})
 
     def show(self, observation: Any, option: Any, left: int) -> Any:
-        """Return the observation with the option, of which nothing is shown if it is over, and what is left of it."""
+        """Return the observation with the option (hidden if it is over) and the share of its time that is left."""
         share = np.array([max(left, 0) / self._rules.every], np.float32)
         return {OBSERVATION: observation, OPTION: option if left > 0 else self._rules.nothing, LEFT: share}
 
