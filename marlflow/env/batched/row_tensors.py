@@ -21,7 +21,8 @@ class RowTensors:
     """The row tensors of `simulator`, which has `num_envs` environments.
 
     `other` is the same simulator with another number of environments: a tensor is taken only if its rows match the
-    number of environments in both, which a constant does by chance in one only. Both must have been reset and stepped, so that all tensors exist.
+    number of environments in both, which a constant can do by chance in only one. Both must have been reset and
+    stepped, so that all tensors exist.
     """
 
     def __init__(self, simulator: object, num_envs: int, other: object, other_num_envs: int) -> None:
