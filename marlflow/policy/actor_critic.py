@@ -127,7 +127,7 @@ class DensePass:
         self.value = value if returns is None else returns(value)
 
     def pull(self, d_outputs: Tensor, d_value: Tensor) -> None:
-        """Write the layers' gradients, given those of `outputs` [N, A] and `value` [N]; not that of a log_std."""
+        """Write the layers' gradients, given those of `outputs` [N, A] and `value` [N]; a log_std's is left out."""
         layers = self._layers
         layers.actor.pull(d_outputs, self._actor)
         d_output = d_value if self.value_unit == 1.0 else d_value * self.value_unit
