@@ -1,7 +1,6 @@
 # Every command a developer or CI needs. Only make and a Python >= 3.11 with venv have to be there.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ray test-commands test-play test-rest test-learning check format docs bench wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,6 +8,9 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := all,dev,docs
 PYTEST_ARGS ?=
 TESTS := $(BIN)/python -m pytest -m 'not learning'
+PARTS := $(addprefix test-,cli examples runtime driver env league config)
+
+.PHONY: help demo test test-rest $(PARTS) test-learning check format docs bench wheel clean
 
 # The first of these that runs, is new enough and can make an environment.
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python; do \
@@ -37,30 +39,18 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/marlflow train experiment=cartpole_team_ppo_dqn
 
-# Four parts and the checks at once on two cores: tests that start processes wait for them much of the time. Output of a
-# part comes when it is done, and one that fails fails the whole; the parts take about as long. Tests of a new folder are
-# in the last part.
-RAY := $(addprefix tests/,runtime architecture check_env trained html_report config)
-COMMANDS := tests/cli tests/examples
-PLAY := $(addprefix tests/,packaging league sampling algorithms learner flow offline) \
-	$(addprefix tests/cli/test_,launchers.py league.py) \
-	$(addprefix tests/driver/test_,pairs.py matchmakers.py apex_runs.py faults.py)
-
-test: $(INSTALLED)
-	@echo 'running the checks and all tests, in four parts, at once: some minutes'
-	@$(MAKE) --no-print-directory -j5 --keep-going --output-sync=target test-rest test-commands test-ray test-play check
-
-test-ray: $(INSTALLED)
-	$(TESTS) $(RAY) $(PYTEST_ARGS)
-
-test-commands: $(INSTALLED)
-	$(TESTS) $(COMMANDS) $(addprefix --ignore=,$(PLAY)) $(PYTEST_ARGS)
-
-test-play: $(INSTALLED)
-	$(TESTS) $(PLAY) $(PYTEST_ARGS)
+# A part for each folder of tests that takes long, longest first; `test-rest` is all others. Five parts at a time on two cores,
+# as tests that start processes wait for them much of the time; the next begins when one is done. A part's output comes
+# then, too, and one that fails fails the whole.
+$(PARTS): test-%: $(INSTALLED)
+	$(TESTS) tests/$* $(PYTEST_ARGS)
 
 test-rest: $(INSTALLED)
-	$(TESTS) $(addprefix --ignore=,$(RAY) $(COMMANDS) $(PLAY)) $(PYTEST_ARGS)
+	$(TESTS) $(PARTS:test-%=--ignore=tests/%) $(PYTEST_ARGS)
+
+test: $(INSTALLED)
+	@echo 'running the checks and all tests, five parts at a time: some minutes'
+	@$(MAKE) --no-print-directory -j5 --keep-going --output-sync=target test-rest $(PARTS) check
 
 test-learning: $(INSTALLED)
 	$(BIN)/python -m pytest -m learning $(PYTEST_ARGS)

@@ -162,7 +162,7 @@ def killed_run(words: Sequence[str], folder: Path, kills: int, seed: int) -> lis
     before: tuple[int, int, int, float] | None = None
     while True:
         with started(words, folder) as command:
-            command.wait_for("starting" if before is None else "going on from")
+            command.wait_for("starting" if before is None else "resuming from")
             if before is not None:
                 found.append(Kill(before[0], before[1], _went_on_from(command), *before[2:]))
             if len(found) == kills:
@@ -188,7 +188,7 @@ def _kill(command: Command, run: Path) -> tuple[int, int, int, float]:
 
 
 def _went_on_from(command: Command) -> int:
-    text = next(line for line in command.said if line.startswith("going on from"))
+    text = next(line for line in command.said if line.startswith("resuming from"))
     return int(text.split()[-3].replace(",", ""))
 
 

@@ -143,9 +143,9 @@ marlflow train env=guess_number policy@policies.guesser=archer
 
 - Observations are a Dict with `utterance`, a MultiDiscrete with a place for each token: 0 if it is not said yet, else
   1 + the action. An utterance ends when it is full, or with the action `end_token`. Until then nothing else in the
-  observation may change, and no reward come; this is checked on every batch. Discrete actions without masks.
-- The reward of an utterance is that of its last token, and `discount` is per utterance. One whose agent terminates
-  ends there. One that is cut off by a truncation trains nobody.
+  observation may change, and no reward may come; this is checked on every batch. Discrete actions without masks.
+- The reward of an utterance is that of its last token, and `discount` is per utterance. If the agent terminates, its
+  utterance ends there. An utterance that a truncation cuts off is left out of training.
 - In `guess_number`, guesses of three letters are answered by "too high" or "too low", and a wrong one costs 1. The best
   return is -1.625 (bisection), guessing at random has -2.897 (`python -m benchmarks.composition_bars 'guess_*'`).
 - An update of the critics counts its utterances in `agent_steps_trained`, one of the actor its tokens.

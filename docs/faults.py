@@ -145,7 +145,7 @@ def _named(command: Command, process: str) -> list[Any]:
     return sorted(found, key=lambda one: one.create_time())
 
 
-ERROR, NOTICE, ON = r"^error: .*", r"^environment .*: its episode was given up; .*", r"^to go on from .*"
+ERROR, NOTICE, ON = r"^error: .*", r"^environment .*: its episode was discarded; .*", r"^to resume from .*"
 KEPT = "nothing"
 QUICK = [
     Fault("An environment raises, or violates PettingZoo's API", lambda: run(*env("Raises"), *ONE_FAULT),
@@ -184,7 +184,7 @@ QUICK = [
           r"^environment .*: it could not be closed; .*", KEPT, "`faults.closes_failed: 100`"),
     Fault("An environment's `close()` hangs", never_closes, r"^environment .*: it could not be closed; .*",
           KEPT, "`faults.closes_failed: 100`; 10 s for all environments of a process"),
-    Fault("The newest checkpoint is damaged", lambda: spoiled(faulty.flipped), r"^checkpoint .*|^going on.*",
+    Fault("The newest checkpoint is damaged", lambda: spoiled(faulty.flipped), r"^checkpoint .*|^resuming .*",
           "everything after the checkpoint before it", "`checkpoint.keep: 2`"),
     Fault("A file of the only checkpoint is truncated", lambda: only_one(faulty.truncated), r"^error: .*|^  \d\. .*",
           "the run", "`checkpoint.keep: 2`"),
@@ -209,7 +209,7 @@ SLOW = [
           "`stop.grace_period_s: 30`"),
     Fault("SIGTERM", lambda: signalled(signal.SIGTERM), rf"^finishing.*|^stopping: .*|{ON}", KEPT,
           "`stop.grace_period_s: 30`"),
-    Fault("The driver is killed, and the run resumed", lambda: signalled(signal.SIGKILL), r"^going on from .*",
+    Fault("The driver is killed, and the run resumed", lambda: signalled(signal.SIGKILL), r"^resuming from .*",
           "everything after the last checkpoint, which a resume repeats", "`checkpoint.every_env_steps`"),
     Fault("A rollout worker is killed", lambda: killed("ray::RolloutActor", 0), r"^rollout worker .*: it died and .*",
           "its round, which is not counted, and its episodes", "`faults.workers_lost: 100`"),

@@ -77,8 +77,8 @@ def sleeps(command: Command) -> None:
         process.resume()
 
 
-ERROR_AND_HOW = r"^error: .*|^to go on from .*|^there is no checkpoint.*"
-ORDERLY = r"^finishing.*|^stopping: .*|^to go on from .*"
+ERROR_AND_HOW = r"^error: .*|^to resume from .*|^there is no checkpoint.*"
+ORDERLY = r"^finishing.*|^stopping: .*|^to resume from .*"
 KEPT = "nothing"
 FAULTS = [
     RayFault("Ray's raylet is killed", kills("raylet"), ERROR_AND_HOW, "everything after the last checkpoint",
@@ -103,8 +103,8 @@ BY_HAND = (
     "| Fault | Message | What was lost | Setting |",
     "|---|---|---|---|",
     "| /dev/shm is full (in a mount namespace, filled during a run) | `` error: Ray's raylet, process 20713, was ended "
-    "(SIGBUS): perhaps because /dev/shm, which holds rows and weights on their way, is full ``<br>`` to go on from 200 "
-    "env steps: marlflow resume .../run `` | everything after the last checkpoint; no process was left | "
+    "(SIGBUS): perhaps because /dev/shm, which holds rows and weights on their way, is full ``<br>`` to resume from "
+    "200 env steps: marlflow resume .../run `` | everything after the last checkpoint; no process was left | "
     "`runtime.object_store_bytes` |",
     "| Memory runs out while the run starts (`RAY_memory_usage_threshold` below what is in use) | `` error: a process "
     "of the run died while it started: 2 worker(s) were killed due to the node running low on memory. Memory on the "

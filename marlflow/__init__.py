@@ -1,7 +1,7 @@
 """marlflow: multi-agent reinforcement learning as dataflow.
 
-What experiments, and parts of one's own, are written with, under one name; each is imported when it is first asked
-for, so that `import marlflow` costs nothing:
+The names that experiments and custom parts are written with. Each is imported when it is first used, which keeps
+`import marlflow` fast:
 
     import marlflow as mf
 

@@ -85,7 +85,7 @@ class CloneLoss(BCLoss):
         if not isinstance(actor, CategoricalActor) or actor.layers is None or not actor.layers.take_gradients:
             return super().__call__(module, target_module, minibatch)
         with torch.inference_mode():
-            outputs, mask = actor.layers.run(as_rows(minibatch["obs"])), minibatch.get("action_mask")
+            outputs, mask = actor.layers.record(as_rows(minibatch["obs"])), minibatch.get("action_mask")
             terms, gradient = cloning_gradient(
                 outputs[-1].numpy(), minibatch["action"].numpy(), None if mask is None else mask.numpy()
             )

@@ -53,7 +53,7 @@ class DQNLoss:
 
         rows = {name: minibatch[name] for name in _COLUMNS if name in minibatch}
         with torch.inference_mode():
-            terms = in_blocks(list(module.parameters()), rows, write)
+            terms = in_blocks(module, rows, write)
         return LossTerms(None, terms, torch.from_numpy(abs(np.concatenate(errors))))
 
     def _write_gradients(

@@ -27,7 +27,7 @@ class InitialParameters:
 
     @property
     def described(self) -> str:
-        """What it is, such as `actor, critic of main of runs/c4/a (ppo, version 3, 9,000 parameters, SHA-256 ...)`."""
+        """Text such as `actor, critic of main of runs/c4/a (ppo, version 3, 9,000 parameters, SHA-256 ...)`."""
         parts = dict.fromkeys("actor" if name.startswith("actor.") else "critic" for name in self.tensors)
         return f"{' and '.join(parts)} of {self.source} ({self.about}, SHA-256 {self.sha256})"
 

@@ -1,4 +1,4 @@
-"""What the losses of MADDPG, MATD3 and MASAC share: other agents' actions, targets for each agent, noise, names."""
+"""Common parts of the losses of MADDPG, MATD3 and MASAC: others' actions, targets for each agent, noise, names."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class AgentRows:
 
     @property
     def has_target(self) -> Tensor:
-        """Which agents' returns are known, or have a value that follows, bool [B, K_p].
+        """Whether each agent's return is known, or has a value to bootstrap from, bool [B, K_p].
 
         False also for an agent that was truncated while others went on: its final observation is not stored.
         """

@@ -130,7 +130,7 @@ class JointActorSettings:
 
 
 class JointActorLoss:
-    """Negative value of a policy's actions by its first critic, each agent's beside the others' actions."""
+    """Negative value of a policy's actions by its first critic, which also sees the others' actions."""
 
     def __init__(self, policy: str, settings: JointActorSettings, noise: SeatNoise, names: TermNames) -> None:
         self.policy, self.settings = policy, settings

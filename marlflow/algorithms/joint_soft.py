@@ -45,7 +45,7 @@ class LogTemperature(nn.Module):
 
 
 class JointSoftNetwork(nn.Module):
-    """For each policy an actor, two critics, and the log of a temperature.
+    """For each policy an actor, two critics, and the logarithm of a temperature.
 
     Critics of a Box value one action; those of Discrete actions value each, given the other agents' actions.
     """

@@ -44,7 +44,7 @@ class TargetEntropy:
 
 
 class JointSoftActorLoss:
-    """Negative soft value of a policy's actions, each agent's beside the others' actions.
+    """Negative soft value of a policy's actions by critics that also see the others' actions.
 
     In a Box it is that of a sampled action, else an expectation over the legal actions.
     """

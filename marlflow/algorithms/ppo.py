@@ -82,7 +82,7 @@ class PPO(LearningAlgorithm):
         return Plan(self.name, output=learned.then(Publish(), at=learner), waits_for_rounds=True)
 
     def near_reference(self, rows: Flow[Batch], learner: Learner) -> Flow[Batch]:
-        """Return the flow with the penalty for leaving the reference, if there is one."""
+        """Return the flow with the KL penalty for leaving the reference policy, if `kl_to_reference` is set."""
         if self.kl_to_reference is None:
             return rows
         return rows.then(KLToReference(initial_value(self.kl_to_reference)), at=learner)

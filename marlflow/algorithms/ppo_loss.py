@@ -110,9 +110,8 @@ class PPOLoss:
     def in_closed_form(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
         """Return the same loss with gradients already set, for small networks on a CPU."""
         rows = {name: minibatch[name] for name in _COLUMNS if name in minibatch}
-        parameters = list(module.parameters())
         with torch.inference_mode():
-            return LossTerms(None, in_blocks(parameters, rows, lambda *block: self._write_gradients(module, *block)))
+            return LossTerms(None, in_blocks(module, rows, lambda *block: self._write_gradients(module, *block)))
 
     def _write_gradients(self, module: ActorCritic, block: Mapping[str, Tensor], share: float) -> dict[str, float]:
         """Write the gradients of the mean over `block`, times `share`; return the terms, times `share`."""

@@ -22,7 +22,7 @@ from marlflow.policy.torso import TorsoConfig
 
 @dataclass(frozen=True)
 class QMIX(VDN):
-    """QMIX's settings: VDN's, and those of its mixer."""
+    """QMIX's settings: VDN's, and the mixer's."""
 
     name: ClassVar[str] = "qmix"
 

@@ -52,7 +52,7 @@ from marlflow.stages import (
 
 @dataclass(frozen=True)
 class VDN(JointOffPolicyAlgorithm):
-    """VDN's settings; an update is one optimizer step, and agent steps are those of all agents together."""
+    """VDN's settings; an update is one optimizer step, and agent steps are summed over all agents."""
 
     name: ClassVar[str] = "vdn"
     capabilities: ClassVar[Capabilities] = Capabilities(

@@ -151,7 +151,7 @@ class Transitions(TrainBatch):
 
 @dataclass(frozen=True, slots=True)
 class Decisions(TrainBatch):
-    """Single decisions drawn from a reservoir, without what followed them, [B, ...] each."""
+    """Single decisions drawn from a reservoir, without next observations, [B, ...] each."""
 
     made_from: ClassVar[Mapping[str, str]] = {
         "Fragment": "a reservoir (Insert(), and source(Draw(..., gives=Decisions), at=replay))",

@@ -82,7 +82,7 @@ def joint_segments(
 
 
 class _Ends(NamedTuple):
-    """The seats of a policy whose values count after a run: agents that go on, or were truncated at its last row."""
+    """The seats of a policy whose values count after a run: agents that continue, or were truncated at its last row."""
 
     run: Array
     """[n], in ascending order, then by `seat`."""
@@ -205,7 +205,7 @@ class _Runs:
             row, seat = member.row[member.firsts], member.seat[member.firsts]
             order = np.lexsort((row, seat))
             before, after = order[:-1], order[1:]
-            # A segment that was cut goes on in the next one; only an agent whose trajectory ended returns.
+            # A segment that was cut continues in the next one; only an agent whose trajectory ended returns.
             returns = (segments["terminated"] | segments["truncated"])[before] & (seat[before] == seat[after])
             returns &= episode[row[before]] == episode[row[after]]
             begins[row[after[returns]]] = True
@@ -213,7 +213,7 @@ class _Runs:
         return cls(start, np.append(start[1:], len(begins)) - 1, np.cumsum(begins) - 1)
 
     def segments(self, keys: Array, members: Sequence[_Member], ends: Sequence[_Ends]) -> dict[str, Array]:
-        """Return the properties of the runs as segments, but for the policies' own."""
+        """Return the properties of the runs as segments, except those of single policies."""
         count = len(self.start)
         carried, early = np.zeros(count, bool), np.zeros(count, np.int64)
         for member in members:

@@ -55,7 +55,7 @@ def episode_seed(seed: int, env_index: int, episode: int) -> int:
 
 
 def named_seed(seed: int, purpose: str, name: str) -> int:
-    """Return the seed of what is random of `name` for `purpose`, in [0, 2**31)."""
+    """Return the seed of the random parts of `name` for `purpose`, in [0, 2**31)."""
     return key(seed, *purpose.encode(), *name.encode()) >> 33
 
 

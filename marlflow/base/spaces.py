@@ -78,7 +78,7 @@ class Spaces:
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """Number of values of each component of an action: one Discrete, or several in a MultiDiscrete or MultiBinary.
+        """Number of values of each component of an action; a Discrete has one component.
 
         `action_mask` has a place for each value, those of all components side by side.
         """

@@ -106,6 +106,16 @@ def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watc
     if played.failure is not None:
         return
     watch("the same episodes again")
+    if _compare_replay(make_env, seats, seed, findings):
+        watch("its speed")
+        try:
+            findings.speed = measure_speed(make_env, seats, fits, env.num_envs, seed)
+        except Exception as error:  # noqa: BLE001  (the other results must not be lost)
+            findings.notes.append(f"its speed could not be measured: {type(error).__name__}: {error}")
+
+
+def _compare_replay(make_env: Callable[[], Any], seats: Seats, seed: int, findings: Findings) -> bool:
+    """Note whether a seed determines the episodes; return False if the environment failed."""
     try:
         findings.differs = difference(make_env, seed) or ""
         if not seats.reproducible:
@@ -113,13 +123,9 @@ def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watc
         findings.reproducible = not findings.differs
     except MarlflowError as error:
         findings.failed(error)
-        return
+        return False
     findings.about_reproducing()
-    watch("its speed")
-    try:
-        findings.speed = measure_speed(make_env, seats, fits, env.num_envs, seed)
-    except Exception as error:  # noqa: BLE001  (the other results must not be lost)
-        findings.notes.append(f"its speed could not be measured: {type(error).__name__}: {error}")
+    return True
 
 
 def _kind(env: Any) -> Kind:

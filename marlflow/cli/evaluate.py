@@ -54,16 +54,17 @@ def _evaluate(run_dir: Path, which: Which, asked: Arguments) -> EvaluationResult
 
 
 _ABOUT = """
-Plays in the environment of each run, with its policies as in the newest whole checkpoint; the run may still be going
-on. Without opponents, the policies play together, as they were trained; those of a league, whose seats are drawn,
-play against random. It prints, for each policy, the return per agent and episode: mean with its 95 % interval,
-interquartile mean, and median; and the mean number of env steps of an episode.
+Plays in the environment of each run, with the policies of its newest whole checkpoint; the run may still be in
+progress. Without opponents, the policies play together, as they were trained; policies of a league, which have no
+fixed agents, play against random. It prints, for each policy, the return per agent and episode: mean with its 95 %
+interval, interquartile mean, and median; and the mean number of env steps of an episode.
 
-With against=NAMES, each member plays each side (seat, or team) that it can equally often, and the opponent all other
-sides. It prints the shares of games won, drawn and lost, where one side's gain is another's loss, and the mean return
-of the member's side. Members act as they learned to: sampled, or greedily where that is how they act.
+With against=NAMES, each member plays all sides (seats, or teams) that it can play, equally often, and the opponent
+plays all other sides. It prints the mean return of the member's side and, in games in which one side's gain is
+another's loss, the shares of games won, drawn and lost. Members sample actions from what they learned, or act
+greedily if their league or algorithm does.
 
-Seeds are apart from those of training, and the same command plays the same games. Written into RUN:
+Seeds differ from those of training, and the same command plays the same games. Written into RUN:
   evaluations/<n>.json  results, and the seed, seating and returns of every episode
   matrix.csv            with against: the last results, by member, opponent and side
 
@@ -90,10 +91,12 @@ COMMAND = Command(
             aliases=("games",),
         ),
         Option("against", "opponents", value="NAMES", several=True),
-        Option("members", "who plays against them; without it all policies that learn", value="NAMES", several=True),
+        Option(
+            "members", "members that play against them; by default all policies that learn", value="NAMES", several=True
+        ),
         Option(
             "mode",
-            "how all act; without it as in the run's own evaluation, and in games as they learned to",
+            "how all policies act; by default as in the run's own evaluation, or in games as described above",
             value="MODE",
             choices=("greedy", "sampled"),
         ),

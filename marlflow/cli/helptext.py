@@ -42,9 +42,9 @@ flags:
     "plan": """\
 flags:
   --mermaid              the plan as a Mermaid flowchart
-  --machines <list>      check and place for these machines instead of what is there:
+  --machines <list>      check and place for these machines instead of the present ones:
                          '[{CPU: 16, GPU: 2, count: 4}, {CPU: 64}]'
-  --all-output           all that the environment prints, not its first lines alone; on standard error
+  --all-output           print all output of the environment on standard error, not only its first lines
   --config-dir <folder>  a folder with configuration groups of your own
 """,
 }
@@ -68,22 +68,22 @@ choices:
   adversary_1: adversary), and default_policy plays the groups that have none. Other names need rules:
   'mapping=[{{match: "adversary_*", policy: hunters}}, {{match: "agent_*", policy: prey}}]'
   A learner trains the policies that its learners.<id>.policies lists together; every other policy learns alone.
-  Which algorithms can play an environment, says marlflow check-env <environment>.
+  marlflow check-env <environment> shows which algorithms can learn in an environment.
 
 some values (--cfg job of train prints all, with comments):
-  seed=1                                   of everything random
+  seed=1                                   seed of everything that is random
   stop.env_steps=1e6                       env steps of the whole run
-  stop.policies.<id>.return_mean=150       or until a policy is good enough: return per
-                                           agent and episode, where RLlib sums agents
+  stop.policies.<id>.return_mean=150       ends the run once a policy has this mean return, per
+                                           agent and episode (RLlib sums over agents)
   rollouts.num_workers=4                   processes that play the environment
   env.num_envs=32                          environments at once, over all workers
   faults.env_errors=20                     episodes that the environment may break before the run ends
   policies.<id>.algorithm.learning_rate=1e-3
   'policies.<id>.algorithm.learning_rate={{_target_: marlflow.Linear, start: 1e-3, end: 0, agent_steps: 1e6}}'
   rollouts.pace=asynchronous               no worker waits for another: for impala, appo, a3c, apex, ...
-  'evaluation.opponents=[random]'          evaluate each policy against random ones, in all its seats
-  evaluation.mode=sampled                  evaluate with actions drawn as learned, not the most likely ones
-  record=dataset                            write what is played to files, for env=offline env.folder=<run>/record
+  'evaluation.opponents=[random]'          evaluate each policy against random play, in all its seats
+  evaluation.mode=sampled                  evaluate with sampled actions instead of the most likely ones
+  record=dataset                           write experience to files, for env=offline env.folder=<run>/record
   log.console=plain                        plain lines instead of the live view
 
 {flags}"""
@@ -93,10 +93,10 @@ marlflow resume: continue a run from its last checkpoint, in its own directory
 
 usage: marlflow resume <run directory> [key=value ...] [--trust]
 
-  It goes on as if it had never stopped: parameters, optimizers, replays, paces, counters, and the episodes that were
-  being played, from the newest checkpoint that is whole. Everything is as in the run, but for the values given here.
-  It may be given in any folder: the run goes on in the one that it was started in, where your modules are, and where
-  relative paths begin.
+  The run continues from its newest whole checkpoint as if it had never stopped: parameters, optimizers, replays,
+  paces, counters, and the running episodes. All settings are those of the run, except the values given here.
+  The command works in any folder: the run continues in the folder that it was started in, where your modules are,
+  and where relative paths begin.
 
 examples:
   marlflow resume runs/simple_tag/2026-01-31_12-00-00
@@ -104,14 +104,14 @@ examples:
   marlflow resume runs/simple_tag/2026-01-31_12-00-00 rollouts.num_workers=8 placement=one_gpu
 
 what may change:
-  stop, checkpoint, log, evaluation, faults, rollouts, placement, runtime, and settings of algorithms that have no part
-  in the shape of what was kept (learning_rate, say)
+  stop, checkpoint, log, evaluation, faults, rollouts, placement, runtime, and settings of algorithms on which the
+  shapes of the saved state do not depend (such as learning_rate)
 what may not:
   seed, env and env.num_envs, the policies, their algorithms and models
 
 flags:
-  --trust                go on with a run that somebody else started, or whose configuration was changed by hand, though
-                         it names code outside marlflow, which is imported
+  --trust                continue a run that another user started, or whose configuration was changed by hand, even if
+                         it names code outside marlflow, which is then imported
   --config-dir <folder>  a folder with configuration groups of your own
 """
 
@@ -121,7 +121,7 @@ marlflow check-env: try an environment before anything is trained in it
 usage: marlflow check-env <environment> [key=value ...]
 
   PettingZoo's own tests, random episodes as learners would get them, whether the same seed gives the same episode,
-  who can learn in it, and how fast it is; then what is wrong, if anything is, and what to do about it.
+  which algorithms can learn in it, and how fast it is; then any problems, and how to mend them.
 
 examples:
   marlflow check-env connect_four
@@ -140,7 +140,7 @@ some values:
 flags:
   --episodes <n>         random episodes, 200; what a minute allows if that is less
   --json                 everything that was found as JSON
-  --all-output           all that the environment prints, not its first lines alone; on standard error
+  --all-output           print all output of the environment on standard error, not only its first lines
   --config-dir <folder>  a folder with configuration groups of your own
 
 exit codes: 0, ready; 1, something is wrong; 2, it cannot be made

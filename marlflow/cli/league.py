@@ -96,18 +96,18 @@ def _export(run: SavedRun, member: str, file: Path) -> None:
 
 _ABOUT = """
 Reads the newest whole checkpoint of a run that was started with a league (league=pfsp, say); the run may still be
-going on. It prints the members by strength, and writes into RUN/league/:
+in progress. It prints the members by strength, and writes into RUN/league/:
   payoffs.parquet  one row for each combination of members that has played: games, returns, wins, draws, losses
-  payoff.png       which share of its games each member wins against each other
+  payoff.png       the share of games that each member wins against each other member
   ratings.png      ratings over env steps, once members have played matches
   nash_conv.png    with --nash-conv: NashConv over env steps
 
 A column of the standings:
-  rating           of matches, above that of random, and its standard deviation
+  rating           rating by matches, relative to random, and its standard deviation
   win, draw, loss  shares of the games against others, in matches if there were any, else in training
   seat 1, ...      share won in that seat, or role; a draw is half a win
-  nash             weight in a Nash equilibrium of the members' games, which shows who is good where ratings cannot,
-                   because members beat each other in a circle; alpha-rank if the returns of two roles have no
+  nash             weight in a Nash equilibrium of the members' games, which shows strength where ratings cannot,
+                   because members beat each other in a cycle; alpha-rank if the returns of two roles have no
                    constant sum or there are more than two
 """
 

@@ -59,7 +59,7 @@ class Option:
 
 TRUST: Final = Option(
     "trust",
-    "import what a run's configuration names outside marlflow, though somebody else started the run or changed it",
+    "import names outside marlflow in a run's configuration, even if another user started the run or changed it",
     "switch",
 )
 """The option of commands that import what a run names."""
@@ -170,7 +170,7 @@ def _parts(option: Option, value: str) -> list[str]:
 
 
 def _parse_other(parsing: _Parsing, word: str, dashed: bool) -> None:
-    # A folder may have "=" in its name: those of a sweep do.
+    # A folder may have "=" in its name, as the folders of a sweep do.
     if not dashed and ("=" not in word or Path(word.partition(":")[0]).exists()):
         parsing.operands.append(word)
     elif parsing.command.takes_overrides and not dashed:

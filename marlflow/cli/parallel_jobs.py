@@ -1,4 +1,4 @@
-"""Interrupt jobs that run in processes beside the command: each finishes its round and takes a checkpoint."""
+"""Interrupt jobs that run in other processes than the command: each finishes its round and takes a checkpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def finished_on_signal(records: Path) -> Iterator[None]:
         has_come = True
         (records / STOP).touch()
         print("the running jobs finish their round; interrupt again to stop at once", file=sys.stderr)
-        for pid in _running(records):  # those of the same terminal have a SIGINT already, and this adds nothing
+        for pid in _running(
+            records
+        ):  # processes of the same terminal have received SIGINT already, and a second one adds nothing
             os.kill(pid, signal.SIGTERM)
         while _running(records):
             time.sleep(_POLL_S)

@@ -101,7 +101,7 @@ def _summary(played: PlayResult) -> list[str]:
 
 
 _ABOUT = """
-Uses the environment of the run, and its policies as in the newest whole checkpoint; the run may still be going on.
+Uses the environment of the run, and the policies of its newest whole checkpoint; the run may be in progress.
 Without video=, it opens a window. An environment that renders text only is shown in the terminal.
 
 With as=<agent>, you play an agent: in the terminal, where the board is text and only legal actions are taken, or in a
@@ -120,7 +120,9 @@ COMMAND = Command(
     run_play,
     (
         Option(
-            "video", "write a video: .mp4, .webm or .gif; with the seeds and returns in a .json beside it", value="FILE"
+            "video",
+            "write a video: .mp4, .webm or .gif; with the seeds and returns in a .json next to it",
+            value="FILE",
         ),
         Option("episodes", "episodes to play", "whole number", "N", 3, low=1),
         Option("seed", "seed of the episodes; by default a new one", "whole number", "N", low=0),

@@ -23,7 +23,7 @@ def run_report(arguments: Arguments) -> int:
         print("".join(sign if sign.isprintable() else "?" for sign in line.replace("−", "-")))
     page, *others = written.files
     print(f"wrote {page}: {count(written.runs, 'run')} in {count(written.groups, 'group')}")
-    print(f"wrote {', '.join(path.name for path in others)} beside it")
+    print(f"wrote {', '.join(path.name for path in others)} next to it")
     return 0
 
 
@@ -44,7 +44,7 @@ def _lines(comparisons: Sequence[GroupComparison]) -> Iterator[str]:
 
 
 _ABOUT = """
-RUN is the folder of a run, or a folder with runs in it, such as that of a sweep. Runs may still be going on. Runs
+RUN is the folder of a run, or a folder with runs in it, such as the folder of a sweep. Runs may be in progress. Runs
 that differ only in seed (log and checkpoint aside) are one group: its curve is the interquartile mean (IQM) over the
 runs, with a 95 % bootstrap interval over seeds.
 

@@ -38,7 +38,7 @@ def checked_run(
     person: str | None = None,
     seats: Collection[str] = (),
 ) -> Path:
-    """Return the folder that `text` names, checked as far as that is possible without importing torch.
+    """Return the folder that `text` names, checked as far as possible without importing torch.
 
     `members` are names of who plays; `person` and `seats` are agents. Raises InvalidInput: no run, no such checkpoint,
     nobody of that name.

@@ -32,7 +32,7 @@ _HYDRA_KEY = re.compile(r"[+~]*hydra[./]")
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What to sweep over: `words` as typed, for a user to run a job again, and `config` of the first job.
+    """A sweep: its `words` as typed, for a user to run a job again, and the `config` of the first job.
 
     `fixed` are the keys of the overrides that all jobs share, `folder` is that of the sweep. With a `direction`, the
     best job is shown.

@@ -37,7 +37,7 @@ class JobFailed(MarlflowError):
 
 @dataclass(frozen=True, slots=True)
 class SweepJob:
-    """What Hydra calls for each job; it is pickled where a launcher starts processes.
+    """The function that Hydra calls for each job; it is pickled if a launcher starts processes.
 
     `fixed` are the keys of the overrides that all jobs share, `records` is where each job leaves its record, `cwd` the
     folder of the command. With `optimizes`, a sweeper needs an objective of each job.

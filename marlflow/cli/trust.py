@@ -1,4 +1,4 @@
-"""The option --trust: without it, names outside marlflow in a run of somebody else are listed, not imported."""
+"""The option --trust: without it, names outside marlflow in another user's run are listed, not imported."""
 
 from __future__ import annotations
 

@@ -180,8 +180,8 @@ def _shown_as_they_end(records: Path) -> Iterator[None]:
 
 _ABOUT = """
 Each trial trains the experiment with other values of the keys that have several, in one process with one CPU. With
-scheduler=asha, trials are compared at certain env steps by their objective, and only the best quarter of those that
-came so far continues; so most of the time goes into good settings. Each trial is an ordinary run, with a folder.
+scheduler=asha, trials are compared at certain env steps by their objective, and only the best quarter of the trials
+so far continues, so that most of the time goes into good settings. Each trial is an ordinary run, with a folder.
 
 Without samples, there is a trial for each combination of values. With samples=N, there are N, each with values
 drawn at random: one of a list, or a number of an interval.
@@ -216,7 +216,9 @@ COMMAND = Command(
             "N",
             low=1,
         ),
-        Option("reduction_factor", "1 of so many trials continues at each comparison", "number", "X", 4.0, low=1.01),
+        Option(
+            "reduction_factor", "one in this many trials continues at each comparison", "number", "X", 4.0, low=1.01
+        ),
         Option("parallel", "trials at a time; by default one for each CPU", "whole number", "N", low=1),
         Option("search_seed", "seed of the random values", "whole number", "N", 0, low=0),
         Option("config_dir", "a folder with configuration groups of your own", value="FOLDER", several=True),

@@ -43,7 +43,7 @@ class _JudgedReports(Callback):
 
 @dataclass(frozen=True, slots=True)
 class TuneTrial:
-    """What an actor runs: `jobs` are the overrides of all trials, of which `fixed` keys are the same in each.
+    """The trials that an actor runs: `jobs` are the overrides of all trials; `fixed` keys are the same in each.
 
     `folder` is that of the sweep, `records` is where each trial leaves its record, `cwd` the folder of the command.
     """

@@ -30,7 +30,7 @@ def critic_environment_problems(env: Env, adapter: EnvAdapter, policies: Mapping
     for name, policy in policies.items():
         algorithm = policy.acts_by
         subject = f"policy {name!r} ({algorithm.name})"
-        # What a critic_sees names is checked with the policy's spaces, and joint algorithms by their learner.
+        # The names in critic_sees are checked with the policy's spaces; joint algorithms are checked by their learner.
         if algorithm.capabilities.state and not algorithm.capabilities.joint and adapter.state_space() is None:
             yield (
                 f"{subject} needs the environment's state, and {environment_name(env)} has no state() with a Box for "

@@ -1,4 +1,4 @@
-"""Read the arguments of an environment's factory, which stand among marlflow's own keys under `env`."""
+"""Read the arguments of an environment's factory, which are mixed with marlflow's own keys under `env`."""
 
 from __future__ import annotations
 

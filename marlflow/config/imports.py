@@ -1,4 +1,4 @@
-"""Policies of other runs, and of exported files: load them, and build their networks from plain configuration.
+"""Load policies of other runs and of exported files, and build their networks from plain configuration.
 
 A configuration names classes, which are imported. Only classes of marlflow are, and those that the user trusts.
 """
@@ -229,7 +229,7 @@ def space_problem(saved: SavedPolicy, spaces: Spaces, agent: str) -> str | None:
 
 
 def size_problem(policy: Policy, spaces: Spaces) -> str | None:
-    """Return why the parameters of an imported policy are not those of its network; None if they are."""
+    """Return why the parameters of an imported policy do not fit its network; None if they do."""
     algorithm = policy.acts_by
     assert isinstance(algorithm, Imported)
     saved = algorithm.saved

@@ -131,7 +131,7 @@ def assigned_learner_problems(experiment: Experiment, policies: Mapping[str, Pol
         if key in policies and key not in experiment.policies:
             yield from _name_problems(key, learner)
         for name in dict.fromkeys(learner.policies):
-            # One that is set in `policies` is reported with those that no rule or group names.
+            # A policy that is set in `policies` is reported with those that no rule or group names.
             if name not in policies and name not in experiment.policies:
                 yield f"learners.{key}.policies: no agent is played by a policy {name!r}" + meant(
                     name, policies, "the policies are"

@@ -138,7 +138,7 @@ def _network_needs(
 def _row_needs(
     policy: PolicySpec, path: str, spec: RunSpec, most_agent_steps: int | None, share: float
 ) -> Iterator[Need]:
-    """Yield the needs of a policy's rows, a `share` of those of its learner."""
+    """Yield the memory that a policy's rows need, the fraction `share` of its learner's."""
     algorithm, row = policy.algorithm, _row_bytes(policy.spaces)
     held = int(share * getattr(algorithm, "replay_agent_steps", 0)) if algorithm.capabilities.replay else 0
     if most_agent_steps is not None and held * row <= _whole_memory():

@@ -121,11 +121,7 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     are added to the overrides. Raises ConfigInvalid for an unknown option or group.
     """
     words = [_OverrideWord(_parsed(override)) for override in overrides]
-    problems: list[str] = []
-    for word in words:
-        if word.read.is_sweep_override() and not multirun:
-            problems.append(f"{word.line} has several values: add -m to run one job for each, or write a list as [...]")
-        problems += cast_problems(word.read)
+    problems = list(_word_problems(words, multirun))
     folders = _folders(words, searchpath)
     before = _hydra_own(words, folders)
     known = Groups(before)
@@ -158,6 +154,13 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     fixed = [word.key for word in settled if not word.read.is_sweep_override()]
     intervals = [word.line for word in settled if word.read.is_interval_sweep()]
     return Prepared(whole, config, problems, fixed, intervals)
+
+
+def _word_problems(words: Iterable[_OverrideWord], multirun: bool) -> Iterator[str]:
+    for word in words:
+        if word.read.is_sweep_override() and not multirun:
+            yield f"{word.line} has several values: add -m to run one job for each, or write a list as [...]"
+        yield from cast_problems(word.read)
 
 
 def _first_lines(words: Iterable[_OverrideWord]) -> list[str]:

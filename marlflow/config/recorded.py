@@ -57,7 +57,7 @@ def _signed_text(text: str, about: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """What a run recorded when it started.
+    """The record that a run wrote when it started.
 
     `started_in` is the folder whose modules it may import, and where its relative paths begin; None if the files are
     not this user's own.
@@ -69,7 +69,7 @@ class RecordedRun:
 
     @property
     def is_own(self) -> bool:
-        """Whether this user has recorded it, and nobody has changed it since."""
+        """Whether this user recorded it, and it has not been changed since."""
         return self.started_in is not None
 
     @contextmanager

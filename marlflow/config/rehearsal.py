@@ -81,7 +81,7 @@ def _problem(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, r
             problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None
         )
         problem = next(model_problems, None)
-        # Observations made up from their spaces do not follow one another as those of ArCHer's environments do.
+        # Observations sampled from their spaces do not follow each other as they do in ArCHer's environments.
         if problem is not None or getattr(learner.algorithm, "plan_needs_environment", False):
             return problem
         return _plan_problem(alone, alone.learners[learner.name])

@@ -1,4 +1,4 @@
-"""The jobs of a sweep: every combination of its values, or so many random draws."""
+"""The jobs of a sweep: every combination of its values, or a number of random draws."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _drawn_from_interval(key: str, interval: Any) -> Draw:
         raise ConfigInvalid([f"{key}: the ends of interval({low}, {high}) must be {needs}"])
 
     def draw(generator: np.random.Generator) -> str:
-        # A whole number stands for the interval from itself to the next one, so all are equally likely.
+        # A whole number represents the interval from itself to the next one, so all are equally likely.
         top = high + 1 if is_whole else high
         ends = (math.log(low), math.log(top)) if is_log else (low, top)
         value = generator.uniform(*ends)

@@ -4,42 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import describe_space, needs_state
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.adaptation import adaptation_problems
-from marlflow.config.costs import cost_environment_problems, cost_row_problems
-from marlflow.config.critics import (
-    critic_environment_problems,
-    critic_remarks,
-    recorded_critic_problems,
-    with_state_space,
-)
+from marlflow.config.costs import cost_row_problems
+from marlflow.config.critics import critic_remarks, recorded_critic_problems
 from marlflow.config.environment import NOT_REPRODUCIBLE
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.frozen import frozen_problems, with_frozen
-from marlflow.config.joint import joint_problems, joint_stream_problems
-from marlflow.config.league import assign_league, league_matchmaker, num_referees
-from marlflow.config.learners import assigned_learner_problems, learner_problems, learners_of, resolved, subject_of
+from marlflow.config.inspection import InspectedEnv, inspect_env
+from marlflow.config.joint import joint_problems
+from marlflow.config.league import league_matchmaker, num_referees
+from marlflow.config.learners import learner_problems, learners_of, resolved, subject_of
 from marlflow.config.limits import limit_problems
 from marlflow.config.memory import memory_problems
 from marlflow.config.metric_names import goal_conflicts, goal_problems
 from marlflow.config.nash_conv import nash_conv_problems
 from marlflow.config.opponents import Pairings, pairings_of
 from marlflow.config.placement import device_problems, placement_problems, placements
-from marlflow.config.policy_assignment import PolicyAssignment, assign_policies
+from marlflow.config.policy_assignment import PolicyAssignment
 from marlflow.config.policy_checks import all_policy_problems
-from marlflow.config.records import inspected_environment, maker, offline_records, record_problems, records_of, sources
+from marlflow.config.records import maker, offline_records, record_problems, records_of, sources
 from marlflow.config.resets import reset_problems
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
 from marlflow.config.shared_rows import others_of, shared_row_problems, with_sources_of_mode
 from marlflow.config.warm_start import with_warm_starts
-from marlflow.env import EnvAdapter
 from marlflow.league.league import StoreSettings
 from marlflow.league.sides import sides_of
 from marlflow.offline.dataset import Dataset
@@ -58,10 +51,10 @@ from marlflow.sampling.matchmaking import AllowedSeats
 
 @dataclass(frozen=True)
 class CheckedExperiment:
-    """Hold a checked experiment and its RunSpec.
+    """An experiment that passed all checks, with its RunSpec.
 
     `players` lists the agents that each policy plays, or may play by a matchmaker. `pairings` are for evaluation.
-    `reproducible`: whether a seed determines its episode, as the environment's metadata says.
+    `reproducible` is whether a seed determines its episode, as the environment's metadata says.
     """
 
     experiment: Experiment
@@ -124,7 +117,7 @@ def _checked(
     experiment: Experiment, problems: Problems, on_this_machine: bool
 ) -> tuple[CheckedExperiment | None, Problems]:
     try:
-        env = _inspect(experiment, problems)
+        env = inspect_env(experiment, problems)
     except ConfigInvalid as error:
         # Without a mapping, the groups of the environment define the policies, so they are unknown here.
         known = experiment.policies if experiment.mapping else None
@@ -138,10 +131,7 @@ def _checked(
     records = records_of(experiment, policies, env.spaces, problems)
     recorded = sources(experiment, policies)
     problems += [*recorded_critic_problems(policies, recorded), *cost_row_problems(policies, recorded)]
-    unfit = dict(frozen_problems(policies, env.spaces, env.players.agents))
-    problems += unfit.values()
-    others = {name: policy for name, policy in policies.items() if name not in unfit}
-    problems += all_policy_problems(others, learners, env.spaces, env.players.agents)
+    problems += _fit_problems(env, learners)
     if not problems:
         problems += shared_row_problems(experiment, policies, learners, env.spaces)
     # A policy has no spaces if the mapping could not be built.
@@ -150,9 +140,7 @@ def _checked(
     with_spaces = {name: (policy, env.spaces[name]) for name, policy in policies.items()}
     pairings = pairings_of(experiment, env.seats, with_spaces, env.fitting, problems)
     spec = replace(_spec(experiment, env.players, learners, env.spaces, records), opponents=pairings.opponents)
-    problems += joint_problems(spec.learners.values())
-    problems += [problem for learner in spec.learners.values() for problem in _window_problems(learner, spec)]
-    problems += reset_problems(_matchmaker(experiment, env, spec), spec, learners)
+    problems += _spec_problems(experiment, env, spec, learners)
     if on_this_machine:
         problems += memory_problems(experiment, spec, env.fitting)
     # Creates actors, for which there may be no memory if that check failed.
@@ -166,65 +154,35 @@ def _checked(
     return CheckedExperiment(experiment, spec, env.agents, fitting, env.state_space, pairings, env.reproducible), []
 
 
-def _nash_conv_problems(experiment: Experiment, env: _InspectedEnv, spec: RunSpec) -> Iterator[str]:
+def _fit_problems(env: InspectedEnv, learners: Mapping[str, LearnerConfig]) -> Iterator[Problem | str]:
+    policies = env.players.policies
+    unfit = dict(frozen_problems(policies, env.spaces, env.players.agents))
+    yield from unfit.values()
+    others = {name: policy for name, policy in policies.items() if name not in unfit}
+    yield from all_policy_problems(others, learners, env.spaces, env.players.agents)
+
+
+def _spec_problems(
+    experiment: Experiment, env: InspectedEnv, spec: RunSpec, learners: Mapping[str, LearnerConfig]
+) -> Iterator[Problem | str]:
+    yield from joint_problems(spec.learners.values())
+    for learner in spec.learners.values():
+        yield from _window_problems(learner, spec)
+    yield from reset_problems(_matchmaker(experiment, env, spec), spec, learners)
+
+
+def _nash_conv_problems(experiment: Experiment, env: InspectedEnv, spec: RunSpec) -> Iterator[str]:
     if experiment.league is not None and experiment.league.nash_conv_every_env_steps is not None:
         sides, _ = sides_of(experiment.league.sides, env.agents)
         for problem in nash_conv_problems(experiment.env, sides, spec.policies):
             yield f"league.nash_conv_every_env_steps: {problem}; or set it to null"
 
 
-def _matchmaker(experiment: Experiment, env: _InspectedEnv, spec: RunSpec) -> object:
+def _matchmaker(experiment: Experiment, env: InspectedEnv, spec: RunSpec) -> object:
     if experiment.league is None:
         return experiment.mapping
     sides, _ = sides_of(experiment.league.sides, env.agents)
     return league_matchmaker(experiment.league, sides, env.players.agents, spec.learning, spec.seed)
-
-
-@dataclass(frozen=True, slots=True)
-class _InspectedEnv:
-    """Hold what the checks read from the environment."""
-
-    agents: tuple[str, ...]
-    players: PolicyAssignment
-    spaces: Mapping[str, Spaces]
-    # The agents of each policy; with a matchmaker, all that it could play.
-    fitting: Mapping[str, Sequence[str]]
-    has_tasks: bool
-    reproducible: bool
-    state_space: gym.Box | None
-    # None if the environment does not declare its agents.
-    seats: Mapping[str, Spaces] | None
-
-
-def _inspect(experiment: Experiment, problems: Problems) -> _InspectedEnv:
-    """Open the environment and assign its agents; append to `problems`."""
-    with inspected_environment(experiment, problems) as adapter:
-        players = _assigned(experiment, adapter, problems)
-        policies = players.policies
-        problems += assigned_learner_problems(experiment, policies)
-        spaces = _spaces(adapter, players.agents, problems)
-        narrowed = players.mapping is not None or experiment.league is not None
-        fitting = players.agents if narrowed else _fitting(adapter, spaces)
-        problems += critic_environment_problems(experiment.env, adapter, policies)
-        problems += cost_environment_problems(experiment.env, adapter, policies)
-        problems += joint_stream_problems(experiment, adapter, policies)
-        state_space = adapter.state_space() if any(needs_state(one.acts_by) for one in policies.values()) else None
-        return _InspectedEnv(
-            agents=tuple(adapter.agents),
-            players=players,
-            spaces=with_state_space(spaces, policies, state_space),
-            fitting=fitting,
-            has_tasks=adapter.has_tasks,
-            reproducible=adapter.reproducible,
-            state_space=state_space,
-            seats={agent: _seat(adapter, agent) for agent in adapter.agents} if adapter.declared else None,
-        )
-
-
-def _assigned(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -> PolicyAssignment:
-    if experiment.league is not None:
-        return assign_league(experiment, experiment.league, adapter, problems)
-    return assign_policies(experiment, adapter, problems)
 
 
 def _known_requests(experiment: Experiment) -> list[ResourceRequest]:
@@ -291,52 +249,6 @@ def _learner_specs(
         )
         for name, learner in learners.items()
     }
-
-
-def _spaces(adapter: EnvAdapter, agents_of: Mapping[str, Sequence[str]], problems: Problems) -> dict[str, Spaces]:
-    by_policy = {}
-    for policy, agents in agents_of.items():
-        masked = any(adapter.masked(agent) for agent in agents)
-        first, *others = (replace(_seat(adapter, agent), masked=masked) for agent in agents)
-        seats = tuple(sorted(adapter.agents.index(agent) for agent in agents)) if adapter.declared else ()
-        by_policy[policy] = replace(first, seats=seats)
-        problems.extend(
-            f"policy {policy!r} plays {agents[0]!r} and {agent!r}, which {_space_differences(first, spaces)}; "
-            "agents of one policy need the same spaces, so give them policies of their own"
-            for agent, spaces in zip(agents[1:], others, strict=True)
-            if spaces != first
-        )
-    return by_policy
-
-
-def _seat(adapter: EnvAdapter, agent: str) -> Spaces:
-    num_agents = len(adapter.agents) if adapter.declared else 0
-    observation, action = adapter.observation_space(agent), adapter.action_space(agent)
-    return Spaces(observation, action, adapter.masked(agent), num_agents=num_agents)
-
-
-def _fitting(adapter: EnvAdapter, spaces: Mapping[str, Spaces]) -> Mapping[str, Sequence[str]]:
-    return {
-        policy: [
-            agent
-            for agent in adapter.agents
-            if (adapter.observation_space(agent), adapter.action_space(agent))
-            == (policy_spaces.observation, policy_spaces.action)
-            and policy_spaces.masked >= adapter.masked(agent)
-        ]
-        for policy, policy_spaces in spaces.items()
-    }
-
-
-def _space_differences(first: Spaces, other: Spaces) -> str:
-    differing = [("see", first.observation, other.observation), ("do", first.action, other.action)]
-    return " and ".join(f"{verb} {_both_spaces(a, b)}" for verb, a, b in differing if a != b)
-
-
-def _both_spaces(first: Any, other: Any) -> str:
-    # Spaces may differ only in bounds or dtype, which the short description leaves out.
-    short = describe_space(first), describe_space(other)
-    return f"{first} and {other}" if short[0] == short[1] else " and ".join(short)
 
 
 def _window_problems(learner: LearnerSpec, spec: RunSpec) -> Iterator[str]:

@@ -85,7 +85,7 @@ def _copied(init: FromRun, policy: str) -> InitialParameters:
 
 def _from_source(init: FromRun, learner: LearnerSpec, policy: PolicySpec) -> InitialParameters:
     saved = source_policy(init, policy.name)
-    # What this policy is made of is imported anyhow.
+    # This policy's own classes are imported in any case.
     own = [f"{type(part).__module__}.{type(part).__qualname__}" for part in (policy.algorithm, policy.model)]
     remedy = f"set policies.{policy.name}.init.trust=[{{names}}]"
     source = imported_policy(saved, [*init.trust, *own], remedy)

@@ -93,7 +93,7 @@ class Callbacks:
                 self._call(each, "fault", event)
 
     def ended(self, result: RunEnd) -> None:
-        """End all that have begun, also those that were switched off; nothing happens the second time."""
+        """End all callbacks that have begun, also those that were switched off; a second call does nothing."""
         called, self._all = self._all, []
         for each in called:
             each.failures.clear()

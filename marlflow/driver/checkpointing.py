@@ -135,8 +135,8 @@ class Checkpointer:
         """Write a checkpoint while nothing is in flight; return its folder.
 
         `driver_state` adds the items that wait in plans to QueuedItems. `frozen` gives the content of each frozen
-        entry's file, or its path. `reports` counts the lines of metrics.jsonl. The best checkpoint, of the highest
-        `metric`, stays besides the newest. Raises ActorLost or CheckpointFailed.
+        entry's file, or its path. `reports` counts the lines of metrics.jsonl. The best checkpoint, which has the
+        highest `metric`, is kept besides the newest. Raises ActorLost or CheckpointFailed.
         """
         saved = self._runtime.save(self._rows_saved)
         files: dict[str, bytes | Path] = {**saved.files, **self._driver_files(driver_state)}
@@ -217,9 +217,9 @@ def _driver_bytes(driver_state: Callable[[QueuedItems], Tree], queued: QueuedIte
 def resume_notices(report: ResumeReport) -> Iterator[str]:
     """Yield sentences on episodes that were not restored."""
     if report.episodes_abandoned:
-        yield f"{report.episodes_abandoned} running episodes did not come out the same and were given up"
+        yield f"{report.episodes_abandoned} running episodes differed when they were replayed and were discarded"
     if report.episodes_restarted:
-        yield f"{report.episodes_restarted} running episodes were too long to be played again and begin anew"
+        yield f"{report.episodes_restarted} running episodes were too long to be replayed and start again"
 
 
 @contextmanager

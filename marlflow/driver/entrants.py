@@ -1,4 +1,4 @@
-"""Who can be evaluated: members of a run, of other runs, exported files, `random`, and the mixture of a PSRO run."""
+"""The entrants of an evaluation: members of runs, exported files, `random`, and the mixture of a PSRO run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _REMEDY = "add --trust, or give trust=[...] from Python"
 
 @dataclass(frozen=True)
 class Entrant:
-    """Somebody who can be seated, as `label`: a policy, a mixture of several, or a team.
+    """An entrant that can be seated, named `label`: a policy, a mixture of several, or a team.
 
     `policies` has the policy that plays each agent; agents that it cannot play are missing. A mixture has none, but
     `parts` by label, and the weight of each by role. `about` is plain data for a report.
@@ -54,15 +54,15 @@ class Entrant:
     is_team: bool = False
 
     def plays(self, agents: Collection[str]) -> bool:
-        """Return whether it can play all of `agents`."""
+        """Return whether the entrant can play all of `agents`."""
         return bool(self.mixture) or all(agent in self.policies for agent in agents)
 
     def shown(self, agent: str) -> str:
-        """Return the name of who plays an agent, for reports: in a team, that of the policy."""
+        """Return the name that reports show for the player of an agent: in a team, that of its policy."""
         return self.policies[agent].name if self.is_team else self.label
 
     def drawn(self, role: int, generator: np.random.Generator) -> Entrant:
-        """Return who plays a role in one game: itself, or a part of a mixture."""
+        """Return the entrant that plays a role in one game: itself, or a part of a mixture."""
         if not self.mixture:
             return self
         weights = self.mixture[role]
@@ -70,7 +70,7 @@ class Entrant:
 
     @property
     def everybody(self) -> Sequence[Entrant]:
-        """Everybody who may be drawn."""
+        """All entrants that may be drawn."""
         return tuple(self.parts.values()) if self.mixture else (self,)
 
 
@@ -134,7 +134,7 @@ class Entrants:
         return self._entrant(label, replace(spec, algorithm=algorithm), seats, self._acts, self._described(saved))
 
     def own_team(self) -> Entrant:
-        """Return the policies of the run as a team; raises ConfigInvalid if who plays whom is drawn."""
+        """Return the policies of the run as a team; raises ConfigInvalid if a matchmaker assigns agents."""
         mapping, learning = self._checked.spec.mapping, self._checked.spec.learning
         if not isinstance(mapping, Mapping) and len(learning) == 1:
             mapping = {agent: name for name in learning for agent in self._checked.players[name]}
@@ -190,7 +190,7 @@ class Entrants:
         return self._saved(label, load_policy(path, member, size_of=self._size_in(run, trust)), trust)
 
     def _trust_in(self, run: SavedRun, member: str) -> Collection[str] | None:
-        """Trust what this user's own run has recorded, but not the file of a member that it had from elsewhere."""
+        """Trust what a run of this user has recorded, but not a member's file that it took from elsewhere."""
         with suppress(ConfigInvalid):
             if import_file(member) not in run.checkpoint.names and recorded_run(run.run_dir).is_own:
                 return None

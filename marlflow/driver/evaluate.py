@@ -13,6 +13,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.config.checks import runtime_of
 from marlflow.config.experiment import Experiment
 from marlflow.config.records import unlike_the_records
+from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.entrants import Entrants
 from marlflow.driver.evaluation import modes_of
 from marlflow.driver.evaluation_tables import as_table
@@ -64,12 +65,12 @@ class EvaluationResult:
 
     @property
     def lost(self) -> int:
-        """The number of episodes that broke, and are not counted."""
+        """The number of episodes that broke, which are not counted."""
         return self.asked - len(self.games)
 
     @property
     def distinct(self) -> int:
-        """The number of episodes that differ in who played, or in anything that was seen, done or received."""
+        """The number of episodes that differ in their players, observations, actions or rewards."""
         return len(
             {(*game.seating.items(), game.fingerprint, *game.returns.items(), game.env_steps) for game in self.games}
         )
@@ -89,18 +90,20 @@ def evaluate(
 ) -> EvaluationResult:
     """Evaluate the policies of the run in folder `run`, as they are at a `checkpoint` (see `load`).
 
-    Without `against`, the run's policies play `episodes` episodes (100) together, as they were trained; those of a
-    league, whose seats are drawn, play against `random`. With it, each of `members` (by default all policies that
-    learn) plays `episodes` games (400) against each opponent: each side that it can equally often, the opponent all
-    other sides; `episodes` is rounded up for that.
+    Without `against`, the run's policies play `episodes` (default 100) episodes together, with the agents that they had
+    in training; in a league, where agents are assigned anew for each episode, they play against `random`. With
+    `against`, each of `members` (default: all policies that learn) plays `episodes` (default 400) games against each
+    opponent, equally often on each side that it can play, with the opponent on all other sides; `episodes` is rounded
+    up to make that possible.
 
     Members and opponents are members or policies of the run; `random`; `team`, the run's policies as they were trained;
     `mixture`, the meta-strategy of a PSRO run; the folder of another run, or `<folder>:<member>`; or an exported file.
-    All act without exploration: in `mode`, or else as in the run's own evaluation, and in games against others sampled
-    from the learned distribution, or greedily if their league says so or their algorithm has no distribution.
+    No policy explores. All act in `mode` if it is given. Otherwise a run's policies together act as in the run's own
+    evaluation; in games against others, actions are sampled from the learned distribution, or greedy if the league says
+    so or the algorithm has no distribution.
 
-    `workers` 0 plays in this process, more on Ray. Seeds are apart from those of training, and the same arguments play
-    the same games. `experiment` and `trust` are as for `load`.
+    `workers=0` plays in this process, a higher number on Ray. The seeds differ from those of training, and the same
+    arguments play the same games. `experiment` and `trust` are as for `load`.
 
     Raises InvalidInput with every problem before anything is played, and StageFailed if the environment breaks more
     often than the run tolerates.
@@ -111,29 +114,11 @@ def evaluate(
     with finished_run(run_folder(run, "evaluate", "evaluate"), checkpoint, experiment, trust) as finished:
         _check_playable(finished)
         entrants = Entrants(finished.checked, finished.saved, sides_or_none(finished.checked), base, trust)
-        opponents = None if against is None else _several(against)
-        tournament = _tournament(finished, entrants, _several(members), opponents, episodes, seed)
-        as_in_the_run = tournament.team is not None and mode is None
-        modes = modes_of(finished.checked) if as_in_the_run else tournament.modes(mode)
-        spec = _spec(finished.checked.spec, tournament, workers)
-        own = finished.checked.experiment
-        runtime = replace(own.runtime, name="ray" if workers else "inline")
-        evaluated = _play(spec, tournament, modes, replace(own, runtime=runtime))
-    played = tournament.played(evaluated.episodes)
-    return EvaluationResult(
-        tournament.sides,
-        seed,
-        mode,
-        finished.saved.checkpoint.path,
-        {label: one.about for label, one in tournament.entrants.items()},
-        played,
-        tournament.comparisons(played),
-        tournament.returns(played),
-        len(tournament.games),
-        evaluated.faults,
-        time.perf_counter() - began_s,
-        modes,
-    )
+        tournament = _tournament(finished, entrants, members, against, episodes, seed)
+        as_trained = tournament.team is not None and mode is None
+        modes = modes_of(finished.checked) if as_trained else tournament.modes(mode)
+        evaluated = _play(finished.checked, tournament, modes, workers)
+    return _result(tournament, evaluated, mode, modes, finished.saved.checkpoint.path, began_s)
 
 
 def _several(names: str | Sequence[str]) -> Sequence[str]:
@@ -163,11 +148,12 @@ def _check_playable(finished: FinishedRun) -> None:
 def _tournament(
     finished: FinishedRun,
     entrants: Entrants,
-    members: Sequence[str],
-    against: Sequence[str] | None,
+    members: str | Sequence[str],
+    against: str | Sequence[str] | None,
     episodes: int | None,
     seed: int,
 ) -> Tournament:
+    members = _several(members)
     checked, sides = finished.checked, sides_or_none(finished.checked)
     if against is None and (not members or list(members) == [TEAM]) and checked.spec.mapping is not None:
         team = entrants.own_team()
@@ -175,7 +161,7 @@ def _tournament(
     if sides is None:
         raise ConfigInvalid([f"{checked.agents[0]!r} is the only side of this game, so nobody can play against it"])
     live = [name for name in checked.spec.learning if name in finished.saved.names]
-    pairs = found_pairs(entrants, members or live, [RANDOM] if against is None else against, sides)
+    pairs = found_pairs(entrants, members or live, [RANDOM] if against is None else _several(against), sides)
     return Tournament(sides, pairs, None, seed, list(pair_games(pairs, sides, episodes or GAMES, seed)))
 
 
@@ -201,8 +187,10 @@ def _spec(spec: RunSpec, tournament: Tournament, workers: int) -> RunSpec:
     )
 
 
-def _play(spec: RunSpec, tournament: Tournament, modes: EvaluationModes, experiment: Experiment) -> Evaluated:
-    runtime = runtime_of(experiment)
+def _play(checked: CheckedExperiment, tournament: Tournament, modes: EvaluationModes, workers: int) -> Evaluated:
+    settings = replace(checked.experiment.runtime, name="ray" if workers else "inline")
+    spec = _spec(checked.spec, tournament, workers)
+    runtime = runtime_of(replace(checked.experiment, runtime=settings))
     request = EvaluationRequest([game.number for game in tournament.games], {}, _matchups(tournament), modes)
     results: list[Evaluated] = []
     try:
@@ -222,6 +210,31 @@ def _play(spec: RunSpec, tournament: Tournament, modes: EvaluationModes, experim
     finally:
         runtime.close()
     return results[0]
+
+
+def _result(
+    tournament: Tournament,
+    evaluated: Evaluated,
+    mode: EvaluationMode | None,
+    modes: EvaluationModes,
+    checkpoint: Path,
+    began_s: float,
+) -> EvaluationResult:
+    played = tournament.played(evaluated.episodes)
+    return EvaluationResult(
+        tournament.sides,
+        tournament.seed,
+        mode,
+        checkpoint,
+        {label: one.about for label, one in tournament.entrants.items()},
+        played,
+        tournament.comparisons(played),
+        tournament.returns(played),
+        len(tournament.games),
+        evaluated.faults,
+        time.perf_counter() - began_s,
+        modes,
+    )
 
 
 def _matchups(tournament: Tournament) -> list[Matchup]:

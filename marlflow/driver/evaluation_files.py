@@ -1,4 +1,4 @@
-"""What an evaluation leaves in a run's folder: `evaluations/<n>.json` with every episode, and `matrix.csv`."""
+"""The files of an evaluation in a run's folder: `evaluations/<n>.json` with every episode, and `matrix.csv`."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from marlflow.sampling.receipts import Fault
 log = logging.getLogger("marlflow")
 
 _CONSEQUENCES: Mapping[FaultKind, str] = {
-    FaultKind.ENV_ERRORS: "its episode was given up",
-    FaultKind.ENV_HANGS: "its episode was given up",
+    FaultKind.ENV_ERRORS: "its episode was discarded",
+    FaultKind.ENV_HANGS: "its episode was discarded",
     FaultKind.WORKERS_LOST: "it died and is replaced",
     FaultKind.LEARNERS_LOST: "it died and is replaced, as it was kept last",
     FaultKind.REPLAYS_LOST: "it died and is replaced, empty",
@@ -92,7 +92,7 @@ class FaultBudget:
         if kind.of_environment:
             reason = fault.reason
             if allowed:
-                reason += f"; {_episodes(before)} given up before, and faults.{kind} allows no more"
+                reason += f"; {_episodes(before)} discarded before, and faults.{kind} allows no more"
             kind_of_failure = EnvironmentHung if kind is FaultKind.ENV_HANGS else EnvironmentFailed
             return kind_of_failure(fault.where, reason, fault.user_traceback)
         return BudgetExceeded(

@@ -1,4 +1,4 @@
-"""Matches of a league: evaluation games that its matchmaker wants, before the next round is dealt or beside rounds."""
+"""Matches of a league: evaluation games that its matchmaker requests, played between rounds or during them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from marlflow.sampling.receipts import Evaluated
 
 @dataclass(slots=True)
 class MatchTimes:
-    """Seconds that rounds have waited: for games of matches, and for choosing them and computing meta-strategies."""
+    """Seconds that rounds waited for games of matches, and for choosing these and computing meta-strategies."""
 
     match_s: float = 0.0
     solve_s: float = 0.0
@@ -33,7 +33,7 @@ def with_matches(
 ) -> Workers:
     """Return `workers` that deal, with the matches of the dealer's matchmaker, if it has any.
 
-    With `waits`, rounds wait for `referees`, too, because they are dealt by the results.
+    With `waits`, rounds wait for `referees` too, because the results decide how the next round is dealt.
     """
     if not isinstance(matchmaker := dealer.matchmaker, MatchingMatchmaker):
         return workers
@@ -47,8 +47,8 @@ def with_matches(
 class MatchingWorkers(WrappedWorkers):
     """Workers that wait before each round for the matches of `matchmaker`, by the weights of the round's request.
 
-    `players` play them. So a round is dealt by the meta-strategies that follow from its matches; of asynchronous
-    workers, those that are under way go on.
+    `players` play them. A round is therefore dealt by the meta-strategies that follow from these matches. Asynchronous
+    workers that are collecting continue.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a run has of other runs: policies and parameters, of which every checkpoint has a copy."""
+"""The policies and parameters that a run took from other runs; every checkpoint has a copy of them."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Reporting:
         # A user may miss the final evaluation, which a run reports after its last checkpoint.
         count, kept = ("1 report is", "it") if len(lines) == 1 else (f"{len(lines)} reports are", "the last of them")
         text = (
-            f"{count} dropped from {METRICS}, made after the checkpoint at {env_steps:,} env steps: the run goes on "
+            f"{count} dropped from {METRICS}, made after the checkpoint at {env_steps:,} env steps: the run continues "
             f"from there as if it had never stopped; {NAME} has {kept}"
         )
         log.info("%s: %s", text, lines[-1])

@@ -49,7 +49,7 @@ class Requests:
         return self._dealer.renew(self._published(), self._scheduler.by_policy(sampled), sampled)
 
     def note_reset(self, policy: str) -> None:
-        """Let workers drop what they have of the time before a policy's reset."""
+        """Let workers drop the rows that are from before a policy's reset."""
         self._reset.append(policy)
 
     def next(self) -> Request:

@@ -10,7 +10,7 @@ from typing import Any
 from marlflow.base.awaiting import begun
 from marlflow.base.errors import CheckpointUnusable, MarlflowError
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Inserted, Update, Weights
+from marlflow.base.items import Inserted, Update
 from marlflow.base.serialization import Tree, differences_of_shape
 from marlflow.config.dealers import dealer_of, store_of
 from marlflow.config.drawn_league import with_league
@@ -87,17 +87,7 @@ class Run:
         self._dealer: Dealer | None = None
         self._match_times = MatchTimes()
         self._parts = self._start(relay, info.run_dir)
-        self._evaluator = Evaluator(
-            checked,
-            self._parts.workers,
-            self._metrics,
-            self.budget,
-            self._published,
-            self.report,
-            self._notify,
-            self.reporting.callbacks.evaluated,
-        )
-        self._nash_conv = NashConvEvaluator(checked, self._dealer, self._weights_of)
+        self._create_evaluators()
         self._scheduler = Scheduler(checked.spec, self._parts)
         self._resets = LearnerResets(checked.spec, runtime, self._scheduler, self._notify)
         self._create_hooks()
@@ -122,6 +112,19 @@ class Run:
             workers = with_matches(workers, parts.referees, self._dealer, waits, self.budget, self._match_times)
         return replace(parts, workers=BudgetedWorkers(workers, self.budget))
 
+    def _create_evaluators(self) -> None:
+        self._evaluator = Evaluator(
+            self._checked,
+            self._parts.workers,
+            self._metrics,
+            self.budget,
+            self._parts.published,
+            self.report,
+            self._notify,
+            self.reporting.callbacks.evaluated,
+        )
+        self._nash_conv = NashConvEvaluator(self._checked, self._dealer, self._weights_of)
+
     def _create_hooks(self) -> None:
         self._time_limit = TimeLimit(self._experiment.stop, self._clock, self._evaluator, self._runtime)
         self._stops = StopConditions(
@@ -136,7 +139,7 @@ class Run:
         )
         every = self._experiment.checkpoint.every_env_steps
         self._checkpoints = CheckpointTiming(every, self._metrics, self._checkpointer, self._save, self._faulted)
-        self._requests = Requests(self._published, self._scheduler, self._dealer, self._metrics, self._time_limit)
+        self._requests = Requests(self._parts.published, self._scheduler, self._dealer, self._metrics, self._time_limit)
         self._hooks = BetweenRounds(
             self._stops, self._checkpoints, self._requests, self._reset_learner, self._console.notice
         )
@@ -183,13 +186,10 @@ class Run:
 
     # -- callbacks of the plan ----------------------------------------------------------------------------------
 
-    def _published(self) -> dict[str, Weights]:
-        return self._parts.published()
-
     def _weights_of(self, member: str) -> MemberWeights:
         """Return the present parameters of a member of the league, on the driver."""
         frozen = self._members.get(member)
-        weights = self._published().get(member) if frozen is None else frozen.weights
+        weights = self._parts.published().get(member) if frozen is None else frozen.weights
         flat = None if weights is None else self._parts.driver.fetch(weights.flat)
         return MemberWeights(flat, {} if frozen is None else frozen.scheduled)
 
@@ -301,7 +301,7 @@ class Run:
         self._metrics.faults["episodes_abandoned"] += report.episodes_abandoned
         self._metrics.faults["episodes_restarted"] += report.episodes_restarted
         self._metrics.faults["rows_lost"] += report.rows_lost
-        notices = [f"going on from {checkpoint.path}, {self._metrics.env_steps:,} env steps", *resume_notices(report)]
+        notices = [f"resuming from {checkpoint.path}, {self._metrics.env_steps:,} env steps", *resume_notices(report)]
         for name in dict.fromkeys(map(learner_of_replay, self._parts.replays)):
             if notes_of(checkpoint).replay == "none":
                 notices.append(f"the replay of {name} begins empty, since checkpoint.replay was none")
@@ -319,7 +319,7 @@ class Run:
         times_s, stages = (self._clock.elapsed_s, self._clock.training_s), self._executor.meters()  # at one instant
         store_bytes = self._runtime.object_store_bytes()
         schedules = self._scheduler.values(self._metrics.agent_steps_sampled)
-        report = self._metrics.report(*times_s, stages, self._published(), store_bytes, schedules)
+        report = self._metrics.report(*times_s, stages, self._parts.published(), store_bytes, schedules)
         nash_conv = self._nash_conv.metrics
         if (league := league_metrics(self._dealer, self._metrics.sent, self._match_times, nash_conv)) is not None:
             report["league"] = league

@@ -87,7 +87,7 @@ class PolicyTotals:
 
 
 class RunMetrics:
-    """Totals of a run; `learners` has the policies of each learner, `learners_of_others` those of others' rows."""
+    """Totals of a run; `learners` has each learner's policies, `learners_of_others` those that use others' rows."""
 
     def __init__(
         self,

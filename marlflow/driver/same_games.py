@@ -19,10 +19,10 @@ def same_games(episodes: Sequence[EpisodeResult], settings: Evaluation) -> str |
     # Different seatings are different games, and one episode each cannot repeat anything.
     if len(games) > len(matchups) or len(episodes) == len(matchups):
         return None
-    same = "the same game" if len(games) == 1 else f"{len(games)} games, one for each seating,"
+    same = "the same game" if len(games) == 1 else f"{len(games)} games, one for each seating"
     return (
-        f"the {len(episodes)} evaluation episodes were {same} over and over: all that was seen, done and received is "
-        f"equal; {_remedies(settings, len(matchups))}"
+        f"the {len(episodes)} evaluation episodes were {same}, repeated: observations, actions and rewards are "
+        f"identical; {_remedies(settings, len(matchups))}"
     )
 
 

@@ -37,7 +37,7 @@ class FinishedRun:
 def finished_run(
     run_dir: Path, which: Which = None, experiment: Experiment | None = None, trust: Collection[str] | None = ()
 ) -> Iterator[FinishedRun]:
-    """Open a checkpoint of a run; in the context, the working folder is that in which the run was started.
+    """Open a checkpoint of a run; in the context, the working folder is the one in which the run was started.
 
     Without `experiment`, it is built again from the folder; classes outside marlflow are imported if the run is this
     user's own, or if they are in `trust` (None: any). Raises InvalidInput.

@@ -14,8 +14,8 @@ from marlflow.runtime.spec import RunSpec
 class Scheduler:
     """Evaluates schedules, and applies changes to learners and their replays.
 
-    A learner's schedules count its policies' agent steps since its last reset, if any. Beside them, a learner whose
-    costs have a limit is sent the totals of costs.
+    A learner's schedules count its policies' agent steps since its last reset, if any. A learner whose costs have a
+    limit also receives the totals of costs.
     """
 
     def __init__(self, spec: RunSpec, parts: RunComponents) -> None:
@@ -40,7 +40,7 @@ class Scheduler:
     def send_costs(self, totals: Mapping[str, tuple[float, int]]) -> None:
         """Send each learner with a limit on costs the summed mean costs of its policy's episodes, and their number.
 
-        To be called once they are counted, before what was sampled with them reaches the learner.
+        Call it once they are counted, before rows sampled with them reach the learner.
         """
         for name, learner in self._spec.learners.items():
             if cost_limit_of(learner.algorithm) is not None:

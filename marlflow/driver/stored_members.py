@@ -1,6 +1,7 @@
 """The weights of frozen entries, in memory up to a limit and in files of the run's folder.
 
-Each entry is written once, when it is frozen; checkpoints link its file. Those that were dealt last are in memory.
+Each entry is written once, when it is frozen; checkpoints link its file. The entries that were dealt last are in
+memory.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class StoredMembers(Mapping[str, FrozenPolicy]):
         return self._folder / tensors_file(frozen_file(entry))
 
     def contents(self) -> dict[str, Path | bytes]:
-        """Return what a checkpoint is to have of each entry: the file, or its content if there is none."""
+        """Return what a checkpoint stores of each entry: its file, or the content if there is no file."""
         return {
             entry: path if (path := self.file(entry)).exists() else frozen_bytes(self[entry], self._driver.fetch)
             for entry in self._headers

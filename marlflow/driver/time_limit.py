@@ -13,8 +13,8 @@ from marlflow.sampling.deadline import Deadline
 class RunClock:
     """Measures the seconds of a run, including those before a resume.
 
-    `began_s`: start in seconds of time.perf_counter, as if the run had never stopped. `training_s`: up to the last
-    round, without evaluations and matches.
+    `began_s` is the start in seconds of time.perf_counter, as if the run had never stopped. `training_s` is the time up
+    to the last round, without evaluations and matches.
     """
 
     def __init__(self) -> None:

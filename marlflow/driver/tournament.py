@@ -1,4 +1,4 @@
-"""The episodes of an evaluation: who plays which agent, and what the results say."""
+"""The episodes of an evaluation: the player of each agent, and the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Pair = tuple[Entrant, Entrant]
 
 @dataclass(frozen=True, slots=True)
 class PlannedGame:
-    """One episode to be played: its number, and who plays each agent.
+    """One episode to be played: its number, and the player of each agent.
 
     `member` plays `side`, and `opponent` all other sides. A team that plays alone has neither.
     """
@@ -59,12 +59,12 @@ class Tournament:
 
     @property
     def entrants(self) -> Mapping[str, Entrant]:
-        """Everybody who may play, by label."""
+        """All entrants that may play, by label."""
         several = [whole for pair in self.pairs for whole in pair] + ([self.team] if self.team is not None else [])
         return {one.label: one for whole in several for one in (whole, *whole.everybody)}
 
     def modes(self, mode: EvaluationMode | None) -> dict[str, EvaluationMode]:
-        """Return how each policy acts: in `mode`, or as it does by itself."""
+        """Return how each policy acts: in `mode`, or by its own default."""
         seated = {(game.policy(agent).name, one.mode) for game in self.games for agent, one in game.seating.items()}
         return {name: mode or own for name, own in sorted(seated)}
 
@@ -87,7 +87,7 @@ class Tournament:
         ]
 
     def comparisons(self, played: Sequence[ComparedGame]) -> list[Comparison]:
-        """Return what the games say of each pair."""
+        """Return the results of each pair."""
         if self.sides is None:
             return []
         asked: dict[tuple[str, str], int] = {}
@@ -100,7 +100,7 @@ class Tournament:
         return [comparison(self.sides, *pair, by_pair[pair], asked[pair]) for pair in names]
 
     def returns(self, played: Sequence[ComparedGame]) -> list[PolicyReturns]:
-        """Return what the episodes of a team say of each of its policies."""
+        """Return the results of each policy of a team."""
         return policy_returns(played, self.sides) if self.team is not None else []
 
 

@@ -48,7 +48,7 @@ _FOLDER_NAME = "%Y-%m-%d_%H-%M-%S"
 class Result:
     """The outcome of a run.
 
-    `metrics` is the last report, with the last evaluation of each policy. `stopped_by` is the reason why the run ended.
+    `metrics` is the last report, which has the last evaluation of each policy. `stopped_by` is why the run ended.
     `objective` is the metric that a sweep optimizes.
     """
 
@@ -70,7 +70,7 @@ def train(
 ) -> Result:
     """Train until a stop condition holds.
 
-    The default `run_dir` is a new folder `runs/<name>/<time>`. `files` maps paths there to texts to write. Raises
+    The default `run_dir` is a new folder `runs/<name>/<time>`. `files` maps paths in it to texts to write. Raises
     InvalidInput, with every problem, before anything is written. Errors of the run are raised after a last checkpoint,
     where one can be taken.
     """
@@ -174,19 +174,12 @@ def _run(
     state: _State,
 ) -> Result:
     files = {**files, **record(checked.experiment)}
-    run_name = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
     if checkpoint is None:
-        _write(files, run_dir)
-        state.begin()
-    checked = _with_recording(checked, run_dir, run_name, checkpoint)
+        _begin(files, run_dir, state)
+    checked, info = _identified(checked, run_dir, checkpoint)
     # Closed in reverse order: the runtime's processes end before the relay that shows what they print.
     with ExitStack() as stack:
-        info = replace(run_info(checked, run_dir), id=run_name, configuration=plain(checked.experiment))
-        run_console = DetachableConsole(console(checked.experiment.log.console, info))
-        last_notices: list[str] = []
-        # Runs after the console has closed, so that the notices stay below its last state.
-        stack.callback(_notify, last_notices, run_console)
-        stack.callback(run_console.close)
+        run_console, last_notices = stack.enter_context(_console(checked, info))
         relay = Relay(checked.experiment, run_console.notice)
         shutdown = GracefulShutdown(checked.experiment.stop.grace_period_s, run_console.notice, relay.running)
         stack.enter_context(shutdown.listening())
@@ -200,8 +193,7 @@ def _run(
                 stack.push(run.close)
                 if checkpoint is not None:
                     # Only now: a resume that fails to start leaves the files as they were.
-                    _write(files, run_dir)
-                    state.begin()
+                    _begin(files, run_dir, state)
                 shutdown.begin()
                 run.run()
             except (StageFailed, MatchmakerFailed, KeyboardInterrupt) as ended:
@@ -215,13 +207,32 @@ def _run(
     return _result(run, checked, run_dir)
 
 
-def _with_recording(
-    checked: CheckedExperiment, run_dir: Path, run_name: str, checkpoint: Checkpoint | None
-) -> CheckedExperiment:
-    target = recording(checked.experiment, checked.spec, checked.players, run_dir, run_name)
+def _begin(files: Mapping[str, str], run_dir: Path, state: _State) -> None:
+    _write(files, run_dir)
+    state.begin()
+
+
+def _identified(
+    checked: CheckedExperiment, run_dir: Path, checkpoint: Checkpoint | None
+) -> tuple[CheckedExperiment, RunInfo]:
+    """Return the experiment and its info under the run's id, which is new, or that of the checkpoint."""
+    run_id = secrets.token_hex(4) if checkpoint is None else notes_of(checkpoint).run
+    target = recording(checked.experiment, checked.spec, checked.players, run_dir, run_id)
     if checkpoint is not None:
         forget_recorded_after(checkpoint, run_dir, target)
-    return replace(checked, spec=replace(checked.spec, recording=target))
+    checked = replace(checked, spec=replace(checked.spec, recording=target))
+    return checked, replace(run_info(checked, run_dir), id=run_id, configuration=plain(checked.experiment))
+
+
+@contextmanager
+def _console(checked: CheckedExperiment, info: RunInfo) -> Iterator[tuple[DetachableConsole, list[str]]]:
+    """Yield the console of a run, and a list for the notices to print below its last state."""
+    with ExitStack() as stack:
+        run_console = DetachableConsole(console(checked.experiment.log.console, info))
+        last_notices: list[str] = []
+        stack.callback(_notify, last_notices, run_console)
+        stack.callback(run_console.close)
+        yield run_console, last_notices
 
 
 def _start_notices(checked: CheckedExperiment) -> Iterator[str]:
@@ -293,8 +304,8 @@ def _runtime_loss(shutdown: GracefulShutdown, ended: BaseException) -> RuntimeFa
 
 def _resume_hint(env_steps: int | None, run_dir: Path) -> str:
     if env_steps is None:
-        return "there is no checkpoint to go on from"
-    return f"to go on from {env_steps:,} env steps: marlflow resume {shlex.quote(str(run_dir))}"
+        return "there is no checkpoint to resume from"
+    return f"to resume from {env_steps:,} env steps: marlflow resume {shlex.quote(str(run_dir))}"
 
 
 def _rounds_too_long(checked: CheckedExperiment) -> Iterator[str]:

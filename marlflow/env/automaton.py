@@ -108,7 +108,7 @@ class _AutomatonReader:
             for state, targets in epsilon.items()
         }
         self.atoms = sorted({atom for _, condition, _ in self.rules for atom in condition.atoms})
-        # Of states that there are not, nothing further can be said.
+        # Further checks need transitions between known states.
         if not self.problems:
             self._check_sets()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -36,22 +36,16 @@ def automaton(  # noqa: PLR0913, PLR0917  each is a key of the configuration
 ) -> Any:
     """Give `agents` (a pattern) of a Parallel environment the task of an automaton, or of a formula of LTL.
 
-    `labels(observation, agent)`, or with `sees="env"` `labels(env, agent)`, returns the names of what is true now. The
-    automaton reads those of the first observation, and of the one after each env step. `reward` is for a visit to a set
-    of the accepting frontier: the sets that were not visited since all of them were; the environment's own rewards are
-    dropped, unless `keep_reward`. Observations gain the state, one-hot, and with several sets the frontier, as bits.
-    Moves without label (epsilon) are further actions, masked where there are none. `noop` is the action that the
-    environment gets from an agent that moves so, or has ended here, while others act.
+    `labels(observation, agent)`, or with `sees="env"` `labels(env, agent)`, returns the names of the propositions that
+    are true now. The automaton reads the labels of the first observation, and of the one after each env step. `reward`
+    is given for a visit to a set of the accepting frontier: the sets that were not visited since all of them were. The
+    environment's own rewards are dropped, unless `keep_reward`. Observations gain the state, one-hot, and with several
+    sets the frontier, as bits. Moves without labels (epsilon) are further actions, masked in states without any. `noop`
+    is the action that the environment gets from an agent that makes such a move, or has ended here, while others act.
 
     Raises ConfigInvalid for an automaton, settings, and functions that do not fit.
     """
-    problems = [] if sees in get_args(Sees) else [f"sees must be observation or env, not {sees!r}"]
-    if isinstance(env, AECEnv):
-        problems.append("it takes a Parallel environment, in which all agents act at once: name its parallel_env")
-    if labels is None:
-        problems.append("set labels, the import path of a function that names what is true in an observation")
-    if (automaton is None) == (formula is None):
-        problems.append("set either automaton, its states and transitions, or formula")
+    problems = list(_argument_problems(env, labels, automaton, formula, sees))
     if problems or labels is None:
         raise ConfigInvalid(problems)
     task = read_automaton(automaton if automaton is not None else automaton_data(formula or ""))
@@ -65,6 +59,17 @@ def automaton(  # noqa: PLR0913, PLR0917  each is a key of the configuration
     # So that a function with a wrong signature or result is refused before a run.
     wrapper.reset(seed=0)
     return wrapper
+
+
+def _argument_problems(env: Any, labels: object, automaton: object, formula: object, sees: object) -> Iterator[str]:
+    if sees not in get_args(Sees):
+        yield f"sees must be observation or env, not {sees!r}"
+    if isinstance(env, AECEnv):
+        yield "it takes a Parallel environment, in which all agents act at once: name its parallel_env"
+    if labels is None:
+        yield "set labels, the import path of a function that names what is true in an observation"
+    if (automaton is None) == (formula is None):
+        yield "set either automaton, its states and transitions, or formula"
 
 
 def _action_problems(space: spaces.Space[Any], agent: str, task: Automaton) -> list[str]:

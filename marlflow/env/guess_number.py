@@ -111,7 +111,7 @@ class GuessNumber(ParallelEnv[str, Any, Any]):
 
 
 def best_return(numbers: int, guesses: int) -> float:
-    """Return the best expected return of a game of so many numbers and guesses, by dynamic programming."""
+    """Return the best expected return of a game of these many numbers and guesses, by dynamic programming."""
     # Entry n: the least expected number of wrong guesses, times n, if n numbers are possible.
     cost = [0.0] * (numbers + 1)
     for _ in range(guesses):

@@ -24,10 +24,10 @@ from marlflow.base.errors import ConfigInvalid
 class GymnasiumTeam(ParallelEnv[str, Any, Any]):
     """Agents `agent_0`, `agent_1`, ... of a gymnasium environment `env` with Tuple spaces.
 
-    A single reward is every agent's, and a single flag or info too. In infos, a list or tuple with an entry for each
-    agent is divided, such as action masks. An agent that ends before the others leaves, and acts by its space's first
-    action from then on; what it is paid is lost. `max_cycles` truncates all agents after so many env steps; None leaves
-    the ends to the environment. Raises ConfigInvalid for other spaces.
+    A single reward, flag or info counts for every agent. In infos, a list or tuple with an entry for each agent, such
+    as action masks, is divided among them. An agent that ends before the others leaves; from then on the environment
+    gets its space's first action, and the agent's rewards are dropped. `max_cycles` truncates all agents after that
+    many env steps; None leaves the ends to the environment. Raises ConfigInvalid for other spaces.
     """
 
     def __init__(self, env: gym.Env[Any, Any], max_cycles: int | None = None) -> None:

@@ -40,7 +40,7 @@ class JointObservations:
         self._rows = {agent: np.zeros(part.size + 1, np.float32) for agent, part in self._parts.items()}
 
     def set(self, present: Iterable[tuple[str, Any]], unchanged: Iterable[str] = ()) -> None:
-        """Set the observations of agents that are present; others are absent, but for those to leave `unchanged`.
+        """Set the observations of agents that are present; others are absent, except those to leave `unchanged`.
 
         Each observation is read before the next one is made, because environments may reuse arrays.
         """

@@ -14,7 +14,7 @@ import lbforaging  # noqa: F401  registers the environments
 from marlflow.env import gymnasium_team
 from marlflow.env.gymnasium_team import GymnasiumTeam
 
-# Its own time limit terminates episodes, so that values would not be bootstrapped; `max_cycles` truncates them.
+# The game's own time limit terminates episodes, so values would not be bootstrapped; `max_cycles` truncates them.
 _NEVER = 10**9
 
 

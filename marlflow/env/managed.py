@@ -8,7 +8,7 @@ Parallel one, because an AEC agent may act rarely: its row sums the rewards unti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 from gymnasium import spaces
@@ -51,22 +51,24 @@ def managed(  # noqa: PLR0913, PLR0917  each is a key of the configuration
     Raises ConfigInvalid for settings and functions that do not fit.
     """
     space: Any = spaces.Discrete(options) if isinstance(options, int) and options >= 1 else options
-    problems = [
-        *_setting_problems(env, space, every, worker_share, manager_sees, intrinsic),
-        *_acting_problems(manager_acts, space, moved),
-    ]
+    problems = _setting_problems(env, space, every, worker_share, manager_sees, intrinsic)
+    problems += _acting_problems(manager_acts, space, moved)
     if problems:
         raise ConfigInvalid(problems)
-    workers = matching_agents(env, agents)
-    managers = {worker: manager.replace(_AGENT, worker) for worker in workers}
-    if taken := sorted(set(managers.values()) & set(declared_agents(env))):
-        raise ConfigInvalid([f"manager={manager!r}: the environment has an agent {taken[0]!r} already"])
+    managers = _managers_of(matching_agents(env, agents), manager, declared_agents(env))
     rules = OptionRules(space, every, terminate, intrinsic, moved, worker_share, manager_sees, manager_acts)
     wrapper = ManagedAEC(env, managers, rules)
     # So that a function with a wrong signature or result is refused before a run.
     wrapper.reset(seed=0)
     wrapper.try_functions()
     return wrapper
+
+
+def _managers_of(workers: Sequence[str], manager: str, taken: Sequence[str]) -> dict[str, str]:
+    managers = {worker: manager.replace(_AGENT, worker) for worker in workers}
+    if clashes := sorted(set(managers.values()) & set(taken)):
+        raise ConfigInvalid([f"manager={manager!r}: the environment has an agent {clashes[0]!r} already"])
+    return managers
 
 
 def _setting_problems(

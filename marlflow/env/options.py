@@ -95,9 +95,9 @@ class WorkerView:
 
 
 class ManagerView:
-    """A manager's spaces, and its observations, if it acts at every env step: it may only go on until it is due.
+    """The spaces and observations of a manager that acts at every env step: until it is due, it may only continue.
 
-    It sees its option and what is left of it, because what going on is worth depends on them.
+    It sees its option and the time left, because the value of continuing depends on both.
     """
 
     def __init__(self, observation: spaces.Space[Any], rules: OptionRules) -> None:
@@ -110,12 +110,12 @@ class ManagerView:
         self.observation_space = spaces.Dict({OBSERVATION: observation, OPTION: options, LEFT: left})
 
     def show(self, observation: Any, option: Any, left: int) -> Any:
-        """Return the observation with the option, of which nothing is shown if it is over, and what is left of it."""
+        """Return the observation with the option (hidden if it is over) and the share of its time that is left."""
         share = np.array([max(left, 0) / self._rules.every], np.float32)
         return {OBSERVATION: observation, OPTION: option if left > 0 else self._rules.nothing, LEFT: share}
 
     def mask(self, left: int) -> Array:
-        """Return the options if the last one is over (nothing is `left`), else going on, int8 [options + 1]."""
+        """Return the mask, int8 [options + 1]: options if the last one is over (nothing is `left`), else to go on."""
         mask: Array = np.full(self.action_space.n, left <= 0, np.int8)
         mask[-1] = left > 0
         return mask

@@ -30,7 +30,7 @@ _EXAMPLE: Final = "butterfly/pistonball-v6"
 def make(
     id: str, api: Literal["parallel", "aec"] | None = None, **arguments: Any
 ) -> AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]:
-    """Make the registered environment `id` with its `arguments`; without a version, its newest one.
+    """Make the registered environment `id` with its `arguments`; an id without a version means the newest one.
 
     `api` None is `parallel` if the environment has this form, else `aec`. Raises ConfigInvalid if there is no such
     environment, or what it needs is not installed.

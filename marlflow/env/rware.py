@@ -22,5 +22,5 @@ def parallel_env(
     render_mode: str | None = None,
 ) -> GymnasiumTeam:
     """Make the warehouse `id`, truncated after `max_cycles` env steps; `arguments` are those of its class."""
-    # Its own time limit terminates episodes, so that values would not be bootstrapped.
+    # The warehouse's own time limit terminates episodes, so values would not be bootstrapped.
     return gymnasium_team.parallel_env(id, {"max_steps": None, **(arguments or {})}, max_cycles, render_mode)

@@ -18,7 +18,7 @@ _OPEN = 1
 class Sacrifice(ParallelEnv[str, Any, Any]):
     """One agent can open a door and die of it; the other then walks through and gets 10. Else both get 1.
 
-    The best team return is 10, but what the opener itself gets for opening is 0 instead of 1: without credit beyond its
+    The best team return is 10, but the opener's own return for opening is 0 instead of 1: without credit beyond its
     death (`bootstrap_at_death`), the team stays at 2. Only the opener's first action matters.
     """
 

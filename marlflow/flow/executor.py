@@ -343,7 +343,7 @@ class Executor:
         if (blocker := cell.waits_for()) is not None:
             return blocker
         busy = [name for name in self._waited_for if not self._has_rested(name)]
-        return " and ".join(f"plan {name!r} to come to rest" for name in busy) or "the round before to be taken up"
+        return " and ".join(f"plan {name!r} to come to rest" for name in busy) or "the previous round to be consumed"
 
 
 def _ignore(plan: str, item: Any) -> None: ...

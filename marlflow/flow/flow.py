@@ -46,7 +46,7 @@ class Flow(Generic[T]):
     name: str
     inputs: tuple[Flow[Any], ...] = ()
     call: StageCall | None = None
-    """The operator and what it runs at; None for forks, branches, queues and merges."""
+    """The operator, and the learner or replay that it runs at; None for forks, branches, queues and merges."""
     capacity: int | None = None
     full: Full = "wait"
     branch: Hashable = None
@@ -54,7 +54,7 @@ class Flow(Generic[T]):
     pace: Pace | None = None
     sides: tuple[str, ...] = ()
     emitted_side: str | None = None
-    """Merges only: the one side whose items are emitted; None: all."""
+    """For merges: the only side whose items are emitted; None emits those of all sides."""
     description: str = ""
     gives: Any = None
     """Overrides the type of items, when a relocated stage has already converted them upstream."""
@@ -71,7 +71,7 @@ class Flow(Generic[T]):
 
     @property
     def place(self) -> Place | None:
-        """Where the stage runs; None: on the driver."""
+        """The process where the stage runs; None is the driver."""
         return self.at.place if isinstance(self.at, Located) else None
 
     @property
@@ -115,7 +115,7 @@ class Flow(Generic[T]):
         return Flow(Kind.THEN, name or name_of(operator), (self,), call, description=describe(operator))
 
     def gather(self, operator: GatherOperator[T, U], *, name: str | None = None) -> Flow[U]:
-        """Combine items on the driver, as the operator decides."""
+        """Combine items on the driver; the operator decides how many make one output."""
         call = StageCall(operator, None, traits_of(operator, None, "add", None), passes_at=False)
         return Flow(Kind.GATHER, name or name_of(operator), (self,), call, description=describe(operator))
 
@@ -151,7 +151,7 @@ class Flow(Generic[T]):
         return Flow(Kind.QUEUE, name, (self,), capacity=capacity, full=full)
 
     def only(self, side: str) -> Flow[T]:
-        """Return this merge emitting only one side's items; the others still count towards the pace."""
+        """Return this merge, but emitting only one side's items; those of other sides still count toward the pace."""
         return replace(self, emitted_side=side)
 
     def named(self, name: str) -> Flow[T]:
@@ -194,8 +194,8 @@ def source(
 ) -> Flow[Any]:
     """Make a flow from an operator that returns one item per call.
 
-    It ends by raising StopIteration or EndOfFlow. The stage runs where `at` lives; operators with a parameter receive
-    `at`.
+    The operator ends the flow by raising StopIteration or EndOfFlow. The stage runs where `at` lives; operators with a
+    parameter receive `at`.
     """
     call = stage_call(operator, at, traits, is_source=True)
     return Flow(Kind.SOURCE, name or name_of(operator), call=call, description=describe(operator))

@@ -37,7 +37,7 @@ class PaceLedger(Protocol):
         """Return whether the side can never get another turn."""
 
     def may_stop(self, side: str, idle: bool) -> bool:
-        """Return whether a source may end on request; `idle`: no items are on any side or can still come."""
+        """Return whether a source may end on request; `idle` means that no side has items, or can still get any."""
 
     def reapply_starts(self) -> None:
         """Apply `starts` again after the leading side's store was emptied."""

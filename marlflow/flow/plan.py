@@ -15,14 +15,14 @@ from marlflow.flow.pace import Pace
 
 @dataclass(frozen=True)
 class Plan:
-    """One policy's dataflow: its output flow (reports), parallel flows, and their pace."""
+    """One policy's dataflow: its `output` (reports), further flows (`also`), and the pace between all of them."""
 
     name: str
     output: Flow[Any]
     also: Mapping[str, Flow[Any]] = field(default_factory=dict)
     pace: Pace | None = None
     waits_for_rounds: bool = False
-    """True for on-policy plans: in lockstep, the next round starts once this plan is at rest."""
+    """True for on-policy plans: in lockstep, the next round starts only when no item is left in this plan."""
     title: str = ""
     """The algorithm's name; `name` is the policy's."""
     unmet: tuple[str, ...] = ()
@@ -67,8 +67,9 @@ class Plan:
 class Rounds:
     """When the shared source starts a round.
 
-    `lockstep`: when every plan that waits for rounds is at rest. `overlap`: when each has taken its input, so rows are
-    one version old. `asynchronous`: as lockstep, but a round takes only results that are ready; other workers continue.
+    `lockstep`: when every plan with `waits_for_rounds` is at rest (has no items left). `overlap`: when each of them has
+    taken its input, so rows are one version old. `asynchronous`: as lockstep, but a round has only the results that are
+    ready, and other workers continue.
     """
 
     pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
@@ -79,7 +80,7 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class WorkBetweenRounds:
-    """What the driver does between rounds, which is drawn with the plans of a Together; the executor does not run it.
+    """The work of the driver between rounds. It is drawn with the plans of a Together; the executor does not run it.
 
     Each of `rows` has a name, the names of its steps in order, and when it is done.
     """
@@ -205,7 +206,7 @@ def producers(flow: Flow[Any]) -> list[tuple[Flow[Any], Any]]:
 
 
 def head_stages(end: Flow[Any]) -> list[Flow[Any]]:
-    """Return where a pace holds a side back: at sources, and after forks, splits and queues."""
+    """Return the stages where a pace holds a side back: sources, and what follows a fork, split or queue."""
     heads: dict[int, Flow[Any]] = {}
     todo = [end]
     while todo:

@@ -108,6 +108,6 @@ def _upstream_problem(stage: Flow[Any], experience: Flow[Any], wishes: Mapping[s
         if before.kind is not Kind.QUEUE and not stage.traits.emits_segments and wishes.get(before.name) != "worker":
             return f"it gives no segments, but {before.name!r}, which it would come ahead of, takes them"
         if not passes and wishes.get(before.name) != "worker":
-            return f"it stands behind {before.name!r}, which may change what it needs: move that too"
+            return f"it comes after {before.name!r}, which may change what it needs: move that too"
         before = before.inputs[0] if before.inputs else None
     return None if before is experience else "its items do not come from the workers"

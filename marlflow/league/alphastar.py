@@ -1,4 +1,4 @@
-"""AlphaStar's league: main policies, and exploiters that find their weaknesses and begin again.
+"""AlphaStar's league: main policies, and exploiters that find their weaknesses and are then reset.
 
 Vinyals et al., "Grandmaster level in StarCraft II using multi-agent reinforcement learning", 2019, Nature 575, Methods.
 The branches are those of the pseudocode in its supplement. Where the text is reported to differ, the text's numbers are
@@ -138,7 +138,7 @@ class AlphaStar:
         return self.role_of(policy) != "main"
 
     def reset_after_snapshot(self, policy: str, generator: np.random.Generator) -> Reset | None:
-        """Return whether `policy` begins again, once its snapshot is taken: the snapshot has the trained parameters."""
+        """Return whether to reset `policy`, once its snapshot has the trained parameters."""
         kind, draw = self.role_of(policy), generator.random()
         if kind == "main_exploiter" or (kind == "league_exploiter" and draw < self.reset_probability):
             return Reset(policy, self.reset_to)
@@ -148,7 +148,7 @@ class AlphaStar:
 def without_monotonic_suffix(chances: Array) -> int:
     """Return how many of the first snapshots remain without the longest suffix in which each is no easier to beat.
 
-    `chances` [N] are the probabilities to beat snapshots, oldest first. It is natural that newer ones are harder;
+    `chances` [N] are the probabilities to beat snapshots, oldest first. Newer ones are usually harder; how to beat
     older ones that are harder than a newer one may have been forgotten. As in the pseudocode, 0 if there are none.
 
     >>> without_monotonic_suffix(np.array([0.5, 0.9, 0.8, 0.6])), without_monotonic_suffix(np.array([0.9, 0.8, 0.6]))

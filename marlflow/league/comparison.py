@@ -79,10 +79,10 @@ def side_scores(sides: Sides, returns: Mapping[str, float]) -> list[float]:
 
 
 def is_constant_sum(scores: Sequence[Sequence[float]]) -> bool:
-    """Return whether the scores of all sides had the same sum in every game, as what one gains others lose.
+    """Return whether the scores of all sides had the same sum in every game, so that one side gains what others lose.
 
-    If all sides always have the same score, only a sum of 0 says so: a team whose agents all reach the highest return
-    plays no such game.
+    If all sides always have equal scores, only a sum of 0 counts: a team whose agents all reach the highest return does
+    not play such a game.
 
     >>> is_constant_sum([[1.0, -1.0], [0.0, 0.0]]), is_constant_sum([[1.0, 1.0], [0.0, 0.0]]), is_constant_sum([])
     (True, False, True)
@@ -114,8 +114,8 @@ def outcome(scores: Sequence[float], side: int) -> Outcome:
 class ComparedGame:
     """One game of `member`, on `side`, against `opponent` on all other sides; a team that plays alone has no side.
 
-    `seating` has who played each agent, and `seed` is that of the environment's reset. Games of equal `fingerprint` had
-    the same observations and actions.
+    `seating` has the player of each agent, and `seed` is the seed of the environment's reset. Games of equal
+    `fingerprint` had the same observations and actions.
     """
 
     member: str
@@ -166,7 +166,7 @@ class Comparison:
 
 
 def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
-    """Return the results of games, of each for the side that its member played; None without any."""
+    """Return the results of games, for the side that the member played in each; None without games."""
     outcomes, scores, of_all, lengths = [], [], [], []
     for game in games:
         assert game.side is not None, "a member plays a side"
@@ -192,7 +192,7 @@ def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
 
 
 def comparison(sides: Sides, member: str, opponent: str, games: Sequence[ComparedGame], asked: int) -> Comparison:
-    """Return the results of the games of a pair, of which `asked` were to be played."""
+    """Return the results of the games of a pair; `asked` is the number that were to be played."""
     by_side = {name: results_of(sides, [g for g in games if g.side == side]) for side, name in enumerate(sides.names)}
     known = {name: results for name, results in by_side.items() if results is not None}
     return Comparison(member, opponent, results_of(sides, games), known, asked - len(games))

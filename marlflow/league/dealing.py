@@ -1,4 +1,4 @@
-"""The matchmaker of a league: whose turn it is, against whom, and when snapshots are taken."""
+"""The matchmaker of a league: which policy plays next, against which rivals, and when snapshots are taken."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class LeagueMatchmaker:
         return [policy for policy in self.members.incarnations if mode is not None and mode.may_reset(policy)]
 
     def resets(self) -> Sequence[Reset]:
-        """Return the live policies that begin again; their outcomes so far and their ratings are set aside."""
+        """Return the live policies to reset; their outcomes so far and their ratings no longer count."""
         resets, self._resets = self._resets, []
         for reset in resets:
             incarnation = self.members.incarnations[reset.policy]
@@ -224,8 +224,8 @@ class LeagueMatchmaker:
     def solution(self) -> Sequence[Mapping[str, float]]:
         """Return the league's result: the probability of each member in the mixture of each role.
 
-        It is what the mode says, else the live policies of a role, or without any its other members, each as likely as
-        any other.
+        The mode's solution if it has one; else the live policies of a role (without any, its other members), with equal
+        probabilities.
         """
         members, mode = self.members, self._mode
         if isinstance(mode, SolvingMode) and (solution := mode.solution(members)) is not None:
@@ -243,7 +243,7 @@ class LeagueMatchmaker:
     def matches_due(self) -> EvaluationRequest | None:
         """Return the matches to play now, between two rounds; None if there are none.
 
-        Ask until there are none: then missing games were asked for again, and a meta-game is solved.
+        Call it until it returns None: by then missing games were requested again, and a meta-game is solved.
         """
         if (games := self.matches.due()) is not None:
             return games
@@ -271,7 +271,7 @@ class LeagueMatchmaker:
             self._choose_dealt()
 
     def state(self) -> Tree:
-        """Return all that later games depend on."""
+        """Return everything that later games depend on."""
         return {
             "members": self.members.state(),
             "payoffs": self.payoffs.state(),

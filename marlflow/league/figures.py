@@ -1,4 +1,4 @@
-"""Figures of a league: who beats whom, and ratings over time."""
+"""Figures of a league: payoffs between members, and ratings over time."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ TIE_TOLERANCE = 1e-9
 class Returns:
     """Mean and variance of some returns, raw and decayed.
 
-    Each new return reduces the weight of all before it by the factor `decay` (West, 1979, Comm. ACM 22(9), the
-    incremental weighted variance).
+    Each new return multiplies the weight of all earlier ones by `decay` (West, 1979, Comm. ACM 22(9), the incremental
+    weighted variance).
     """
 
     n: int = 0

@@ -1,4 +1,4 @@
-"""A league as plain data: who can play whom, when versions of policies are kept, and how games are counted."""
+"""A league as plain data: its players and sides, when snapshots of policies are taken, and how games are counted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Teammates = Literal["self", "past", "population"]
 class LeaguePlayer:
     """One policy of a league: the agents that it plays, as names or globs, and its share of the games.
 
-    `plays` None: the group of its name, or else every agent. A policy whose `share` is 0 is met by others only.
+    `plays` None: the group of its name, or else every agent. A policy whose `share` is 0 plays only as a rival of
+    others.
     """
 
     plays: Sequence[str] | None = None
@@ -28,8 +29,8 @@ class LeaguePlayer:
 class Pool:
     """Which snapshots of each policy are dealt: the `newest`, and the `best` by rating; all if both are None.
 
-    The others are kept in checkpoints, and play matches. Of equal ratings the newer ones are better. Chosen again with
-    each snapshot and, unless the mode has a meta-game, after each set of matches.
+    The others are kept in checkpoints, and play matches. Among equal ratings, newer ones are better. The choice is made
+    again with each snapshot and, unless the mode has a meta-game, after each set of matches.
     """
 
     newest: int | None = None
@@ -40,7 +41,7 @@ class Pool:
 class PayoffSettings:
     """How outcomes count: `decay` is the weight of older games of learning policies after each new game.
 
-    A probability to win starts at 0.5, with the weight of `prior_games`.
+    A win probability starts at 0.5, with the weight of `prior_games` games.
     """
 
     decay: float = 0.99
@@ -80,7 +81,7 @@ class MatchRules:
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Where parameters of snapshots are held.
+    """Limits on where parameters of snapshots are held.
 
     The driver has at most `memory_bytes` of them in memory, those that were dealt last, and all in files. A worker has
     those that its running episodes seat, and `worker_members` in all if these are fewer. `distinct_members` is how many

@@ -71,16 +71,15 @@ def _games_wanted(cell: ProfileCell | None, lost: int, games: int, payoff_se: fl
 
 
 class Matches:
-    """Numbers the games that are asked for, and counts each exactly once, in order of number.
+    """Numbers the games that are requested, and counts each exactly once, in order of number.
 
         matches.request({("main", "main@1"): 20})
         while (games := matches.due()) is not None:
             matches.observe(await workers.evaluate(replace(games, weights=weights)))
 
-    `payoffs` and `ratings` are updated. Missing games are asked for again, at most twice; `lost` has the games of each
-    profile that were given up. `outcome` decides who wins, else the returns do. `modes` is how members act: `sampled`
-    is as their algorithm means it, from the learned distribution, or greedily where there is none, as in value-based
-    algorithms.
+    `payoffs` and `ratings` are updated. Missing games are requested again, at most twice; `lost` has the number of
+    games per profile that never finished. `outcome` decides who wins, else the returns do. `modes` is how members act:
+    `sampled` draws from the learned distribution, or acts greedily where there is none, as in value-based algorithms.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class Matches:
         self.ratings.add([[profile[role] for role in roles] for roles in roles_of], game.side_scores(sides))
 
     def reset(self, member: str, incarnation: int) -> None:
-        """Let a live member begin without games and with a new rating; its games that are being played do not count."""
+        """Reset a live member's games and rating; its games that are being played will not count."""
         self._pending = {number: profile for number, profile in self._pending.items() if member not in profile}
         self.payoffs.reset(member, incarnation)
         self.ratings.reset(member)
@@ -167,7 +166,7 @@ class Matches:
 
 @runtime_checkable
 class MatchingMatchmaker(Protocol):
-    """A matchmaker that wants matches played between rounds."""
+    """A matchmaker that requests matches between rounds."""
 
     def matches_due(self) -> EvaluationRequest | None:
         """Return the games to play now, without weights; None if there are none."""

@@ -12,7 +12,7 @@ from marlflow.league.sides import Role, Sides
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A published version of a live policy that is kept; `number` counts over all its incarnations.
+    """A kept published version of a live policy; `number` counts over all resets of the policy.
 
     `env_steps` are those of all games counted so far, `agent_steps` those of the policy, when it was taken.
     """
@@ -31,7 +31,7 @@ class Snapshot:
 
 
 class Members:
-    """Everybody who can be seated, by role.
+    """All members that can be seated, by role.
 
     `fits` has the agents that each policy can play, `live` the policies that learn; all others never change. Of each
     policy the `newest` snapshots are dealt, and the `best` since `choose_dealt` was last called; all if both are None.
@@ -102,7 +102,7 @@ class Members:
         return self._past[role]
 
     def added_in(self, role: int) -> list[str]:
-        """Return the members from elsewhere that can play a role."""
+        """Return the `added` members that can play a role."""
         return self._added[role]
 
     def rival_roles(self, policy: str) -> list[int]:
@@ -141,7 +141,7 @@ class Members:
             past[:] = [name for name in self.snapshots if name in dealt and self.plays(name, role)]
 
     def state(self) -> Tree:
-        """Return the roles, who plays them, all snapshots in order, and the counts of live policies."""
+        """Return the roles, their players, all snapshots in order, and the counts of live policies."""
         return {
             "sides": list(self.sides.names),
             "roles": [[role.name, role.side, list(role.agents)] for role in self.sides.roles],

@@ -1,6 +1,6 @@
 """The weight of each member in a Nash equilibrium or alpha-rank of the games that the members have played.
 
-A rating is one number, so it cannot show that three members beat each other in a circle; these weights can.
+A rating is one number, so it cannot show that three members beat each other in a cycle; these weights can.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENOUGH_MEMBERS = 8
 
 @dataclass(frozen=True, slots=True)
 class MetaWeights:
-    """The weight of each member that has one, by which method, and what is to be said of missing games, if any."""
+    """The weight of each member that has one, the method, and a note on missing games, if any."""
 
     method: str
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -41,8 +41,8 @@ def meta_weights(members: Members, payoffs: Payoffs) -> MetaWeights:
     symmetric zero-sum game of return differences, and its Nash equilibrium is one distribution over all members.
     Otherwise each role has a distribution, by a Nash equilibrium if two roles' returns have a constant sum (within
     three standard errors) and else by alpha-rank; a member that plays several roles has the mean of its weights there.
-    Members that have not played all others are left out, which `note` says; if fewer are left than eight, and than
-    half of all, there are no weights, because those among a few say little about the league.
+    Members that have not played all others are left out, and `note` says so. If fewer than eight and fewer than half
+    are left, there are no weights, because weights among a few members say little about the league.
     """
     roles = range(len(members.sides.roles))
     by_role = [[name for name in members.names if members.plays(name, role)] for role in roles]
@@ -81,7 +81,7 @@ def _of_one_population(names: Sequence[str], payoffs: Payoffs) -> MetaWeights:
 
 
 def _without_gaps(names: Sequence[str], missing: Array, payoffs: Payoffs) -> list[int]:
-    """Return the members that are left if those with most missing pairs, then with fewest games, are taken out."""
+    """Return the remaining members once those with most missing pairs, then fewest games, are removed."""
     games_by_name = _games_of(payoffs)
     games = np.array([games_by_name.get(name, 0) for name in names])
     gaps, is_kept = missing.sum(axis=1), np.ones(len(names), bool)

@@ -1,4 +1,4 @@
-"""Modes of a league: who is dealt against a live policy whose turn it is.
+"""Modes of a league: how the rivals of the live policy whose turn it is are chosen.
 
 A mode is asked for the member of each rival role. A user's own mode is a class with a method `rival`, named by
 `_target_`. Modes that deal snapshots deal the members of `league.members` like these; a window or a fraction of the
@@ -84,7 +84,7 @@ class MetaGameMode(LeagueMode, Protocol):
         ...
 
     def state(self) -> Tree:
-        """Return all that later games depend on."""
+        """Return everything that later games depend on."""
         ...
 
     def load_state(self, tree: Tree) -> None:
@@ -94,7 +94,7 @@ class MetaGameMode(LeagueMode, Protocol):
 
 @runtime_checkable
 class SolvingMode(LeagueMode, Protocol):
-    """A mode whose result is not the live policies: it names the members of each role that are."""
+    """A mode whose result is not the live policies, but a distribution over the members of each role."""
 
     def solution(self, members: Members) -> Sequence[Mapping[str, float]] | None:
         """Return the probability of each member in the mixture of each role; None as long as it has no result."""
@@ -103,7 +103,7 @@ class SolvingMode(LeagueMode, Protocol):
 
 @runtime_checkable
 class ResettingMode(SnapshottingMode, Protocol):
-    """A mode that lets live policies begin again after a snapshot."""
+    """A mode that resets live policies after a snapshot."""
 
     def may_reset(self, policy: str) -> bool:
         """Return whether `policy` is ever reset."""
@@ -119,7 +119,7 @@ class SharingMode(LeagueMode, Protocol):
     """A mode in which policies learn from each other's games."""
 
     def learns_from(self) -> Mapping[str, Sequence[str]]:
-        """Return the policies whose rows each policy learns from, where the configuration does not say."""
+        """Return the policies whose rows each policy learns from, unless the configuration sets `learns_from`."""
         ...
 
 
@@ -134,7 +134,7 @@ class SeatingMode(LeagueMode, Protocol):
 
 @runtime_checkable
 class CheckedMode(LeagueMode, Protocol):
-    """A mode that not every league can be played in."""
+    """A mode that cannot run in every league."""
 
     def problems(self, members: Members) -> Sequence[str]:
         """Return why this mode cannot run with these members and sides."""

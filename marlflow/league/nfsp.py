@@ -1,7 +1,7 @@
 """NFSP: neural fictitious self-play (Heinrich and Silver, 2016, arXiv:1603.01121).
 
-A best response learns by reinforcement from the games of both policies; an average policy imitates all that the best
-response has done. The average policies of all sides approach a Nash equilibrium of two-player zero-sum games.
+A best response learns by reinforcement from the games of both policies; an average policy imitates all actions of the
+best response. The average policies of all sides approach a Nash equilibrium of two-player zero-sum games.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who wins a game: by return, or by a function of the user's own."""
+"""The winner of a game: by return, or by a custom function."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def _problem(scores: Any, sides: Sides) -> str | None:
 
 
 def trial_result(sides: Sides) -> EpisodeResult:
-    """Return the result of a game that never was, in which every agent's return is 0, to try an outcome on."""
+    """Return the result of an invented game in which every agent's return is 0, to try an outcome on."""
     agents = [agent for role in sides.roles for agent in role.agents]
     return EpisodeResult(env=0, episode=0, env_steps=1, returns=dict.fromkeys(agents, 0.0), matchup={})

@@ -1,4 +1,4 @@
-"""Which members of a league play matches next, within a number of games."""
+"""Choose the pairs of members that play matches next, within a number of games."""
 
 from __future__ import annotations
 

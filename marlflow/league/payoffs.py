@@ -184,7 +184,7 @@ class Payoffs:
 
     @property
     def games_counted(self) -> int:
-        """The number of games, including those of before a reset."""
+        """The number of games, including those before a reset."""
         tables = (self.cells, *self.past.values())
         return sum(cell.games for cells in tables for cell in cells.values())
 

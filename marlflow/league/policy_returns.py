@@ -42,7 +42,7 @@ class PolicyReturns:
 
 
 def policy_returns(games: Sequence[ComparedGame], sides: Sides | None) -> list[PolicyReturns]:
-    """Return the returns of each policy, in order of their first seats.
+    """Return the returns of each policy, ordered by first seat.
 
     An episode counts for a policy if one of its agents took part. Intervals are over episodes, because the agents of
     one episode are not independent. Without `sides`, nobody can win.

@@ -54,7 +54,7 @@ class Standings:
 def standings(
     members: Members, payoffs: Payoffs, ratings: Ratings, versions: Mapping[str, int] | None = None
 ) -> Standings:
-    """Return all members by rating, or without one by their share of won games.
+    """Return all members by rating, or without ratings by their share of won games.
 
     `payoffs` is the table of matches, or of training games if none were played; `versions` has those of live policies.
 

@@ -40,7 +40,7 @@ def advantages(
 def with_cost_advantages(
     batch: EstimatedBatch, cost_critic: Critic, discount: float, gae_lambda: float, multiplier: float
 ) -> EstimatedBatch:
-    """Estimate the same of costs, and combine both advantages by `multiplier`, the reward that a cost of 1 is worth.
+    """Estimate advantages of costs too, and combine both by `multiplier`, the reward that a cost of 1 is worth.
 
     Adds columns `cost_advantage` and `cost_value_target` (float32 [N]); `advantage` becomes
     (advantage - multiplier * cost_advantage) / (1 + multiplier), which is not normalized yet.
@@ -72,7 +72,7 @@ def values_around(
 ) -> tuple[Array, Array, dict[str, Array]]:
     """Return the current critic's values of each row and of the one after it, float32 [N] each.
 
-    The values are those of the column `central` if there is one, else of `obs`. The mapping has the column
+    The critic reads the column `central` if there is one, else `obs`. The mapping has the column
     `bootstrapped_at_death` (bool [N]) if `bootstrap_at_death`, else nothing.
     """
     ends, follows = batch.ends(), ~batch.segments["terminated"]

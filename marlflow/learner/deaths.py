@@ -1,7 +1,7 @@
 """Credit beyond an agent's death, for teams with a common reward.
 
-What a team gains after one of its agents has died may be that agent's merit. With `bootstrap_at_death`, the value after
-its last row is not 0 but an estimate of the survivors' (posthumous credit; Cohen et al., 2021, arXiv:2111.05992).
+A team's rewards after the death of one of its agents may be due to that agent. With `bootstrap_at_death`, the value
+after its last row is not 0 but an estimate of the survivors' (posthumous credit; Cohen et al., 2021, arXiv:2111.05992).
 """
 
 from __future__ import annotations

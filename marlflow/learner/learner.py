@@ -93,11 +93,9 @@ class TorchLearner:
         self.seed = seed
         self.device, self._autocast = torch.device(compute.device), compute.autocast()
         self._tensor = tensors_on(self.device)
-        groups = as_groups(losses)
+        groups = _verified_groups(name, module, losses, loss_groups, learns_on)
         own = [group.name for group in groups]
         self.loss_groups = {group: trains for group, trains in loss_groups.items() if group in own}
-        _verify_separable(name, groups, loss_groups)
-        _verify_replicable(name, module, groups, learns_on)
         self.parameters = LearnerParameters(
             module,
             tuple(policies) or (name,),
@@ -314,6 +312,19 @@ class TorchLearner:
         if self._group is not None:
             self._group.disband()
             self._group = None
+
+
+def _verified_groups(
+    name: str,
+    module: Any,
+    losses: LossFunction | Sequence[LossGroup],
+    separable: Mapping[str, type],
+    learns_on: LearnsOn,
+) -> Sequence[LossGroup]:
+    groups = as_groups(losses)
+    _verify_separable(name, groups, separable)
+    _verify_replicable(name, module, groups, learns_on)
+    return groups
 
 
 def _verify_separable(name: str, groups: Sequence[LossGroup], apart: Mapping[str, type]) -> None:

@@ -1,4 +1,4 @@
-"""The parameters of one policy by name, the same for every learner of its kind: to begin with those of another run."""
+"""The parameters of one policy by name, equal for all learners of its kind, to begin with parameters of another run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ACTOR: Final = "actor"
 def named_parameters(module: Any, policies: Sequence[str], policy: str) -> dict[str, nn.Parameter]:
     """Return the parameters of a learner's network that belong to `policy`, one of its `policies`, by name.
 
-    Those of its actor begin with `actor.`; if the learner trains it alone, all others are there too. Running statistics
-    are among them.
+    The names of its actor's parameters begin with `actor.`. If the learner trains no other policy, all its parameters
+    are included. Running statistics count as parameters.
     """
     actors = actors_of(module, policies)
     named = {f"{ACTOR}.{name}": parameter for name, parameter in actors[policy].named_parameters()}

@@ -27,7 +27,7 @@ COUNTS = ("version", "updates", "updates_when_published", "updates_when_synced")
 class LearnerParameters:
     """The flat parameters of `module`, an optimizer for each loss group, and the frozen `target_module`, if any.
 
-    With `reference`, the `reference` is a frozen copy of the actor as it was at the start, after a warm start.
+    With `reference=True`, the attribute `reference` is a frozen copy of the actor at the start, after a warm start.
 
     `published` has the last published weights of each of `policies` (weight synchronization), all of one version.
     `updates` counts optimizer steps; `updates_when_published` and `updates_when_synced` are its values at the last

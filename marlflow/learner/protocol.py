@@ -90,9 +90,9 @@ class Updates(Protocol):
         policy: str | None = None,
         groups: Sequence[str] | None = None,
     ) -> Update:
-        """Train on each row of `batch` once per epoch: all, or only the parts of `policy` and those of no policy.
+        """Train on each row of `batch` once per epoch: all loss groups, or only those of `policy` and of no policy.
 
-        With `groups`, only the loss groups of these names.
+        With `groups`, only the loss groups of these names are trained.
         """
         ...
 

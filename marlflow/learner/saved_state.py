@@ -44,7 +44,7 @@ def as_mapping(state: Tree) -> Mapping[str, Any]:
 def with_published(state: Tree, count: int) -> Tree:
     """Return `state` with its published parameters cut, or extended from the learner's own, to `count`.
 
-    Without the sizes of each policy's, which are for readers of a checkpoint.
+    The sizes of each policy's parameters, which are for readers of a checkpoint, are removed.
     """
     # The count changes if a run resumes with stages in other processes, which need more than the actors.
     # A malformed state is returned unchanged, because `check_state` reports it.

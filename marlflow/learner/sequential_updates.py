@@ -46,7 +46,7 @@ class TeamLearner(Protocol):
         minibatch_agent_steps: int | None = None,
         policy: str | None = None,
     ) -> Update:
-        """Train on each row of `batch` once per epoch; with `policy`, only its parts and those of no policy."""
+        """Train on each row of `batch` once per epoch; with `policy`, only its loss groups and those of no policy."""
         ...
 
 

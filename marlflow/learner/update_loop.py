@@ -33,6 +33,8 @@ class UpdateLoop:
         self._tensor, self._autocast = tensors_on(torch.device(compute.device)), compute.autocast()
         self.generator = torch.Generator().manual_seed(seed)
 
+    # A step with overflow is skipped and counted, so numpy's warning would be noise.
+    @np.errstate(over="ignore", invalid="ignore")
     def run(self, job: UpdateJob, exchange: GradientExchange) -> UpdateResult:
         """Run all optimizer steps of an update; skip those whose gradient is not finite."""
         tensors = self._tensors(job.columns)
@@ -93,8 +95,6 @@ class UpdateLoop:
             return {}
         return {"noise": self._tensor(torch.randn(count, width, generator=self.generator).numpy())}
 
-    # A step with overflow is skipped and counted, so numpy's warning would be noise.
-    @np.errstate(over="ignore", invalid="ignore")
     def _step(
         self,
         groups: Sequence[OptimizerGroup],

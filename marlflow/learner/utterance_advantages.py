@@ -1,4 +1,4 @@
-"""Advantages of tokens: those of their utterance, by critics of utterances (Zhou et al., 2024, arXiv:2402.19446)."""
+"""Advantages of tokens, by critics of whole utterances (Zhou et al., 2024, arXiv:2402.19446)."""
 
 from __future__ import annotations
 

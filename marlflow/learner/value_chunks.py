@@ -1,6 +1,6 @@
 """Values of observations in chunks, so that a row's value does not depend on the other rows of the batch.
 
-So a worker with few rows computes the same values as a learner with many, bit for bit.
+A worker with few rows therefore computes the same values as a learner with many, bit for bit.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Callback:
         """Handle a new checkpoint in the folder `path`, whose name is the number of env steps."""
 
     def fault(self, fault: FaultEvent) -> StopRun | None:
-        """Handle a fault, except those of callbacks."""
+        """Handle a fault; faults of callbacks are not passed on."""
 
     def ended(self, result: RunEnd) -> None:
         """Handle the end of the run, also by an error or an interrupt; called once."""

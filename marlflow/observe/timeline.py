@@ -20,7 +20,7 @@ from marlflow.observe.trace_events import Arrows, PlacedSlice, Slice, TraceEvent
 from marlflow.observe.trace_file import TraceFile
 
 DRIVER: Final = "driver"
-# A piece is written early if so many slices wait.
+# A piece is written early if this many slices wait.
 _MOST_WAITING = 50_000
 # Each piece may have this share of the events that are left for the file, so that it stays below some 20 MB.
 _MOST_EVENTS, _SHARE_OF_PIECE, _FEWEST_PER_TRACK = 2_000_000, 0.01, 20

@@ -115,11 +115,11 @@ class DensePass:
         layers, returns = cast(ActorCriticLayers, module.layers), module.returns
         self._layers = layers
         x = as_rows(obs)
-        self._shared = None if layers.shared is None else layers.shared.run(x)
+        self._shared = None if layers.shared is None else layers.shared.record(x)
         if self._shared is not None:
             x = self._shared[-1]
-        self._actor = layers.actor.run(x)
-        self._critic = layers.critic.run(x if central is None else as_rows(central))
+        self._actor = layers.actor.record(x)
+        self._critic = layers.critic.record(x if central is None else as_rows(central))
         self.outputs, value = self._actor[-1], self._critic[-1].squeeze(-1)
         """The logits of Discrete actions, or the means of Box actions."""
         self.value_unit = 1.0 if returns is None else returns.moments.deviation.item()
@@ -127,14 +127,15 @@ class DensePass:
         self.value = value if returns is None else returns(value)
 
     def pull(self, d_outputs: Tensor, d_value: Tensor) -> None:
-        """Write the layers' gradients, given those of `outputs` [N, A] and `value` [N]; not that of a log_std."""
+        """Write the layers' gradients, given those of `outputs` [N, A] and `value` [N]; a log_std's is left out."""
         layers = self._layers
-        by_outputs = layers.actor.pull(d_outputs, self._actor)
+        layers.actor.pull(d_outputs, self._actor)
         d_output = d_value if self.value_unit == 1.0 else d_value * self.value_unit
-        by_value = layers.critic.pull(d_output.unsqueeze(-1), self._critic)
+        by_value = d_output.unsqueeze(-1)
+        layers.critic.pull(by_value, self._critic)
         if layers.shared is not None and self._shared is not None:
-            # Layers.pull stops before the first layer's weights; a shared torso needs the gradient on the other side.
-            by_features = torch.mm(by_outputs, layers.actor.parameters[0])
+            # Actor and critic are then one linear layer each.
+            by_features = torch.mm(d_outputs, layers.actor.parameters[0])
             layers.shared.pull(by_features.addmm_(by_value, layers.critic.parameters[0]), self._shared)
 
 

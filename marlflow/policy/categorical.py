@@ -56,7 +56,7 @@ class CategoricalActor(NetworkActor):
         # With gradients on, torch.func may have swapped the parameters, which `layers` does not see.
         if self.layers is None or torch.is_grad_enabled():
             return self(obs), None
-        return self.layers.run(as_rows(obs))[-1], None
+        return self.layers.run(as_rows(obs)), None
 
     def choose(
         self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from marlflow.policy import scratch
+
 Activation: TypeAlias = Literal["tanh", "relu"]
 
 # In place, because either backward pass needs only the result.
@@ -19,8 +21,8 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh
 ALIGNED = 16
 """Numbers in a cache line of 64 bytes, at which torch aligns a tensor of float32."""
 _GAIN = math.sqrt(2.0)
-_TANH_BACKWARD: Callable[[Tensor, Tensor], Tensor] = torch.ops.aten.tanh_backward
-_THRESHOLD_BACKWARD: Callable[[Tensor, Tensor, float], Tensor] = torch.ops.aten.threshold_backward
+_TANH_BACKWARD: Callable[..., Tensor] = torch.ops.aten.tanh_backward.grad_input
+_THRESHOLD_BACKWARD: Callable[..., Tensor] = torch.ops.aten.threshold_backward.grad_input
 
 
 class Dense(nn.Module):
@@ -37,7 +39,7 @@ class Dense(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return features [N, F] of `obs` [N, ...]."""
         if not torch.is_grad_enabled():
-            return forward_layers(as_rows(obs), self.in_order, self.activation, len(self.layers))[-1]
+            return forward_layers(as_rows(obs), self.in_order, self.activation, len(self.layers))
         x = as_rows(obs)
         # Not `in_order`: torch.func.functional_call swaps the layers' parameters temporarily.
         for layer in self.layers:
@@ -49,7 +51,7 @@ class Dense(nn.Module):
         if torch.is_grad_enabled():
             return functional.linear(self(obs), head.weight, head.bias)
         parameters = [*self.in_order, head.weight, head.bias]
-        return forward_layers(as_rows(obs), parameters, self.activation, len(self.layers))[-1]
+        return forward_layers(as_rows(obs), parameters, self.activation, len(self.layers))
 
 
 def through(torso: nn.Module, head: nn.Linear, obs: Tensor) -> Tensor:
@@ -74,36 +76,56 @@ def as_rows(obs: Tensor) -> Tensor:
     return x.flatten(1) if x.dim() > 2 else x.unsqueeze(1)
 
 
-def forward_layers(x: Tensor, parameters: Sequence[Tensor], activation: Activation, activated: int) -> list[Tensor]:
-    """Return `x` [N, D] and each layer's output, without autograd.
+def forward_layers(x: Tensor, parameters: Sequence[Tensor], activation: Activation, activated: int) -> Tensor:
+    """Return the last layer's output [N, F] of `x` [N, D], without autograd.
 
     `parameters` are each layer's weight and bias in turn; only the first `activated` layers have the activation.
     """
-    values = [x]
     for index in range(len(parameters) // 2):
         x = torch.addmm(parameters[2 * index + 1], x, parameters[2 * index].t())
         if index < activated:
             _activate(x, activation)
+    return x
+
+
+def record_layers(x: Tensor, parameters: Sequence[Tensor], activation: Activation, activated: int) -> list[Tensor]:
+    """Return `x` [N, D] and each layer's output, for `backward_layers`; as `forward_layers`, on a CPU.
+
+    Outputs of activated layers are in scratch memory, which `backward_layers` gives back.
+    """
+    values = [x]
+    for index in range(len(parameters) // 2):
+        weight, bias = parameters[2 * index], parameters[2 * index + 1]
+        if index < activated:
+            x = torch.addmm(bias, x, weight.t(), out=scratch.take(len(x), len(bias)))
+            _activate(x, activation)
+        else:
+            x = torch.addmm(bias, x, weight.t())
         values.append(x)
     return values
 
 
 def backward_layers(
     grad: Tensor, values: Sequence[Tensor], parameters: Sequence[Tensor], activation: Activation, activated: int
-) -> Tensor:
-    """Write (not add) each parameter's `.grad`; `values` is the result of `forward_layers`.
+) -> None:
+    """Write (not add) each parameter's `.grad`, given the gradient of the last output, [N, F].
 
-    Takes the last output's gradient, [N, F]; returns the gradient of the first layer's output before its activation.
+    `values` is the result of `record_layers`. Outputs of activated layers are overwritten; do not use them again.
     """
-    for index in range(len(values) - 2, -1, -1):
-        weight, bias = parameters[2 * index], parameters[2 * index + 1]
+    last = len(values) - 2
+    for index in range(last, -1, -1):
+        weight, bias, x = parameters[2 * index], parameters[2 * index + 1], values[index]
+        by_output = grad
         if index < activated:
-            grad = _activation_backward(grad, values[index + 1], activation)
-        torch.sum(grad, 0, out=bias.grad)
-        _write_weight_gradient(grad, values[index], weight)
+            by_output = _activation_backward(grad, values[index + 1], activation)
+            if index < last:
+                scratch.give_back(grad)
+        torch.sum(by_output, 0, out=bias.grad)
+        _write_weight_gradient(by_output, x, weight)
         if index:
-            grad = torch.mm(grad, weight)
-    return grad
+            grad = torch.mm(by_output, weight, out=scratch.take(*x.shape))
+        if index < activated:
+            scratch.give_back(by_output)
 
 
 def _activate(x: Tensor, activation: Activation) -> None:
@@ -118,7 +140,10 @@ def _activate(x: Tensor, activation: Activation) -> None:
 
 
 def _activation_backward(grad: Tensor, output: Tensor, activation: Activation) -> Tensor:
-    return _TANH_BACKWARD(grad, output) if activation == "tanh" else _THRESHOLD_BACKWARD(grad, output, 0.0)
+    """Overwrite `output` with the gradient before the activation, and return it."""
+    if activation == "tanh":
+        return _TANH_BACKWARD(grad, output, grad_input=output)
+    return _THRESHOLD_BACKWARD(grad, output, 0.0, grad_input=output)
 
 
 def _write_weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> None:
@@ -173,10 +198,14 @@ class Layers:
         first = self.parameters[0]
         return first.grad is not None and first.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
-    def run(self, x: Tensor) -> list[Tensor]:
-        """Return `x` [N, D] and each layer's output."""
+    def run(self, x: Tensor) -> Tensor:
+        """Return the last layer's output [N, F] of `x` [N, D]."""
         return forward_layers(x, self.parameters, self._activation, self._activated)
 
-    def pull(self, grad: Tensor, values: Sequence[Tensor]) -> Tensor:
+    def record(self, x: Tensor) -> list[Tensor]:
+        """Return `x` [N, D] and each layer's output, for `pull`; see `record_layers`."""
+        return record_layers(x, self.parameters, self._activation, self._activated)
+
+    def pull(self, grad: Tensor, values: Sequence[Tensor]) -> None:
         """Write the parameters' gradients; see `backward_layers`."""
-        return backward_layers(grad, values, self.parameters, self._activation, self._activated)
+        backward_layers(grad, values, self.parameters, self._activation, self._activated)

@@ -97,7 +97,7 @@ class MixerInput(nn.Module):
         self.width = (sum(widths) if self.state is None else self.state.width) + sum(self.seats.values())
 
     def forward(self, columns: Mapping[str, Tensor], present: Tensor, prefix: Literal["", "next_"]) -> Tensor:
-        """Return the rows of `columns`, those of a joint batch, [N, ...]; `present` is float [N, K]."""
+        """Return the rows of `columns`, the columns of a joint batch, [N, ...]; `present` is float [N, K]."""
         parts = [self.state(columns[f"{prefix}state"])] if self.state is not None else []
         for policy, numbers in self.obs.items():
             obs = columns[f"{policy}:{prefix}obs"]

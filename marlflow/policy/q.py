@@ -71,7 +71,7 @@ class QActor(NetworkActor):
         # With gradients on, torch.func may have swapped the parameters, which `layers` does not see.
         if self.layers is None or torch.is_grad_enabled():
             return self(obs), None
-        return self.layers.run(as_rows(obs))[-1], None
+        return self.layers.run(as_rows(obs)), None
 
     def choose(
         self, outputs: Tensor, action_mask: Array | None, mode: Mode, generator: RowRandom
@@ -119,7 +119,7 @@ class QPass:
 
     def __init__(self, module: QNetwork, obs: Tensor) -> None:
         self._layers = cast(Layers, module.layers)
-        self._values = self._layers.run(as_rows(obs))
+        self._values = self._layers.record(as_rows(obs))
         self.q = self._values[-1]
 
     def pull(self, d_q: Tensor) -> None:

@@ -38,7 +38,7 @@ class RowGroups:
 
     @property
     def padding(self) -> float:
-        """How many times as many rows there are if each group has room for the largest."""
+        """By what factor the number of rows grows if each group has room for the largest."""
         return len(self.slots) * int(self.counts.max()) / len(self.place)
 
     def padded(self, rows: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ class TeamQPass:
         observed = [columns[f"{policy}:obs"] for policy in module.policies]
         self._seats = [obs.shape[1] for obs in observed]
         rows = (as_rows(obs.flatten(0, 1)) for obs in observed)
-        self._outputs = [layers.run(own) for layers, own in zip(self._layers, rows, strict=True)]
+        self._outputs = [layers.record(own) for layers, own in zip(self._layers, rows, strict=True)]
         self.values = [
             outputs[-1].unflatten(0, obs.shape[:2]) for outputs, obs in zip(self._outputs, observed, strict=True)
         ]

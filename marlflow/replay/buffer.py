@@ -34,7 +34,7 @@ class Store(Protocol[Drawn_co]):
 
     @property
     def terms(self) -> Mapping[str, int]:
-        """Settings that saved rows depend on, beside those of their windows."""
+        """Settings that saved rows depend on, in addition to those of their windows."""
         ...
 
     @property

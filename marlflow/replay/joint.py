@@ -1,4 +1,4 @@
-"""Stores of joint rows for replay buffers, for mixers and action critics: what all members did at one env step."""
+"""Stores of joint rows for replay buffers, for mixers and action critics: all members' decisions of one env step."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _FEW_SEGMENTS = 64
 
 @dataclass(frozen=True, slots=True)
 class StoredColumns:
-    """The columns of batches that a store keeps, beside the windows of NStep; `optional` ones may be in no batch."""
+    """The columns that a store keeps, in addition to the windows of NStep; `optional` ones may be in no batch."""
 
     seen: Mapping[str, str]
     """What is needed also after a row's window, with the segment property that has it after the last row."""

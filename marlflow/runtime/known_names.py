@@ -23,7 +23,7 @@ FROZEN: Final = "frozen."
 
 
 def unknown_members(labels: Collection[str], checkpoint: Checkpoint, base: Path) -> Iterator[str]:
-    """Yield a problem for each label that is nobody; of a run with a league, none, since its members are not read.
+    """Yield a problem for each unknown label; none for a run with a league, because its members are not read.
 
     `base` is where paths begin. Raises CheckpointUnusable if the checkpoint's notes are malformed.
     """
@@ -44,7 +44,7 @@ def frozen_names(checkpoint: Checkpoint) -> list[str]:
 
 
 def no_member(label: str, known: Sequence[str]) -> str:
-    """Return the problem of a label that is nobody."""
+    """Return the problem of an unknown label."""
     return f"there is no member {label!r}{meant(label, known, 'there are')}"
 
 

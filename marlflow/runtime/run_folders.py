@@ -1,4 +1,4 @@
-"""The folder of a run, as somebody gives it."""
+"""The folder of a run, as a user names it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RUN_MARKS = ("run.json", EXPERIMENT, "checkpoints", ".hydra")
 
 
 def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
-    """Return the path that was given; raises ConfigInvalid if it is the folder of no run that has checkpoints.
+    """Return the path that was given; raises ConfigInvalid if it is not the folder of a run with checkpoints.
 
     `purpose` is who needs it, a command for example, and `verb` what it does with it.
     """

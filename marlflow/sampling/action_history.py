@@ -27,7 +27,7 @@ class _TickActions(NamedTuple):
 
 
 class History:
-    """Actions and hashes of the running episodes of `num_envs` environments, each up to `most_env_steps`."""
+    """Actions and hashes of the running episodes of `num_envs` environments, of at most `most_env_steps` each."""
 
     def __init__(self, num_envs: int, stride: int, most_env_steps: int) -> None:
         self.most_env_steps, self._stride = most_env_steps, stride

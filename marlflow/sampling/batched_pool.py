@@ -1,4 +1,4 @@
-"""The batched environment of one worker, called under a watchdog and made again when it breaks."""
+"""The batched environment of one worker, called under a watchdog and recreated when it breaks."""
 
 from __future__ import annotations
 
@@ -143,9 +143,9 @@ class BatchedEnvPool:
             raise EpisodeLocation(self._name, self.env_indices[0]).raised(error, doing) from error
 
     def replace(self, failure: EnvironmentFailed, rows_lost: int) -> None:
-        """Make the environments again after `failure`, counted as a fault.
+        """Recreate the environments after `failure`, which counts as a fault.
 
-        Raises EnvironmentFailed if that fails too often.
+        Raises EnvironmentFailed if this fails too often.
         """
         self.faults.add(failure, failure.reason, rows_lost)
         if (fault := close_within(self.env.close, self.where(), self.watchdog.timeout_s)) is not None:

@@ -80,7 +80,7 @@ class BatchedRunner:
         return self._alive
 
     def restore(self, indices: Array, step: BatchedStep, alive: Array) -> None:
-        """Continue the episodes of `indices`, which `step` has observations of; `alive` bool [lanes]."""
+        """Continue the episodes of `indices`, whose observations are in `step`; `alive` bool [lanes]."""
         self._is_running[indices] = True
         lanes = self._lanes_of(indices)
         self._alive[lanes] = alive[lanes]
@@ -182,7 +182,7 @@ class BatchedRunner:
         return costs
 
     def _not_finite(self, amounts: Array, what: str) -> dict[int, EnvironmentFailed]:
-        """Return the environments in which an agent was given a NaN or an infinity."""
+        """Return the environments in which an agent received a NaN or an infinity."""
         broken: dict[int, EnvironmentFailed] = {}
         for lane in np.flatnonzero(~np.isfinite(amounts)).tolist():
             failure = self._failure(lane, f"the {what} is {float(amounts[lane])}, not a finite number")
@@ -261,7 +261,7 @@ class BatchedRunner:
         return (indices[:, None] * self.lanes.stride + np.arange(self.lanes.stride)).reshape(-1)
 
     def _discard(self, index: int, failure: EnvironmentFailed) -> None:
-        """Discard the broken episode of one environment; the others go on."""
+        """Discard the broken episode of one environment; the others continue."""
         self._envs.faults.tolerate(failure)
         self._envs.faults.add(failure, failure.reason, self._lose(index))
 
@@ -273,7 +273,7 @@ class BatchedRunner:
         return lost
 
     def _break_all(self, failure: EnvironmentFailed) -> None:
-        """Discard all running episodes, make the environments again, and start the next episodes."""
+        """Discard all running episodes, recreate the environments, and start the next episodes."""
         self._envs.faults.tolerate(failure)
         running = np.flatnonzero(self._is_running)
         self._envs.replace(failure, sum(self._lose(index) for index in running.tolist()))
@@ -314,7 +314,7 @@ class BatchedRunner:
         self._latest.add(step, indices)
 
     def _gather(self, steady: bool) -> None:
-        """Hand the policies what their lanes observe; `steady` if the same lanes act again."""
+        """Pass the policies the observations of their lanes; `steady` if the same lanes act again."""
         while True:
             if not steady:
                 self._assign_deciding()

@@ -116,9 +116,9 @@ class BatchedWorkerState:
         return ResumeReport(len(running) - len(of_intact) - len(restarted), len(restarted), lost)
 
     def _begin(self, envs: Sequence[Tree], added: int) -> list[Tree]:
-        """Give the lanes of saved episodes their episode, policies and random numbers; return those that have begun.
+        """Assign the lanes of saved episodes their policies and random streams; return the episodes that continue.
 
-        The others are abandoned: a policy that played in them cannot any more.
+        The others are abandoned: a policy that played in them cannot play there any more.
         """
         begun = []
         for env in envs:

@@ -10,7 +10,7 @@ from marlflow.base.batch import Array
 class Credited:
     """The rewards, or the costs, of all lanes: `open` [lanes] is what their open rows have received so far.
 
-    `entry_of` [lanes] has each lane's policy slots by number (-1: none). What belongs to no row is added to
+    `entry_of` [lanes] has each lane's policy slots by number (-1: none). Amounts that belong to no row are added to
     `unattributed` [entries + 1], whose last element is for lanes without a policy.
     """
 
@@ -38,11 +38,11 @@ class Credited:
         np.add.at(self.open, lanes, amounts)
 
     def add_unattributed(self, lanes: Array, amounts: Array) -> None:
-        """Add what belongs to no row."""
+        """Add amounts that belong to no row."""
         np.add.at(self.unattributed, self._entry_of[lanes], amounts)
 
     def close(self, lanes: Array, at: Array, was_open: Array) -> None:
-        """Complete the rows in the flat cells `at` of those `lanes` that have one open, and begin with 0 again."""
+        """Complete the rows in the flat cells `at` of those `lanes` that have an open row, and begin again with 0."""
         amounts = self.open[lanes]
         self._flat[at] = amounts
         if not was_open.all():
@@ -56,7 +56,7 @@ class Credited:
         self.open[lanes] = 0.0
 
     def leave(self, lanes: Array | slice) -> None:
-        """Let what these lanes, which have no open rows, received since belong to no row."""
+        """Add what these lanes received since their rows were closed to `unattributed`."""
         amounts = self.open[lanes]
         if amounts.any():
             np.add.at(self.unattributed, self._entry_of[lanes], amounts)

@@ -1,4 +1,4 @@
-"""The dealer: matchups of a run's environments on their way to workers, and results on their way back."""
+"""The dealer sends the matchups of a run's environments to workers, and the results back to the matchmaker."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ class Dealer:
     ) -> Sequence[Reset]:
         """Let the matchmaker freeze and forget entries; return the policies that it resets.
 
-        After a change, unbegun episodes are dealt again, of environments in flight once their worker has answered.
-        Raises MatchmakerFailed.
+        After a change, episodes that have not begun are dealt again; those of a worker that is collecting, once it has
+        returned. Raises MatchmakerFailed.
         """
         began_s = perf_counter()
         change = PopulationChange()
@@ -177,7 +177,7 @@ class Dealer:
         return self._shared_matchup(limits[worker].limited(matchup, draw=sum(episode)))
 
     def record_receipts(self, receipts: Sequence[Receipt]) -> None:
-        """Drop the matchups of begun episodes, and tell the matchmaker how ended ones ended; unused are dealt again."""
+        """Drop the matchups of episodes that began, deal unused ones again, and pass results to the matchmaker."""
         self._observe(receipts)
         for receipt in receipts:
             for episode in receipt.episodes:
@@ -200,7 +200,7 @@ class Dealer:
             self.results.expire(env_index, self._first[env_index] - 1)
 
     def end_round(self) -> None:
-        """Record that no worker is under way: one that has not answered was lost."""
+        """Record that no worker is collecting: a worker that has not answered was lost."""
         for env_index in list(self._in_flight):
             self._land(env_index)
 
@@ -222,7 +222,7 @@ class Dealer:
         return self._population.send(matchups)
 
     def frozen_for_referees(self, matchups: Sequence[Matchup]) -> StoredEntries:
-        """Return the frozen entries in `matchups`, which no rollout worker will hold because of that."""
+        """Return the frozen entries in `matchups`, without recording that rollout workers hold them."""
         return self._population.send(matchups, workers=())
 
     def state(self) -> Tree:
@@ -276,8 +276,8 @@ class DealtWorkers:
     """Workers whose collects, of `ticks` env steps per environment, use dealt matchups.
 
     In rounds of all workers, episodes are dealt in the order of their environments. Workers that do not wait for each
-    other are dealt theirs when they start, and results are counted in the order in which workers deliver. The dealer
-    assigns, in place of `assign`.
+    other are dealt episodes when they start, and results are counted in the order in which workers deliver them. The
+    dealer takes the place of `assign`.
     """
 
     def __init__(self, workers: Workers, dealer: Dealer, ticks: int) -> None:

@@ -50,7 +50,7 @@ class EnvPool:
 
     @property
     def first(self) -> EnvAdapter:
-        """The first environment, which answers for all: they have the same agents and spaces."""
+        """The first environment; all have the same agents and spaces."""
         return self.adapters[0]
 
     @property
@@ -91,7 +91,7 @@ class EnvPool:
         return self._call_guarded(reset_adapter, adapter)
 
     def replace(self, index: int, failure: EnvironmentFailed, rows_lost: int) -> None:
-        """Reopen an environment after `failure`, counted as a fault.
+        """Reopen an environment after `failure`, which counts as a fault.
 
         Raises EnvironmentFailed if reopening fails too often.
         """

@@ -1,4 +1,4 @@
-"""Where the driver keeps the weights of frozen entries."""
+"""The driver's store of the weights of frozen entries."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class FrozenStore(Protocol):
         ...
 
     def mark_dealt(self, entries: Iterable[str]) -> None:
-        """Record that entries were dealt: the others leave memory first."""
+        """Record that entries were dealt, so that other weights are removed from memory first."""
         ...
 
     def reload(self, entry: str) -> FrozenPolicy:
-        """Return an entry with weights that are read from disk, where they are there: the others may be lost."""
+        """Return an entry with its weights read from disk if they are there, because those in memory may be lost."""
         ...
 
 
@@ -58,7 +58,7 @@ class MemoryStore(dict[str, FrozenPolicy]):
         del self[entry]
 
     def mark_dealt(self, entries: Iterable[str]) -> None:
-        """Do nothing: none leaves memory."""
+        """Do nothing: all weights stay in memory."""
 
     def reload(self, entry: str) -> FrozenPolicy:
         """Return an entry, whose weights cannot be lost."""

@@ -54,7 +54,7 @@ class Lanes:
 
     @property
     def reads_costs(self) -> Array:
-        """Whether costs of a lane are read, bool [lanes]; of lanes without a policy, if those of any are."""
+        """Whether each lane's costs are read, bool [lanes]; without a policy, they are if any policy reads costs."""
         by_entry = [slots.reads_costs for slots in self._table.policy_slots]
         # The last element is for lanes without a policy, whose number is -1.
         is_read: Array = np.array([*by_entry, any(by_entry)])[self.entry_of]
@@ -79,7 +79,7 @@ class Lanes:
     ) -> dict[str, float]:
         """Return the costs in an environment's episode of agents whose policies read costs (bool [lanes]).
 
-        Of those without a return (`return_of`), only what is not 0.
+        Agents without a return (`return_of`) are included only if their cost is not 0.
         """
         lanes = self.of(index)
         is_read, costs = reads_costs[lanes].tolist(), self.costs[lanes].tolist()

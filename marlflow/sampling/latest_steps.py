@@ -1,4 +1,4 @@
-"""The latest observations of a batched environment: of its last step, and of the resets since."""
+"""The latest observations of a batched environment: from its last step, and from the resets since."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from marlflow.sampling.policy_slots import PolicySlots
 class LatestSteps:
     """The step or reset that has each environment's observations.
 
-    A reset has them for its environments only. Merging the arrays would copy all of them, and change arrays that belong
-    to the environment.
+    A reset has observations for its own environments only. Merging the arrays would copy all of them, and change arrays
+    that belong to the environment.
     """
 
     def __init__(self, num_envs: int) -> None:

@@ -1,4 +1,4 @@
-"""The tables of a worker's state that every kind of environment has: open rows and memories."""
+"""The tables of a worker's state that exist for every kind of environment: open rows and memories."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def restore_open(
 
 
 def check_columns(tree: Tree, adapter: EnvAdapter, policy_slots: Sequence[PolicySlots]) -> None:
-    """Raise CheckpointUnusable if the agents or the policies' columns of a saved state are others now."""
+    """Raise CheckpointUnusable if the agents or the policies' columns differ from those of a saved state."""
     none = np.empty(0, np.int64)
     agents, tables, problems = list(adapter.agents) if adapter.declared else None, tree["tables"], []
     if tree["agents"] != agents:

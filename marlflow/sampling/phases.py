@@ -17,7 +17,7 @@ from marlflow.sampling.receipts import PolicyReceipt
 
 
 def adapting_actors(actors: Iterable[Actor], has_phases: bool = True) -> list[AdaptingActor]:
-    """Return the actors that adapt; raises ConfigInvalid if there are any and the environments have no phases."""
+    """Return the actors that adapt; raises ConfigInvalid if there are any, but the environments have no phases."""
     adapting = [actor for actor in actors if isinstance(actor, AdaptingActor)]
     if adapting and not has_phases:
         text = "policies that adapt to tasks (maml) cannot play batched environments; set env.batched=false"

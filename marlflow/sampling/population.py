@@ -1,6 +1,6 @@
 """The population of frozen policy versions, for self-play.
 
-Freezing keeps published weights, which never change, so nothing is copied.
+Freezing keeps a reference to published weights, which never change, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class ResettingMatchmaker(Protocol):
     def resets(self) -> Sequence[Reset]:
         """Return what to reset before the next round.
 
-        Called before each round, after `change_population`, if any: a version frozen there is of before the reset.
+        Called before each round, after `change_population` if there is one, which therefore freezes the version before
+        the reset.
         """
         ...
 
@@ -76,7 +77,8 @@ class ResettingMatchmaker(Protocol):
 class Population:
     """The frozen entries of a run; `fits` has the agents that each policy can play.
 
-    Each of `num_workers` holds what its running episodes seat, and `worker_members` entries in all, if those are fewer.
+    Each of `num_workers` workers holds the entries that its running episodes seat, and others up to `worker_members` in
+    all.
     """
 
     def __init__(
@@ -125,8 +127,9 @@ class Population:
     ) -> tuple[str, ...]:
         """Return the entries that a worker is to forget, given the entries just `sent` to it.
 
-        These are forgotten ones, until no episode in `running`, those of the worker, uses them, and the least recently
-        dealt of those that no episode uses, if it holds too many. The latter are sent again when they are dealt again.
+        These are entries that the matchmaker forgot, named in each request until none of the worker's `running`
+        episodes uses them, and, if it holds too many, the least recently dealt of those that no episode uses, which are
+        sent again when they are dealt again.
         """
         seated, held = {name for matchup in running for name in matchup.values()}, self._held[worker]
         unused = [name for name in held if name not in seated and name not in sent]

@@ -73,7 +73,7 @@ Assign: TypeAlias = Callable[[Request, Sequence[int]], Request]
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """In place of a request: workers start nothing new, and the source ends once nothing is in flight."""
+    """Takes the place of a request: workers start nothing new, and the source ends once no call is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Worker(Protocol):
         ...
 
     def state(self) -> Tree:
-        """Return what is carried between collects, by environment, without weights and scheduled values.
+        """Return the state between two collects, by environment, without weights and scheduled values.
 
         Raises CheckpointFailed if recorded rows cannot be written.
         """

@@ -19,7 +19,7 @@ def worker_name(number: int, num_workers: int) -> str:
 class Referee:
     """Plays evaluation episodes by `worker`, and samples nothing.
 
-    Frozen entries leave after each call, since those of the next matches are mostly others.
+    Frozen entries are removed after each call, because the next matches mostly have others.
     """
 
     def __init__(self, worker: RolloutWorker) -> None:

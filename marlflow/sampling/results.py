@@ -1,7 +1,7 @@
-"""Results of training episodes on their way to a matchmaker: each once.
+"""Pass the results of training episodes to a matchmaker, each exactly once.
 
-Those of one round are in an order that no worker's speed changes. With asynchronous workers a round is of one worker,
-so results come in the order in which workers deliver.
+The results of one round are in an order that does not depend on the workers' speed. With asynchronous workers, a round
+has the results of one worker, so they come in the order in which workers deliver them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ResultLedger:
         return taken
 
     def expire(self, env_index: int, episode: int) -> None:
-        """Let the result of an environment's running episode be stale when it comes."""
+        """Mark the result of an environment's running episode as stale, for when it arrives."""
         if episode > self._newest[env_index]:
             self.lost += episode - self._newest[env_index] - 1
             self._newest[env_index] = episode

@@ -165,7 +165,7 @@ class Watchdog:
         elif (end := self.deadline) is not None and end.interrupts(self._since_s, now_s):
             self._seen = -1
             taken_s = now_s - self._since_s
-            raise Overdue(f"was given up after {taken_s:.3g} s: stop.time_s was over, and stop.grace_period_s used up")
+            raise Overdue(f"was abandoned after {taken_s:.3g} s: stop.time_s was over, and stop.grace_period_s used up")
 
     def hung_error(self, where: str, doing: str, error: Overdue) -> EnvironmentHung:
         """Convert `error` to one with the environment's traceback lines."""

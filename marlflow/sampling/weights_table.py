@@ -63,7 +63,7 @@ class WeightsTable:
         return self._numbers[policy]
 
     def seat(self, entry: str | None, lane: int) -> Seat | None:
-        """Return where an entry plays `lane`, from now on; None if it is not in the table."""
+        """Return the seat of the entry that plays `lane` from now on; None if the entry is not in the table."""
         if entry is None:
             return None
         if (cohort := self._cohort_of.get(entry) or self._cohort_of_fixed.get(entry)) is not None:
@@ -74,7 +74,7 @@ class WeightsTable:
         return None
 
     def join(self, scheduled: Mapping[str, Mapping[str, float]], lanes: int) -> None:
-        """Let live policies act in one call, which have one network and never change, given their scheduled values."""
+        """Let live policies with the same network, which never change, act in one call with their scheduled values."""
         first = next(iter(scheduled))
         live = self._live[first]
         cohort = FrozenCohort(f"{first}@*", live, CohortMembers(self._make_actors[first], live.actor, False), lanes)

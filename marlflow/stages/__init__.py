@@ -1,4 +1,4 @@
-"""The list of all operators, from which algorithms build plans (execution plans in RLlib Flow); no registry.
+"""All operators from which algorithms build plans (execution plans in RLlib Flow).
 
 `Collect`, `CollectNext`, `ByPolicy`, `Concat`, `Shards`, `Average`, `Rotation` and `ByShard` run on the driver, without
 opening rows. Others run at a learner or replay: `.then(Learn(), at=learner)`. See docs/stages.md. Names in RLlib Flow:

@@ -50,7 +50,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class ApplyGradients:
-    """Takes an optimizer step with a gradient, perhaps of older parameters."""
+    """Takes an optimizer step with a gradient, which may have been computed with older parameters."""
 
     traits: ClassVar[Traits] = Traits(updates=True)
 

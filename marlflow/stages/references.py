@@ -18,8 +18,8 @@ class KLToReference:
     """Subtracts the divergence from a reference policy from each reward (Ziegler et al., 2019, arXiv:1909.08593).
 
     r <- r - beta (log pi_behavior(a|s) - log pi_reference(a|s)), per decision and in nats, whose expectation is beta
-    times the Kullback-Leibler divergence. The reference is the learner's: its actor at the start of the run. A schedule
-    of `kl_to_reference` takes precedence over `beta`. Rewards in metrics remain those of the environment.
+    times the Kullback-Leibler divergence. The reference is the learner's actor as it was at the start of the run. A
+    schedule of `kl_to_reference` takes precedence over `beta`. Rewards in metrics remain those of the environment.
     """
 
     traits: ClassVar[Traits] = Traits(unmovable_because="the reference is with its learner")

@@ -138,7 +138,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Samples `agent_steps` rows from a replay, as the type `gives`."""
+    """Samples `agent_steps` rows from a replay, in a batch of the type `gives`."""
 
     agent_steps: int
     gives: type = field(default=Transitions, repr=False)

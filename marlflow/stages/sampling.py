@@ -27,7 +27,7 @@ class Collect:
 
     @property
     def under_way(self) -> int:
-        """What workers still do besides the rounds, such as matches."""
+        """The number of calls that workers run besides rounds, such as matches."""
         return self.workers.under_way
 
     def __call__(self) -> Round | Awaitable[Round]:
@@ -43,7 +43,8 @@ class Collect:
 class CollectNext:
     """An asynchronous source: a round of the next worker that finishes.
 
-    `next_request` returns the input of finished workers; Drain lets all finish before others start, None then ends.
+    `next_request` returns the input for workers that have finished. Drain starts no worker until all have finished;
+    then None ends the source.
     """
 
     workers: Workers = field(repr=False)
@@ -51,7 +52,7 @@ class CollectNext:
 
     @property
     def under_way(self) -> int:
-        """The number of running workers, and of what they do besides."""
+        """The number of workers that are collecting, and of other calls, such as matches."""
         return self.workers.under_way
 
     def __call__(self) -> Round | Awaitable[Round]:

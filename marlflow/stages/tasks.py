@@ -48,7 +48,7 @@ class Adapt:
 
 @dataclass(frozen=True, slots=True)
 class ByTask:
-    """Groups rows by task: `inner_steps` phases, then one to evaluate; tasks without it are dropped."""
+    """Groups rows by task: `inner_steps` phases, then one that evaluates; tasks without the last one are dropped."""
 
     inner_steps: int
 

@@ -19,8 +19,7 @@ from marlflow.replay.utterances import UtteranceReplay, utterances
 class Utterances:
     """Makes rows of whole utterances from rows of tokens, as the replay's layout says.
 
-    An utterance that its batch does not end, because its agent goes on in a later one, comes with that one. One that
-    is truncated is dropped.
+    An utterance that continues in a later batch is returned with that batch. A truncated utterance is dropped.
     """
 
     traits: ClassVar[Traits] = Traits(
@@ -33,9 +32,9 @@ class Utterances:
 
 @dataclass(frozen=True, slots=True)
 class UtteranceAdvantage:
-    """Gives each token the advantage of its utterance, min Q - min V; drops those of utterances that are not ended.
+    """Gives each token the advantage of its utterance, min Q - min V; drops tokens of unfinished utterances.
 
-    Before the learner has taken `warm_up_updates` optimizer steps, of its critics, all rows are dropped.
+    All rows are dropped until the learner has taken `warm_up_updates` optimizer steps of its critics.
     """
 
     traits: ClassVar[Traits] = Traits(accepts=Batch, unmovable_because="its learner has the critics")

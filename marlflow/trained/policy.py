@@ -18,7 +18,7 @@ from marlflow.sampling.policy_slots import PolicySlots
 
 
 class TrainedPolicy:
-    """A policy as it was at a checkpoint, a member of a league, or a scripted policy.
+    """A policy of a checkpoint, a member of a league, or a scripted policy.
 
         actions = team["prey"].act(observations, action_masks)
 

@@ -20,7 +20,7 @@ def assert_in_order(command: Command, run: Path, reason: str) -> None:
     expected = [
         "finishing this round; interrupt again to stop at once",
         f"stopping: {reason}",
-        f"to go on from {last:,} env steps: marlflow resume {run}",
+        f"to resume from {last:,} env steps: marlflow resume {run}",
         reason,
     ]
     assert [line for line in command.said if line in expected] == expected, command.said
@@ -33,7 +33,7 @@ def assert_in_order(command: Command, run: Path, reason: str) -> None:
 
 def assert_nothing_was_kept(command: Command) -> None:
     """It has said so, and nothing else that sounds as if something had been."""
-    assert "there is no checkpoint to go on from" in command.said
+    assert "there is no checkpoint to resume from" in command.said
     assert not any(word in line for line in command.said for word in ("kept", "Traceback")), command.said
 
 
@@ -95,7 +95,7 @@ def test_past_the_grace_the_last_whole_checkpoint_stands(tmp_path: Path) -> None
         assert command.said[-1] == "terminated"
         assert not any("Traceback" in line for line in command.said)
     assert newest(tmp_path / "run").env_steps == 800
-    assert f"to go on from 800 env steps: marlflow resume {tmp_path / 'run'}" in command.said
+    assert f"to resume from 800 env steps: marlflow resume {tmp_path / 'run'}" in command.said
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_a_run_whose_ray_is_killed_says_so_and_leaves_nothing(daemon: str, named
         assert said[-2:] == [
             f"error: Ray's {named}, process {killed.pid}, was killed (SIGKILL): by somebody, or by the kernel because "
             "memory ran out",
-            f"to go on from {ROUND} env steps: marlflow resume {tmp_path / 'run'}",
+            f"to resume from {ROUND} env steps: marlflow resume {tmp_path / 'run'}",
         ]
         # Whatever else was said is a report, or the summary.
         assert [line for line in said[:-2] if not line.startswith((" ", "ended after"))] == []

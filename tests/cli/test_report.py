@@ -23,7 +23,8 @@ def test_seeds_of_a_sweep_are_one_group_and_a_resumed_run_another(marlflow: Marl
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines()[-2:] == [
         "wrote compared/index.html: 2 runs in 1 group",
-        "wrote table.csv, improvement.csv, table.tex, marl_eval.json, runs.csv, evaluations.csv, report.json beside it",
+        "wrote table.csv, improvement.csv, table.tex, marl_eval.json, runs.csv, evaluations.csv, report.json "
+        "next to it",
     ]
     assert content(tmp_path / "sweep") == before
     with (tmp_path / "compared" / "runs.csv").open(encoding="utf-8", newline="") as file:

@@ -54,7 +54,7 @@ def test_it_goes_on_in_its_own_directory_and_files_with_what_it_was_started_with
     log = (run / "run.log").read_text(encoding="utf-8")
     said = marlflow("resume", "run", "stop.env_steps=800", "log.console=plain")
     assert (said.code, said.err) == (0, "")
-    assert f"going on from {run / 'checkpoints' / '400'}, 400 env steps" in said.out.splitlines()
+    assert f"resuming from {run / 'checkpoints' / '400'}, 400 env steps" in said.out.splitlines()
     assert env_steps(run) == [200, 400, 600, 800, 800]
     goes_on = (run / "run.log").read_text(encoding="utf-8")
     assert goes_on.startswith(log)

@@ -237,7 +237,7 @@ def test_beyond_the_budget_the_run_ends_and_says_how_many_were_given_up(
         cause = raised_by(experiment, tmp_path)
     given_up = "1 episode was" if budget == 1 else f"{budget} episodes were"
     assert cause.reason == (
-        f"step() raised ValueError: the pole snapped; {given_up} given up before, and faults.env_errors allows no more"
+        f"step() raised ValueError: the pole snapped; {given_up} discarded before, and faults.env_errors allows no more"
     )
     assert "the pole snapped" in cause.user_traceback
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -278,7 +278,7 @@ def test_an_environment_that_cannot_go_on_at_all_ends_the_run(tmp_path: Path, mo
     assert reports(tmp_path)[-1]["faults"]["env_errors"] == 9
     assert cause.reason == (
         "reset() raised OSError: the server is gone; "
-        "7 episodes were given up before, and faults.env_errors allows no more"
+        "7 episodes were discarded before, and faults.env_errors allows no more"
     )
 
 
@@ -291,7 +291,7 @@ def test_of_several_failures_in_one_round_the_first_beyond_its_budget_is_named(
     assert cause.reason == KINDS[Hangs][0]
     told = capsys.readouterr().out.splitlines()
     (named,) = [line for line in told if "faults.env_hangs allows 0" in line]
-    assert named.startswith(f"{cause.where}: its episode was given up; env_hangs 1")
+    assert named.startswith(f"{cause.where}: its episode was discarded; env_hangs 1")
     assert not [line for line in told if "0 env steps" in line and "updates" in line]  # nothing was made to report of
 
 
@@ -322,8 +322,8 @@ def test_each_fault_is_told_and_counted_those_of_evaluations_too(
     result = train(experiment, tmp_path)
     said = capsys.readouterr().out.splitlines()
     count = result.metrics["faults"]["env_errors"]
-    assert sum("its episode was given up; env_errors " in line for line in said) == count
-    last = f"its episode was given up; env_errors {count}, and faults.env_errors allows 1000"
+    assert sum("its episode was discarded; env_errors " in line for line in said) == count
+    last = f"its episode was discarded; env_errors {count}, and faults.env_errors allows 1000"
     assert any(line.endswith(last) for line in said)
     missing = sum(breaks(episode_seed(SEED, -1, number)) for number in range(30))
     assert missing > 0

@@ -62,8 +62,9 @@ def test_the_error_says_what_happened_and_how_to_resume(
     experiment = lost_at(2 * ROUND)
     with pytest.raises(RuntimeFailed) as caught:
         train(experiment, tmp_path)
-    assert str(caught.value) == f"{LOSS}\nto go on from {ROUND} env steps: marlflow resume {shlex.quote(str(tmp_path))}"
-    assert "to go on" not in capsys.readouterr().out, "the error says it once"
+    hint = f"to resume from {ROUND} env steps: marlflow resume {shlex.quote(str(tmp_path))}"
+    assert str(caught.value) == f"{LOSS}\n{hint}"
+    assert "to resume" not in capsys.readouterr().out, "the error says it once"
     assert (run_state(tmp_path).name, run_state(tmp_path).reason) == ("failed", " ".join(str(caught.value).split()))
     assert resume(experiment, tmp_path).metrics["env_steps"] == 10 * ROUND
     assert run_state(tmp_path).name == "finished"
@@ -74,7 +75,7 @@ def test_before_the_first_checkpoint_there_is_nothing_to_go_on_from(
 ) -> None:
     with pytest.raises(RuntimeFailed) as caught:
         train(lost_at(ROUND // 2), tmp_path)
-    assert str(caught.value) == f"{LOSS}\nthere is no checkpoint to go on from"
+    assert str(caught.value) == f"{LOSS}\nthere is no checkpoint to resume from"
 
 
 def test_a_runtime_that_does_not_start_is_one_error_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +83,6 @@ def test_a_runtime_that_does_not_start_is_one_error_too(tmp_path: Path, monkeypa
         raise RuntimeFailed("Ray could not be started")
 
     monkeypatch.setattr(InlineRuntime, "start", fails)
-    with pytest.raises(RuntimeFailed, match=r"^Ray could not be started\nthere is no checkpoint to go on from$"):
+    with pytest.raises(RuntimeFailed, match=r"^Ray could not be started\nthere is no checkpoint to resume from$"):
         train(small_run(), tmp_path)
     assert run_state(tmp_path).reason.startswith("Ray could not be started")

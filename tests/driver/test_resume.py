@@ -170,7 +170,7 @@ def test_reports_that_are_dropped_are_counted_and_the_last_stays_in_the_log(
     capsys.readouterr()
     resume(experiment(320), tmp_path)
     said = (
-        "1 report is dropped from metrics.jsonl, made after the checkpoint at 160 env steps: the run goes on from "
+        "1 report is dropped from metrics.jsonl, made after the checkpoint at 160 env steps: the run continues from "
         "there as if it had never stopped; run.log has it"
     )
     assert said in capsys.readouterr().out.splitlines()
@@ -311,7 +311,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(tmp_path: Path, ca
     with caplog.at_level("INFO", "marlflow"):
         resume(until(small_run(), 960, checkpoint=CheckpointConfig(every_env_steps=None)), tmp_path)
     assert f"{newer.path.name} is not whole" in caplog.text
-    assert f"going on from {tmp_path / 'checkpoints' / str(older)}" in caplog.text
+    assert f"resuming from {tmp_path / 'checkpoints' / str(older)}" in caplog.text
     assert [report["env_steps"] for report in reports(tmp_path)] == [400, 800, 960]
 
 

@@ -68,7 +68,7 @@ def test_a_resume_adds_what_it_was_made_with(tmp_path: Path) -> None:
     added = after[len(before) :]
     assert "versions: marlflow" in added
     assert "  env_steps: 160" in added
-    assert "going on from" in added
+    assert "resuming from" in added
 
 
 def test_the_log_says_how_a_run_failed(tmp_path: Path) -> None:

@@ -29,18 +29,18 @@ def test_episodes_that_are_all_one_game_are_found_and_what_to_set_depends_on_wha
     games = [episode(number) for number in range(20)]
     text = same_games(games, Evaluation())
     assert text == (
-        "the 20 evaluation episodes were the same game over and over: all that was seen, done and received is equal; "
+        "the 20 evaluation episodes were the same game, repeated: observations, actions and rewards are identical; "
         "evaluation.mode=sampled draws actions from what the policies have learned, "
         "evaluation.opponents=[random] evaluates each policy against random ones, "
         "evaluation.episodes=1 plays no game twice"
     )
     sampled = same_games(games, Evaluation(mode="sampled", opponents=("random",)))
     assert sampled is not None
-    assert sampled.endswith("is equal; evaluation.episodes=1 plays no game twice")
+    assert sampled.endswith("are identical; evaluation.episodes=1 plays no game twice")
     swapped = [episode(number, red="fox" if number % 2 else "hen") for number in range(6)]
     text = same_games(swapped, Evaluation())
     assert text is not None
-    assert text.startswith("the 6 evaluation episodes were 2 games, one for each seating, over and over")
+    assert text.startswith("the 6 evaluation episodes were 2 games, one for each seating, repeated")
     assert "evaluation.episodes=2 plays no game twice" in text
 
 
@@ -93,10 +93,10 @@ def test_a_run_says_both_once_and_in_its_log(
 ) -> None:
     train(self_play, tmp_path)
     said = capsys.readouterr().out
-    assert said.count("the 5 evaluation episodes were the same game over and over") == 1
+    assert said.count("the 5 evaluation episodes were the same game, repeated") == 1
     assert said.count("its mean return was 0.00 in each of 20 episodes") == 1
     log = (tmp_path / "run.log").read_text(encoding="utf-8")
-    assert "the same game over and over" in log
+    assert "the same game, repeated" in log
     assert "its mean return was 0.00" in log
     evaluated = [report["policies"]["player"] for report in reports(tmp_path)]
     assert {(one["eval_episodes"], one["eval_episodes_distinct"]) for one in evaluated} == {(5, 1)}
@@ -108,7 +108,7 @@ def test_what_it_says_to_set_helps(
     settings = mf.Evaluation(every_env_steps=80, episodes=6, mode="sampled", opponents=("random",))
     train(replace(self_play, evaluation=settings), tmp_path)
     said = capsys.readouterr().out
-    assert "over and over" not in said
+    assert ", repeated" not in said
     assert "in each of 20 episodes" not in said
     assert reports(tmp_path)[-1]["policies"]["player"]["eval_episodes_distinct"] == 6
 
@@ -119,7 +119,7 @@ def test_two_policies_in_a_game_that_no_seed_changes_play_one_game(
     experiment = replace(game(None, policies=TWO, mapping=SEATS), log=PLAIN)
     train(replace(experiment, evaluation=mf.Evaluation(episodes=3)), tmp_path)
     said = capsys.readouterr().out
-    assert "the 3 evaluation episodes were the same game over and over" in said
+    assert "the 3 evaluation episodes were the same game, repeated" in said
     assert "its mean return was" not in said
 
 
@@ -130,6 +130,6 @@ def test_nothing_is_said_where_seeds_matter(tmp_path: Path, capsys: pytest.Captu
     experiment = replace(game(None, policies=team), env=env, log=PLAIN, stop=mf.Stop(env_steps=800))
     train(replace(experiment, evaluation=mf.Evaluation(episodes=3)), tmp_path)
     said = capsys.readouterr().out
-    assert "over and over" not in said
+    assert ", repeated" not in said
     assert "in each of" not in said
     assert reports(tmp_path)[-1]["policies"]["player"]["eval_episodes_distinct"] == 3

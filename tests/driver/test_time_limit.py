@@ -53,7 +53,7 @@ def test_a_run_whose_environment_hangs_ends_with_the_time_and_a_checkpoint(tmp_p
         rollouts=Rollouts(num_workers=2, fragment_env_steps=8),
         stop=Stop(time_s=1.0, grace_period_s=0.3),
     )
-    with pytest.raises(EnvironmentHung, match=r"step\(\) was given up after .* s: stop.time_s was over") as caught:
+    with pytest.raises(EnvironmentHung, match=r"step\(\) was abandoned after .* s: stop.time_s was over") as caught:
         train(experiment, tmp_path)
     assert "env step " in caught.value.where
     assert newest(tmp_path).env_steps > 0

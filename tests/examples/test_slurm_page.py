@@ -27,9 +27,9 @@ LINES = re.findall(
 RUN = """#!/bin/bash
 echo "$@" >> calls
 run=runs/spread/seed_3
+trap 'mkdir -p $run/checkpoints; echo checkpoint >> calls; exit 143' TERM
 echo started > started
 if [ "$1" = resume ]; then exit 0; fi
-trap 'mkdir -p $run/checkpoints; echo checkpoint >> calls; exit 143' TERM
 while :; do sleep 0.05; done
 """
 

@@ -133,10 +133,10 @@ def test_nothing_comes_ahead_of_a_fork_or_of_what_did_not_come_from_the_experien
     mark = Mark("a", movable="fragments")
     plan = Plan("p", after(one, mark), {"other": other.then(Keep())})
     (reason,) = relocated(plan, experience, {"a": "worker"}, stand_in).unmet
-    assert "stands behind 'fork[0]', which may change what it needs" in reason
+    assert "comes after 'fork[0]', which may change what it needs" in reason
     drawn = Plan("p", after(source(Count(1), name="Draw"), mark), {"other": experience})
     (reason,) = relocated(drawn, experience, {"a": "worker"}, stand_in).unmet
-    assert "stands behind 'Draw'" in reason
+    assert "comes after 'Draw'" in reason
 
 
 @pytest.mark.parametrize(

@@ -171,15 +171,15 @@ def test_the_clock_goes_on_between_reports_and_stops_at_close(terminal: Console)
     now_s = 103.0
     live.notice("hello")
     assert "0:00:07  hello" in screen(terminal)
-    command = "to go on from 1,000 env steps: marlflow resume " + "/a/folder" * 10
+    command = "to resume from 1,000 env steps: marlflow resume " + "/a/folder" * 10
     live.notice(command)
     assert f"0:00:07  {command}" in screen(terminal), "in one line, to be copied"
     live.report(record(2))
     now_s = 110.0
     live.close()
     assert any(line.startswith("0:00:08  2,000 env steps") for line in screen(terminal))
-    live.notice("to go on from here")
-    assert [line for line in screen(terminal) if line][-1] == "0:00:15  to go on from here"
+    live.notice("to resume from here")
+    assert [line for line in screen(terminal) if line][-1] == "0:00:15  to resume from here"
 
 
 def test_notices_prints_and_logs_land_above_the_view(terminal: Console, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
+from marlflow.policy import scratch
 from marlflow.policy.actor_critic import ActorCritic, DensePass
 from marlflow.policy.q import QNetwork, QPass
 from marlflow.policy.tensors import as_tensor
@@ -59,6 +60,43 @@ def test_gradients_in_closed_form_equal_autograd(activation, shared: bool) -> No
     torch.testing.assert_close(ahead.value, value.detach())
     for parameter, gradient in zip(module.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_passes_at_once_do_not_share_scratch_memory(activation, shared: bool) -> None:
+    # So many rows that outputs are in memory that is used again; other numbers of rows have the same arrays.
+    torso = MLP((64, 70), activation)
+    generator = torch.Generator().manual_seed(1)
+    rows = (300, 512, 257)
+    modules = [ActorCritic(SEEN, torso, None if shared else torso, seed) for seed in range(len(rows))]
+    inputs = [[torch.randn(*size, generator=generator) for size in ((n, 5), (n, 3), (n,))] for n in rows]
+    expected = []
+    for module, (obs, d_logits, d_value) in zip(modules, inputs, strict=True):
+        torch.autograd.backward(module(obs), [d_logits, d_value])
+        expected.append([parameter.grad.clone() for parameter in module.parameters()])
+    for _ in range(2):
+        with torch.inference_mode():
+            passes = [DensePass(module, obs) for module, (obs, _, _) in zip(modules, inputs, strict=True)]
+            for ahead, (_, d_logits, d_value) in zip(passes, inputs, strict=True):
+                ahead.pull(d_logits, d_value)
+        for module, gradients in zip(modules, expected, strict=True):
+            for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+                torch.testing.assert_close(parameter.grad, gradient, atol=1e-4, rtol=1e-4)
+                parameter.grad.fill_(99.0)
+
+
+def test_scratch_memory_has_one_holder_at_a_time() -> None:
+    first, second = scratch.take(300, 64), scratch.take(300, 64)
+    assert first.data_ptr() != second.data_ptr()
+    assert scratch.take(2, 64) is None, "so small that a new one is cheaper"
+    scratch.give_back(first)
+    again = scratch.take(500, 64)
+    assert again.data_ptr() == first.data_ptr()
+    assert again.shape == (500, 64)
+    assert again.is_contiguous()
+    scratch.give_back(again)
+    assert scratch.take(513, 64).data_ptr() != first.data_ptr(), "300 to 512 rows have one size, 513 has another"
 
 
 def test_a_copy_runs_on_its_own_parameters() -> None:

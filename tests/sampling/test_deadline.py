@@ -58,7 +58,7 @@ class Stuck(CartPoleTeam):
 
 def test_a_step_that_hangs_is_given_up_when_the_deadline_has_passed():
     hanging = worker(Stuck, watchdog_until(-1.0, grace_period_s=0.3))
-    with pytest.raises(EnvironmentHung, match=r"step\(\) was given up after .* s: stop.time_s was over") as caught:
+    with pytest.raises(EnvironmentHung, match=r"step\(\) was abandoned after .* s: stop.time_s was over") as caught:
         hanging.collect(1)
     assert "env step 1" in caught.value.where
     assert "in step" in caught.value.user_traceback

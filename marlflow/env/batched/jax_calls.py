@@ -20,7 +20,7 @@ _NO_LIMIT = 2**30
 
 
 class Carry(NamedTuple):
-    """The running episodes, by environment: all that determines how they go on, and what their agents observe now."""
+    """The running episodes, by environment: all that determines how they continue, and the current observations."""
 
     state: Any
     key: Any

@@ -31,8 +31,8 @@ class JaxmarlEnv:
     name: as in `jaxmarl.registered_envs`.
     parameters: arguments of the environment, such as `{"num_agents": 4}`.
     max_env_steps: env steps after which all agents are truncated; None: the environment's own limit alone.
-    done_means: what JaxMARL's `done`, which is all that it says, means. `auto`: truncated if the environment would go
-        on without its `max_steps`, else terminated. `terminated` or `truncated`: always that.
+    done_means: the meaning of JaxMARL's `done`, which does not tell ends apart. `auto`: truncated if the environment
+        would continue without its `max_steps`, else terminated. `terminated` or `truncated`: always that.
 
     Never resets itself, unlike JaxMARL's `step`: final observations are those of the episode that ends. `state()` is
     JaxMARL's world state if there is one for all agents, else all agents' observations. Raises ConfigInvalid if an

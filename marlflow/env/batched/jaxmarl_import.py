@@ -17,7 +17,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 @contextmanager
 def _streams_kept() -> Iterator[None]:
-    """Mute the block, and undo what it does to sys.stdout and sys.stderr."""
+    """Mute the block, and restore sys.stdout and sys.stderr."""
     kept = {name: getattr(sys, name) for name in ("stdout", "stderr", "__stdout__", "__stderr__")}
     muted = io.StringIO()
     try:

@@ -9,7 +9,8 @@
         def close(self): ...
 
 Agents of one *group* have the same spaces. All its arrays are [B, A, ...], for A agents. They may be numpy arrays, or
-arrays of any library with DLPack (torch, jax), and may be reused by the next step; a reset leaves other rows alone.
+arrays of any library with DLPack (torch, jax). The next step may reuse them; a reset must not change the rows of other
+environments.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class BatchedStep:
     observations: [B, A, *shape], without action masks. For an agent that ended in this step, the final one.
     rewards: float [B, A], what each agent received in this step; 0 for one that received nothing, such as a dead one.
     terminated, truncated: bool [B, A], whether an agent ended in this step. If both are true, it terminated.
-    decides: bool [B, A], the agents that act next, for turn-based environments; empty if all living agents act.
+    decides: bool [B, A], the agents that act next, in turn-based environments; empty if all living agents act.
     action_masks: bool or int8 [B, A, number of actions], 1 where legal; empty for groups without masks.
-    costs: float [B, A], what each agent cost in this step, 0 where it cost nothing; in every step of an environment
-    that `gives_costs`, else empty.
+    costs: float [B, A], the cost of each agent in this step, or 0; given in every step if the environment
+    `gives_costs`, else empty.
 
     A reset has no rewards, costs or ends. Entries of agents that neither act next nor ended in this step are ignored.
     """
@@ -54,7 +55,7 @@ class BatchedStep:
 class BatchedEnv(Protocol):
     """`num_envs` environments that are stepped by one call.
 
-    All agents take part from the reset; each may end on its own, and an episode is over when all have ended. The
+    All agents take part from the reset on. Each may end before the others; an episode is over when all have ended. The
     environment does not reset itself: `reset` is called for the environments that are over.
 
     Optional: `possible_agents` (the order of agents; else that of the groups), `metadata` with `name`, `state()` with
@@ -81,8 +82,8 @@ class BatchedEnv(Protocol):
     def reset(self, envs: Array, seeds: Array) -> BatchedStep:
         """Start an episode in `envs` (int64 [N], ascending), each from its own of `seeds` (int64 [N], below 2**31).
 
-        Returns arrays of all B environments, of which only the rows `envs` are read. An environment that cannot seed
-        each of them sets `metadata["reproducible"]` to False; its episodes are then not the same again.
+        Returns arrays of all B environments, of which only the rows `envs` are read. A batched environment that cannot
+        seed each environment sets `metadata["reproducible"]` to False: its episodes cannot be repeated.
         """
         ...
 
@@ -104,11 +105,11 @@ class SnapshotEnv(Protocol):
     """A BatchedEnv whose running episodes can be saved, so that a resumed run continues them exactly."""
 
     def get_state(self, envs: Array) -> Mapping[str, Array]:
-        """Return all that determines how the episodes of `envs` go on, as named numpy arrays [N, ...], copied."""
+        """Return, as named numpy arrays [N, ...], copies of all that determines how the episodes of `envs` continue."""
         ...
 
     def set_state(self, envs: Array, state: Mapping[str, Array]) -> BatchedStep:
-        """Continue the episodes of a `get_state` in `envs`; return their observations, as `reset` does."""
+        """Continue, in `envs`, the episodes that `get_state` returned; return their observations, as `reset` does."""
         ...
 
 

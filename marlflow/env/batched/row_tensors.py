@@ -20,8 +20,9 @@ Path: TypeAlias = tuple[str | int, ...]
 class RowTensors:
     """The row tensors of `simulator`, which has `num_envs` environments.
 
-    `other` is the same simulator with another number of environments: what has as many rows as environments in both is
-    no constant that is as long by chance. Both must have been reset and stepped, so that all tensors exist.
+    `other` is the same simulator with another number of environments: a tensor is taken only if its rows match the
+    number of environments in both, which a constant can do by chance in only one. Both must have been reset and
+    stepped, so that all tensors exist.
     """
 
     def __init__(self, simulator: object, num_envs: int, other: object, other_num_envs: int) -> None:
@@ -36,7 +37,7 @@ class RowTensors:
         ]
 
     def reset(self, rows: Array, reset: Callable[[], object]) -> None:
-        """Call `reset`, which resets all environments, and give those that are not in `rows` back what they had."""
+        """Call `reset`, which resets all environments, and restore the state of those that are not in `rows`."""
         if len(rows) == self._num_envs:
             reset()
             return

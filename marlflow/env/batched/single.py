@@ -20,7 +20,7 @@ _MASK = "action_mask"
 
 
 class _Single:
-    """What both forms share; `env` has one environment. Action masks are in infos."""
+    """The common part of both forms; `env` has one environment. Action masks are in infos."""
 
     def __init__(self, env: BatchedEnv) -> None:
         self._adapter = BatchedAdapter(env, EpisodeLocation(environment_name(env), 0))

@@ -105,7 +105,7 @@ def _find(
     if makes_batches(factory):
         return "", BatchedMaker(factory, arguments)
     name = _shipped_name(factory, arguments)
-    # Its own attribute: a subclass of an environment with a batched version is another environment.
+    # Only the class's own attribute counts: a subclass of an environment with a batched version is another environment.
     version = _SHIPPED.get(name) or getattr(imported(factory), "__dict__", {}).get("batched")
     if not (isinstance(version, str) or callable(version)):
         return f"{name} has no batched version", None

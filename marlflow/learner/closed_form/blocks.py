@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 BLOCK_ROWS = 2_048
 """Most rows at a time; with 64 units per layer, a layer's output has half a megabyte."""
 
 
 def in_blocks(
-    parameters: Sequence[Tensor],
+    module: nn.Module,
     rows: Mapping[str, Tensor],
     write: Callable[[Mapping[str, Tensor], float], Mapping[str, float]],
 ) -> dict[str, float]:
     """Write the gradients of a mean over all `rows`, columns [N, ...]; return the terms of the loss.
 
-    `write(block, share)` writes the gradients of the mean over some rows, times `share`, into the `.grad` of
-    `parameters`, and returns the terms, times `share`.
+    `write(block, share)` writes the gradients of the mean over some rows, times `share`, into the `.grad` of the
+    parameters of `module`, and returns the terms, times `share`.
     """
     count = len(next(iter(rows.values())))
     number = -(-count // BLOCK_ROWS)
     if number <= 1:
         return dict(write(rows, 1.0))
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
     sums: list[Tensor] = []
     terms: dict[str, float] = {}
     for index in range(number):

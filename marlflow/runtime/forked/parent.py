@@ -34,7 +34,7 @@ _LIBRARIES = (
     "yaml",
     "torch",
 )
-# What every process of a run imports.
+# The modules that every process of a run imports.
 _MODULES = (
     "marlflow.algorithms.shipped",
     "marlflow.runtime.packing",
@@ -74,7 +74,7 @@ def fork_for_each(door: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
     """Return the request and the standard streams in each fork; None in the template once the driver has ended."""
     while sys.stdin.fileno() not in select.select([sys.stdin.fileno(), door], [], [])[0]:
         there, _ = door.accept()
-        # OSError: whoever asked was killed.
+        # OSError: the process that asked was killed.
         with there, suppress(OSError):
             _, streams, _, _ = socket.recv_fds(there, 1, 3)
             with there.makefile("rb") as sent:

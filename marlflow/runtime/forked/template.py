@@ -38,7 +38,7 @@ class Template:
     """A running template. It leads its own session, and ends when it is closed or this process ends."""
 
     def __init__(self) -> None:
-        # The socket's folder can be entered by this user only: whoever connects gets a process of theirs.
+        # Only this user can enter the socket's folder: a process that connects gets a process of this user.
         folder = tempfile.gettempdir()
         self._folder = tempfile.mkdtemp(prefix="marlflow-", dir=folder if len(folder) <= _LONGEST_FOLDER else "/tmp")
         self._socket = Path(self._folder, "socket")
@@ -76,7 +76,7 @@ class Template:
                 os.environ[SOCKET_VARIABLE] = before
 
     def close(self) -> None:
-        """End the template; its forks go on until their raylet ends."""
+        """End the template; its forks continue until their raylet ends."""
         atexit.unregister(self.close)
         self._process.kill()
         self._process.communicate()

@@ -1,4 +1,4 @@
-"""What Ray starts for each worker: asks the template for a fork, else becomes the worker itself. See template.py.
+"""The program of each of Ray's workers: asks the template for a fork, else becomes the worker itself. See template.py.
 
 It runs before anything is imported, so it imports little.
 """

@@ -102,7 +102,7 @@ class RayCheckpointing:
         try:
             return self._restore(read, names, replay_max_env_steps, frozen)
         except ray.exceptions.RayActorError as error:
-            raise ActorLost(f"a process of the run died while it took up what was kept: {cause(error)}") from error
+            raise ActorLost(f"a process of the run ended while it restored its checkpoint: {cause(error)}") from error
 
     def _restore(
         self, read: Read, names: Collection[str], replay_max_env_steps: int, frozen: Mapping[str, FrozenPolicy]

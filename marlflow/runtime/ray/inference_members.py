@@ -67,7 +67,7 @@ class MemberKey(NamedTuple):
 
 
 class CohortKey(NamedTuple):
-    """What calls for frozen versions must share to be in one batch."""
+    """The properties that calls for frozen versions must share to be in one batch."""
 
     policy: str
     mode: Mode

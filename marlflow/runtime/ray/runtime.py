@@ -34,7 +34,7 @@ from marlflow.runtime.ray.health import (
 from marlflow.runtime.ray.host import RemoteError, as_exception
 from marlflow.runtime.ray.inference import start_inference
 from marlflow.runtime.ray.local_ray import LocalRay, dashboard_url, start_local, without_signal_handlers
-from marlflow.runtime.ray.message_channel import Inbox
+from marlflow.runtime.ray.message_channel import Address, Inbox
 from marlflow.runtime.ray.places import RayPlace
 from marlflow.runtime.ray.replicas import RayReplicas
 from marlflow.runtime.ray.reservation import reserve
@@ -124,11 +124,8 @@ class RayRuntime:
         self._workers = workers
         refs = workers.start() + ([] if inference is None else [inference.ready.remote()])
         if spec.num_referees:
-            # They act by themselves: an inference actor is for the rollout workers.
-            numbers = range(spec.num_workers, spec.num_workers + spec.num_referees)
-            referees = RayWorkers(spec, self._actors, on_fault, self._current_weights, None, address, numbers)
-            self._referees = referees
-            refs += referees.start()
+            self._referees = self._create_referees(spec, self._actors, on_fault, address)
+            refs += self._referees.start()
         hosts: list[RestartableHost | RayReplicas] = []
         for name, learner in spec.learners.items():
             if learner.on_workers:
@@ -152,6 +149,13 @@ class RayRuntime:
             self._referees,
             self._dashboard_url,
         )
+
+    def _create_referees(
+        self, spec: RunSpec, actors: Actors, on_fault: Callable[[Fault], None], address: Address | None
+    ) -> RayWorkers:
+        numbers = range(spec.num_workers, spec.num_workers + spec.num_referees)
+        # Referees compute their policies themselves: the inference actor is for the rollout workers.
+        return RayWorkers(spec, actors, on_fault, self._current_weights, None, address, numbers)
 
     def end_by(self, deadline: Deadline) -> None:
         for workers in self._running_workers():

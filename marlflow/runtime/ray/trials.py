@@ -158,7 +158,7 @@ def _ray(num_cpus: int) -> Iterator[None]:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[list[int]]:
-    """Let a first signal end all trials in order, and a second one raise KeyboardInterrupt; yields those that came."""
+    """Let a first signal end all trials in order, and a second one raise KeyboardInterrupt; yields those received."""
     came: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
