@@ -466,9 +466,8 @@ def test_all_problems_are_said_at_once(marlflow: Marlflow) -> None:
         assert problem.startswith(f"  {number}. {beginning}")
 
 
-def test_the_installed_command_ends_with_code_2(tmp_path: Path) -> None:
-    call = "import sys; from marlflow.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", call, "train", "rollouts.num_wrokers=3"]
+def test_the_module_as_a_command_ends_with_code_2(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "marlflow", "train", "rollouts.num_wrokers=3"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == "error: there is no rollouts.num_wrokers; did you mean 'rollouts.num_workers'?\n"
