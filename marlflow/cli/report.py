@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marlflow.cli.options import Arguments, Command, Option
+from marlflow.cli.progress import shown_progress
 
 if TYPE_CHECKING:
     from marlflow.html_report.results import GroupComparison
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
 
 def run_report(arguments: Arguments) -> int:
     """Write the report and print its final returns; return 0. Raises InvalidInput."""
+    from marlflow.html_report.grouping import Grouping
     from marlflow.html_report.report import write_report
     from marlflow.html_report.texts import count
 
-    written = write_report([Path(word) for word in arguments.operands], Path(arguments["out"]), arguments["returns"])
+    grouping = Grouping(tuple(arguments["group_by"]), tuple(arguments["merge"]))
+    folders = [Path(word) for word in arguments.operands]
+    with shown_progress():
+        written = write_report(folders, Path(arguments["out"]), arguments["returns"], grouping)
     # Names come from files, and a terminal acts upon control characters.
     for line in (*(f"note: {note}" for note in written.notes), *_lines(written.comparisons)):
         print("".join(sign if sign.isprintable() else "?" for sign in line.replace("−", "-")))
@@ -35,29 +40,36 @@ def _lines(comparisons: Sequence[GroupComparison]) -> Iterator[str]:
     for comparison in comparisons:
         digits = decimals(comparison)
         where = f"{comparison.task.name}, " if len(environments) > 1 else ""
-        yield f"{where}{comparison.measure.title} ({comparison.measure.key}), final IQM [95 %]:"
+        what = f"{comparison.summary or 'return'}, {comparison.mode}"
+        yield f"{where}{comparison.measure.title} ({comparison.measure.key}), final {what}:"
         width = max(len(row.group.name) for row in comparison.rows)
         for row in sorted(comparison.rows, key=lambda row: -row.final.value):
             ends = [amount(end, digits) for end in (row.final.low, row.final.high) if end is not None]
+            names = "" if comparison.summary or not ends else f", {row.names.text}"
             interval = f" [{', '.join(ends)}]" if ends else ""
-            yield f"  {row.group.name:<{width}}  {amount(row.final.value, digits)}{interval}  n={len(row.series)}"
+            value = f"{amount(row.final.value, digits)}{interval}"
+            yield f"  {row.group.name:<{width}}  {value}  n={len(row.series)}{names}"
 
 
 _ABOUT = """
 RUN is the folder of a run, or a folder with runs in it, such as the folder of a sweep. Runs may be in progress. Runs
 that differ only in seed (log and checkpoint aside) are one group: its curve is the interquartile mean (IQM) over the
-runs, with a 95 % bootstrap interval over seeds.
+runs, with a 95 % bootstrap interval over seeds; of two to four runs, with their range.
 
 It prints the final returns, and writes into the folder OUT:
-  index.html       curves, final and best returns, probability of improvement, env steps and time to a return, times
-                   of stages, faults, differences of configurations, plans, leagues, videos, results of evaluate,
-                   and how each run ended; it needs no network
+  index.html       curves over env steps and time, final returns over settings that vary, final and best returns,
+                   probability of improvement, env steps and time to a return, times of stages, faults,
+                   differences of configurations, plans, leagues, videos, results of evaluate, and how each run
+                   ended; it needs no network
   table.csv        its results, one line for each group and return
   improvement.csv  its probabilities of improvement, one line for each pair of groups
+  settings.csv     its final returns over numeric settings that vary, one line for each setting and group
+  curves.csv       the points of its curves: env steps, time and return of each run
   table.tex        final and best returns as a LaTeX table
   marl_eval.json   all evaluations during training, in the format of marl-eval
   runs.csv         its runs, with the state of each
-  evaluations.csv  results of evaluate; report.json has those of both files as JSON
+  evaluations.csv  results of evaluate
+  report.json      all of these tables but curves.csv
 
 No file in RUN is changed, and nothing in it is imported.
 """
@@ -75,12 +87,27 @@ COMMAND = Command(
             "NUMBERS",
             several=True,
         ),
+        Option(
+            "group_by",
+            "keys of the configuration, whole or their ends: runs with equal values are one group, whatever else "
+            "differs; an algorithm counts by its class: group_by=algorithm; by default, all keys count but the seed",
+            value="KEYS",
+            several=True,
+        ),
+        Option(
+            "merge",
+            "keys of env: environments that differ only in these are compared in one section; merge=env for all. "
+            "Wrappers that only add a state never count",
+            value="KEYS",
+            several=True,
+        ),
     ),
     _ABOUT,
     (
         "runs/rates",
         "runs/simple_tag/2026-01-31_12-00-00 runs/simple_tag/2026-01-31_13-30-00 out=report/tag",
         "runs/ppo runs/dqn returns=150,190",
+        "runs/spread group_by=algorithm,learning_rate merge=env.max_cycles",
     ),
     most=None,
 )

@@ -1,18 +1,20 @@
-"""Learning curves as inline SVG, whose colors are CSS variables of the page."""
+"""Learning curves and returns by setting as inline SVG, whose colors are CSS variables of the page."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marlflow.html_report.measures import ReturnSeries, aligned
+from marlflow.html_report.measures import Over, ReturnSeries, aligned
 from marlflow.html_report.results import GroupComparison
 from marlflow.html_report.statistics import Floats, iqm, iqm_band
+from marlflow.html_report.swept import SweptSetting
+from marlflow.observe.figure import label_ticks, tick_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +28,10 @@ MOST_WITH_BANDS = 7
 """Number of groups up to which bands and single runs are drawn; of more, nothing could be told apart."""
 _WIDTH, _HEIGHT = 4.6, 2.9  # inches of 72 units
 _MOST_POINTS = 300
+# Of the axis of time: seconds in a unit, from this many seconds on.
+_TIME_UNITS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
+# Ticks closer than this share of an axis would have labels in each other's way.
+_LEAST_BETWEEN_TICKS = 0.09
 # Placeholders, which are replaced by CSS variables after the figure is drawn.
 _INK, _GRID, _OTHERS = "#0a0c00", "#0a0c01", "#0a0c02"
 _VARIABLES = {_INK: "--muted", _GRID: "--grid", _OTHERS: "--others"} | {
@@ -63,17 +69,93 @@ class CurveLine:
     level: float | None = None
 
 
-def curves(comparison: GroupComparison, looks: dict[str, Look], name: str) -> str:
+def curves(comparison: GroupComparison, looks: dict[str, Look], name: str, over: Over = "env_steps") -> str:
     """Return the learning curves of all groups as an SVG element.
 
     `looks` are by the names of groups; `name` is unique on the page.
     """
     lines = [CurveLine(row.series, looks[row.group.name]) for row in comparison.rows]
-    return drawn_curves(lines, name, len(lines) <= MOST_WITH_BANDS)
+    return drawn_curves(lines, name, len(lines) <= MOST_WITH_BANDS, over)
 
 
-def drawn_curves(lines: Sequence[CurveLine], name: str, has_bands: bool = True) -> str:
+def drawn_curves(lines: Sequence[CurveLine], name: str, has_bands: bool = True, over: Over = "env_steps") -> str:
     """Return curves as an SVG element, whose ids begin with `name`; without `has_bands` no single runs either."""
+    longest = max((one.x(over)[-1] for line in lines for one in line.series if len(one)), default=0.0)
+    seconds, unit = next((seconds, unit) for least, seconds, unit in _TIME_UNITS if longest >= least)
+    scale, label = (1.0, "env steps") if over == "env_steps" else (seconds, f"elapsed time ({unit})")
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        # Lines without a look of their own are drawn first, below the others.
+        for line in sorted(lines, key=lambda line: line.look.color != _OTHERS):
+            _draw(axes, line, has_bands, over, scale)
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=over == "env_steps"))
+        label_ticks(axes.xaxis)
+        axes.set_xlabel(label, color=_INK)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, labelcolor=_INK, borderpad=0)
+
+    return _drawn(draw, name)
+
+
+def by_setting(swept: SweptSetting, name: str) -> str:
+    """Return the final returns over a setting as an SVG element, whose ids begin with `name`.
+
+    A line connects groups that are equal in all other settings; its look is that of its place in `swept.lines`.
+    """
+
+    def draw(axes: Axes) -> None:
+        for place, line in enumerate(swept.lines):
+            color, dashes = look(place).color, look(place).dashes
+            values = [value for value, _ in line.points]
+            (drawn,) = axes.plot(
+                values,
+                [row.final.value for _, row in line.points],
+                color=color,
+                linewidth=1.4,
+                marker="o",
+                markersize=4,
+            )
+            if not swept.connected:
+                drawn.set_linestyle("none")
+            elif dashes:
+                drawn.set_dashes(dashes)
+            for value, row in line.points:
+                if row.final.low is not None and row.final.high is not None:
+                    axes.vlines(value, row.final.low, row.final.high, color=color, linewidth=1.2)
+        _scale_by(axes, swept)
+        axes.set_xlabel(swept.name, color=_INK, parse_math=False)
+
+    return _drawn(draw, name)
+
+
+def _scale_by(axes: Axes, swept: SweptSetting) -> None:
+    """Scale the axis of a setting, with ticks at its values as far as their labels have room."""
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
+    values = swept.values
+    if swept.scale == "log":
+        axes.set_xscale("log")
+    elif swept.scale == "symlog":
+        axes.set_xscale("symlog", linthresh=values[1], linscale=0.5)
+    axes.margins(x=0.06)
+    axes.autoscale_view()
+    places = axes.transAxes.inverted().transform(axes.transData.transform([(value, 0.0) for value in values]))[:, 0]
+    chosen = [0]
+    for at, place in enumerate(places):
+        if place - places[chosen[-1]] >= _LEAST_BETWEEN_TICKS:
+            chosen.append(at)
+    if len(chosen) == len(values) or swept.scale != "linear":
+        ticks = [values[at] for at in chosen]
+        axes.set_xticks(ticks, [tick_labels([tick])[0] for tick in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        label_ticks(axes.xaxis)
+
+
+def _drawn(draw: Callable[[Axes], None], name: str) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -81,71 +163,76 @@ def drawn_curves(lines: Sequence[CurveLine], name: str, has_bands: bool = True) 
         figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=72, layout="constrained", facecolor="none")
         axes = figure.subplots()
         axes.set_facecolor("none")
-        # Lines without a look of their own are drawn first, below the others.
-        for line in sorted(lines, key=lambda line: line.look.color != _OTHERS):
-            _draw(axes, line, has_bands)
+        axes.margins(x=0.01)
+        draw(axes)
         _finish(axes)
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return _inline(written.getvalue(), name)
 
 
-def _draw(axes: Axes, curve: CurveLine, has_band: bool) -> None:
+def _draw(axes: Axes, curve: CurveLine, has_band: bool, over: Over, scale: float) -> None:
     several, look = curve.series, curve.look
-    steps, values = aligned(several)
+    at, values = aligned(several, over)
+    at = at / scale
     is_background = look.color == _OTHERS
     if len(several) > 1 and has_band:
         for one in several:
-            axes.plot(*_thinned(one), color=look.color, linewidth=0.6, alpha=0.45, **_dot(one.env_steps, 2.0))
-        if len(steps):
+            thin = _thinned(one, over, scale)
+            axes.plot(*thin, color=look.color, linewidth=0.6, alpha=0.45, **_dot(thin[0], 2.0))
+        if len(at):
             low, high = iqm_band(values)
             # A band over a single point has no area; it is drawn as a line.
-            axes.fill_between(steps, low, high, color=look.color, alpha=0.18, linewidth=2.0 * (len(steps) == 1))
+            axes.fill_between(at, low, high, color=look.color, alpha=0.18, linewidth=2.0 * (len(at) == 1))
     if curve.level is not None:
         axes.axhline(curve.level, color=look.color, linewidth=1.2, linestyle=(0, (1, 2)))
-    line = _thinned(several[0]) if len(several) == 1 else (steps, iqm(values))
+    line = _thinned(several[0], over, scale) if len(several) == 1 else (at, iqm(values))
     width = 1.0 if is_background else 1.9
     (drawn,) = axes.plot(*line, color=look.color, linewidth=width, label=curve.title, **_dot(line[0], 3.5))
     if look.dashes:
         drawn.set_dashes(look.dashes)
 
 
-def _dot(steps: Floats, size: float) -> dict[str, Any]:
+def _dot(at: Floats, size: float) -> dict[str, Any]:
     """Return the marker of a curve of a single point, which would be invisible."""
-    return {"marker": "o", "markersize": size, "clip_on": False} if len(steps) == 1 else {}
+    return {"marker": "o", "markersize": size, "clip_on": False} if len(at) == 1 else {}
 
 
-def _thinned(one: ReturnSeries) -> tuple[np.ndarray, np.ndarray]:
+def _thinned(one: ReturnSeries, over: Over, scale: float) -> tuple[Floats, Floats]:
     chosen = np.unique(np.linspace(0, len(one) - 1, min(len(one), _MOST_POINTS)).round().astype(int))
-    return one.env_steps[chosen], one.values[chosen]
+    return one.x(over)[chosen] / scale, one.values[chosen]
 
 
 def _finish(axes: Axes) -> None:
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     axes.grid(color=_GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(color=_GRID, labelcolor=_INK, length=3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(_GRID)
-    axes.margins(x=0.01)
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.set_xlabel("env steps", color=_INK)
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, labelcolor=_INK, borderpad=0)
+    label_ticks(axes.yaxis)
 
 
 def _inline(svg: str, name: str) -> str:
     """Return the SVG element alone, with ids of its own, in the page's colors and font."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    # A page of many runs is mostly coordinates.
-    svg = re.sub(r"(\d\.\d)\d+", r"\1", svg)
-    for color, variable in _VARIABLES.items():
-        svg = svg.replace(color, f"var({variable})")
+    # Only tags are changed: what is between them are labels.
+    svg = re.sub(r"<[^>]*>", lambda tag: _inline_tag(tag[0], name), svg)
     return re.sub(
         r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" aria-hidden="true" id="{name}">', svg, count=1
     )
+
+
+def _inline_tag(tag: str, name: str) -> str:
+    tag = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag)
+    for color, variable in _VARIABLES.items():
+        tag = tag.replace(color, f"var({variable})")
+    # A page of many runs is mostly coordinates.
+    return re.sub(r' (?:d|x|y)="[^"]*"', _rounded, tag) if tag.startswith(("<path", "<use")) else tag
+
+
+def _rounded(attribute: re.Match[str]) -> str:
+    return re.sub(r"\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", attribute[0])

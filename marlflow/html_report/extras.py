@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from marlflow.base.errors import InvalidInput
+from marlflow.base.links import link_problem
 from marlflow.html_report.groups import RunGroup
-from marlflow.html_report.runs import ReportedRun, section
+from marlflow.html_report.runs import Config, ReportedRun, section
+from marlflow.runtime.checkpoint_format import Checkpoint
+from marlflow.runtime.saved_runs import newest, skipped
 
 if TYPE_CHECKING:
     from marlflow.league.standings import Standings
@@ -32,6 +35,11 @@ class LeagueTable:
     epoch: int
     games: int
     matches: int
+
+    @property
+    def acting(self) -> str:
+        """How members acted in the games that its results are of."""
+        return league_acting(self.run.config, self.matches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +64,52 @@ def leagues(groups: Sequence[RunGroup]) -> tuple[list[LeagueTable], list[str]]:
     for group in groups:
         for run in (run for run in group.runs if section(run.last, "league")):
             try:
-                found.append(_league(group, run))
+                checkpoint = newest(run.folder)
+                found.append(_league(group, run, checkpoint))
             except InvalidInput as error:
                 notes.append(f"the standings of {run.folder} are left out: {error}")
+                continue
+            notes += [notice] if (notice := skipped(checkpoint)) else []
     return found, notes
 
 
-def _league(group: RunGroup, run: ReportedRun) -> LeagueTable:
+def league_acting(config: Config, matches: int) -> str:
+    """Return how members acted in the games that a league's results are of: its matches, or without any its training.
+
+    >>> league_acting({}, 0)
+    'training games, exploration included'
+    """
+    if not matches:
+        return "training games, exploration included"
+    acts = section(config, "league", "snapshots").get("acts")
+    sampled = "matches with sampled actions, greedy ones of value-based policies"
+    return {"greedy": "matches with greedy actions", "sampled": sampled, "auto": sampled}.get(str(acts), "matches")
+
+
+def _league(group: RunGroup, run: ReportedRun, checkpoint: Checkpoint) -> LeagueTable:
     # They import torch, which takes seconds.
     from marlflow.league.standings import standings
     from marlflow.runtime.saved_league import saved_league
 
-    saved = saved_league(run.folder)
+    saved = saved_league(run.folder, checkpoint)
     shown = standings(saved.members, saved.payoffs, saved.ratings, saved.versions())
     matches = sum(cell.games for cell in saved.matches.cells.values())
     return LeagueTable(group, run, shown, saved.epoch, saved.games, matches)
 
 
-def videos(groups: Sequence[RunGroup], out: Path) -> list[RunVideo]:
-    """Return all videos of runs; short ones are embedded in the page in `out`, as long as it stays small."""
-    found = list[RunVideo]()
+def videos(groups: Sequence[RunGroup], out: Path) -> tuple[list[RunVideo], list[str]]:
+    """Return all videos of runs, and a sentence on each that a link leads to out of the run's folder.
+
+    Short ones are embedded in the page in `out`, as long as it stays small.
+    """
+    found, notes = list[RunVideo](), list[str]()
     left = _ALL_EMBEDDED_BYTES
     for group in groups:
         for run in group.runs:
             for path in _videos_in(run.folder):
+                if problem := link_problem(run.folder, path):
+                    notes.append(f"{problem}; the video is left out")
+                    continue
                 size = path.stat().st_size
                 source = _path_from(out, path)
                 if size <= min(_EMBEDDED_BYTES, left):
@@ -88,7 +118,7 @@ def videos(groups: Sequence[RunGroup], out: Path) -> list[RunVideo]:
                     source = f"data:{_MEDIA[path.suffix.lower()]};base64,{data}"
                 name = path.relative_to(run.folder).as_posix()
                 found.append(RunVideo(group, run, name, _MEDIA[path.suffix.lower()], source))
-    return found
+    return found, notes
 
 
 def _videos_in(folder: Path) -> Iterator[Path]:

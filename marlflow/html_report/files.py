@@ -7,16 +7,26 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from marlflow.html_report.groups import RunGroup, Task
 from marlflow.html_report.measures import ALL_AGENTS, Measure, measures_of, series
 from marlflow.html_report.results import GroupComparison, ResultRow
 from marlflow.html_report.runs import ReportedRun
 from marlflow.html_report.statistics import BootstrapInterval
+from marlflow.html_report.swept import swept_settings
 
 Cell: TypeAlias = str | int | float | None
 
+COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+    "curves": ("environment", "measure", "group", "run", "seed", "env_steps", "time_s", "return"),
+    "settings": (
+        *("environment", "measure", "setting", "value", "others", "group", "runs"),
+        *("final_iqm", "final_low", "final_high"),
+    ),
+    "improvement": ("environment", "measure", "group", "over", "probability", "low", "high"),
+}
+"""Columns of files that may be without rows."""
 _TEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -38,6 +48,9 @@ def columns(comparison: GroupComparison, row: ResultRow) -> dict[str, Cell]:
         "measure": comparison.measure.key,
         "group": row.group.name,
         "runs": len(row.series),
+        "mode": row.mode,
+        "statistic": row.names.statistic,
+        "interval": row.names.interval,
         "env_steps_min": row.env_steps[0],
         "env_steps_max": row.env_steps[1],
         "final_iqm": row.final.value,
@@ -73,42 +86,72 @@ def run_columns(group: RunGroup, run: ReportedRun) -> dict[str, Cell]:
     }
 
 
-def table_csv(comparisons: Sequence[GroupComparison]) -> str:
-    """Return all results as CSV, one line for each group and measure; unknown numbers are empty."""
-    return rows_csv([columns(comparison, row) for comparison in comparisons for row in comparison.rows])
-
-
-def rows_csv(rows: Sequence[Mapping[str, Cell]]) -> str:
-    """Return rows as CSV, with the columns of all of them; unknown values are empty."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return _csv(names, [[row.get(name) for name in names] for row in rows])
-
-
-def improvement_csv(comparisons: Sequence[GroupComparison]) -> str:
-    """Return the probabilities of improvement as CSV, one line for each ordered pair of groups."""
+def point_columns(comparisons: Sequence[GroupComparison]) -> list[dict[str, Cell]]:
+    """Return the points of all curves by the columns of curves.csv, those of each run in order."""
     rows = [
-        [comparison.task.name, comparison.measure.key, first, second, better.value, better.low, better.high]
+        (run, row.group, comparison, one)
+        for comparison in comparisons
+        for row in comparison.rows
+        for run, one in zip(row.runs, row.series, strict=True)
+    ]
+    return [
+        dict(zip(COLUMNS["curves"], (*_place(comparison), group.name, str(run.folder), run.seed, *point), strict=True))
+        for run, group, comparison, one in rows
+        for point in zip(one.env_steps.tolist(), one.x("times_s").tolist(), one.values.tolist(), strict=True)
+    ]
+
+
+def setting_columns(comparisons: Sequence[GroupComparison]) -> list[dict[str, Cell]]:
+    """Return the final returns over settings by the columns of settings.csv."""
+    rows = [
+        (
+            *_place(comparison),
+            *(" ".join(swept.keys), value, line.title, row.group.name, len(row.series)),
+            *(row.final.value, row.final.low, row.final.high),
+        )
+        for comparison in comparisons
+        for swept in swept_settings(comparison)
+        for line in swept.lines
+        for value, row in line.points
+    ]
+    return [dict(zip(COLUMNS["settings"], row, strict=True)) for row in rows]
+
+
+def improvement_columns(comparisons: Sequence[GroupComparison]) -> list[dict[str, Cell]]:
+    """Return the probabilities of improvement by the columns of improvement.csv, one for each ordered pair of groups.
+
+    A pair without an interval has too few runs to be told from chance.
+    """
+    rows = [
+        (*_place(comparison), first, second, better.value, better.low, better.high)
         for comparison in comparisons
         for (first, second), better in comparison.improvements().items()
     ]
-    return _csv(["environment", "measure", "group", "over", "probability", "low", "high"], rows)
+    return [dict(zip(COLUMNS["improvement"], row, strict=True)) for row in rows]
 
 
-def _csv(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+def _place(comparison: GroupComparison) -> tuple[str, str]:
+    return comparison.task.name, comparison.measure.key
+
+
+def rows_csv(rows: Sequence[Mapping[str, Cell]], first: Sequence[str] = ()) -> str:
+    """Return rows as CSV, with the columns `first` and all others that they have; unknown values are empty."""
+    names = list(dict.fromkeys([*first, *(name for row in rows for name in row)]))
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([["" if cell is None else cell for cell in row] for row in rows])
+    writer.writerows([["" if (cell := row.get(name)) is None else cell for name in names] for row in rows])
     return written.getvalue()
 
 
 def table_tex(comparisons: Sequence[GroupComparison]) -> str:
     r"""Return final and best returns as a LaTeX table; it needs `\usepackage{booktabs}`."""
     lines = [
-        r"% Needs \usepackage{booktabs}. Interquartile means over runs, with 95 % bootstrap intervals.",
+        r"% Needs \usepackage{booktabs}. Interquartile means over runs, with 95 % bootstrap intervals; over 4 with",
+        r"% their range; over 2 or 3, means with their range.",
         r"\begin{tabular}{lllrrr}",
         r"\toprule",
-        r"Environment & Return & RunGroup & Runs & Final & Best \\",
+        r"Environment & Return & Group & Runs & Final & Best \\",
     ]
     for comparison in comparisons:
         digits = decimals(comparison)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from marlflow.html_report.runs import ReportedRun, number, section
 from marlflow.html_report.statistics import Floats
+
+Over: TypeAlias = Literal["env_steps", "times_s"]
+"""The horizontal axis of a curve."""
 
 ALL_AGENTS = "all agents"
 """The title of the return of everybody together."""
@@ -49,6 +52,11 @@ class ReturnSeries:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def x(self, over: Over) -> Floats:
+        """Return the env steps or times of its points, which do not decrease."""
+        # A clock that was set back would turn a curve back.
+        return self.env_steps if over == "env_steps" else np.maximum.accumulate(self.times_s)
 
 
 def measures_of(runs: Sequence[ReportedRun]) -> list[Measure]:
@@ -130,16 +138,30 @@ def _evaluated_at(policy: str | None) -> Callable[[Mapping[str, Any]], float | N
     return steps
 
 
-def aligned(several: Sequence[ReturnSeries]) -> tuple[Floats, Floats]:
-    """Return common env steps, `[points]`, and the values of each series there, `[series, points]`.
+def aligned(several: Sequence[ReturnSeries], over: Over = "env_steps") -> tuple[Floats, Floats]:
+    """Return common env steps or times, `[points]`, and the values of each series there, `[series, points]`.
 
-    They reach from the latest first step to the earliest last one; values between two steps are interpolated.
+    They reach from the latest first one to the earliest last one; values between two points are interpolated.
     """
-    known = [one for one in several if len(one)]
-    first = max((one.env_steps[0] for one in known), default=0.0)
-    last = min((one.env_steps[-1] for one in known), default=-1.0)
-    steps = np.unique(np.concatenate([one.env_steps for one in known])) if known else np.empty(0)
-    steps = steps[(steps >= first) & (steps <= last)]
-    if len(steps) > _MOST_POINTS:
-        steps = np.linspace(first, last, _MOST_POINTS)
-    return steps, np.array([np.interp(steps, one.env_steps, one.values) for one in known])
+    known = [(one.x(over), one.values) for one in several if len(one)]
+    first = max((at[0] for at, _ in known), default=0.0)
+    last = min((at[-1] for at, _ in known), default=-1.0)
+    common = np.unique(np.concatenate([at for at, _ in known])) if known else np.empty(0)
+    common = common[(common >= first) & (common <= last)]
+    if len(common) > _MOST_POINTS:
+        common = np.linspace(first, last, _MOST_POINTS)
+    return common, np.array([np.interp(common, at, values) for at, values in known])
+
+
+def acting(run: ReportedRun, measure: Measure) -> frozenset[str]:
+    """Return how policies acted in the evaluations of a measure, such as greedy; empty if it is not recorded."""
+    name = _name(measure.key) if measure.key.startswith("policies.") else None
+    found = {
+        mode
+        for report in run.reports
+        for policy in ([name] if name is not None else section(report, "policies"))
+        if isinstance(mode := section(report, "policies", policy).get("eval_mode"), str)
+    }
+    configured = section(run.config, "evaluation").get("mode")
+    # Earlier versions did not report it.
+    return frozenset(found or ({configured} if isinstance(configured, str) else ()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,34 +15,48 @@ from jinja2 import BaseLoader, Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from marlflow.html_report import texts
-from marlflow.html_report.charts import MOST_COLORED, MOST_WITH_BANDS, Look, curves, look
+from marlflow.html_report.charts import MOST_COLORED, MOST_WITH_BANDS, Look, by_setting, curves, look
 from marlflow.html_report.differences import KeyDifference, differences
 from marlflow.html_report.evaluations import EvaluatedPair
 from marlflow.html_report.extras import LeagueTable, RunVideo
 from marlflow.html_report.files import columns, decimals
-from marlflow.html_report.groups import LEFT_OUT, RunGroup, Task
+from marlflow.html_report.grouping import Grouping
+from marlflow.html_report.groups import LEFT_OUT, RunGroup, Task, environment
 from marlflow.html_report.plans import plan_boxes
 from marlflow.html_report.results import GroupComparison, ResultRow
 from marlflow.html_report.runs import ReportedRun, number, section
 from marlflow.html_report.stages import faults, speed, stage_shares
-from marlflow.html_report.statistics import RESAMPLES, BootstrapInterval
+from marlflow.html_report.statistics import RESAMPLES, BootstrapInterval, can_differ, chance_of_order, summary_names
+from marlflow.html_report.swept import MOST_DRAWN, SweptSetting, swept_settings
 
 GENERATOR = "marlflow report"
 """What the page names as its generator, by which a later report knows that it may replace it."""
 
-_ENOUGH_RUNS = 5
+_MOST_KEYS = 5
 # Reports come at whole rounds, so that equal runs may end some env steps apart.
 _UNEQUAL = 1.05
 
 
 @dataclass(frozen=True, slots=True)
+class ReportFigure:
+    """A figure of a measure: its SVG, what it is `over`, and a legend if its colors do not show groups."""
+
+    comparison: GroupComparison
+    over: str
+    svg: str
+    legend: tuple[tuple[Look, str], ...] = ()
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskView:
-    """An environment as the page shows it: `looks` are those of groups by name, `curves` are SVG by measure."""
+    """An environment as the page shows it, with its figures; `looks` has the color and line of each group."""
 
     task: Task
     comparisons: tuple[GroupComparison, ...]
     looks: Mapping[str, Look]
-    curves: Mapping[str, str]
+    curves: tuple[ReportFigure, ...]
+    settings: tuple[ReportFigure, ...]
 
     @property
     def has_bands(self) -> bool:
@@ -63,6 +79,7 @@ class PageContent:
     videos: tuple[RunVideo, ...]
     evaluations: tuple[EvaluatedPair, ...]
     version: str
+    grouping: Grouping
 
     @property
     def groups(self) -> list[RunGroup]:
@@ -96,11 +113,25 @@ def view_of(task: Task, comparisons: Sequence[GroupComparison], number: int) -> 
     """Return an environment with its curves; `number` is its place on the page."""
     looks = {group.name: look(place) for place, group in enumerate(_by_return(task, comparisons))}
     looks = {name: one if place < MOST_COLORED else look(None) for place, (name, one) in enumerate(looks.items())}
-    drawn = {
-        comparison.measure.key: curves(comparison, looks, f"curve-{number}-{place}")
-        for place, comparison in enumerate(comparisons)
-    }
-    return TaskView(task, tuple(comparisons), looks, drawn)
+    drawn, swept = list[ReportFigure](), list[ReportFigure]()
+    for place, comparison in enumerate(comparisons):
+        name = f"curve-{number}-{place}"
+        drawn.append(ReportFigure(comparison, "env steps", curves(comparison, looks, name)))
+        if any(one.times_s.any() for row in comparison.rows for one in row.series):
+            drawn.append(ReportFigure(comparison, "elapsed time", curves(comparison, looks, f"{name}-t", "times_s")))
+        for at, setting in enumerate(swept_settings(comparison)[:MOST_DRAWN]):
+            swept.append(_setting_figure(comparison, setting, f"{name}-s{at}"))
+    return TaskView(task, tuple(comparisons), looks, tuple(drawn), tuple(swept))
+
+
+def _setting_figure(comparison: GroupComparison, swept: SweptSetting, name: str) -> ReportFigure:
+    legend = tuple((look(place), line.title) for place, line in enumerate(swept.lines) if line.title)
+    captions = {"log": "Logarithmic axis.", "symlog": "Logarithmic axis, but for 0 at its left."}
+    parts = [
+        captions.get(swept.scale, ""),
+        "" if swept.connected else "Groups differ in other settings too, so that no line connects them.",
+    ]
+    return ReportFigure(comparison, swept.name, by_setting(swept, name), legend, " ".join(filter(None, parts)))
 
 
 def _by_return(task: Task, comparisons: Sequence[GroupComparison]) -> list[RunGroup]:
@@ -129,6 +160,7 @@ def render(content: PageContent) -> str:
         "columns": columns,
         "decimals": decimals,
         "faults": faults,
+        "is_clear": is_clear,
         "plan_boxes": plan_boxes,
         "settings": settings,
         "speed": speed,
@@ -141,9 +173,16 @@ def render(content: PageContent) -> str:
         content=content,
         title=", ".join(names) if len(names) <= 3 else texts.count(len(content.runs), "run"),
         generator=GENERATOR,
-        notes=[*content.notes, *notes_on({content.title(group): group for group in content.groups}), *lengths(content)],
+        notes=[
+            *content.notes,
+            *notes_on({content.title(group): group for group in content.groups}),
+            *lengths(content),
+            *grouped(content),
+            *too_few(content),
+        ],
         differences=group_differences(content.groups),
         resamples=RESAMPLES,
+        most_settings=MOST_DRAWN,
         **functions,
     )
 
@@ -154,8 +193,8 @@ def _loader() -> BaseLoader:
 
 
 def breakable(name: str) -> Markup:
-    """Return a name as HTML, which may be broken after its equals signs."""
-    return Markup("=<wbr>").join(name.split("="))
+    """Return a name as HTML, which may be broken after its equals signs, underscores, dots and slashes."""
+    return Markup("<wbr>").join(re.split(r"(?<=[=_./])", name))
 
 
 def settings(group: RunGroup) -> str:
@@ -180,9 +219,14 @@ def whisker(one: BootstrapInterval, rows: Sequence[ResultRow], kind: str) -> tup
     return places[0], places[1], places[2]
 
 
+def is_clear(better: BootstrapInterval) -> bool:
+    """Return whether the interval of a probability of improvement excludes chance."""
+    return better.low is not None and better.high is not None and not better.low <= 0.5 <= better.high
+
+
 def group_differences(groups: Sequence[RunGroup]) -> list[KeyDifference]:
-    """Return where the configurations of groups differ; unknown ones are left out."""
-    return differences([group.config for group in groups], LEFT_OUT) if len(groups) > 1 else []
+    """Return where the configurations of groups, or of runs in one, differ."""
+    return differences([[run.config for run in group.runs] for group in groups], LEFT_OUT)
 
 
 def lengths(content: PageContent) -> Iterator[str]:
@@ -200,7 +244,7 @@ def lengths(content: PageContent) -> Iterator[str]:
         if single := sum(len(group.runs) == 1 for group in groups):
             yield (
                 f"{texts.count(single, 'group')} of {view.task.name} {'has' if single == 1 else 'have'} a single run: "
-                "a difference may come from the seed alone. Three to five seeds each show more."
+                "a difference may come from the seed alone. Five seeds each show more."
             )
 
 
@@ -243,7 +287,46 @@ def notes_on(groups: Mapping[str, RunGroup]) -> Iterator[str]:
             )
         if not group.config:
             yield f"The configuration of {name} was not recorded, so it is a group of its own."
-    few = sorted({len(group.runs) for group in groups.values() if 1 < len(group.runs) < _ENOUGH_RUNS})
-    if few:
-        counts = " or ".join(map(str, few))
-        yield f"Intervals over {counts} runs are a rough guide: bootstrap intervals of so few are too narrow."
+
+
+def grouped(content: PageContent) -> Iterator[str]:
+    """Yield sentences on what `group_by` and `merge` joined, and on policies that acted in different ways."""
+    for group in content.groups:
+        keys = [one.key for one in differences([[run.config] for run in group.runs], LEFT_OUT)]
+        if keys:
+            listed = ", ".join(keys[:_MOST_KEYS]) + (", ..." if len(keys) > _MOST_KEYS else "")
+            yield f"The runs of {content.title(group)} differ in {listed}: they are one group because of group_by."
+    for view in content.views:
+        keys = [one.key for one in differences([[{"env": environment(run.config)}] for run in view.task.runs])]
+        if keys:
+            yield f"{view.task.name} has environments that differ in {', '.join(keys)}, because of merge."
+        if mixed := [one.measure.title for one in view.comparisons if len({row.mode for row in one.rows}) > 1]:
+            yield (
+                f"In {view.task.name}, {', '.join(mixed)}: policies of some groups acted in another way than those of "
+                "others."
+            )
+
+
+def too_few(content: PageContent) -> Iterator[str]:
+    """Yield sentences on environments whose groups have too few runs to be told apart, and on what intervals are."""
+    for view in content.views:
+        runs = sorted(len(group.runs) for group in view.task.groups if len(group.runs) > 1)
+        pairs = list(itertools.combinations(runs, 2))
+        unclear = [pair for pair in pairs if not can_differ(*pair)]
+        if unclear:
+            which = "nothing" if len(unclear) == len(pairs) else "not every pair of groups"
+            fewest = min(unclear)
+            chance = texts.percent(chance_of_order(*fewest))
+            yield (
+                f"With {' and '.join(map(str, sorted(set(fewest))))} runs in a group, {which} in {view.task.name} can "
+                f"be distinguished: even of two equal groups, all runs of one are better than all of the other in "
+                f"{chance} of comparisons. Four runs each are the fewest that could show a difference, five or more "
+                "are better."
+            )
+    counts = {len(group.runs) for group in content.groups}
+    if few := sorted(counts & {2, 3, 4}):
+        means = [f"{texts.count(runs, 'run')}: {summary_names(runs).statistic} and range" for runs in few]
+        yield (
+            "Intervals of so few runs are their least and greatest values, not confidence intervals "
+            f"({'; '.join(means)})."
+        )

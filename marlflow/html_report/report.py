@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.new_files import replacing
+from marlflow.base.progress import tracked
 from marlflow.html_report.evaluations import evaluations
 from marlflow.html_report.extras import leagues, videos
-from marlflow.html_report.files import improvement_csv, marl_eval, rows_csv, run_columns, table_csv, table_tex
+from marlflow.html_report.files import (
+    COLUMNS,
+    columns,
+    improvement_columns,
+    marl_eval,
+    point_columns,
+    rows_csv,
+    run_columns,
+    setting_columns,
+    table_tex,
+)
+from marlflow.html_report.grouping import BY_CONFIGURATION, Grouping
 from marlflow.html_report.groups import tasks_of
 from marlflow.html_report.page import GENERATOR, PageContent, render, view_of
 from marlflow.html_report.results import GroupComparison, comparisons_of
@@ -32,40 +44,52 @@ class WrittenReport:
     comparisons: tuple[GroupComparison, ...]
 
 
-def write_report(folders: Sequence[Path], out: Path, levels: Sequence[float] = ()) -> WrittenReport:
+def write_report(
+    folders: Sequence[Path], out: Path, levels: Sequence[float] = (), grouping: Grouping = BY_CONFIGURATION
+) -> WrittenReport:
     """Write a report on the runs in some folders into `out`; `levels` are returns that they should have reached.
 
-    Raises ConfigInvalid if a folder has no runs that can be read, or if `out` cannot be written to.
+    Raises ConfigInvalid if a folder has no runs that can be read, if `grouping` names keys that they do not have or
+    environments that cannot be compared, or if `out` cannot be written to.
     """
     _check(out)
     runs, notes = read_runs(folders)
-    tasks = tasks_of(runs)
+    tasks = tasks_of(runs, grouping)
     compared = [comparisons_of(task, levels) for task in tasks]
     groups = [group for task in tasks for group in task.groups]
     found, of_leagues = leagues(groups)
     evaluated, of_evaluations = evaluations(groups)
+    shown, of_videos = videos(groups, out)
     content = PageContent(
-        tuple(view_of(task, of, number) for number, (task, of) in enumerate(zip(tasks, compared, strict=True), 1)),
-        (*notes, *of_leagues, *of_evaluations),
+        tuple(
+            view_of(task, of, number)
+            for number, (task, of) in tracked("drawing", list(enumerate(zip(tasks, compared, strict=True), 1)))
+        ),
+        (*notes, *of_leagues, *of_evaluations, *of_videos),
         tuple(found),
-        tuple(videos(groups, out)),
+        tuple(shown),
         tuple(evaluated),
         metadata.version("marlflow"),
+        grouping,
     )
     comparisons = tuple(comparison for of in compared for comparison in of)
     runs_of = [run_columns(group, run) for group in groups for run in group.runs]
-    pairs = [one.columns() for one in evaluated]
+    tables = {
+        "table": [columns(comparison, row) for comparison in comparisons for row in comparison.rows],
+        "improvement": improvement_columns(comparisons),
+        "settings": setting_columns(comparisons),
+        "runs": runs_of,
+        "evaluations": [one.columns() for one in evaluated],
+    }
     written = _write(
         out,
         {
             PAGE: render(content),
-            "table.csv": table_csv(comparisons),
-            "improvement.csv": improvement_csv(comparisons),
+            **{f"{name}.csv": rows_csv(rows, COLUMNS.get(name, ())) for name, rows in tables.items()},
+            "curves.csv": rows_csv(point_columns(comparisons), COLUMNS["curves"]),
             "table.tex": table_tex(comparisons),
             "marl_eval.json": marl_eval(tasks),
-            "runs.csv": rows_csv(runs_of),
-            "evaluations.csv": rows_csv(pairs),
-            "report.json": json.dumps({"runs": runs_of, "evaluations": pairs}, indent=1) + "\n",
+            "report.json": json.dumps(tables, indent=1) + "\n",
         },
     )
     return WrittenReport(written, len(runs), len(groups), content.notes, comparisons)
@@ -87,9 +111,8 @@ def _write(out: Path, contents: dict[str, str]) -> tuple[Path, ...]:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
-            aside = out / f".{name}.part"
-            aside.write_text(text, encoding="utf-8", newline="")
-            os.replace(aside, out / name)
+            with replacing(out / name) as aside:
+                aside.write_text(text, encoding="utf-8", newline="")
     except OSError as error:
         raise ConfigInvalid([f"out: {out} cannot be written to: {error}; choose another directory"]) from error
     return tuple(out / name for name in contents)

@@ -9,12 +9,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from marlflow.html_report.groups import RunGroup, Task
-from marlflow.html_report.measures import Measure, ReturnSeries, measures_of, series
-from marlflow.html_report.statistics import BootstrapInterval, improvement, iqm, iqm_interval
+from marlflow.html_report.measures import Measure, ReturnSeries, acting, measures_of, series
+from marlflow.html_report.runs import ReportedRun
+from marlflow.html_report.statistics import (
+    BootstrapInterval,
+    SummaryNames,
+    improvement,
+    iqm,
+    iqm_interval,
+    summary_names,
+)
 
 SHARES = (0.5, 0.9)
 """How far from the first return to the best final one the default levels are."""
 
+TRAINING = "with exploration"
+"""How policies acted in the episodes of training."""
 _MOST_COMPARED = 10
 
 
@@ -35,13 +45,15 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """The results of a group in one measure.
+    """The results of a group in one measure: of its `runs` that have a value, with the `series` of each.
 
     `final` is of the last values of its runs, which they had after `env_steps` (least and most), `best` of the best
-    ones. `std` is the sample's standard deviation of the last values, None for one run.
+    ones. `std` is the sample's standard deviation of the last values, None for one run. `mode` is how policies acted:
+    greedy, sampled, both of them, training with exploration, or empty if that is not known.
     """
 
     group: RunGroup
+    runs: tuple[ReportedRun, ...]
     series: tuple[ReturnSeries, ...]
     final: BootstrapInterval
     mean: float
@@ -49,6 +61,12 @@ class ResultRow:
     best: BootstrapInterval
     env_steps: tuple[int, int]
     reached: tuple[Reached, ...]
+    mode: str
+
+    @property
+    def names(self) -> SummaryNames:
+        """The names of its middle and interval."""
+        return summary_names(len(self.series))
 
     @property
     def finals(self) -> list[float]:
@@ -69,6 +87,22 @@ class GroupComparison:
     def leader(self) -> ResultRow:
         """The row with the best final return."""
         return max(self.rows, key=lambda row: row.final.value)
+
+    @property
+    def mode(self) -> str:
+        """How policies acted: one phrase for all groups, or one for each kind with its groups."""
+        by_mode: dict[str, list[str]] = {}
+        for row in self.rows:
+            by_mode.setdefault(row.mode or "mode not recorded", []).append(row.group.name)
+        if len(by_mode) == 1:
+            return next(iter(by_mode))
+        return "; ".join(f"{mode}: {', '.join(names)}" for mode, names in by_mode.items())
+
+    @property
+    def summary(self) -> str:
+        """The names of middles and intervals, or empty if that is not the same in all groups of several runs."""
+        names = {row.names.text for row in self.rows if len(row.series) > 1}
+        return "value" if not names else names.pop() if len(names) == 1 else ""
 
     def improvements(self) -> dict[tuple[str, str], BootstrapInterval]:
         """Return the probability that a run of the first group ends with more than one of the second, by both names.
@@ -97,10 +131,12 @@ def comparisons_of(task: Task, levels: Sequence[float] = ()) -> list[GroupCompar
 
 
 def _comparison(task: Task, measure: Measure, levels: Sequence[float]) -> GroupComparison:
-    of_groups = [(group, tuple(filter(len, (series(run, measure) for run in group.runs)))) for group in task.groups]
+    of_groups = [
+        (group, [(run, one) for run in group.runs if len(one := series(run, measure))]) for group in task.groups
+    ]
     known = [(group, found) for group, found in of_groups if found]
-    goals = [(level, None) for level in levels] or _default_levels([found for _, found in known])
-    rows = tuple(_row(group, found, goals) for group, found in known)
+    goals = [(level, None) for level in levels] or _default_levels([[one for _, one in found] for _, found in known])
+    rows = tuple(_row(group, measure, found, goals) for group, found in known)
     return GroupComparison(task, measure, rows, tuple(group for group, found in of_groups if not found))
 
 
@@ -111,11 +147,19 @@ def _default_levels(groups: Sequence[Sequence[ReturnSeries]]) -> list[tuple[floa
     return [(start + share * (best - start), share) for share in SHARES] if best > start else []
 
 
-def _row(group: RunGroup, found: tuple[ReturnSeries, ...], goals: Sequence[tuple[float, float | None]]) -> ResultRow:
+def _row(
+    group: RunGroup,
+    measure: Measure,
+    known: Sequence[tuple[ReportedRun, ReturnSeries]],
+    goals: Sequence[tuple[float, float | None]],
+) -> ResultRow:
+    runs, found = zip(*known, strict=True)
+    modes = sorted({mode for run in runs for mode in acting(run, measure)})
     finals = np.array([one.values[-1] for one in found])
     steps = [int(one.env_steps[-1]) for one in found]
     return ResultRow(
         group,
+        runs,
         found,
         iqm_interval(finals.tolist()),
         float(finals.mean()),
@@ -123,6 +167,7 @@ def _row(group: RunGroup, found: tuple[ReturnSeries, ...], goals: Sequence[tuple
         iqm_interval([float(one.values.max()) for one in found]),
         (min(steps), max(steps)),
         tuple(_reached(found, level, share) for level, share in goals),
+        " and ".join(modes) if measure.is_evaluated else TRAINING,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
+from marlflow.base.links import check_links
 from marlflow.observe.sinks import METRICS, read_metrics
 from marlflow.runtime.run_state import UNKNOWN, RunState, run_state
 from marlflow.runtime.saved_runs import EXPERIMENT
@@ -32,6 +33,7 @@ class ReportedRun:
 
     `config` is the whole configuration, empty if it was not recorded; `reports` are the lines of its metrics.jsonl, at
     least one; `plan` is the Mermaid text of its plan, or empty; `state` says how far it is, and why it ended.
+    `problem` says why its configuration is not that of experiment.json, if that is damaged.
     """
 
     folder: Path
@@ -39,6 +41,7 @@ class ReportedRun:
     reports: Sequence[Mapping[str, Any]]
     plan: str = ""
     state: RunState = UNKNOWN
+    problem: str = ""
 
     @property
     def last(self) -> Mapping[str, Any]:
@@ -109,11 +112,12 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[ReportedRun], list[str]]:
         notes += [f"{sentence}; the run is left out" for sentence in left_out]
     if problems:
         raise ConfigInvalid(problems)
-    return list(runs.values()), notes
+    return list(runs.values()), [*notes, *(run.problem for run in runs.values() if run.problem)]
 
 
 def read_run(folder: Path) -> ReportedRun:
     """Read one run; raises InvalidInput if it has no reports, or if they cannot be read."""
+    check_links(folder)
     if not (folder / METRICS).is_file():
         raise InvalidInput(
             [f"{folder} has no {METRICS}; a run writes it with its first report, unless log.jsonl=false was set"]
@@ -127,7 +131,8 @@ def read_run(folder: Path) -> ReportedRun:
             raise InvalidInput([f"{folder / METRICS}, line {line}: expected a report with env_steps"])
     if not reports:
         raise InvalidInput([f"{folder / METRICS} has no report yet; it gets one every log.every_env_steps env steps"])
-    return _with_state(ReportedRun(folder, _config(folder), reports, _text(folder / PLAN), run_state(folder)))
+    config, problem = configuration(folder)
+    return _with_state(ReportedRun(folder, config, reports, _text(folder / PLAN), run_state(folder), problem))
 
 
 def _with_state(run: ReportedRun) -> ReportedRun:
@@ -165,16 +170,42 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def _config(folder: Path) -> Config:
+def configuration(folder: Path) -> tuple[Config, str]:
+    """Return the configuration of a run, and a sentence if it is not that of its experiment.json."""
+    path, reason = folder / EXPERIMENT, ""
     try:
-        values = json.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        try:
-            # A run of an earlier version, from the command line.
-            values = yaml.safe_load((folder / _HYDRA_CONFIG).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError, yaml.YAMLError):
-            values = {}
-    return values if isinstance(values, dict) else {}
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(values, dict):
+            return values, ""
+        reason = f"expected an object, got {type(values).__name__}"
+    except FileNotFoundError:
+        # A run of an earlier version, from the command line.
+        pass
+    except (OSError, ValueError, RecursionError) as error:
+        reason = str(error)
+    composed = _composed(folder / _HYDRA_CONFIG)
+    if not reason:
+        return composed, ""
+    instead = f"is that of {_HYDRA_CONFIG}, without what only Hydra knows" if composed else "is not known"
+    return composed, f"{path} is damaged ({reason}): the run's configuration {instead}, so it may be apart from others"
+
+
+def _composed(path: Path) -> Config:
+    """Return what Hydra composed, without values that only Hydra knows; empty if it cannot be read."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return _resolved(values) if isinstance(values, dict) else {}
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return {}
+
+
+def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values without interpolations, such as `${hydra:runtime.choices.env}`, which are no values."""
+    return {
+        str(key): _resolved(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if not (isinstance(value, str) and "${" in value)
+    }
 
 
 def _text(path: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
 from typing import TypeAlias
 
 import numpy as np
@@ -31,6 +32,50 @@ class BootstrapInterval:
     value: float
     low: float | None = None
     high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryNames:
+    """What the summary of some runs is: `statistic` of them, and their `interval`, empty for one run."""
+
+    statistic: str
+    interval: str
+
+    @property
+    def text(self) -> str:
+        """Both in the form in which numbers are shown."""
+        return f"{self.statistic} [{self.interval}]" if self.interval else self.statistic
+
+
+def summary_names(runs: int) -> SummaryNames:
+    """Return the names of the two numbers of `iqm_interval` for this number of runs.
+
+    Up to three, nothing is left out of the mean. Up to four, more than 2.5 % of the resamples have the least value, or
+    the greatest, so that the percentiles are the range of the runs.
+
+    >>> [summary_names(runs).text for runs in (1, 2, 4, 5)]
+    ['value', 'mean [range]', 'IQM [range]', 'IQM [95 %]']
+    """
+    statistic = "value" if runs == 1 else "mean" if runs < 4 else "IQM"
+    return SummaryNames(statistic, "" if runs == 1 else "range" if runs < 5 else f"{CONFIDENCE:.0%}".replace("%", " %"))
+
+
+def chance_of_order(runs: int, others: int) -> float:
+    """Return the chance that all of some runs are better than all others, or all worse, if they are of one kind.
+
+    >>> chance_of_order(2, 2), chance_of_order(3, 3)
+    (0.3333333333333333, 0.1)
+    """
+    return 2 / comb(runs + others, runs)
+
+
+def can_differ(runs: int, others: int) -> bool:
+    """Return whether two groups are large enough that some result would be less likely than 5 % by chance.
+
+    >>> can_differ(3, 3), can_differ(4, 4)
+    (False, True)
+    """
+    return chance_of_order(runs, others) <= 1 - CONFIDENCE
 
 
 def iqm(values: Floats) -> Floats:
@@ -73,15 +118,16 @@ def iqm_band(values: Floats) -> tuple[Floats, Floats]:
 def improvement(values: Sequence[float], others: Sequence[float]) -> BootstrapInterval:
     """Return the probability that a run of the first is better than one of the others; a tie counts half.
 
-    The runs of both are resampled for its interval, which is None if either is a single run.
+    The runs of both are resampled for its interval, which is None if they are too few to tell any difference from
+    chance: the interval of 2 runs that are both better would be [1, 1].
 
-    >>> improvement([3.0], [1.0, 3.0]).value
-    0.75
+    >>> improvement([3.0], [1.0, 3.0])
+    BootstrapInterval(value=0.75, low=None, high=None)
     """
     first, second = np.asarray(values, np.float64), np.asarray(others, np.float64)
     wins = np.heaviside(first[:, None] - second[None, :], 0.5)
     middle = float(wins.mean())
-    if min(wins.shape) < 2:
+    if not can_differ(*wins.shape):
         return BootstrapInterval(middle)
     generator = np.random.default_rng(0)
     rows, columns = (

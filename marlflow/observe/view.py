@@ -1,14 +1,15 @@
 """The live view as one Rich renderable: a header, a table of policies, a table of stages.
 
-Columns and rows depend on the terminal's size.
+Columns and rows depend on the terminal's size: where it is too narrow, the least important columns are left out, and
+those that name a row stay whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import wrap
-from typing import TypeAlias
+from typing import Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from marlflow.observe import wording
 from marlflow.observe.rates import StageShares, progress, rollout_shares, stage_shares, updates_per_s
-from marlflow.observe.report import Report, RunInfo
+from marlflow.observe.report import LearnerMetrics, Report, RunInfo
 from marlflow.observe.rows import TableRow, table_rows
 
 NARROW_COLUMNS, WIDE_COLUMNS, SPREAD_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 130, 150
@@ -26,6 +27,10 @@ _SHARE_STYLES = ("green", "bright_black", "yellow")
 _SHARE_GLYPHS, _SHARE_GLYPHS_ASCII = "█░▒", "#.="
 _BAR_COLUMNS = 24
 _EVALUATION_COLUMNS = len("at 100.0k")
+_AGENTS_COLUMNS = 24
+_LEFT_OUT = ("std", "length", "staleness", "per s", "episodes", "agents", "agent steps", "updates", "algorithm", "loss")
+"""Columns of policies, in the order in which they are left out where the terminal is too narrow for all."""
+_STAGES_LEFT_OUT = ("bar", "rows", "items", "waits for room", "waits for input", "busy")
 # Header, faults, rollout workers, footer, two table heads, blanks, "more" lines, and space above for messages.
 _ROWS_BESIDE_TABLES = 16
 _FEWEST_ROWS = 3
@@ -56,7 +61,8 @@ class View:
             # The heading of evaluations may take several lines of the terminal.
             rows -= max(0, _evaluation_heading(now, options.max_width).count("\n") - 1) + ("league" in now)
         listed = table_rows(self.info.policies, now)
-        policy_rows, stage_rows = _room(rows, len(listed), len(now["stages"]))
+        stages = {name: share for name, share in stage_shares(self.before, now).items() if share.percents[0]}
+        policy_rows, stage_rows = _room(rows, len(listed), len(stages))
         yield _header(now, self.info.stop, self.clock_s)
         if faults := wording.faults_phrase(now["faults"]):
             yield _line(Text(f"faults: {faults}", style="yellow"))
@@ -66,11 +72,13 @@ class View:
             yield _line(Text(wording.league_phrase(league), style="bright_black"))
         yield Text()
         yield _policies(listed[:policy_rows], self.before, now, options.max_width, _styles(listed))
-        yield from _more(len(listed) - policy_rows, "policies")
+        yield from _more(len(listed) - policy_rows, "policy", "policies")
         yield Text()
         if now["stages"]:
-            yield _stages(self.before, now, options, stage_rows, _styles(listed))
-            yield from _more(len(now["stages"]) - stage_rows, "stages that were less busy")
+            shown = _busiest(list(stages), now, stage_rows)
+            if shown:
+                yield _stages({name: stages[name] for name in shown}, now, options, _styles(listed))
+            yield from _more(len(now["stages"]) - len(shown), "stage that was less busy", "stages that were less busy")
             yield Text()
 
 
@@ -79,9 +87,9 @@ def _line(text: Text) -> Text:
     return text
 
 
-def _more(count: int, noun: str) -> Iterator[Text]:
+def _more(count: int, one: str, several: str) -> Iterator[Text]:
     if count > 0:
-        yield Text(f"and {count} more {noun}", style="bright_black")
+        yield Text(f"and {count} more {one if count == 1 else several}", style="bright_black")
 
 
 def _room(rows: int | None, policies: int, stages: int) -> tuple[int, int]:
@@ -115,8 +123,41 @@ def _header(now: Report, stop: Mapping[str, float], clock_s: float) -> Table:
     return head
 
 
-def _empty_table(gap: int) -> Table:
-    return Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold", collapse_padding=True)
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    heading: str
+    cells: Sequence[str | Text]
+    least: int
+    is_text: bool = False
+
+    @property
+    def width(self) -> int:
+        return max([self.least, *map(len, self.heading.split("\n")), *map(len, self.cells)])
+
+
+def _fitted(columns: Sequence[_Column], width: int, gap: int, left_out: Sequence[str]) -> tuple[list[_Column], int]:
+    """Return the columns that fit, without those that are left out first, and the width that they leave."""
+    kept = list(columns)
+    for name in (*left_out, ""):
+        left = width - sum(column.width for column in kept) - gap * (len(kept) - 1)
+        if left >= 0:
+            break
+        kept = [column for column in kept if column.name != name]
+    return kept, left
+
+
+def _table(columns: Sequence[_Column], gap: int, styles: Sequence[str]) -> Table:
+    """Draw a table whose first column has these styles by row."""
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold", collapse_padding=True)
+    for column in columns:
+        justify: Literal["left", "right"] = "left" if column.is_text else "right"
+        table.add_column(column.heading, no_wrap=True, justify=justify, min_width=column.least, vertical="bottom")
+    for number, style in enumerate(styles):
+        first, *others = [cell if isinstance(cell := column.cells[number], Text) else Text(cell) for column in columns]
+        first.stylize(style)
+        table.add_row(_line(first), *map(_line, others))
+    return table
 
 
 def _styles(rows: Sequence[TableRow]) -> dict[str, str]:
@@ -128,18 +169,13 @@ def _styles(rows: Sequence[TableRow]) -> dict[str, str]:
 def _policies(
     rows: Sequence[TableRow], before: Report | None, now: Report, width: int, styles: Mapping[str, str]
 ) -> Table:
-    columns = _policy_columns(width, _evaluation_heading(now, width), updates_per_s(before, now))
-    table = _empty_table(gap=2 if width >= WIDE_COLUMNS else 1)
-    table.add_column("policy", vertical="bottom", max_width=24)
-    for heading, least_width, _ in columns:
-        is_text = heading.startswith("algo") or (heading == "agents" and width >= WIDE_COLUMNS)
-        table.add_column(heading, no_wrap=True, justify="left" if is_text else "right", min_width=least_width)
-    for row in rows:
-        table.add_row(_line(Text(row.label, styles[row.plan])), *(cell(row) for _, _, cell in columns))
-    return table
-
-
-_Column: TypeAlias = tuple[str, int, Callable[[TableRow], str]]  # heading, least width, text
+    gap = 2 if width >= WIDE_COLUMNS else 1
+    columns = _policy_columns(rows, width, _evaluation_heading(now, width), updates_per_s(before, now))
+    fitted, left = _fitted(columns, width, gap, _LEFT_OUT)
+    if fitted[-1].name == "loss" and width >= ALL_LOSS_TERMS_COLUMNS:
+        room = fitted[-1].width + left
+        fitted[-1] = replace(fitted[-1], cells=[_loss_terms(row, room) for row in rows], is_text=True)
+    return _table(fitted, gap, [styles[row.plan] for row in rows])
 
 
 def _evaluation_heading(now: Report, width: int) -> str:
@@ -153,69 +189,88 @@ def _evaluation_heading(now: Report, width: int) -> str:
     return "\n".join(["eval", *modes, *against, *at])
 
 
-def _policy_columns(width: int, evaluation: str, rates: Mapping[str, float | None]) -> list[_Column]:
-    wide = width >= WIDE_COLUMNS
+def _policy_columns(
+    rows: Sequence[TableRow], width: int, evaluation: str, rates: Mapping[str, float | None]
+) -> list[_Column]:
+    wide, roomy = width >= WIDE_COLUMNS, width >= SPREAD_COLUMNS
     count = wording.full_count if wide else wording.short_count
-    who: list[_Column] = [
-        ("agents", 6, lambda row: wording.agents_phrase(row.about.agents) if wide else str(len(row.about.agents))),
-        ("agent steps" if wide else "agent\nsteps", 5, lambda row: count(row.metrics["agent_steps_sampled"])),
-        ("episodes" if wide else "epi-\nsodes", 5, lambda row: count(row.metrics["episodes"])),
+    metrics = [row.metrics for row in rows]
+
+    def column(name: str, least: int, cells: Sequence[str], narrow: str = "") -> _Column:
+        return _Column(name, name if wide or not narrow else narrow, cells, least)
+
+    def learned(name: str, least: int, cell: Callable[[TableRow, LearnerMetrics], str], narrow: str = "") -> _Column:
+        return column(name, least, ["" if row.learned is None else cell(row, row.learned) for row in rows], narrow)
+
+    who = [
+        replace(column("agents", 6, _agents(rows, wide)), is_text=wide),
+        column("agent steps", 5, [count(one["agent_steps_sampled"]) for one in metrics], "agent\nsteps"),
+        column("episodes", 5, [count(one["episodes"]) for one in metrics], "epi-\nsodes"),
     ]
-    roomy = width >= SPREAD_COLUMNS
-    length: _Column = ("length", 6, lambda row: wording.length(row.metrics["episode_env_steps_mean"]))
-    spread: _Column = ("std", 5, lambda row: wording.mean_return(row.metrics["eval_return_std"]))
+    length = column("length", 6, [wording.length(one["episode_env_steps_mean"]) for one in metrics])
+    spread = column("std", 5, [wording.mean_return(one["eval_return_std"]) for one in metrics])
     return [
-        ("algorithm" if wide else "algo-\nrithm", 5, lambda row: row.about.algorithm if row.learned else ""),
+        replace(column("policy", 1, [row.label for row in rows]), is_text=True),
+        replace(learned("algorithm", 5, lambda row, _: row.about.algorithm, "algo-\nrithm"), is_text=True),
         *(who if width >= NARROW_COLUMNS else []),
-        ("return", 7, lambda row: wording.mean_return(row.metrics["return_mean"])),
+        column("return", 7, [wording.mean_return(one["return_mean"]) for one in metrics]),
         *([length] if roomy else []),
-        (evaluation, 7, lambda row: wording.mean_return(row.metrics["eval_return_mean"])),
+        _Column("evaluation", evaluation, [wording.mean_return(one["eval_return_mean"]) for one in metrics], 7),
         *([spread] if roomy else []),
-        ("updates", 7, lambda row: count(row.learned["updates"]) if row.learned else ""),
-        ("per s", 5, lambda row: wording.speed(rates.get(row.plan, 0.0)) if row.learned else ""),
-        (
-            "staleness" if wide else "stale-\nness",
-            6,
-            lambda row: wording.staleness(row.learned["staleness_mean"]) if row.learned else "",
-        ),
-        ("loss", 6, lambda row: _loss(row.learned["loss"], width) if row.learned else ""),
+        learned("updates", 7, lambda _, one: count(one["updates"])),
+        learned("per s", 5, lambda row, _: wording.speed(rates.get(row.plan, 0.0))),
+        learned("staleness", 6, lambda _, one: wording.staleness(one["staleness_mean"]), "stale-\nness"),
+        learned("loss", 6, lambda _, one: wording.small_number(wording.headline_loss(one["loss"]))),
     ]
 
 
-def _loss(loss: Mapping[str, float], width: int) -> str:
-    if width >= ALL_LOSS_TERMS_COLUMNS:
-        return wording.loss_terms(loss)
+def _agents(rows: Sequence[TableRow], wide: bool) -> list[str]:
+    phrases = [wording.agents_phrase(row.about.agents) for row in rows]
+    if wide and all(len(phrase) <= _AGENTS_COLUMNS for phrase in phrases):
+        return phrases
+    return [str(len(row.about.agents)) for row in rows]
+
+
+def _loss_terms(row: TableRow, room: int) -> str:
+    """Return as many whole terms of a loss as have room, or the number that stands for it."""
+    if row.learned is None:
+        return ""
+    loss = row.learned["loss"]
+    names = list(loss)
+    for count in range(len(names), 0, -1):
+        terms = wording.loss_terms({name: loss[name] for name in names[:count]})
+        text = terms if count == len(names) else f"{terms}, ..."
+        if len(text) <= room:
+            return text
     return wording.small_number(wording.headline_loss(loss))
 
 
-def _stages(before: Report | None, now: Report, options: ConsoleOptions, rows: int, styles: Mapping[str, str]) -> Table:
-    wide = options.max_width >= WIDE_COLUMNS
-    line_break = " " if wide else "\n"
-    table = _empty_table(gap=2 if options.max_width >= NARROW_COLUMNS else 1)
-    table.add_column("plan", max_width=24)
-    table.add_column("stage", max_width=32)
-    waits = [f"waits for{line_break}input", f"waits for{line_break}room"]
-    for name in ("items", "rows", "busy", *waits):
-        table.add_column(name, no_wrap=True, justify="right", min_width=6)
-    if wide:
-        table.add_column("since the last report", no_wrap=True)
-    shares = stage_shares(before, now)
+def _stages(
+    shares: Mapping[str, StageShares], now: Report, options: ConsoleOptions, styles: Mapping[str, str]
+) -> Table:
+    wide, gap = options.max_width >= WIDE_COLUMNS, 2 if options.max_width >= NARROW_COLUMNS else 1
     count = wording.full_count if wide else wording.short_count
-    for name in _busiest(now, rows):
-        plan, _, stage = name.rpartition("/")
-        share, metrics = shares[name], now["stages"][name]
-        cells: list[RenderableType] = [_line(Text(plan, styles.get(plan, ""))), _line(Text(stage))]
-        cells += [count(metrics["items"]), count(metrics["rows"])]
-        percents = share.percents
-        cells += [f"{part}%" if any(percents) else "-" for part in percents]
-        table.add_row(*cells, *([_share_bar(share, options.ascii_only)] if wide else []))
-    return table
+    names = [name.rpartition("/") for name in shares]
+    columns = [
+        _Column("plan", "plan", [plan for plan, _, _ in names], 1, is_text=True),
+        _Column("stage", "stage", [stage for _, _, stage in names], 1, is_text=True),
+        _Column("items", "items", [count(now["stages"][name]["items"]) for name in shares], 6),
+        _Column("rows", "rows", [count(now["stages"][name]["rows"]) for name in shares], 6),
+    ]
+    for place, name in enumerate(("busy", "waits for input", "waits for room")):
+        heading = name if wide else name.replace("for ", "for\n")
+        columns.append(_Column(name, heading, [f"{share.percents[place]}%" for share in shares.values()], 6))
+    if wide:
+        bars = [_share_bar(share, options.ascii_only) for share in shares.values()]
+        columns.append(_Column("bar", "since the last report", bars, _BAR_COLUMNS, is_text=True))
+    fitted, _ = _fitted(columns, options.max_width, gap, _STAGES_LEFT_OUT)
+    return _table(fitted, gap, [styles.get(plan, "") for plan, _, _ in names])
 
 
-def _busiest(now: Report, rows: int) -> list[str]:
+def _busiest(busy: Sequence[str], now: Report, rows: int) -> list[str]:
     # In plan order and by total time, so that rows stay in place between reports.
-    busiest = set(sorted(now["stages"], key=lambda name: -now["stages"][name]["busy_s"])[:rows])
-    return [name for name in now["stages"] if name in busiest]
+    busiest = set(sorted(busy, key=lambda name: -now["stages"][name]["busy_s"])[:rows])
+    return [name for name in busy if name in busiest]
 
 
 def _share_bar(share: StageShares, ascii_only: bool) -> Text:

@@ -23,8 +23,8 @@ def test_seeds_of_a_sweep_are_one_group_and_a_resumed_run_another(marlflow: Marl
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines()[-2:] == [
         "wrote compared/index.html: 2 runs in 1 group",
-        "wrote table.csv, improvement.csv, table.tex, marl_eval.json, runs.csv, evaluations.csv, report.json "
-        "next to it",
+        "wrote table.csv, improvement.csv, settings.csv, runs.csv, evaluations.csv, curves.csv, table.tex, "
+        "marl_eval.json, report.json next to it",
     ]
     assert content(tmp_path / "sweep") == before
     with (tmp_path / "compared" / "runs.csv").open(encoding="utf-8", newline="") as file:
@@ -55,11 +55,24 @@ def test_it_prints_final_returns_best_first_and_notes(marlflow: Marlflow, tmp_pa
     assert said.out.splitlines()[:5] == [
         "note: a/broken has no metrics.jsonl; a run writes it with its first report, unless log.jsonl=false was set; "
         "the run is left out",
-        "policy prey (policies.prey.eval_return_mean), final IQM [95 %]:",
+        "policy prey (policies.prey.eval_return_mean), final mean [range], mode not recorded:",
         "  queue=?[31m2  30.00  n=1",
         "  queue=1       1.50 [1.00, 2.00]  n=2",
         "wrote report/index.html: 3 runs in 2 groups",
     ]
+
+
+def test_groups_and_environments_can_be_chosen(marlflow: Marlflow, tmp_path: Path) -> None:
+    for cycles in (5, 6):
+        for queue in (1, 2):
+            write_seeds(tmp_path / f"runs/{cycles}{queue}", [[1.0]], queue=queue, env={"max_cycles": cycles})
+    lines = marlflow("report", "runs").out.splitlines()
+    assert "wrote report/index.html: 4 runs in 4 groups" in lines
+    lines = marlflow("report", "runs", "group_by=queue", "merge=max_cycles").out.splitlines()
+    assert "wrote report/index.html: 4 runs in 2 groups" in lines
+    assert [line.split()[0] for line in lines[1:3]] == ["queue=1", "queue=2"]
+    lines = marlflow("report", "runs", "--group-by", "queue,max_cycles", "--merge", "env").out.splitlines()
+    assert "wrote report/index.html: 4 runs in 4 groups" in lines
 
 
 @pytest.mark.parametrize("words", [("returns=4,1e3",), ("--returns", "4", "--returns=1000")])
@@ -81,6 +94,10 @@ def test_returns_to_reach_can_be_given(marlflow: Marlflow, tmp_path: Path, words
         (("runs", "oot=x"), "error: marlflow report has no option 'oot'; did you mean 'out'?"),
         (("runs", "returns=much"), "error: returns must be a number, not 'much'"),
         (("runs", "out=runs/0/metrics.jsonl"), "error: out: runs/0/metrics.jsonl cannot be written to"),
+        (("runs", "group_by=quue"), "error: group_by: no run has a key 'quue' in its configuration"),
+        (("runs", "group_by="), "error: group_by needs a value: group_by=KEYS"),
+        (("runs", "merge=seed"), "error: merge: 'seed' is not a key of env"),
+        (("runs", "merge=size"), "error: merge: 'size' is a key of no run's env"),
         (("runs", "out=page"), "error: out: page/index.html is not a report of marlflow; choose another directory"),
     ],
 )

@@ -24,6 +24,7 @@ JSON.stringify([...document.querySelectorAll("tr[data-group] data")].map(cell =>
           visible: cell.getBoundingClientRect().width > 0};
 }))
 """
+_TEXTS = ("mode", "statistic", "interval")
 # Elements that reach beyond the window, but for those in an area that scrolls.
 _TOO_WIDE = """
 JSON.stringify([...document.querySelectorAll("body *")].filter(one =>
@@ -32,12 +33,19 @@ JSON.stringify([...document.querySelectorAll("body *")].filter(one =>
 """
 
 
+# Of labels in figures, which grow and shrink with the window.
+_SMALLEST_TEXT = """
+Math.min(...[...document.querySelectorAll(".chart svg text")].map(text => text.getBoundingClientRect().height))
+"""
+_READABLE_PX = 9.5
+
+
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report on two groups and a long name."""
     folder = tmp_path_factory.mktemp("report")
     a = write_seeds(folder / "a", [[-1.0, 1234.5 + seed, 20.25 * seed] for seed in range(4)], queue="a" * 30)
-    b = write_seeds(folder / "b", [[-2.0, 3.5, -1e-3 - seed] for seed in range(3)], queue="b")
+    b = write_seeds(folder / "b", [[-2.0, 3.5, -1e-3 - seed] for seed in range(5)], queue="b")
     write_evaluation(a / "0", 1)
     write_evaluation(b / "0", 1, checkpoint="long" * 30)
     write_state(a / "0", "failed", "a reason=" * 30)
@@ -68,7 +76,7 @@ def agrees(cell: dict[str, Any]) -> bool:
     return abs(exact - shown) <= 0.5 * 10**-digits * 1.0001
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, 500, 390])
 def test_every_number_is_that_of_the_csv(out: Path, tab: browser.Page, width: int) -> None:
     tab.open(out / "index.html", width)
     cells = json.loads(tab.value(_CELLS))
@@ -91,13 +99,13 @@ def test_every_number_is_that_of_the_csv(out: Path, tab: browser.Page, width: in
         for name, value in row.items()
         if value
         and not name.startswith("env_steps_max")
-        and name not in ("environment", "measure", "group", "level_1", "level_2")
+        and name not in ("environment", "measure", "group", "level_1", "level_2", *_TEXTS)
     }
     expected |= {(row["group"], row["over"], name) for row in pairs.values() for name in ("probability", "low", "high")}
     assert expected <= known, "the page lacks numbers of the CSV"
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (500, False), (500, True), (390, True)])
 def test_it_loads_nothing_says_nothing_and_fits(out: Path, tab: browser.Page, width: int, dark: bool) -> None:
     tab.open(out / "index.html", width, dark)
     assert tab.requests == [(out / "index.html").resolve().as_uri()]
@@ -107,6 +115,7 @@ def test_it_loads_nothing_says_nothing_and_fits(out: Path, tab: browser.Page, wi
     background = tab.value("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, background[4:-1].split(","))) < 3 * 128) == dark
     assert tab.value('document.querySelectorAll(".chart svg path").length') > 10
+    assert float(tab.value(_SMALLEST_TEXT)) >= _READABLE_PX
     curve = tab.value('getComputedStyle(document.querySelector(".chart svg [clip-path][style*=series-1]")).stroke')
     assert curve.startswith("rgb(")
 

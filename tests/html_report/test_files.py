@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.html_report.files import decimals, improvement_csv, marl_eval, table_csv, table_tex, tex_escaped
+from marlflow.html_report.files import (
+    columns,
+    decimals,
+    improvement_columns,
+    marl_eval,
+    rows_csv,
+    table_tex,
+    tex_escaped,
+)
 from marlflow.html_report.groups import tasks_of
 from marlflow.html_report.results import comparisons_of
 from marlflow.html_report.runs import read_runs
@@ -20,7 +28,7 @@ def test_table_csv_has_every_result(tmp_path: Path) -> None:
     b = write_seeds(tmp_path / "b", [[1.0, 2.0]], x='a "name", with = signs')
     (task,) = tasks_of(read_runs([a, b])[0])
     comparisons = comparisons_of(task, [4.0])
-    first, second = csv.DictReader(io.StringIO(table_csv(comparisons)))
+    first, second = csv.DictReader(io.StringIO(rows_csv([columns(comparisons[0], row) for row in comparisons[0].rows])))
     row = comparisons[0].rows[0]
     assert first["measure"] == "policies.prey.eval_return_mean"
     assert float(first["final_iqm"]) == row.final.value == 4.0
@@ -29,7 +37,9 @@ def test_table_csv_has_every_result(tmp_path: Path) -> None:
     assert (first["level_1"], first["level_1_runs"], first["level_1_env_steps"]) == ("4.0", "1", "")
     assert second["group"] == 'x=a "name", with = signs'
     assert (second["runs"], second["final_low"], second["final_std"]) == ("1", "", "")
-    assert improvement_csv(comparisons).splitlines() == ["environment,measure,group,over,probability,low,high"]
+    assert (first["statistic"], first["interval"]) == ("mean", "range")
+    assert (second["statistic"], second["interval"]) == ("value", "")
+    assert improvement_columns(comparisons) == []
 
 
 def test_table_tex_is_a_table_whatever_names_are(tmp_path: Path) -> None:

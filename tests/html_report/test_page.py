@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.html_report.grouping import Grouping
 from marlflow.html_report.report import write_report
 from marlflow.runtime.run_state import LOST, write_state
 from tests.html_report.written import config, evaluated, policy, report, write_run, write_seeds
@@ -30,12 +32,14 @@ class Reader(HTMLParser):
         self.open: list[str] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[str] = []
+        self._is_broken = False
         self.feed(page)
         self.close()
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
+        self._is_broken = tag == "wbr"
         if tag not in _VOID:
             self.open.append(tag)
 
@@ -46,7 +50,9 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.texts.append(data)
+        # What may be broken is one word.
+        self.texts.append(self.texts.pop() + data if self._is_broken else data)
+        self._is_broken = False
 
     @property
     def text(self) -> str:
@@ -122,14 +128,15 @@ def test_what_limits_the_comparison_is_said(tmp_path: Path) -> None:
     assert "between 1,000 and 3,000 env steps" in page.text
     assert "tag has several runs of seed 0" in page.text
     assert "empty has no metrics.jsonl" in page.text
-    assert "Intervals over 3 runs are a rough guide" in page.text
+    assert "Intervals of so few runs are their least and greatest values" in page.text
+    assert "3 runs: mean and range" in page.text
 
 
 @pytest.mark.parametrize(
     ("state", "reason", "shown", "note"),
     [
-        ("finished", "stop.env_steps=3000", "finished stop.env_steps= 3000", None),
-        ("finished", "stop.time_s=5", "finished stop.time_s= 5", None),
+        ("finished", "stop.env_steps=3000", "finished stop.env_steps=3000", None),
+        ("finished", "stop.time_s=5", "finished stop.time_s=5", None),
         ("interrupted", "terminated", "interrupted terminated", "1 run was interrupted"),
         ("failed", "the <b>pole", "failed the <b>pole", "1 run failed"),
         ("running", "", f"interrupted {LOST}", "1 run was interrupted"),
@@ -149,7 +156,7 @@ def test_how_a_run_ended_is_shown(tmp_path: Path, state: Any, reason: str, shown
 def test_a_run_that_has_all_its_env_steps_is_finished_and_one_with_less_ended_before(tmp_path: Path) -> None:
     """Also without a written state, as of earlier versions."""
     page = read(tmp_path, write_run(tmp_path / "whole", evaluated([1.0, 2.0, 3.0]), config()))
-    assert "whole finished stop.env_steps= 3000" in page.text
+    assert "whole finished stop.env_steps=3000" in page.text
     run = write_run(tmp_path / "early", evaluated([1.0]), config())
     write_state(run, "finished", "callbacks.early: good enough")
     assert "1 run ended before stop.env_steps. See the table of runs." in read(tmp_path, run).text
@@ -163,8 +170,8 @@ def test_a_single_point_is_a_dot_for_one_run_and_for_several(tmp_path: Path) -> 
         write_report([folder], tmp_path / name)
         dots.append(re.findall(r"<use [^>]*", (tmp_path / name / "index.html").read_text(encoding="utf-8")))
     styled = [[use for use in of if "--series-0" in use] for of in dots]
-    # Of each run, of their mean, and the band.
-    assert [len(of) for of in styled] == [1, 5]
+    # Of each run, of their mean, and the band, over env steps and over time.
+    assert [len(of) for of in styled] == [2, 10]
 
 
 def test_groups_of_other_lengths_or_of_one_run_are_said(tmp_path: Path) -> None:
@@ -191,7 +198,7 @@ def test_configurations_that_differ_are_compared(tmp_path: Path) -> None:
     a = write_seeds(tmp_path / "a", [[1.0]], queue=None)
     b = write_seeds(tmp_path / "b", [[2.0]], queue="x" * 300)
     page = read(tmp_path, a, b)
-    assert "key tag 1 tag 2 queue null" in page.text or "key a b queue null" in page.text
+    assert "key tag (a/0) tag (b/0) queue null" in page.text
     assert "x" * 100 in page.text
 
 
@@ -260,6 +267,7 @@ import sys
 for name in ("ray", "hydra", "omegaconf", "torch", "pettingzoo"):
     sys.modules[name] = None
 from pathlib import Path
+from marlflow.html_report.grouping import Grouping
 from marlflow.html_report.report import write_report
 from marlflow.runtime.run_state import LOST, write_state
 write_report([Path(sys.argv[1])], Path(sys.argv[2]))
@@ -272,9 +280,106 @@ def test_a_report_needs_neither_ray_nor_hydra_nor_torch(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "index.html").is_file()
 
 
-@pytest.mark.parametrize(("groups", "bands"), [(7, 7), (8, 0)])
+@pytest.mark.parametrize(("groups", "bands"), [(7, 14), (8, 0)])
 def test_bands_are_drawn_while_they_can_be_told_apart(tmp_path: Path, groups: int, bands: int) -> None:
     folders = [write_seeds(tmp_path / str(n), [[1.0, n], [2.0, 1.0 * n]], x=n) for n in range(groups)]
     page = read(tmp_path, *folders)
     assert sum("fill-opacity" in style for style in page.attributes("style")) == bands
     assert ("of so many groups they are not drawn" in page.text) == (not bands)
+
+
+def tinted(page: Reader) -> list[str]:
+    return [style for style in page.attributes("style") if "--tint" in style]
+
+
+@pytest.mark.parametrize(
+    ("runs", "nothing", "chance"),
+    [(1, False, ""), (2, True, "33 %"), (3, True, "10 %"), (4, False, ""), (5, False, "")],
+)
+def test_few_seeds_are_said_to_distinguish_nothing(tmp_path: Path, runs: int, nothing: bool, chance: str) -> None:
+    a = write_seeds(tmp_path / "a", [[1.0 + seed] for seed in range(runs)], x="a")
+    b = write_seeds(tmp_path / "b", [[9.0 + seed] for seed in range(runs)], x="b")
+    page = read(tmp_path, a, b)
+    said = f"With {runs} runs in a group, nothing in cartpole_team can be distinguished"
+    assert (said in page.text) == nothing
+    assert f"in {chance} of comparisons" in page.text or not nothing
+    # One group is wholly better, which means something from four runs on.
+    assert len(tinted(page)) == (2 if runs >= 4 else 0)
+    assert ("low" in page.attributes("data-column")) == (runs >= 4)
+
+
+def test_colors_are_only_where_the_interval_excludes_chance(tmp_path: Path) -> None:
+    a = write_seeds(tmp_path / "a", [[float(seed)] for seed in range(5)], x="a")
+    b = write_seeds(tmp_path / "b", [[seed + 0.7] for seed in range(5)], x="b")
+    c = write_seeds(tmp_path / "c", [[seed + 50.0] for seed in range(5)], x="c")
+    page = read(tmp_path, a, b, c)
+    assert len(tinted(page)) == 4, "c over a and b, and these over c"
+    with (tmp_path / "out" / "improvement.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(not float(row["low"]) <= 0.5 <= float(row["high"]) for row in rows) == 4
+
+
+def test_groups_with_some_small_ones_are_not_all_alike(tmp_path: Path) -> None:
+    sizes = {"a": 2, "b": 3, "c": 6}
+    page = read(tmp_path, *(write_seeds(tmp_path / x, [[1.0 + n] for n in range(of)], x=x) for x, of in sizes.items()))
+    assert "With 2 and 3 runs in a group, not every pair of groups in cartpole_team can be distinguished" in page.text
+    assert "2 runs: mean and range; 3 runs: mean and range" in page.text
+    # In one table, each interval says what it is.
+    assert page.texts.count("mean [range]") == 4
+    assert page.texts.count("IQM [95 %]") == 2
+
+
+@pytest.mark.parametrize(
+    ("modes", "shown"),
+    [
+        (("greedy", "greedy"), "return per agent and episode, evaluation, greedy actions"),
+        (("sampled", "sampled"), "return per agent and episode, evaluation, sampled actions"),
+        (("greedy", "sampled"), "evaluation (greedy: x=a; sampled: x=b)"),
+        ((None, None), "return per agent and episode, evaluation, greedy actions"),
+    ],
+)
+def test_each_figure_says_how_policies_acted(tmp_path: Path, modes: tuple[str | None, ...], shown: str) -> None:
+    """Runs of earlier versions did not report it, but their configuration says it."""
+    for x, mode, rate in zip("ab", modes, (1, 2), strict=True):
+        reports = [report(1000, {"prey": {**policy(1.0, 1000), "eval_mode": mode}})]
+        write_run(tmp_path / "runs" / x, reports, config(x=x, rate=rate, evaluation={"mode": "greedy"}))
+        write_run(tmp_path / "runs" / f"{x}2", reports, config(x=x, rate=3 + rate, evaluation={"mode": "greedy"}))
+    write_report([tmp_path / "runs"], tmp_path / "out", grouping=Grouping(("x",)))
+    page = Reader((tmp_path / "out" / "index.html").read_text(encoding="utf-8"))
+    figures = [label for label in page.attributes("aria-label") if " over " in label]
+    assert len(figures) == 2
+    assert page.text.count(shown) == 3, "at both figures and the table"
+    assert ("acted in another way" in page.text) == (modes[0] != modes[1])
+
+
+def test_returns_of_training_are_called_that(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [report(1000, {"prey": policy(trained=1.0)})], config())
+    page = read(tmp_path, run)
+    assert page.text.count("return per agent and episode, training, exploration included") == 3
+    with (tmp_path / "out" / "table.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["mode"] for row in csv.DictReader(file)] == ["with exploration"]
+
+
+def test_what_group_by_and_merge_joined_is_said(tmp_path: Path) -> None:
+    for cycles, x in ((5, 1), (6, 2)):
+        write_seeds(tmp_path / "runs" / str(x), [[1.0]], env={"max_cycles": cycles}, x=x, queue="q")
+    grouping = Grouping(("queue",), ("max_cycles",))
+    written = write_report([tmp_path / "runs"], tmp_path / "out", grouping=grouping)
+    page = Reader((tmp_path / "out" / "index.html").read_text(encoding="utf-8"))
+    assert (written.runs, written.groups) == (2, 1)
+    assert "Runs with the same queue are one group" in page.text
+    assert "The runs of queue=q differ in env.max_cycles, x: they are one group because of group_by" in page.text
+    assert "cartpole_team has environments that differ in env.max_cycles, because of merge" in page.text
+    assert "x 1 or 2" in page.text
+
+
+def test_the_json_has_the_rows_of_the_csv(tmp_path: Path) -> None:
+    folders = [write_seeds(tmp_path / str(n), [[1.0 * n], [2.0], [3.0], [5.0]], x=n) for n in range(2)]
+    write_report(folders, tmp_path / "out")
+    data = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert set(data) == {"table", "improvement", "settings", "runs", "evaluations"}
+    for name, rows in data.items():
+        with (tmp_path / "out" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            as_texts = [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+            assert list(csv.DictReader(file)) == as_texts
+    assert len(data["settings"]) == len(data["improvement"]) == 2

@@ -143,7 +143,7 @@ def test_default_levels_are_between_the_first_and_the_best_final_return(tmp_path
 
 def test_groups_are_compared_in_pairs_and_mirrored(tmp_path: Path) -> None:
     folders = [
-        write_seeds(tmp_path / name, [[value + seed] for seed in range(3)], x=name)
+        write_seeds(tmp_path / name, [[value + seed] for seed in range(4)], x=name)
         for name, value in (("a", 0.0), ("b", 1.5), ("c", 9.0))
     ]
     single = write_seeds(tmp_path / "d", [[99.0]], x="d")

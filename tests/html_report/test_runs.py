@@ -81,7 +81,7 @@ def test_the_configuration_of_an_earlier_run_is_that_of_hydra(tmp_path: Path) ->
     run = write_run(tmp_path / "run", evaluated([1.0]))
     (run / ".hydra").mkdir()
     (run / ".hydra" / "config.yaml").write_text("seed: 4\nname: ${oc.env:HOME}\n", encoding="utf-8")
-    assert read_runs([run])[0][0].config == {"seed": 4, "name": "${oc.env:HOME}"}
+    assert read_runs([run])[0][0].config == {"seed": 4}
     (run / "experiment.json").write_text(json.dumps(config(seed=5)), encoding="utf-8")
     assert read_runs([run])[0][0].seed == 5
 

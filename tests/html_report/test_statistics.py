@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from marlflow.html_report.statistics import improvement, iqm, iqm_band, iqm_interval
+from marlflow.html_report.statistics import (
+    can_differ,
+    chance_of_order,
+    improvement,
+    iqm,
+    iqm_band,
+    iqm_interval,
+    summary_names,
+)
 
 returns = st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=30)
 
@@ -118,12 +126,33 @@ def test_improvement_is_the_share_of_pairs(first: list[float], second: list[floa
 
 
 def test_the_interval_of_improvement_is_that_of_all_resamples() -> None:
-    first, second = [1.0, 4.0, 6.0], [2.0, 3.0, 7.0]
+    first, second = [1.0, 4.0, 6.0, 9.0], [2.0, 3.0, 5.0, 7.0]
     every = [
-        np.mean([float(x > y) for x in one for y in other])
-        for one in itertools.product(first, repeat=3)
-        for other in itertools.product(second, repeat=3)
+        sum(x > y for x in one for y in other) / 16
+        for one in itertools.product(first, repeat=4)
+        for other in itertools.product(second, repeat=4)
     ]
     found = improvement(first, second)
     assert found.low == pytest.approx(np.percentile(every, 2.5), abs=0.06)
     assert found.high == pytest.approx(np.percentile(every, 97.5), abs=0.06)
+
+
+@given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=12, unique=True))
+def test_what_is_called_a_range_is_one_and_what_is_called_a_mean_is_one(values: list[int]) -> None:
+    names, found = summary_names(len(values)), iqm_interval([float(value) for value in values])
+    is_range = [found.low, found.high] == pytest.approx([min(values), max(values)])
+    assert is_range == (names.interval == "range")
+    if names.statistic == "mean":
+        assert found.value == pytest.approx(np.mean(values))
+
+
+@pytest.mark.parametrize(("runs", "others"), [(2, 2), (2, 3), (3, 3), (3, 4), (2, 8), (4, 4), (3, 5), (5, 5)])
+def test_groups_that_cannot_differ_are_those_whose_every_order_is_likely(runs: int, others: int) -> None:
+    """By all orders of so many runs of one kind: how often one group is wholly above the other."""
+    orders = list(itertools.combinations(range(runs + others), runs))
+    apart = sum(max(order) == runs - 1 or min(order) == others for order in orders) / len(orders)
+    assert chance_of_order(runs, others) == pytest.approx(apart)
+    assert can_differ(runs, others) == (apart <= 0.05)
+    better = improvement([10.0 + run for run in range(runs)], [float(other) for other in range(others)])
+    assert better.value == 1.0
+    assert (better.low is not None) == can_differ(runs, others)

@@ -38,6 +38,7 @@ def evaluation(number: int) -> EvaluationMetrics:
         eval_team_return_mean=14.5 if is_new else None,
         eval_episode_env_steps_mean=31.0 if is_new else None,
         eval_episodes=20 if is_new else None,
+        eval_episodes_asked=20 if is_new else None,
         eval_episodes_distinct=19 if is_new else None,
         eval_mode="greedy" if is_new else None,
         eval_env_steps=1000 * number - 500 if is_new else None,

@@ -31,7 +31,7 @@ class Disk:
         return getattr(self._file, name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 12)), max_size=8))
 def test_pieces_are_whole_in_order_and_none_is_lost(tmp_path_factory: Any, steps: list[tuple[int, int]]) -> None:
     path = tmp_path_factory.mktemp("appended") / "file"

@@ -2,6 +2,7 @@ import io
 import logging
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -72,7 +73,7 @@ def test_against_several_opponents_the_evaluation_takes_no_more_room() -> None:
     assert heads == ["eval", "greedy", "vs 2", "opponents"]
     alone = drawn(110, before=record(1), now=record(2))
     assert row(text, "policy") == row(alone, "policy")
-    assert [line.split()[0] for line in text.splitlines()[9:12]] == ["adver…", "agent", "goal"]
+    assert [line.split()[0] for line in text.splitlines()[9:12]] == ["adversary", "agent", "goal"]
 
 
 def test_the_stage_table_says_who_is_busy_and_who_waits() -> None:
@@ -86,6 +87,34 @@ def test_the_stage_table_says_who_is_busy_and_who_waits() -> None:
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 110, 140, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, drawn(width, now=record(3)).splitlines())) <= width
+
+
+LOSS = {"policy": -0.0125, "value": 9.5421, "entropy": 0.559, "kl": 0.003, "cost_value": 7.125, "grad_norm": 12.5}
+
+
+@pytest.mark.parametrize("width", [80, 100, 110, 120, 130, 135, 140, 149, 150, 160, 170, 180, 190, 200, 240])
+@pytest.mark.parametrize("name", ["pack", "the_adversaries", "the_policy_of_the_adversaries"])
+def test_columns_that_name_a_row_are_whole_and_others_are_left_out(name: str, width: int) -> None:
+    before, now = record(1), record(2)
+    info = replace(INFO, policies={name: INFO.policies["adversary"], **INFO.policies})
+    for each in (before, now):
+        each["policies"][name] = each["policies"]["adversary"]
+        each["learners"][name] = each["learners"]["adversary"] | {"loss": LOSS}
+        each["stages"][f"{name}/EachPolicy(Advantages)"] = each["stages"]["adversary/Learn"]
+        each["stages"][f"{name}/Idle"] = {**each["stages"]["adversary/Learn"], "busy_s": 0.0}
+    terminal = Console(file=io.StringIO(), width=width, force_terminal=False, record=True)
+    terminal.print(View(info, before, now, clock_s=9.0))
+    text = terminal.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text.split("folder")[0].split("\n", 1)[1]
+    lines = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    assert len(lines) == 2, text
+    assert lines[1].split()[:2] == [name, "EachPolicy(Advantages)"]
+    # Numbers and terms of a loss are whole, too.
+    assert lines[0].split()[-1] in ("...", "-0.013", "12.5", "20.0"), lines[0]
+    assert {"policy", "return"} <= set(row(text, "policy"))
+    assert "grad_norm 12.5" in text or width < 240
+    assert "and 1 more stage that was less busy" in text
 
 
 def test_at_80_columns_no_word_is_cut_short() -> None:
@@ -112,7 +141,7 @@ def test_stages_without_room_are_summed_up_and_the_busiest_stay() -> None:
         "stage_19",
     ]
     assert "and 15 more stages that were less busy" in text
-    assert drawn(80, now=crowded(20)).count("stage_") == 20
+    assert drawn(80, now=crowded(20)).count("stage_") == 19, "all but the one that was not busy"
 
 
 def test_before_the_first_report_the_view_says_so() -> None:
