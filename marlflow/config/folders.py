@@ -8,19 +8,26 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.links import link_problems
 
-def folder_problems(setting: str, folder: Path) -> Iterator[str]:
+# More than the files that a run writes before it begins.
+_TRIAL_BYTES = 2**16
+
+
+def folder_problems(setting: str, folder: Path, remedy: str = "choose another") -> Iterator[str]:
     """Yield a problem if `folder`, from `setting`, cannot be created or written to."""
     try:
         folder = folder.absolute()
         # Raises for a name that is too long, or has a NUL.
         folder.exists()
         existing = next(part for part in (folder, *folder.parents) if part.exists())
-        # Creates a folder, because permissions alone do not tell: nothing can be created in /proc, for example.
-        Path(tempfile.mkdtemp(prefix=".marlflow-", dir=existing)).rmdir()
+        # Tried, because permissions alone do not tell: a disk may be full, and nothing can be created in /proc.
+        with tempfile.TemporaryDirectory(prefix=".marlflow-", dir=existing) as trial:
+            Path(trial, "file").write_bytes(bytes(_TRIAL_BYTES))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        yield f"{setting}: the folder {str(folder)!r:.200} cannot be made or written to: {reason}; choose another"
+        yield f"{setting}: the folder {str(folder)!r:.200} cannot be made or written to: {reason}; {remedy}"
 
 
 def searchpath_problems(folders: Sequence[str]) -> Iterator[str]:
@@ -32,12 +39,20 @@ def searchpath_problems(folders: Sequence[str]) -> Iterator[str]:
 
 
 def existing_run_problems(folder: Path) -> Iterator[str]:
-    """Yield a problem if `folder` already contains a run."""
+    """Yield a problem if `folder` already contains a run, or links that lead out of it where a run has its files."""
+    yield from link_problems(folder)
     if any((folder / name).exists() for name in ("checkpoints", "metrics.jsonl")):
         yield (
             f"there is a run in {folder} already; continue it with `marlflow resume {shlex.quote(str(folder))}`, or "
             "choose another directory"
         )
+
+
+def check_resumed(folder: Path) -> None:
+    """Raise ConfigInvalid if a run cannot continue in `folder`: links lead out of it, or it cannot be written to."""
+    remedy = "make it writable, or copy the run to a folder that is, and resume it there"
+    if problems := [*link_problems(folder), *folder_problems("the run's directory", folder, remedy)]:
+        raise ConfigInvalid(problems)
 
 
 def new_folder(folder: Path) -> Path:

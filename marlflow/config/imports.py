@@ -1,13 +1,13 @@
 """Load policies of other runs and of exported files, and build their networks from plain configuration.
 
-A configuration names classes, which are imported. Only classes of marlflow are, and those that the user trusts.
+A configuration names classes, which are imported. Only parts of marlflow are, and those that the user trusts.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +16,16 @@ from typing import Any
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, WeightsMismatch
+from marlflow.base.links import check_links
 from marlflow.base.spaces import Spaces
-from marlflow.config.construct import LEFT, fit, imported
+from marlflow.config.construct import LEFT, fit
 from marlflow.config.experiment import Policy
 from marlflow.config.memory import parameters_of
 from marlflow.config.settings import setting_problems
+from marlflow.config.shipped_parts import POLICY
 from marlflow.config.target_nodes import TARGET
-from marlflow.config.trust import names_outside
+from marlflow.config.trust import listed, refusal, untrusted
+from marlflow.learner.extra_losses import without_extra_losses
 from marlflow.policy.torso import TorsoConfig
 from marlflow.runtime.checkpoint_notes import as_text
 from marlflow.runtime.saved_league import SavedRun, saved_run
@@ -49,6 +52,7 @@ def load_policy(
     `saved_policy`. Raises ConfigInvalid if there is no such folder, file or member, and CheckpointUnusable.
     """
     if source.is_dir():
+        check_links(source)
         if not folder(source).is_dir():
             raise ConfigInvalid([f"{source} is the folder of no run: it has no checkpoints"])
         return _while_it_runs(lambda: _of_run(source, member, checkpoint, default, size_of))
@@ -157,7 +161,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def imported_policy(
-    saved: SavedPolicy, trust: Collection[str] | None, remedy: str = "set league.trust=[{names}]"
+    saved: SavedPolicy, trust: Collection[str] | None, remedy: str = "set league.trust={names}"
 ) -> Policy:
     """Return a policy that acts as `saved`, made of marlflow's classes and those in `trust` (None: any).
 
@@ -177,14 +181,9 @@ def _built(config: Mapping[str, Any] | None, source: str, trust: Collection[str]
         raise ConfigInvalid(
             [f"{source}: its run recorded no configuration, so the classes of its network are not known"]
         )
-    if trust is not None and (untrusted := sorted(_untrusted(config) - set(trust))):
-        names = ", ".join(untrusted)
-        raise ConfigInvalid(
-            [
-                f"{source} names code outside marlflow, which would be imported: {names}; look at it, and if you "
-                f"trust it {remedy.format(names=names)}"
-            ]
-        )
+    config = without_extra_losses(config)
+    if found := untrusted(config, trust, POLICY):
+        raise ConfigInvalid([refusal(source, found, remedy.format(names=listed(found)))])
     problems: list[str] = []
     algorithm: Any = fit(config.get("algorithm"), Algorithm | None, f"{source}: algorithm", problems)
     model = fit(config.get("model") or {TARGET: "marlflow.MLP"}, TorsoConfig, f"{source}: model", problems)
@@ -196,25 +195,6 @@ def _built(config: Mapping[str, Any] | None, source: str, trust: Collection[str]
     if not own.acts_by.capabilities.learns or own.acts_by.capabilities.tasks:
         raise ConfigInvalid([f"{source}: {own.acts_by.name} does not act by fixed parameters alone"])
     return own
-
-
-def _untrusted(config: Mapping[str, Any]) -> set[str]:
-    names = names_outside(dict(config))
-    # A function would be called, so that only classes are marlflow's to give.
-    for name in _targets(config):
-        if name.startswith("marlflow.") and not isinstance(imported(name, "", []), type):
-            names.add(name)
-    return names
-
-
-def _targets(values: Any) -> Iterator[str]:
-    if isinstance(values, Mapping):
-        if isinstance(name := values.get(TARGET), str):
-            yield name
-        values = list(values.values())
-    if isinstance(values, list | tuple):
-        for value in values:
-            yield from _targets(value)
 
 
 def space_problem(saved: SavedPolicy, spaces: Spaces, agent: str) -> str | None:

@@ -16,19 +16,24 @@ from pathlib import Path
 from typing import Any, Final
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.own_signature import is_signed, signature_of
 from marlflow.config.description import describe
 from marlflow.config.experiment import Experiment
 from marlflow.config.records import with_absolute_records
 from marlflow.config.schema import read_values
 from marlflow.config.target_nodes import TARGET
-from marlflow.config.trust import is_signed, names_outside, signature_of
+from marlflow.config.trust import UNSIGNED, listed, refusal, untrusted
 from marlflow.env.make import comes_with_an_extra
+from marlflow.learner.extra_losses import EXTRA_LOSSES, without_extra_losses
 from marlflow.runtime.saved_runs import EXPERIMENT
 
 RUN: Final = "run.json"
 FORMAT: Final = "marlflow run 1"
 # Sections that only training needs: what they name need not be installed where a policy is used.
 _ONLY_TRAINING = ("callbacks", "log", "objective", "record")
+# Sections that say where processes run: of others, this user's own apply.
+_OF_A_PLACE = ("runtime",)
+_QUOTE = "'"
 _ASKED = "pass the experiment itself: mf.load(run, experiment=...)"
 
 
@@ -37,7 +42,7 @@ def record(experiment: Experiment) -> dict[str, str]:
     description = describe(_as_configured(experiment))
     text = json.dumps(description.values, indent=1) + "\n"
     about = {"format": FORMAT, "started_in": str(Path.cwd()), "lost": list(description.lost)}
-    signature = signature_of(_signed_text(text, about))
+    signature = signature_of(_signed_content(text, about))
     return {EXPERIMENT: text, RUN: json.dumps({**about, "signature": signature}, indent=1) + "\n"}
 
 
@@ -51,8 +56,8 @@ def _as_configured(experiment: Experiment) -> Experiment:
     return replace(experiment, policies=policies)
 
 
-def _signed_text(text: str, about: Mapping[str, Any]) -> str:
-    return json.dumps([text, *(about.get(key) for key in ("format", "started_in", "lost"))])
+def _signed_content(text: str, about: Mapping[str, Any]) -> bytes:
+    return json.dumps([text, *(about.get(key) for key in ("format", "started_in", "lost"))]).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ def recorded_run(run_dir: Path) -> RecordedRun:
         raise ConfigInvalid([f"{run_dir} has no {EXPERIMENT}, the record of its experiment; {_ASKED}"])
     text, values = _read(path)
     about = _read(run_dir / RUN)[1] if (run_dir / RUN).is_file() else {}
-    is_own = is_signed(_signed_text(text, about), about.get("signature"))
+    is_own = is_signed(_signed_content(text, about), about.get("signature"))
     lost = tuple(str(one) for one in about.get("lost") or ())
     return RecordedRun(values, lost, Path(about["started_in"]) if is_own else None)
 
@@ -105,21 +110,17 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
 def recorded_experiment(run_dir: Path, recorded: RecordedRun, trust: Collection[str] | None) -> Experiment:
     """Build the experiment of a run again, without what only training needs; call it while `recorded.working()`.
 
-    Names outside marlflow are imported if the record is this user's own, or if they are in `trust` (None: any). Raises
-    ConfigInvalid with every problem.
+    If the record is not this user's own, what is none of marlflow's parts is imported only if it is in `trust` (None:
+    any). Raises ConfigInvalid with every problem.
     """
-    needed = {key: value for key, value in recorded.values.items() if key not in _ONLY_TRAINING}
-    if not recorded.is_own and trust is not None:
-        untrusted = sorted(names_outside(needed) - set(trust))
-        if names := ", ".join(untrusted):
-            raise ConfigInvalid(
-                [
-                    f"{run_dir} was not recorded by this user on this machine, or was changed since, and its "
-                    f"experiment names code outside marlflow, which would be imported: {names}; look at it, and if "
-                    f"you trust it give trust=[{', '.join(map(repr, untrusted))}], on the command line --trust"
-                ]
-            )
-    if lost := [one for one in recorded.lost if not one.startswith(_ONLY_TRAINING)]:
+    needed = _without_training(recorded.values)
+    if not recorded.is_own:
+        needed = {key: value for key, value in needed.items() if key not in _OF_A_PLACE}
+        if found := untrusted(needed, trust):
+            remedy = f"give trust={listed(found, _QUOTE)}, on the command line --trust"
+            raise ConfigInvalid([refusal(f"{run_dir} {UNSIGNED}", found, remedy)])
+    needed_but_lost = (one for one in recorded.lost if f".algorithm.{EXTRA_LOSSES}." not in one)
+    if lost := [one for one in needed_but_lost if not one.startswith(_ONLY_TRAINING)]:
         reason = f"{'; '.join(lost)}; write it in a module, or {_ASKED}"
         raise ConfigInvalid([f"the experiment of {run_dir} cannot be built from its {EXPERIMENT}: {reason}"])
     check_modules(needed, recorded.started_in)
@@ -128,7 +129,16 @@ def recorded_experiment(run_dir: Path, recorded: RecordedRun, trust: Collection[
     if problems or experiment is None:
         raise ConfigInvalid([f"{run_dir / EXPERIMENT}: {problem}" for problem in problems])
     # Relative to the folder that the run was started in, which others do not work in.
-    return replace(experiment, env=with_absolute_records(experiment.env))
+    return replace(experiment, env=with_absolute_records(experiment.env, trust))
+
+
+def _without_training(values: Any) -> Any:
+    """Return a recorded experiment without the sections, and the extra losses, that only training needs."""
+    needed = {key: value for key, value in values.items() if key not in _ONLY_TRAINING}
+    for section in ("policies", "learners"):
+        if isinstance(entries := needed.get(section), Mapping):
+            needed[section] = {name: without_extra_losses(entry) for name, entry in entries.items()}
+    return {key: without_extra_losses(value) if key == "default_policy" else value for key, value in needed.items()}
 
 
 @contextmanager

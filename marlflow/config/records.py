@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,45 +12,75 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.base.problems import Problems
 from marlflow.base.spaces import Spaces
+from marlflow.config.construct import LEFT, fit
 from marlflow.config.environment import environment_maker, opened
 from marlflow.config.experiment import Env, Experiment, OfflineData, Policy
 from marlflow.config.folders import folder_problems
+from marlflow.config.learners import listed_policies
+from marlflow.config.trust import RECORDED, UNSIGNED, listed, refusal, untrusted_records
 from marlflow.env import EnvAdapter, open_adapter
 from marlflow.env.spaces_only import SpacesOnlyEnv
 from marlflow.offline.dataset import Dataset, find_dataset
-from marlflow.offline.environment import known_environment, recorded_environment
+from marlflow.offline.environment import code_of, known_environment, recorded_environment
 from marlflow.offline.manifest import Manifest, read_manifest, wrappers_of
 
-_OFFLINE = f"{recorded_environment.__module__}.{recorded_environment.__qualname__}"
 _OFFLINE_ALGORITHMS = "bc, marwil, dqn or another off-policy algorithm"
 
 
 def offline_records(env: Env) -> OfflineData | None:
-    """Return the records that replace an environment in an offline run; else None."""
-    if env.factory not in (_OFFLINE, recorded_environment):
+    """Return the records that replace an environment in an offline run, with any wrong values; else None."""
+    if env.factory not in (RECORDED, recorded_environment) or "folder" not in env.arguments:
         return None
-    return OfflineData(str(env.arguments["folder"]), passes=int(env.arguments.get("passes", 1)))
+    source = OfflineData(env.arguments["folder"], passes=env.arguments.get("passes", 1))
+    passes = fit(source.passes, int, "env.passes", [])
+    return source if passes is LEFT else replace(source, passes=passes)
 
 
 def maker(env: Env) -> Callable[[], Any]:
-    """Return the environment factory, with the folder of records as an absolute path."""
-    # Processes of Ray have other working directories.
+    """Return the environment factory, with what other processes need to make a recorded environment."""
     return environment_maker(with_absolute_records(env))
 
 
-def with_absolute_records(env: Env) -> Env:
-    """Return an environment whose folder of records, if it has one, does not depend on the working directory."""
+def with_absolute_records(env: Env, trust: Collection[str] | None = ()) -> Env:
+    """Return an environment whose records, if it has any, are found and trusted in other folders and processes.
+
+    Its records may name what `trust` (None: anything) and its own `trust` list, and marlflow's parts.
+    """
     if (source := offline_records(env)) is None:
         return env
-    return replace(env, arguments={**env.arguments, "folder": str(Path(source.folder).resolve())})
+    folder, own = Path(source.folder), _trusted(env)
+    if trust is None or not untrusted_records(folder, [*own, *trust]):
+        with suppress(ConfigInvalid):  # reported where the records are read
+            own = code_of(read_manifest(folder).environment)
+    return replace(env, arguments={**env.arguments, "folder": str(folder.resolve()), "trust": list(own)})
+
+
+def _trusted(env: Env) -> list[str]:
+    trust = env.arguments.get("trust")
+    # Other values are reported where the types of arguments are.
+    return [str(name) for name in trust] if isinstance(trust, list | tuple) else []
 
 
 def played_environment(env: Env) -> Env:
-    """Return the environment that is played: of an offline run, the recorded one. Raises ConfigInvalid if unknown."""
+    """Return the environment that is played: of an offline run, the recorded one.
+
+    Raises ConfigInvalid if it is not known, or not trusted.
+    """
     if (source := offline_records(env)) is None:
         return env
-    recorded = known_environment(Path(source.folder))
+    if problems := list(untrusted_problems(env)):
+        raise ConfigInvalid(problems)
+    recorded = known_environment(Path(source.folder), with_absolute_records(env).arguments["trust"])
     return replace(env, factory=recorded.factory, arguments=recorded.arguments, wrappers=tuple(wrappers_of(recorded)))
+
+
+def untrusted_problems(env: Env) -> Iterator[str]:
+    """Yield why the environment in whose records an offline run learns may not be imported."""
+    if (source := offline_records(env)) is None:
+        return
+    if found := untrusted_records(Path(source.folder), _trusted(env)):
+        remedy = f"set env.trust={listed(found)}, or add --trust"
+        yield refusal(f"{source.folder} {UNSIGNED}", found, remedy)
 
 
 @contextmanager
@@ -75,11 +105,23 @@ def inspected_environment(experiment: Experiment, problems: Problems) -> Iterato
         adapter.close()
 
 
+def recorded_mapping(experiment: Experiment) -> Mapping[str, str]:
+    """Return which policy played each agent in the records of an offline run, if all of them can learn or play here."""
+    if (source := offline_records(experiment.env)) is None:
+        return {}
+    manifest = read_manifest(Path(source.folder))
+    known = {*manifest.policies, *experiment.policies, *listed_policies(experiment)}
+    return manifest.mapping if known.issuperset(manifest.mapping.values()) else {}
+
+
 def unlike_the_records(env: Env) -> Iterator[str]:
     """Yield why the policies of an offline run cannot play: the environment cannot be made, or has other spaces."""
     if (source := offline_records(env)) is None:
         return
     manifest = read_manifest(Path(source.folder))
+    if problems := list(untrusted_problems(env)):
+        yield from problems
+        return
     try:
         with opened(maker(env), env) as adapter:
             played = {

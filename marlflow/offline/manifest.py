@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.new_files import replacing
+from marlflow.base.own_signature import is_signed, signature_of
 from marlflow.base.serialization import MALFORMED
 from marlflow.base.spaces import Spaces
 from marlflow.env.make import Wrapper, import_factory
@@ -37,13 +38,19 @@ class RecordedEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The environment, its agents' spaces, and the recorded policies' spaces."""
+    """The environment, its agents' spaces, the recorded policies' spaces, and the policy that played each agent.
+
+    `mapping` is empty if a matchmaker decided who played whom, and of records by earlier versions.
+    """
 
     agents: Mapping[str, Spaces]
     policies: Mapping[str, Spaces]
     environment: RecordedEnvironment
+    mapping: Mapping[str, str] = field(default_factory=dict, compare=False)
     record: str = field(default_factory=partial(secrets.token_hex, 8), compare=False)
     """Identifies the dataset folder, even if it is moved."""
+    is_own: bool = field(default=False, compare=False)
+    """Whether this user described the environment, which has not been changed since."""
 
 
 def environment_described(
@@ -95,11 +102,10 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
         if (existing := read_manifest(folder)) != manifest:
             raise ConfigInvalid([f"{folder} already has records, of {_summary(existing)}; record into another folder"])
         return existing
-    aside = folder / f"{NAME}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(_data(manifest), indent=1))
-        os.replace(aside, folder / NAME)
+        with replacing(folder / NAME) as aside:
+            aside.write_text(json.dumps(_data(manifest), indent=1))
     except OSError as error:
         problem = f"records cannot be written to {folder}: {error}; give another record.folder, or see that it can be"
         raise ConfigInvalid([problem]) from error
@@ -108,11 +114,11 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
 
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest; raises ConfigInvalid if missing or damaged."""
-    if not folder.is_dir():
-        raise ConfigInvalid(
-            [f"there is no folder of records {folder}; give that of a run with record, runs/.../record"]
-        )
     try:
+        if not folder.is_dir():
+            raise ConfigInvalid(
+                [f"there is no folder of records {folder}; give that of a run with record, runs/.../record"]
+            )
         data = json.loads((folder / NAME).read_text())
         if data["format"] != _FORMAT:
             raise ValueError(f"it is of format {data['format']!r}, not {_FORMAT!r}")
@@ -133,19 +139,22 @@ def _summary(manifest: Manifest) -> str:
 
 
 def _data(manifest: Manifest) -> dict[str, Any]:
-    environment = manifest.environment
+    environment = {
+        "factory": manifest.environment.factory,
+        "arguments": manifest.environment.arguments,
+        "wrappers": [{"factory": path, "arguments": arguments} for path, arguments in manifest.environment.wrappers],
+        "unknown": manifest.environment.unknown,
+    }
     return {
         "format": _FORMAT,
         "record": manifest.record,
         "marlflow": version("marlflow"),
-        "environment": {
-            "factory": environment.factory,
-            "arguments": environment.arguments,
-            "wrappers": [{"factory": path, "arguments": arguments} for path, arguments in environment.wrappers],
-            "unknown": environment.unknown,
-        },
+        "environment": environment,
+        # Only of the environment: it names code, which is imported.
+        "signature": signature_of(_signed_content(environment)),
         "agents": {name: described(spaces) for name, spaces in manifest.agents.items()},
         "policies": {name: described(spaces) for name, spaces in manifest.policies.items()},
+        "mapping": dict(manifest.mapping),
     }
 
 
@@ -164,8 +173,14 @@ def _manifest(data: Mapping[str, Any]) -> Manifest:
             wrappers,
             _is(str, environment["unknown"]),
         ),
+        {agent: _is(str, policy) for agent, policy in _is(dict, data.get("mapping", {})).items()},
         _is(str, data["record"]),
+        is_signed(_signed_content(environment), data.get("signature")),
     )
+
+
+def _signed_content(environment: Mapping[str, Any]) -> bytes:
+    return json.dumps([_FORMAT, environment], sort_keys=True).encode()
 
 
 def _is(kind: type[_T], value: object) -> _T:

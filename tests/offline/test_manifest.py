@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import supersuit
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import ConfigInvalid
@@ -33,7 +33,6 @@ def manifest(**environment: Any) -> Manifest:
     return Manifest({"a": SPACES, "b": SPACES}, {"team": SPACES}, environment_described(**given))
 
 
-@settings(max_examples=60)
 @given(observation=trees(), masked=st.booleans())
 def test_spaces_come_back_equal_from_json(observation: Any, masked: bool) -> None:
     spaces = Spaces(observation, CHOSEN, masked)
