@@ -20,6 +20,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
 from marlflow.learner.compute import Compute
+from marlflow.learner.extra_losses import ExtraLosses, extra_loss_problems, scheduled_coefficients
 from marlflow.learner.learner import LearnsOn, TorchLearner
 from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup
@@ -135,7 +136,15 @@ class Algorithm(Protocol):
         ...
 
 
-class TorchAlgorithm:
+@dataclass(frozen=True)
+class LossSettings:
+    """The settings that all learning algorithms have."""
+
+    extra_losses: ExtraLosses = field(default_factory=dict, kw_only=True, hash=False)
+    """Terms of the user's own, by name, added to the loss: functions `(module, minibatch) -> scalar`; see ExtraLoss."""
+
+
+class TorchAlgorithm(LossSettings):
     """Settings, their checks, and the learner, for LearningAlgorithm and JointAlgorithm.
 
     Valid ranges of fields are in config.ranges, by name; any other whole number must be at least 1, or at least 0 if
@@ -162,6 +171,7 @@ class TorchAlgorithm:
     def validate(self, spaces: Spaces, model: TorsoConfig) -> list[Problem]:
         problems = [*action_problems(self.name, self.capabilities, spaces), *self._setting_problems()]
         problems += self._minibatch_problems()
+        problems += extra_loss_problems(self.name, self.extra_losses, self.capabilities.learns)
         problems += [
             *critic_problems(self, spaces),
             *memory_problems(self.name, self.capabilities.memory, self.capabilities.joint, model),
@@ -193,6 +203,7 @@ class TorchAlgorithm:
             learns_on=self.capabilities.learns_on,
             initial_multiplier=initial_multiplier(self),
             loss_groups=self.capabilities.loss_groups,
+            extra_losses=self.extra_losses,
         )
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
@@ -205,7 +216,7 @@ class TorchAlgorithm:
         raise TypeError(f"{self.name} has no replay")
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
-        return scheduled(self, agent_steps)
+        return {**scheduled(self, agent_steps), **scheduled_coefficients(self.extra_losses, agent_steps)}
 
     @property
     def learner_sees_every_row(self) -> bool:
@@ -220,7 +231,7 @@ class TorchAlgorithm:
                 yield Problem(f"cannot do {setting}", self.name, reason, remedy)
 
     def _setting_problems(self) -> Iterator[Problem]:
-        for setting in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+        for setting in fields(self):
             value = getattr(self, setting.name)
             # Annotations are strings here; a field that may be scheduled is annotated as a setting.
             if isinstance(value, Schedule) and not re.search(r"\b(ScheduledFloat|Schedule)\b", str(setting.type)):
@@ -256,7 +267,7 @@ class LearningAlgorithm(TorchAlgorithm):
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         # Nothing here uses the critic, so it need not see a state, which the spaces of opponents do not have.
         has_central_critic = critic_sees(self) != OWN_OBSERVATION
-        acting = replace(self, critic_sees=OWN_OBSERVATION) if has_central_critic else self  # type: ignore[type-var]
+        acting = replace(self, critic_sees=OWN_OBSERVATION) if has_central_critic else self  # type: ignore[call-arg]
         actor: Actor = acting.network(spaces, model, seed).actor
         return actor
 

@@ -78,12 +78,13 @@ class Clone(LearningAlgorithm):
 
 
 class CloneLoss(BCLoss):
-    """The mean negative log-likelihood of the actions, with gradients in closed form for small networks on a CPU."""
+    """The mean negative log-likelihood of the actions."""
 
-    def __call__(self, module: Cloner, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def in_closed_form(self, module: Cloner, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms | None:
+        """Write the gradients of the same loss, for small networks on a CPU; see learner.loss."""
         actor = module.actor
         if not isinstance(actor, CategoricalActor) or actor.layers is None or not actor.layers.take_gradients:
-            return super().__call__(module, target_module, minibatch)
+            return None
         with torch.inference_mode():
             outputs, mask = actor.layers.record(as_rows(minibatch["obs"])), minibatch.get("action_mask")
             terms, gradient = cloning_gradient(

@@ -1,4 +1,4 @@
-"""The (double) Q-learning loss, by autograd or in closed form."""
+"""The (double) Q-learning loss, and its closed form."""
 
 from __future__ import annotations
 
@@ -28,12 +28,6 @@ class DQNLoss:
         self.huber_delta = values.get("huber_delta", self.huber_delta)
 
     def __call__(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        # Equal in value and gradient; the closed form is quicker.
-        loss = self.in_closed_form if QPass.fits(module) else self.composed
-        return loss(module, target_module, minibatch)
-
-    def composed(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the differentiable loss of a minibatch of Transitions, for any network."""
         q_tm1 = module(minibatch["obs"])
         error = self._error(q_tm1, module, target_module, minibatch)
         total = (huber_loss(error, self.huber_delta) * minibatch["weight"]).mean()
@@ -42,8 +36,12 @@ class DQNLoss:
             terms = {"td": total.detach(), "td_error_mean": priorities.mean(), "q_mean": q_tm1.mean()}
         return LossTerms(total, terms, priorities)
 
-    def in_closed_form(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the same loss with gradients already set, for small networks on a CPU."""
+    def in_closed_form(
+        self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]
+    ) -> LossTerms | None:
+        """Write the gradients of the same loss, for small networks on a CPU; see learner.loss."""
+        if not QPass.fits(module):
+            return None
         errors: list[Array] = []
 
         def write(block: Mapping[str, Tensor], share: float) -> dict[str, float]:

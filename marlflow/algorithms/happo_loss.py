@@ -17,10 +17,13 @@ from marlflow.policy.team_actor_critic import TeamActorCritic
 
 
 class FirstPolicyLoss(PPOLoss):
-    """PPO's loss of the only policy and the critic, in closed form if possible."""
+    """PPO's loss of the only policy and the critic."""
 
     def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         return super().__call__(module.first, target_module, minibatch)
+
+    def in_closed_form(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms | None:
+        return super().in_closed_form(module.first, target_module, minibatch)
 
 
 class ActorLoss(PPOLoss):

@@ -1,4 +1,4 @@
-"""The loss of mixers (VDN, QMIX): Q-learning of a team's mixed value, by autograd or in closed form."""
+"""The loss of mixers (VDN, QMIX): Q-learning of a team's mixed value, and its closed form."""
 
 from __future__ import annotations
 
@@ -28,12 +28,6 @@ class MixingLoss:
         self.huber_delta = values.get("huber_delta", self.huber_delta)
 
     def __call__(self, module: TeamQNetwork, target_module: TeamQNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        # Equal in value and gradient; the closed form is quicker.
-        loss = self.in_closed_form if TeamQPass.fits(module) else self.composed
-        return loss(module, target_module, minibatch)
-
-    def composed(self, module: TeamQNetwork, target_module: TeamQNetwork, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the differentiable loss of a minibatch of JointTransitions, for any network."""
         present = module.present(minibatch)
         taken = _taken(module.values(minibatch), _actions(module, minibatch))
         q_tot_tm1 = module.mixed(taken, present, minibatch)
@@ -44,8 +38,10 @@ class MixingLoss:
 
     def in_closed_form(
         self, module: TeamQNetwork, target_module: TeamQNetwork, minibatch: Mapping[str, Tensor]
-    ) -> LossTerms:
-        """Return the same loss with gradients already set, for small networks on a CPU: autograd is for the mixer."""
+    ) -> LossTerms | None:
+        """Write the gradients of the same loss, for small networks on a CPU; the mixer's by autograd."""
+        if not TeamQPass.fits(module):
+            return None
         with torch.no_grad():
             forward, present, actions = (
                 TeamQPass(module, minibatch),

@@ -1,9 +1,9 @@
-"""PPO's loss, by autograd or in closed form."""
+"""PPO's loss, and its closed form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,16 @@ from marlflow.policy.actor_critic import ActorCritic, DensePass, StochasticActor
 from marlflow.policy.gaussian import GaussianActor
 
 _COLUMNS = "obs", "central", "action", "action_mask", "behavior_logp", "advantage", "value_target", "value"
-_TERMS = ("policy", "value", "entropy", "kl")
+_SETTINGS = {"value": "value_coefficient", "entropy": "entropy_coefficient"}
+"""Coefficients that settings have other names for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Clip range and term weights of PPO's loss; with `value_clip_range` None values are not clipped."""
+    """Clip range and term weights of PPO's loss; with `value_clip_range` None values are not clipped.
+
+    A subclass may add coefficients; a schedule of the algorithm's setting of the same name sets them too.
+    """
 
     clip_range: float = 0.2
     value: float = 0.5
@@ -42,28 +46,14 @@ class PPOLoss:
         self.coefficients = coefficients
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
-        now = self.coefficients
-        self.coefficients = Coefficients(
-            clip_range=values.get("clip_range", now.clip_range),
-            value=values.get("value_coefficient", now.value),
-            entropy=values.get("entropy_coefficient", now.entropy),
-            value_clip_range=now.value_clip_range,
-        )
+        named = {field.name: _SETTINGS.get(field.name, field.name) for field in fields(self.coefficients)}
+        scheduled = {name: values[setting] for name, setting in named.items() if setting in values}
+        self.coefficients = replace(self.coefficients, **scheduled)
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        # Equal in value and gradient; the closed form is quicker.
-        compute = self.in_closed_form if DensePass.fits(module) else self.composed
-        loss = compute(module, minibatch)
-        if (kl := minibatch.get("kl_to_reference")) is not None:
-            # Part of the rewards already, so only reported.
-            terms: dict[str, Any] = {**loss.terms, "kl_to_reference": kl.mean()}
-            return LossTerms(loss.total, terms)
-        return loss
-
-    def composed(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the differentiable loss of a minibatch of an EstimatedBatch, for any network and actions."""
         outputs, value = module(minibatch["obs"], minibatch.get("central"))
-        return self.of_rows(module.actor, module.value_error, outputs, value, minibatch, torch.mean)
+        loss = self.of_rows(module.actor, module.value_error, outputs, value, minibatch, torch.mean)
+        return LossTerms(loss.total, _with_reference(loss.terms, minibatch), loss.priorities)
 
     def of_rows(
         self,
@@ -82,7 +72,7 @@ class PPOLoss:
         assert acting.total is not None
         assert values.total is not None
         terms: dict[str, Any] = {**acting.terms, **values.terms}
-        return LossTerms(acting.total + values.total, {name: terms[name] for name in _TERMS})
+        return LossTerms(acting.total + values.total, terms)
 
     def of_actor(
         self, actor: StochasticActor, outputs: Tensor, rows: Mapping[str, Tensor], mean: Callable[[Tensor], Tensor]
@@ -107,11 +97,16 @@ class PPOLoss:
         values = mean(value_error(self._value_loss(value, rows)))
         return LossTerms(self.coefficients.value * values, {"value": values.detach()})
 
-    def in_closed_form(self, module: ActorCritic, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Return the same loss with gradients already set, for small networks on a CPU."""
+    def in_closed_form(
+        self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]
+    ) -> LossTerms | None:
+        """Write the gradients of the same loss, for small networks on a CPU; see learner.loss."""
+        if not DensePass.fits(module):
+            return None
         rows = {name: minibatch[name] for name in _COLUMNS if name in minibatch}
         with torch.inference_mode():
-            return LossTerms(None, in_blocks(module, rows, lambda *block: self._write_gradients(module, *block)))
+            terms = in_blocks(module, rows, lambda *block: self._write_gradients(module, *block))
+        return LossTerms(None, _with_reference(terms, minibatch))
 
     def _write_gradients(self, module: ActorCritic, block: Mapping[str, Tensor], share: float) -> dict[str, float]:
         """Write the gradients of the mean over `block`, times `share`; return the terms, times `share`."""
@@ -155,3 +150,8 @@ class PPOLoss:
         if limit is None:
             return value_loss(value, target)
         return clipped_value_loss(value, minibatch["value"], target, limit)
+
+
+def _with_reference(terms: Mapping[str, Any], minibatch: Mapping[str, Tensor]) -> Mapping[str, Any]:
+    # Part of the rewards already, so only reported.
+    return {**terms, "kl_to_reference": kl.mean()} if (kl := minibatch.get("kl_to_reference")) is not None else terms

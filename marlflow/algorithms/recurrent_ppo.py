@@ -86,16 +86,10 @@ class RecurrentPPO(LearningAlgorithm):
         return RecurrentPPOLoss(Coefficients(clip, value, entropy, self.value_clip_range))
 
 
-class RecurrentPPOLoss:
+class RecurrentPPOLoss(PPOLoss):
     """PPO's loss of each valid row, weighted by `Sequences.weight`."""
 
-    def __init__(self, coefficients: Coefficients) -> None:
-        self.by_row = PPOLoss(coefficients)
-
-    def set_schedule(self, values: Mapping[str, float]) -> None:
-        self.by_row.set_schedule(values)
-
-    def __call__(self, module: RecurrentActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: RecurrentActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:  # type: ignore[override]
         valid, sequences = minibatch["valid"], len(minibatch["valid"])
         outputs, value = module(minibatch["obs"], minibatch["memory"], valid, minibatch.get("central"))
         # Drop padding before the loss: its action masks may be empty.
@@ -107,4 +101,4 @@ class RecurrentPPOLoss:
             # Weights make the expectation the same however rows fall into minibatches.
             return torch.dot(by_row, weight) / sequences
 
-        return self.by_row.of_rows(module.actor.head, module.value_error, outputs[valid], value[valid], rows, mean)
+        return self.of_rows(module.actor.head, module.value_error, outputs[valid], value[valid], rows, mean)

@@ -27,7 +27,8 @@ class LossFunction(Protocol):
 
     The loss and its terms must be means over rows, because data-parallel learners share a minibatch. A loss may write
     its gradient to each `.grad` itself and return no total. With an attribute `noise_per_row`, minibatches have a
-    column `noise` of that many standard normal numbers per row.
+    column `noise` of that many standard normal numbers per row. A class may have a quicker way,
+    `in_closed_form`, which is used for this exact class only.
     """
 
     def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
@@ -37,3 +38,21 @@ class LossFunction(Protocol):
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Set the scheduled coefficients that this loss has, and ignore other names."""
         ...
+
+
+class ClosedForm(Protocol):
+    """Computes the same loss as its class's `__call__`, without autograd."""
+
+    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms | None:
+        """Write (not add) the gradient into each `.grad`, and return the terms; None if the network does not fit."""
+        ...
+
+
+def closed_form_of(loss: LossFunction) -> ClosedForm | None:
+    """Return `loss.in_closed_form`, if the exact class of the loss defines it.
+
+    What a class inherits was derived for the loss of its base class: a subclass, which may override any method, is
+    computed by autograd.
+    """
+    defined: ClosedForm | None = vars(type(loss)).get("in_closed_form")
+    return None if defined is None else getattr(loss, "in_closed_form")  # noqa: B009  no LossFunction must have it

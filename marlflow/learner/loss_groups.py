@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from marlflow.base.errors import InvalidInput
+from marlflow.learner.extra_losses import AddedLoss
 from marlflow.learner.flat_parameters import FlatParameters
-from marlflow.learner.loss import LossFunction, LossTerms
+from marlflow.learner.loss import LossFunction, LossTerms, Terms, closed_form_of
 from marlflow.learner.optimizer import Optimizer
 
 
@@ -42,7 +44,7 @@ class LossGroup:
 
 
 class OptimizerGroup:
-    """A LossGroup with its span of the flat gradient and its optimizer."""
+    """A LossGroup with its extra losses, its span of the flat gradient and its optimizer."""
 
     def __init__(
         self,
@@ -52,8 +54,10 @@ class OptimizerGroup:
         optimizer: Optimizer,
         learning_rate: float,
         max_norm: float,
+        extra_losses: Sequence[AddedLoss] = (),
     ) -> None:
         self.name, self.loss, self.every = group.name, group.loss, group.every
+        self.extra_losses = extra_losses
         self.takes_part = group.takes_part
         self._parameters = [parameter for parameter in group.parameters(module) if parameter.requires_grad]
         span = flat.span(self._parameters)
@@ -64,12 +68,19 @@ class OptimizerGroup:
         self.optimizer = optimizer.over(flat.vector[span], self.gradient, rate, max_norm)
 
     def add_gradient(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        """Compute the loss of a minibatch, and add its gradient to `gradient`."""
-        terms = self.loss(module, target_module, minibatch)
-        if terms.total is not None:
-            # Without `inputs`, the backward pass would also add to the gradients of other groups.
-            terms.total.backward(inputs=None if self._is_whole else self._parameters)
-        return terms
+        """Compute the loss of a minibatch and the extra losses, and add their gradients to `gradient`, which is 0."""
+        # Without `inputs`, a backward pass would also add to the gradients of other groups.
+        inputs = None if self._is_whole else self._parameters
+        closed_form = closed_form_of(self.loss)
+        terms = None if closed_form is None else closed_form(module, target_module, minibatch)
+        if terms is None:
+            terms = self.loss(module, target_module, minibatch)
+            if terms.total is not None:
+                terms.total.backward(inputs=inputs)
+        if not self.extra_losses:
+            return terms
+        extra = {loss.term: loss.add_gradient(module, minibatch, inputs) for loss in self.extra_losses}
+        return terms._replace(terms=joined_terms(terms.terms, extra))
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Set the learning rate and `max_grad_norm`, and pass all values on to the loss."""
@@ -79,6 +90,8 @@ class OptimizerGroup:
         self.optimizer.learning_rate = values.get(own_rate, self.optimizer.learning_rate)
         self.optimizer.max_norm = values.get("max_grad_norm", self.optimizer.max_norm)
         self.loss.set_schedule(values)
+        for extra in self.extra_losses:
+            extra.set_schedule(values)
 
     def state(self) -> dict[str, Tensor]:
         """Return the optimizer's state, with the group's name in each key."""
@@ -103,6 +116,14 @@ class OptimizerGroup:
 def as_groups(losses: LossFunction | Sequence[LossGroup]) -> Sequence[LossGroup]:
     """Return the given groups, or one group of all parameters for a single loss."""
     return losses if isinstance(losses, Sequence) else (LossGroup("all", nn.Module.parameters, losses),)
+
+
+def joined_terms(terms: Terms, others: Terms) -> Terms:
+    """Return both; raises InvalidInput if they have a name in common, because reports would have only one."""
+    if clash := sorted(terms.keys() & others.keys()):
+        raise InvalidInput([f"two losses of a learner report the term {clash[0]!r}; rename one of them"])
+    joined: dict[str, Any] = {**terms, **others}
+    return joined
 
 
 def actors_of(module: Any, policies: Sequence[str]) -> dict[str, nn.Module]:

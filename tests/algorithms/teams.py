@@ -90,7 +90,7 @@ def gradient_of(
     """The result of a loss, and the gradient by all parameters."""
     loss, parameters = loss_of(learner), learner.parameters
     parameters.flat.gradient.zero_()
-    way: Any = loss.in_closed_form if form == "closed" else loss.composed
+    way: Any = loss.in_closed_form if form == "closed" else loss
     terms = way(learner.module, parameters.target_module, minibatch)
     if terms.total is not None:
         terms.total.backward()

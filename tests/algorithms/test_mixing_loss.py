@@ -118,7 +118,7 @@ def test_gradients_by_differences_and_in_both_forms(algorithm: VDN) -> None:
         for sign in (1.0, -1.0):
             vector.add_(moved, alpha=sign)
             with torch.no_grad():
-                values.append(float(loss.composed(learner.module, learner.parameters.target_module, fixed).terms["td"]))
+                values.append(float(loss(learner.module, learner.parameters.target_module, fixed).terms["td"]))
             vector.sub_(moved, alpha=sign)
         assert (values[0] - values[1]) / 4e-4 == pytest.approx(float(gradient @ direction), rel=0.05, abs=0.2)
 
