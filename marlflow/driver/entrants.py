@@ -12,7 +12,8 @@ import numpy as np
 
 from marlflow.algorithms.imported import Imported, SavedPolicy
 from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import ConfigInvalid
+from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
+from marlflow.base.links import check_links
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Policy
 from marlflow.config.imports import (
@@ -20,6 +21,7 @@ from marlflow.config.imports import (
     imported_policy,
     load_policy,
     players_of,
+    policy_of,
     size_problem,
     space_problem,
 )
@@ -32,6 +34,7 @@ from marlflow.runtime.checkpoint_notes import as_text
 from marlflow.runtime.known_names import EXPORTED, MIXTURE, RANDOM, TEAM, no_member
 from marlflow.runtime.saved_league import SavedRun, saved_run
 from marlflow.runtime.saved_policies import import_file, saved_policy
+from marlflow.runtime.saved_runs import chosen
 from marlflow.runtime.spec import PolicySpec
 
 _REMEDY = "add --trust, or give trust=[...] from Python"
@@ -84,17 +87,25 @@ class Entrants:
 
     A label is a member or policy of the run, `random`, `mixture`, `team`, the folder of a run, `<folder>:<member>`, or
     an exported file.
-    Paths begin at `base`. Mixtures need `sides`. Classes of others are marlflow's or in `trust`; None trusts all.
+    Paths begin at `base`. Mixtures need `sides`. Classes of others are marlflow's or in `trust`; None trusts all. Of
+    other runs, the newest whole checkpoint plays; if `strict`, no older one in place of a damaged one.
     """
 
     def __init__(
-        self, checked: CheckedExperiment, run: SavedRun, sides: Sides | None, base: Path, trust: Collection[str] | None
+        self,
+        checked: CheckedExperiment,
+        run: SavedRun,
+        sides: Sides | None,
+        base: Path,
+        trust: Collection[str] | None,
+        strict: bool = False,
     ) -> None:
         self._checked, self._run, self._sides = checked, run, sides
-        self._base, self._trust = base, trust
+        self._base, self._trust, self._strict = base, trust, strict
         policies = checked.spec.policies
         players = {agent: name for name, agents in checked.players.items() for agent in agents if name in policies}
-        self._seats: dict[str, Spaces] = {agent: policies[players[agent]].spaces for agent in checked.agents}
+        self.seats: dict[str, Spaces] = {agent: policies[players[agent]].spaces for agent in checked.agents}
+        """The spaces of each agent."""
         self._runs: dict[Path, SavedRun] = {}
 
     def find(self, label: str) -> Entrant:
@@ -151,7 +162,7 @@ class Entrants:
         if path.resolve() == self._run.run_dir.resolve():
             return replace(self.own_team(), label=label)
         run = self._other(path)
-        names = players_of(run, tuple(self._seats))
+        names = players_of(run, tuple(self.seats))
         theirs = {name: self._of_run(f"{label}:{name}", label, name) for name in dict.fromkeys(names.values())}
         if lacking := [agent for agent, name in names.items() if agent not in theirs[name].policies]:
             problem = f"{label}: its policy {names[lacking[0]]!r} cannot play agent {lacking[0]!r}"
@@ -170,10 +181,10 @@ class Entrants:
         seed = self._checked.spec.seed
         model = Policy().model
         # Agents of equal spaces share a policy, named after the first of them.
-        first = {agent: next(one for one, of in self._seats.items() if of == own) for agent, own in self._seats.items()}
+        first = {agent: next(one for one, of in self.seats.items() if of == own) for agent, own in self.seats.items()}
         policies = {
             agent: PolicySpec(f"{label}/{first[agent]}", Random(), model, spaces, seed)
-            for agent, spaces in self._seats.items()
+            for agent, spaces in self.seats.items()
         }
         return Entrant(label, policies, about={"algorithm": RANDOM})
 
@@ -187,7 +198,14 @@ class Entrants:
             return self._random(label)
         run = self._other(path)
         trust = self._trust_in(run, member)
-        return self._saved(label, load_policy(path, member, size_of=self._size_in(run, trust)), trust)
+        try:
+            saved = policy_of(run, member, self._size_in(run, trust))
+        except CheckpointUnusable:
+            # A run that is still being trained may have removed the checkpoint since it was read.
+            del self._runs[path]
+            run = self._other(path)
+            saved = policy_of(run, member, self._size_in(run, trust))
+        return self._saved(label, saved, trust)
 
     def _trust_in(self, run: SavedRun, member: str) -> Collection[str] | None:
         """Trust what a run of this user has recorded, but not a member's file that it took from elsewhere."""
@@ -201,7 +219,7 @@ class Entrants:
 
         def size(policy: str) -> int:
             about = run.notes.identity["policies"][policy]
-            for spaces in self._seats.values():
+            for spaces in self.seats.values():
                 if (as_text(spaces.observation), as_text(spaces.action)) == (about["observes"], about["acts"]):
                     built = configured_policy(run, policy, trust, _REMEDY)
                     return _size(PolicySpec(policy, built.acts_by, built.model, spaces, 0))
@@ -215,24 +233,25 @@ class Entrants:
 
     def _other(self, path: Path) -> SavedRun:
         if path not in self._runs:
-            self._runs[path] = saved_run(path)
+            check_links(path)
+            self._runs[path] = saved_run(path, chosen(path, strict=self._strict))
         return self._runs[path]
 
     def _saved(self, label: str, saved: SavedPolicy, trust: Collection[str] | None) -> Entrant:
-        wrong = {agent: space_problem(saved, spaces, agent) for agent, spaces in self._seats.items()}
+        wrong = {agent: space_problem(saved, spaces, agent) for agent, spaces in self.seats.items()}
         seats = [agent for agent, problem in wrong.items() if problem is None]
         if not seats:
             raise ConfigInvalid([f"{next(iter(wrong.values()))}; name a member of a run of this environment"])
         policy = imported_policy(saved, trust, _REMEDY)
-        if problem := size_problem(policy, self._seats[seats[0]]):
+        if problem := size_problem(policy, self.seats[seats[0]]):
             raise ConfigInvalid([problem])
-        spec = PolicySpec(label, policy.acts_by, policy.model, self._seats[seats[0]], self._checked.spec.seed)
+        spec = PolicySpec(label, policy.acts_by, policy.model, self.seats[seats[0]], self._checked.spec.seed)
         return self._entrant(label, spec, seats, saved.acts, self._described(saved))
 
     def _entrant(
         self, label: str, spec: PolicySpec, seats: Collection[str], mode: EvaluationMode, about: Mapping[str, Any]
     ) -> Entrant:
-        policies = {agent: replace(spec, name=label) for agent in self._seats if agent in seats}
+        policies = {agent: replace(spec, name=label) for agent in self.seats if agent in seats}
         return Entrant(label, policies, mode, {**about, "acts": mode})
 
     def _described(self, saved: SavedPolicy) -> dict[str, Any]:

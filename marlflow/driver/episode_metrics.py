@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from marlflow.base.serialization import Tree
 from marlflow.config.opponents import Pairing
 from marlflow.observe.report import EvaluationMetrics
-from marlflow.policy.actor import EvaluationMode
-from marlflow.sampling.receipts import EpisodeResult
+from marlflow.policy.actor import EvaluationMode, EvaluationModes, mode_in
+from marlflow.sampling.receipts import EpisodeResult, Evaluated
 
 WINDOW_EPISODES = 100
 
@@ -147,15 +147,22 @@ def spread(values: Sequence[float] | deque[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationContext:
-    """How policies acted in an evaluation, the run's env steps, and each policy's version.
+    """How each policy was to act in an evaluation, the run's env steps, and each policy's version.
 
-    `pairings` has the evaluated policy and its opponent by episode; empty: all policies play in all episodes.
+    `pairings` has the evaluated policy and its opponent by episode; empty: all policies play in all `episodes`.
     """
 
-    mode: EvaluationMode
+    modes: EvaluationModes
     env_steps: int
     versions: Mapping[str, int]
     pairings: Sequence[Pairing] = ()
+    episodes: int = 0
+
+    def asked_of(self, policy: str) -> int:
+        """Return how many episodes of a policy were asked for."""
+        if not self.pairings:
+            return self.episodes
+        return sum(pairing.policy == policy for pairing in self.pairings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +180,7 @@ class PolicyEvaluation:
     version: int
     against: Mapping[str, float]
     cost_mean: float | None = None
+    episodes_asked: int | None = None
 
     def state(self) -> Tree:
         """Return the fields as a tree."""
@@ -186,19 +194,23 @@ def evaluation_metrics(evaluation: PolicyEvaluation | None) -> EvaluationMetrics
     return {f"eval_{key}": value for key, value in evaluation.state().items()}  # type: ignore[return-value]
 
 
-def policies_evaluated(episodes: Sequence[EpisodeResult], context: EvaluationContext) -> dict[str, PolicyEvaluation]:
-    """Return the evaluation of each policy in `episodes`."""
+def policies_evaluated(results: Evaluated, context: EvaluationContext) -> dict[str, PolicyEvaluation]:
+    """Return the evaluation of each policy in the episodes of `results`."""
     played: dict[str, list[tuple[EpisodeResult, EpisodeTotals]]] = {}
-    for episode in episodes:
+    for episode in results.episodes:
         for name, totals in totals_by_policy(episode).items():
             # Where opponents are named, an episode counts for the evaluated policy and not for its opponent.
             if not context.pairings or context.pairings[episode.episode].policy == name:
                 played.setdefault(name, []).append((episode, totals))
-    return {name: _evaluated(name, of_policy, context) for name, of_policy in played.items()}
+    modes = {name: results.acted.get(name) or mode_in(context.modes, name, name) for name in played}
+    return {name: _evaluated(name, of_policy, modes[name], context) for name, of_policy in played.items()}
 
 
 def _evaluated(
-    policy: str, played: Sequence[tuple[EpisodeResult, EpisodeTotals]], context: EvaluationContext
+    policy: str,
+    played: Sequence[tuple[EpisodeResult, EpisodeTotals]],
+    mode: EvaluationMode,
+    context: EvaluationContext,
 ) -> PolicyEvaluation:
     returns = [totals.return_mean for _, totals in played]
     costs = [totals.cost_mean for _, totals in played if totals.cost_mean is not None]
@@ -213,11 +225,12 @@ def _evaluated(
         episode_env_steps_mean=fmean(totals.env_steps for _, totals in played),
         episodes=len(played),
         episodes_distinct=len({game(episode) for episode, _ in played}),
-        mode=context.mode,
+        mode=mode,
         env_steps=context.env_steps,
         version=context.versions.get(policy, 0),
         against={opponent: fmean(returns) for opponent, returns in against.items()},
         cost_mean=mean(costs),
+        episodes_asked=context.asked_of(policy),
     )
 
 

@@ -42,8 +42,9 @@ class EvaluationResult:
 
     `comparisons` are by pair of a member and an opponent; `returns` by policy, if the run's policies played together.
     `asked` is the number of episodes that were to be played. `about` describes each member as plain data, `checkpoint`
-    is the folder that the run's own members are from. `mode` is the argument of `evaluate`, and `modes` how policies
-    acted. `sides` is None if there is only one. `ended_s` is the time of its end, in seconds since the epoch.
+    is the folder that the run's own members are from. `mode` is the argument of `evaluate`, and `modes` how each policy
+    acted: `sampled` if it drew random numbers, else `greedy`. `sides` is None if there is only one. `ended_s` is the
+    time of its end, in seconds since the epoch.
     """
 
     sides: Sides | None
@@ -57,7 +58,7 @@ class EvaluationResult:
     asked: int
     faults: Sequence[Fault]
     duration_s: float
-    modes: EvaluationModes
+    modes: Mapping[str, EvaluationMode]
     ended_s: float = field(default_factory=time.time)
 
     def __repr__(self) -> str:
@@ -76,7 +77,7 @@ class EvaluationResult:
         )
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
     run: Path | str,
     experiment: Experiment | None = None,
     members: str | Sequence[str] = (),
@@ -87,6 +88,7 @@ def evaluate(
     checkpoint: Which = None,
     workers: int = 0,
     trust: Collection[str] | None = (),
+    strict: bool = False,
 ) -> EvaluationResult:
     """Evaluate the policies of the run in folder `run`, as they are at a `checkpoint` (see `load`).
 
@@ -103,7 +105,7 @@ def evaluate(
     so or the algorithm has no distribution.
 
     `workers=0` plays in this process, a higher number on Ray. The seeds differ from those of training, and the same
-    arguments play the same games. `experiment` and `trust` are as for `load`.
+    arguments play the same games. `experiment`, `trust` and `strict` are as for `load`.
 
     Raises InvalidInput with every problem before anything is played, and StageFailed if the environment breaks more
     often than the run tolerates.
@@ -111,14 +113,14 @@ def evaluate(
     began_s, base = time.perf_counter(), Path.cwd()
     if problems := list(_argument_problems(episodes, seed, workers, mode)):
         raise ConfigInvalid(problems)
-    with finished_run(run_folder(run, "evaluate", "evaluate"), checkpoint, experiment, trust) as finished:
+    with finished_run(run_folder(run, "evaluate", "evaluate"), checkpoint, experiment, trust, strict) as finished:
         _check_playable(finished)
-        entrants = Entrants(finished.checked, finished.saved, sides_or_none(finished.checked), base, trust)
+        entrants = Entrants(finished.checked, finished.saved, sides_or_none(finished.checked), base, trust, strict)
         tournament = _tournament(finished, entrants, members, against, episodes, seed)
         as_trained = tournament.team is not None and mode is None
         modes = modes_of(finished.checked) if as_trained else tournament.modes(mode)
         evaluated = _play(finished.checked, tournament, modes, workers)
-    return _result(tournament, evaluated, mode, modes, finished.saved.checkpoint.path, began_s)
+    return _result(tournament, evaluated, mode, finished.saved.checkpoint.path, began_s)
 
 
 def _several(names: str | Sequence[str]) -> Sequence[str]:
@@ -216,7 +218,6 @@ def _result(
     tournament: Tournament,
     evaluated: Evaluated,
     mode: EvaluationMode | None,
-    modes: EvaluationModes,
     checkpoint: Path,
     began_s: float,
 ) -> EvaluationResult:
@@ -233,7 +234,7 @@ def _result(
         len(tournament.games),
         evaluated.faults,
         time.perf_counter() - began_s,
-        modes,
+        tournament.acted(evaluated.acted),
     )
 
 

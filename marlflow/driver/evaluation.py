@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from marlflow.base.awaiting import begun
 from marlflow.base.items import Weights
+from marlflow.config.opponents import Pairing
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.episode_metrics import EvaluationContext, evaluation_metrics
 from marlflow.driver.faults import FaultBudget
@@ -19,12 +21,15 @@ from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.protocol import EvaluationRequest, Workers
 from marlflow.sampling.receipts import Evaluated, Receipt
 
+_FIRST_S = 30.0
+
 
 class Evaluator:
     """Evaluates the `published` policies at an interval of env steps and at the end of the run.
 
     `report` is called before an evaluation replaces an unreported one, `observe` after each. `due_env_steps`: when the
-    next one is due. `spent_s`: seconds spent so far. `expected_s`: estimated duration of the final one.
+    next one is due. `spent_s`: seconds spent so far. `expected_s`: estimated duration of the final one. `elapsed_s`
+    returns the seconds of the run so far, of which evaluations get a share (decision 0085).
     """
 
     def __init__(
@@ -37,7 +42,10 @@ class Evaluator:
         report: Callable[[], None],
         notify: Callable[[str], None],
         observe: Callable[[EvaluationEvent], None],
+        elapsed_s: Callable[[], float],
     ) -> None:
+        self._share = TimeShare(checked.experiment.evaluation.time_share, checked.experiment.stop.time_s)
+        self._elapsed_s = elapsed_s
         self._settings, self._pairings = checked.experiment.evaluation, checked.pairings
         self._modes = modes_of(checked)
         self._workers = workers
@@ -46,7 +54,7 @@ class Evaluator:
         self._published = published
         self._report = report
         self._notify, self._observe = notify, observe
-        self._reported_same_games = False
+        self._reported_same_games = self._reported_left_out = False
         self._self_play = SelfPlay() if self._settings.opponents is None else None
         self.due_env_steps = 0
         self.spent_s = self.expected_s = 0.0
@@ -58,7 +66,7 @@ class Evaluator:
                 self._notify(text)
         if self._settings.episodes and self._metrics.env_steps >= self.due_env_steps:
             self.due_env_steps += self._settings.every_env_steps
-            await self._evaluate(self._settings.episodes)
+            await self._evaluate(self._settings.episodes, self._share.left_s(self._elapsed_s(), self.spent_s))
 
     def at_the_end(self) -> None:
         """Evaluate the final policies."""
@@ -69,31 +77,43 @@ class Evaluator:
         def evaluate() -> Evaluated | Awaitable[Evaluated]:
             if not progress:
                 raise StopIteration
-            return begun(self._evaluate(progress.pop()))
+            return begun(self._evaluate(progress.pop(), self._share.at_the_end_s(self._elapsed_s(), self.spent_s)))
 
         # Run by an executor as a plan of one stage, so that an error is raised as in training.
         Executor(Plan("evaluation", source(evaluate, name="Evaluate")), lambda _plan, _results: None).run_sync()
 
-    async def _evaluate(self, episodes: int) -> Evaluated:
+    async def _evaluate(self, episodes: int, within_s: float | None) -> Evaluated:
         began_s = time.perf_counter()
         if any(policy.evaluation_is_new for policy in self._metrics.policies.values()):
             self._report()
         weights = self._published()
         versions = {name: published.version for name, published in weights.items()}
         pairings = self._pairings.dealt(episodes)
-        context = EvaluationContext(self._settings.mode, self._metrics.env_steps, versions, pairings)
-        matchups = [pairing.matchup for pairing in pairings] or None
-        count = len(pairings) or episodes
-        # Where opponents are named, each policy plays `episodes` episodes of its own.
-        results = await self._workers.evaluate(EvaluationRequest(range(count), weights, matchups, self._modes))
-        self._evaluated(results, context, began_s)
+        context = EvaluationContext(self._modes, self._metrics.env_steps, versions, pairings, episodes)
+        # Where opponents are named, each policy plays `episodes` episodes of its own; all pairings come in turn, so
+        # that each has its part if there is no time for all episodes.
+        order = in_turn(pairings) or range(episodes)
+        matchups = [pairings[number].matchup for number in order] if pairings else None
+        request = EvaluationRequest(order, weights, matchups, self._modes, within_s=within_s)
+        results = await self._workers.evaluate(request)
+        in_order = sorted(results.episodes, key=lambda result: result.episode)
+        self._evaluated(replace(results, episodes=tuple(in_order)), context, began_s)
         return results
 
     def _evaluated(self, results: Evaluated, context: EvaluationContext, began_s: float) -> None:
         duration_s = time.perf_counter() - began_s
         self.spent_s += duration_s
-        if self._settings.episodes:
-            self.expected_s = duration_s * self._settings.episodes_at_the_end / self._settings.episodes
+        asked = len(context.pairings) or context.episodes
+        begun_episodes = max(1, asked - results.not_begun)
+        expected_s = duration_s * self._settings.episodes_at_the_end / begun_episodes * asked / context.episodes
+        self.expected_s = min(expected_s, self._share.most_at_the_end_s)
+        if results.not_begun and not self._reported_left_out:
+            self._reported_left_out = True
+            self._notify(
+                f"an evaluation played {begun_episodes:,} of {asked:,} episodes in {duration_s:.0f} s, "
+                f"since evaluations get {self._settings.time_share:.0%} of the run's time; "
+                "evaluation.time_share=null plays all"
+            )
         if results.was_cut:
             # Short episodes end first, so the mean of the finished ones would be biased.
             self._notify(
@@ -109,6 +129,50 @@ class Evaluator:
             self._reported_same_games = True
             self._notify(text)
         self._budget.account(results.faults)
+
+
+class TimeShare:
+    """The seconds that evaluations may take: a `share` of the run's time, which is `time_s` if that is set.
+
+    Without `time_s`, evaluations during the run get 30 s and the share of the time so far, and the last one at least
+    30 s. With it, they get a quarter of the share from the start, another quarter in proportion to the time so far, and
+    the last one the rest: together no more than the share.
+    """
+
+    def __init__(self, share: float | None, time_s: float | None) -> None:
+        self._share = share
+        total_s = None if share is None or time_s is None else share * time_s
+        self._first_s = _FIRST_S if total_s is None else total_s / 4
+        self._rate = (share or 0.0) / (1 if total_s is None else 4)
+        self._total_s = total_s
+
+    def left_s(self, elapsed_s: float, spent_s: float) -> float | None:
+        """Return the seconds for an evaluation during the run; None for no limit."""
+        return None if self._share is None else max(0.0, self._first_s + self._rate * elapsed_s - spent_s)
+
+    def at_the_end_s(self, elapsed_s: float, spent_s: float) -> float | None:
+        """Return the seconds for the last evaluation; None for no limit."""
+        if self._share is None:
+            return None
+        if self._total_s is None:
+            return max(_FIRST_S, self._first_s + self._rate * elapsed_s - spent_s)
+        return max(self._total_s / 2, self._total_s - spent_s)
+
+    @property
+    def most_at_the_end_s(self) -> float:
+        """The most seconds that a run with `time_s` sets aside for the last evaluation."""
+        return math.inf if self._total_s is None else self._total_s
+
+
+def in_turn(pairings: Sequence[Pairing]) -> list[int]:
+    """Return the numbers of the pairings in an order in which the different ones alternate."""
+    rounds: dict[tuple[object, ...], int] = {}
+    order = []
+    for number, pairing in enumerate(pairings):
+        kind = (pairing.policy, pairing.opponent, *pairing.matchup.items())
+        rounds[kind] = rounds.get(kind, -1) + 1
+        order.append((rounds[kind], number))
+    return [number for _, number in sorted(order)]
 
 
 def modes_of(checked: CheckedExperiment) -> EvaluationModes:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.links import check_links
+from marlflow.base.new_files import write_new
 from marlflow.driver.evaluate import EvaluationResult
 from marlflow.league.comparison import CONFIDENCE, Comparison, Results
 from marlflow.league.policy_returns import PolicyReturns
@@ -27,6 +29,7 @@ def write_evaluation(evaluation: EvaluationResult, run_dir: Path) -> list[Path]:
     The matrix is written if there were opponents.
     """
     text = json.dumps(as_json(evaluation, games=True), indent=1) + "\n"
+    check_links(run_dir)
     try:
         folder = run_dir / FOLDER
         folder.mkdir(exist_ok=True)
@@ -46,8 +49,7 @@ def _write_numbered(folder: Path, text: str) -> Path:
     while True:
         path = folder / f"{number}.json"
         try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
+            write_new(path, text.encode())
         except FileExistsError:
             # Another evaluation of the run has ended at the same time.
             number += 1
@@ -62,7 +64,7 @@ def as_json(evaluation: EvaluationResult, games: bool = False) -> dict[str, Any]
         "checkpoint": evaluation.checkpoint.name,
         "seed": evaluation.seed,
         "mode": evaluation.mode,
-        "modes": evaluation.modes if isinstance(evaluation.modes, str) else dict(evaluation.modes),
+        "modes": dict(evaluation.modes),
         "confidence": CONFIDENCE,
         "members": {label: dict(about) for label, about in evaluation.about.items()},
         "policies": [_returns(one) for one in evaluation.returns],

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from marlflow.league.comparison import Estimate, is_constant_sum, side_scores
+from marlflow.league.game_statistics import NO_WINNER
 
 if TYPE_CHECKING:
     from marlflow.driver.evaluate import EvaluationResult
@@ -83,7 +84,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
     unit = "episodes" if evaluation.returns else "games"
-    yield f"{run}{_acted(evaluation)}; intervals are over {unit}, and say nothing about other training seeds"
+    acted = f"{_acted(evaluation)}; " if evaluation.modes else ""
+    yield f"{run}{acted}intervals are over {unit}, and say nothing about other training seeds"
     if evaluation.returns and evaluation.lost:
         yield f"{run}{evaluation.lost:,} episodes broke and are not counted"
     for one in evaluation.comparisons:
@@ -94,27 +96,37 @@ def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
             f"{run}only {evaluation.distinct:,} of {len(evaluation.games):,} episodes differ in anything that was seen "
             "or done, so intervals are too narrow; mode=sampled draws actions from what was learned"
         )
+    if evaluation.comparisons and not _has_winner(evaluation):
+        yield f"{run}{NO_WINNER}"
     yield from (f"{run}{note}" for note in _self_play_notes(evaluation))
 
 
 def _acted(evaluation: EvaluationResult) -> str:
-    modes = {"": evaluation.modes} if isinstance(evaluation.modes, str) else evaluation.modes
+    modes = evaluation.modes
     if len(set(modes.values())) == 1:
         return "all policies act greedily" if "greedy" in modes.values() else "all policies sample their actions"
     by_mode = {mode: [name for name, own in modes.items() if own == mode] for mode in ("greedy", "sampled")}
     return "; ".join(f"{mode}: {', '.join(names)}" for mode, names in by_mode.items())
 
 
+def _has_winner(evaluation: EvaluationResult) -> bool:
+    every = [one.results for one in evaluation.comparisons if one.results is not None]
+    return not every or any(results.draw.value < 1.0 for results in every)
+
+
 def _self_play_notes(evaluation: EvaluationResult) -> Iterator[str]:
     sides = evaluation.sides
     if sides is None or not evaluation.returns:
         return
-    if not is_constant_sum([side_scores(sides, game.returns) for game in evaluation.games]):
+    scores = [side_scores(sides, game.returns) for game in evaluation.games]
+    if is_constant_sum(scores):
+        reason = "what one wins the others lose, so its return says nothing"
+    elif not any(map(any, scores)):
+        # Draws look like the episodes of a team that has reached nothing.
+        reason = "all scored 0; if what one wins the others lose, its return says nothing"
+    else:
         return
     for policy in evaluation.returns:
         played = {role.side for role in sides.roles if set(role.agents) & set(policy.agents)}
         if len(played) == len(sides.names):
-            yield (
-                f"policy {policy.policy} played all sides, and what one wins the others lose, so its return says "
-                "nothing; against=random evaluates it"
-            )
+            yield f"policy {policy.policy} played all sides, and {reason}; against=random evaluates it"

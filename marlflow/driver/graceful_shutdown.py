@@ -43,15 +43,20 @@ class GracefulShutdown:
     """Lets a first signal request the end of the run; a second SIGINT raises at once.
 
     `requested` is a key of REASONS, or None. The run then has `grace_period_s` seconds to finish, before the process
-    sends itself SIGINT. `explain` returns what keeps the run from finishing, if known. `failure` is the error passed to
-    `fail`.
+    sends itself SIGINT. Soon after a request, a thread calls `on_request`. `explain` returns what keeps the run from
+    finishing, if known. `failure` is the error passed to `fail`.
     """
 
     def __init__(
-        self, grace_period_s: float, notify: Callable[[str], None], explain: Callable[[], Sequence[str]] = tuple
+        self,
+        grace_period_s: float,
+        notify: Callable[[str], None],
+        explain: Callable[[], Sequence[str]] = tuple,
+        on_request: Callable[[], None] = lambda: None,
     ) -> None:
         self._grace_s = grace_period_s
         self._notify = notify
+        self._on_request = on_request
         self._explain = explain
         self._requested_event = threading.Event()
         self._finished_event = threading.Event()
@@ -130,6 +135,7 @@ class GracefulShutdown:
         # A thread shows messages, because the handler may have interrupted the code that shows them.
         self._requested_event.wait()
         if not self._finished_event.is_set():
+            self._on_request()
             self._notify("finishing this round; interrupt again to stop at once")
         # Asked twice: which call hangs is known only after some seconds.
         for pause_s in (0.0, min(_EXPLAINED_AFTER_S, self._grace_s)):

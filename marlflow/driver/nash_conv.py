@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from marlflow.base.batch import Array
+from marlflow.base.progress import tracked
 from marlflow.base.serialization import Tree
 from marlflow.config.nash_conv import information_states, player_of
 from marlflow.config.validation import CheckedExperiment
@@ -47,7 +48,7 @@ class SolutionNashConv:
         for role, mixture in zip(members.sides.roles, solution, strict=True):
             player = player_of(role)
             drawn = {name: weight for name, weight in mixture.items() if weight > 0}
-            for name in drawn:
+            for name in tracked(f"computing the policies of {role.name}", list(drawn)):
                 if name not in tables:
                     tables[name] = self._table(members, name, weights_of)
             policies[player] = [tables[name] for name in drawn]

@@ -30,12 +30,16 @@ def recording(
     policies = spec.learning if settings.policies is None else tuple(settings.policies)
     folder = (run_dir / _FOLDER if settings.folder is None else Path(settings.folder)).resolve()
     env = experiment.env
+    seated = [agent for agents in players.values() for agent in agents]
+    # A matchmaker may seat several policies as one agent.
+    is_fixed = len(set(seated)) == len(seated)
     manifest = write_manifest(
         folder,
         Manifest(
             {agent: spec.policies[policy].spaces for policy, agents in players.items() for agent in agents},
             {policy: spec.policies[policy].spaces for policy in policies},
             environment_described(env.factory, env.arguments, env.wrappers),
+            {agent: policy for policy, agents in players.items() for agent in agents} if is_fixed else {},
         ),
     )
     return DatasetTarget(str(folder), policies, run, manifest.record)

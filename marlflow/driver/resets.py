@@ -49,7 +49,7 @@ class LearnerResets:
 
     def _weights_for(self, reset: Reset, entry: FrozenPolicy) -> object:
         own, other = self._spec.policies[reset.policy], self._spec.policies[entry.policy]
-        if (own.algorithm.name, own.model, own.spaces) != (other.algorithm.name, other.model, other.spaces):
+        if not own.has_network_of(other):
             where = f"the reset of policy {reset.policy!r}"
             problem = f"{reset.to!r} is a version of policy {entry.policy!r}, which has another network"
             raise MatchmakerFailed(where, f"{problem}; both need the same algorithm, model and spaces")

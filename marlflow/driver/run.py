@@ -35,7 +35,7 @@ from marlflow.driver.round_hooks import BetweenRounds, Requests
 from marlflow.driver.run_metrics import metrics_of
 from marlflow.driver.scheduler import Scheduler
 from marlflow.driver.stop_conditions import StopConditions
-from marlflow.driver.stored_members import MEMBERS, StoredMembers
+from marlflow.driver.stored_members import StoredMembers
 from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor, Together
 from marlflow.observe.console import RunConsole
@@ -85,6 +85,8 @@ class Run:
         self._clock = RunClock()
         self._checkpointer = Checkpointer(checked, info.run_dir, runtime, info.id)
         self._dealer: Dealer | None = None
+        # Learners with an update that was ended early, each of which is reported once.
+        self._cut: set[str] = set()
         self._match_times = MatchTimes()
         self._parts = self._start(relay, info.run_dir)
         self._create_evaluators()
@@ -103,7 +105,7 @@ class Run:
         parts = self._runtime.start(self._spec, self._lost, self._shutdown.fail, relay)
         if parts.dashboard_url is not None:
             self._console.notice(f"Ray's dashboard: {parts.dashboard_url}")
-        self._members = StoredMembers(run_dir / MEMBERS, parts.driver, store_of(self._experiment).memory_bytes)
+        self._members = StoredMembers(run_dir, parts.driver, store_of(self._experiment).memory_bytes)
         self._dealer = dealer_of(self._checked, self._members)
         workers = parts.workers
         if self._dealer is not None:
@@ -122,6 +124,7 @@ class Run:
             self.report,
             self._notify,
             self.reporting.callbacks.evaluated,
+            lambda: self._clock.elapsed_s,
         )
         self._nash_conv = NashConvEvaluator(self._checked, self._dealer, self._weights_of)
 
@@ -215,6 +218,9 @@ class Run:
         if not isinstance(item, Update):
             return
         self._metrics.learners[plan].updated(item)
+        if item.minibatches_left and plan not in self._cut:
+            self._cut.add(plan)
+            self._notify(_cut_phrase(plan, item))
         if item.updates_skipped:
             reason = "its gradient was not finite, so there was no step; lower the learning rate, or scale the rewards"
             skipped = Fault(FaultKind.UPDATES_SKIPPED, f"learner {plan}", reason, "", 0)
@@ -347,3 +353,10 @@ class Run:
         new_report = self._metrics.without_old_evaluations(self.last)
         self._metrics.reported(self._clock.training_s)
         self.reporting.report(new_report)
+
+
+def _cut_phrase(learner: str, update: Update) -> str:
+    return (
+        f"an update of learner {learner} was ended after {update.updates:,} optimizer steps, since the run ends: the "
+        f"rest of its rows, {update.minibatches_left:,} minibatches, is not learned from"
+    )

@@ -219,7 +219,7 @@ class RunMetrics:
     def evaluated(self, results: Evaluated, context: EvaluationContext) -> None:
         """Store an evaluation; policies without episodes keep their last results."""
         self.faulted(results.faults)
-        for name, evaluation in policies_evaluated(results.episodes, context).items():
+        for name, evaluation in policies_evaluated(results, context).items():
             if name in self.policies:
                 self.policies[name].evaluation = evaluation
                 self.policies[name].evaluation_is_new = True

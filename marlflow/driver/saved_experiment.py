@@ -35,15 +35,20 @@ class FinishedRun:
 
 @contextmanager
 def finished_run(
-    run_dir: Path, which: Which = None, experiment: Experiment | None = None, trust: Collection[str] | None = ()
+    run_dir: Path,
+    which: Which = None,
+    experiment: Experiment | None = None,
+    trust: Collection[str] | None = (),
+    strict: bool = False,
 ) -> Iterator[FinishedRun]:
     """Open a checkpoint of a run; in the context, the working folder is the one in which the run was started.
 
-    Without `experiment`, it is built again from the folder; classes outside marlflow are imported if the run is this
-    user's own, or if they are in `trust` (None: any). Raises InvalidInput.
+    Without `experiment`, it is built again from the folder; if the run is not this user's own, what is none of
+    marlflow's parts is imported only if it is in `trust` (None: any). If `strict`, no checkpoint is used in place of a
+    damaged one. Raises InvalidInput.
     """
     run_dir = run_dir.absolute()
-    saved = saved_run(run_dir, chosen(run_dir, which, lambda: evaluation_scores(run_dir)))
+    saved = saved_run(run_dir, chosen(run_dir, which, lambda: evaluation_scores(run_dir), strict))
     if experiment is not None:
         yield FinishedRun(saved, checked_experiment(experiment, saved), None)
         return

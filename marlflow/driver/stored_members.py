@@ -16,6 +16,7 @@ from typing import Any
 
 from marlflow.base.errors import ActorLost, SnapshotLost
 from marlflow.base.items import Weights
+from marlflow.base.links import check_links
 from marlflow.base.serialization import from_bytes
 from marlflow.runtime.checkpoint_format import tensors_file
 from marlflow.runtime.checkpoints import Checkpoint
@@ -32,12 +33,13 @@ MEMBERS = Path("league", "members")
 class StoredMembers(Mapping[str, FrozenPolicy]):
     """A FrozenStore that keeps at most `memory_bytes` of parameters in memory, the least recently dealt on disk only.
 
-    `folder` has the files and is emptied first. A file that cannot be written is reported once, and those weights stay
-    in memory. Raises SnapshotLost if weights are on disk only, and their file is gone.
+    The files are in `league/members` of `run_dir`, which is emptied first. A file that cannot be written is reported
+    once, and those weights stay in memory. Raises SnapshotLost if weights are on disk only, and their file is gone, and
+    ConfigInvalid if a link leads out of `run_dir`.
     """
 
-    def __init__(self, folder: Path, driver: DriverPlace, memory_bytes: int) -> None:
-        self._folder, self._driver, self._memory_bytes = folder, driver, memory_bytes
+    def __init__(self, run_dir: Path, driver: DriverPlace, memory_bytes: int) -> None:
+        self._folder, self._driver, self._memory_bytes = run_dir / MEMBERS, driver, memory_bytes
         # All entries, without weights, in order of arrival; and those with a file.
         self._headers: dict[str, FrozenPolicy] = {}
         self._on_disk: set[str] = set()
@@ -46,7 +48,9 @@ class StoredMembers(Mapping[str, FrozenPolicy]):
         self._sizes: dict[str, int] = {}
         self.bytes_in_memory = 0
         self._has_warned = False
-        shutil.rmtree(folder, ignore_errors=True)
+        # Checked again: a link made since the run was checked would lose the files that it leads to.
+        check_links(run_dir)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def __contains__(self, entry: object) -> bool:
         return entry in self._headers

@@ -9,6 +9,8 @@ from marlflow.driver.evaluation import Evaluator
 from marlflow.runtime.protocol import Runtime
 from marlflow.sampling.deadline import Deadline
 
+_UPDATES_FINISH_S = 5.0
+
 
 class RunClock:
     """Measures the seconds of a run, including those before a resume.
@@ -37,7 +39,7 @@ class RunClock:
 
 
 class TimeLimit:
-    """Passes the limit `stop.time_s` to the rollout workers."""
+    """Passes the limit `stop.time_s` to the rollout workers and learners."""
 
     def __init__(self, stop: Stop, clock: RunClock, evaluator: Evaluator, runtime: Runtime) -> None:
         self._stop = stop
@@ -55,17 +57,28 @@ class TimeLimit:
         return self._clock.began_s + time_s - min(self._evaluator.expected_s, time_s / 2)
 
     def limit_training(self) -> None:
-        """End later requests when training ends."""
-        self._limit(self.training_ends_s)
+        """End later requests when training ends, and updates soon after."""
+        # The rows of a round that ends with the time are learned from, if that does not take long.
+        if (ends_s := self.training_ends_s) is not None and self._limit(ends_s):
+            self._runtime.end_updates_at(ends_s + updates_finish_s(self._stop))
 
     def limit_last_evaluation(self) -> None:
         """End later requests at `stop.time_s` plus its grace period."""
-        self._limit(
-            None if self._stop.time_s is None else self._clock.began_s + self._stop.time_s + self._stop.grace_period_s
-        )
+        if self._stop.time_s is not None:
+            self._limit(self._clock.began_s + self._stop.time_s + self._stop.grace_period_s)
 
-    def _limit(self, ends_s: float | None) -> None:
+    def _limit(self, ends_s: float) -> bool:
         # Sent only when it changes, since each deadline is a message to every worker.
-        if ends_s is not None and ends_s != self._limit_s:
-            self._limit_s = ends_s
-            self._runtime.end_by(Deadline(ends_s, self._stop.grace_period_s))
+        if ends_s == self._limit_s:
+            return False
+        self._limit_s = ends_s
+        self._runtime.end_by(Deadline(ends_s, self._stop.grace_period_s))
+        return True
+
+
+def updates_finish_s(stop: Stop) -> float:
+    """Return the seconds in which updates may still finish after the end of training, or after a signal.
+
+    Longer ones end between two minibatches, which leaves most of the grace period to the checkpoint.
+    """
+    return min(_UPDATES_FINISH_S, stop.grace_period_s / 4)

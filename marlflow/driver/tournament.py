@@ -68,6 +68,17 @@ class Tournament:
         seated = {(game.policy(agent).name, one.mode) for game in self.games for agent, one in game.seating.items()}
         return {name: mode or own for name, own in sorted(seated)}
 
+    def acted(self, modes: Mapping[str, EvaluationMode]) -> dict[str, EvaluationMode]:
+        """Return how players acted, by the names that reports show, of `modes` by policy."""
+        found: dict[str, EvaluationMode] = {}
+        for shown, policy in sorted(
+            {(one.shown(a), one.policies[a].name) for g in self.games for a, one in g.seating.items()}
+        ):
+            # `random` has a policy for each kind of agent: one random number is enough.
+            if policy in modes and found.get(shown) != "sampled":
+                found[shown] = modes[policy]
+        return found
+
     def played(self, results: Sequence[EpisodeResult]) -> list[ComparedGame]:
         """Return the episodes that were played, in order."""
         by_number = {result.episode: result for result in results}

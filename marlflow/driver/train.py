@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import shlex
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, MarlflowError, MatchmakerFailed, RuntimeFailed, StageFailed
+from marlflow.base.new_files import replacing
 from marlflow.config.checks import check, machines_of, runtime_of
 from marlflow.config.cluster_address import cluster_address, cluster_setting
-from marlflow.config.description import plain
+from marlflow.config.description import changes, plain
 from marlflow.config.experiment import Experiment, RuntimeConfig
-from marlflow.config.folders import existing_run_problems, folder_problems, new_folder
+from marlflow.config.folders import check_resumed, existing_run_problems, folder_problems, new_folder
 from marlflow.config.recorded import record
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpointing import check_identity, only_process_in, saved_at
@@ -28,6 +30,7 @@ from marlflow.driver.recording import forget_recorded_after, recording
 from marlflow.driver.relay import Relay
 from marlflow.driver.reporting import metric
 from marlflow.driver.run import Run
+from marlflow.driver.time_limit import updates_finish_s
 from marlflow.observe.console import DetachableConsole, RunConsole, console
 from marlflow.observe.frames import frame
 from marlflow.observe.report import PolicyInfo, Report, RunInfo
@@ -37,11 +40,12 @@ from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.run_state import reason_of, write_state
-from marlflow.runtime.saved_runs import newest, skipped_checkpoints
+from marlflow.runtime.saved_runs import EXPERIMENT, newest, skipped
 
 log = logging.getLogger("marlflow")
 
 _FOLDER_NAME = "%Y-%m-%d_%H-%M-%S"
+_MOST_CHANGES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ def resume(experiment: Experiment, run_dir: Path | str, *, files: Mapping[str, s
     folder = Path(run_dir)
     if not folder.is_dir():
         raise ConfigInvalid([f"there is no directory {folder}; resume needs that of a run"])
+    check_resumed(folder)
     experiment = with_saved_members(experiment, folder)
     return resume_checked(check(experiment, machines=machines_of(experiment)), folder, files=files)
 
@@ -181,11 +186,17 @@ def _run(
     with ExitStack() as stack:
         run_console, last_notices = stack.enter_context(_console(checked, info))
         relay = Relay(checked.experiment, run_console.notice)
-        shutdown = GracefulShutdown(checked.experiment.stop.grace_period_s, run_console.notice, relay.running)
+        stop = checked.experiment.stop
+
+        def end_updates() -> None:
+            runtime.end_updates_at(time.perf_counter() + updates_finish_s(stop))
+
+        shutdown = GracefulShutdown(stop.grace_period_s, run_console.notice, relay.running, end_updates)
         stack.enter_context(shutdown.listening())
         stack.callback(relay.close)
         stack.callback(runtime.close)
-        _notify([*_warn_of_skipped(checkpoint), *_start_notices(checked)], run_console)
+        changed = [] if checkpoint is None else _changed(files[EXPERIMENT], run_dir / EXPERIMENT)
+        _notify([*_warn_of_skipped(checkpoint), *changed, *_start_notices(checked)], run_console)
         run: Run | None = None
         with _runtime_loss_raised(shutdown, run_dir):
             try:
@@ -242,6 +253,21 @@ def _start_notices(checked: CheckedExperiment) -> Iterator[str]:
     yield from checked.remarks
 
 
+def _changed(experiment: str, recorded: Path) -> Iterator[str]:
+    """Yield the settings of a resumed run that differ from those that it was last recorded with."""
+    if not recorded.is_file():
+        return
+    try:
+        before = json.loads(recorded.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        yield f"{recorded} cannot be read ({error}), so it is not known which settings have changed"
+        return
+    found = [f"changed: {change}" for change in changes(before, json.loads(experiment))]
+    yield from found[:_MOST_CHANGES]
+    if len(found) > _MOST_CHANGES:
+        yield f"changed: {len(found) - _MOST_CHANGES} other settings"
+
+
 def _notify(texts: Sequence[str], run_console: RunConsole) -> None:
     for text in texts:
         run_console.notice(text)
@@ -268,21 +294,21 @@ def _exposed(runtime: RuntimeConfig) -> Iterator[str]:
 def _write(files: Mapping[str, str], run_dir: Path) -> None:
     for name, text in files.items():
         path = run_dir / name
-        # Replaced atomically: a run that is killed meanwhile can still be resumed.
-        partial = path.with_name(f"{path.name}.partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(path)
+            # Replaced atomically: a run that is killed meanwhile can still be resumed.
+            with replacing(path) as aside:
+                aside.write_text(text, encoding="utf-8")
         except OSError as error:
             raise ConfigInvalid([f"{path} cannot be written: {error}"]) from error
 
 
 def _warn_of_skipped(checkpoint: Checkpoint | None) -> Sequence[str]:
-    notes = skipped_checkpoints(checkpoint) if checkpoint is not None else []
-    for text in notes:
-        log.warning(text)
-    return notes
+    notice = skipped(checkpoint) if checkpoint is not None else None
+    if notice is None:
+        return []
+    log.warning(notice)
+    return [notice]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from torch import Tensor
 from marlflow.base.serialization import Tree
 from marlflow.learner.minibatches import EqualDivision
 from marlflow.learner.update_job import BatchSummary, UpdateJob, UpdateRequest, UpdateResult
+from marlflow.learner.update_limit import UpdateLimit
 
 
 class GradientExchange(Protocol):
@@ -17,7 +18,8 @@ class GradientExchange(Protocol):
 
     with exchange.leaving_on_error():
         job = exchange.job(request)
-        result = exchange.result(job, loop.run(job, exchange))  # run() calls all_reduce() for each gradient
+        # run() calls ends() before each minibatch, and all_reduce() for each gradient.
+        result = exchange.result(job, loop.run(job, exchange))
     """
 
     def leaving_on_error(self) -> AbstractContextManager[None]:
@@ -26,6 +28,10 @@ class GradientExchange(Protocol):
 
     def job(self, request: UpdateRequest) -> UpdateJob:
         """Return this process's rows and their division into minibatches."""
+        ...
+
+    def ends(self, limit: UpdateLimit) -> bool:
+        """Return whether the update ends before the next minibatch, by the `limit` of any process, in all alike."""
         ...
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
@@ -65,6 +71,9 @@ class SingleProcess:
 
     def job(self, request: UpdateRequest) -> UpdateJob:
         return equal_job(request)
+
+    def ends(self, limit: UpdateLimit) -> bool:
+        return limit.has_passed()
 
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
         pass

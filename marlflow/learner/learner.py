@@ -20,6 +20,7 @@ from marlflow.learner.compute import ON_CPU, Compute, tensors_on
 from marlflow.learner.distributed.collective import Collective
 from marlflow.learner.distributed.followers import LeaderAndFollowers
 from marlflow.learner.distributed.replicas import AllShardsExchange, ReplicaExchange
+from marlflow.learner.extra_losses import ExtraLosses
 from marlflow.learner.gradient_exchange import GradientExchange, ProcessGroup, SingleProcess
 from marlflow.learner.initial_priorities import chunked_priorities
 from marlflow.learner.loss import LossFunction
@@ -52,7 +53,7 @@ class TorchLearner:
     type `trains_on`. With `target`, they get a frozen copy of the module, updated by `sync_target`. With
     `reference`, `reference` is a frozen copy of the only actor as it was at the start. `loss_groups` are those that
     stages may train apart, each with its own type of batch. With `initial_multiplier`, costs have a limit (see
-    `learner.multiplier`). `place` None is this process.
+    `learner.multiplier`). `extra_losses` are added to the losses (see ExtraLoss). `place` None is this process.
 
     With `learns_on` "learner", a data-parallel group has a leader, used like a single process, and followers:
 
@@ -84,6 +85,7 @@ class TorchLearner:
         learns_on: LearnsOn = "learner",
         initial_multiplier: float | None = None,
         loss_groups: Mapping[str, type] = MappingProxyType({}),
+        extra_losses: ExtraLosses = MappingProxyType({}),
     ) -> None:
         self.name = name
         self.seats = dict(seats or {})
@@ -106,6 +108,7 @@ class TorchLearner:
             compute=compute,
             target=target,
             reference=reference,
+            extra_losses=extra_losses,
         )
         self.loop = UpdateLoop(self.parameters, noise_width(groups), seed, compute)
         self._single, self._group_exchange = _EXCHANGES[learns_on]

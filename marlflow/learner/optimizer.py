@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
+from marlflow.env.user_code import failed_call
 from marlflow.policy.tensors import as_tensor
 
 # These need whole matrices, sparse gradients or the loss.
@@ -80,10 +81,11 @@ class TorchOptimizer:
         if "lr" in self.settings:
             raise ConfigInvalid([f"optimizer {name} is given its lr by the algorithm: set learning_rate there instead"])
         # Tried on one parameter now, so that a mistake is found before the run starts.
+        tried, settings = [nn.Parameter(torch.zeros(1))], {"lr": 1e-3, **self.settings}
         try:
-            self.make([nn.Parameter(torch.zeros(1))], lr=1e-3, **self.settings)
-        except (TypeError, ValueError) as error:
-            raise ConfigInvalid([f"optimizer {name} does not take {dict(self.settings)}: {error}"]) from error
+            self.make(tried, **settings)
+        except Exception as error:
+            raise ConfigInvalid([f"optimizer {failed_call(self.make, error, (tried,), settings)}"]) from error
 
     def over(self, vector: Tensor, gradient: Tensor, learning_rate: float, max_norm: float) -> Stepper:
         parameter = nn.Parameter(vector)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from marlflow.base.batch import Array
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.learner.compute import Compute
+from marlflow.learner.extra_losses import ExtraLosses, added_losses
 from marlflow.learner.flat_parameters import FlatParameters
 from marlflow.learner.loss_groups import LossGroup, OptimizerGroup, actors_of, frozen_actor, frozen_copy
 from marlflow.learner.named_parameters import named_parameters
@@ -46,13 +48,16 @@ class LearnerParameters:
         compute: Compute,
         target: bool,
         reference: bool = False,
+        extra_losses: ExtraLosses = MappingProxyType({}),
     ) -> None:
         self.module: Any = compute.prepared(module)
-        self.flat = FlatParameters(
-            module, actors_of(module, policies), [list(group.parameters(module)) for group in groups]
-        )
+        trained, actors = [list(group.parameters(module)) for group in groups], actors_of(module, policies)
+        self.flat = FlatParameters(module, actors, trained)
+        trains = {group.name: set(own) for group, own in zip(groups, trained, strict=True)}
+        added = added_losses(extra_losses, trains, actors)
         self.groups = [
-            OptimizerGroup(group, module, self.flat, optimizer, learning_rate, max_grad_norm) for group in groups
+            OptimizerGroup(group, module, self.flat, optimizer, learning_rate, max_grad_norm, added[group.name])
+            for group in groups
         ]
         self.target_module: Any = None
         self._target_flat: FlatParameters | None = None

@@ -117,6 +117,9 @@ def update_in_order(
         updates.append(learner.update(batch, epochs, minibatch_agent_steps, policy))
         if before is not None:
             multiply_ratios(factor, rows[policy], actor_log_probs(actor, batch, learner.device), before)
+        # The run ends: the later policies would take no step either.
+        if updates[-1].minibatches_left:
+            break
     if len(updates) == 1:
         return updates[0]
     return merged(updates, {"factor_distance": float(np.concatenate(distances).mean())})
@@ -156,6 +159,7 @@ def merged(updates: Sequence[Update], terms: Mapping[str, float]) -> Update:
         rows_carried=sum(update.rows_carried for update in updates),
         rows_bootstrapped_at_death=sum(update.rows_bootstrapped_at_death for update in updates),
         updates_skipped=sum(update.updates_skipped for update in updates),
+        minibatches_left=sum(update.minibatches_left for update in updates),
     )
 
 

@@ -65,17 +65,24 @@ class UpdateJob(NamedTuple):
         """Number of items in this process."""
         return len(next(iter(self.columns.values())))
 
+    def sizes(self, minibatches_left: int = 0) -> list[Sequence[int]]:
+        """Return the shares' sizes of each minibatch of all epochs, [minibatches][shares], without the last ones."""
+        sizes = [*self.division.sizes()] * self.epochs
+        return sizes[: len(sizes) - minibatches_left]
+
 
 class UpdateResult(NamedTuple):
     """The loss terms `names` of each step of an update, the last being the gradient's norm.
 
     `priorities` (by minibatch, if the loss has any) and `order` [N] (None if not shuffled) are of the last epoch.
+    `minibatches_left` were not trained on, because an UpdateLimit had passed; there are no priorities then.
     """
 
     names: Sequence[str]
     steps: Sequence[Sequence[float]]
     priorities: Sequence[Tensor] = ()
     order: Tensor | None = None
+    minibatches_left: int = 0
 
     def priorities_by_row(self) -> Tensor | None:
         """Return the priorities [N] in the items' original order; None without priorities."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,17 +13,19 @@ from marlflow.base.batch import Array
 from marlflow.base.train_batch import TrainBatch
 from marlflow.learner.compute import Compute, tensors_on
 from marlflow.learner.gradient_exchange import GradientExchange
-from marlflow.learner.loss import LossTerms
-from marlflow.learner.loss_groups import OptimizerGroup, noise_width, total_norm
+from marlflow.learner.loss import LossTerms, Terms
+from marlflow.learner.loss_groups import OptimizerGroup, joined_terms, noise_width, total_norm
 from marlflow.learner.minibatches import Division
 from marlflow.learner.parameters import LearnerParameters
 from marlflow.learner.update_job import StepLog, UpdateJob, UpdateResult
+from marlflow.learner.update_limit import ClockLimit, UpdateLimit
 
 
 class UpdateLoop:
     """Runs optimizer steps on minibatches.
 
     Its random `generator` draws the order of rows and the losses' noise, `noise_per_row` standard normal numbers each.
+    An update ends before the first minibatch at which its `limit` has passed.
     """
 
     def __init__(self, parameters: LearnerParameters, noise_per_row: int, seed: int, compute: Compute) -> None:
@@ -32,11 +33,12 @@ class UpdateLoop:
         self._noise_per_row = noise_per_row
         self._tensor, self._autocast = tensors_on(torch.device(compute.device)), compute.autocast()
         self.generator = torch.Generator().manual_seed(seed)
+        self.limit: UpdateLimit = ClockLimit()
 
     # A step with overflow is skipped and counted, so numpy's warning would be noise.
     @np.errstate(over="ignore", invalid="ignore")
     def run(self, job: UpdateJob, exchange: GradientExchange) -> UpdateResult:
-        """Run all optimizer steps of an update; skip those whose gradient is not finite."""
+        """Run all optimizer steps of an update until the limit; skip those whose gradient is not finite."""
         tensors = self._tensors(job.columns)
         groups = self._parameters.groups_of(job.policy, job.groups)
         # Drawn for all epochs before the first step, so that a GPU is not waited for between epochs.
@@ -45,21 +47,31 @@ class UpdateLoop:
         fractions = job.division.fractions() if job.epochs else ()
         log, order, minibatches_seen = StepLog(), None, job.updates_before
         priorities: list[Tensor] = []
+        left = job.epochs * len(fractions)
         for order, noise in draws:
             # Only the last epoch's priorities are returned.
             priorities.clear()
             minibatches = _minibatches({**tensors, **noise} if noise else tensors, order, job.division)
             for minibatch, fraction in zip(minibatches, fractions, strict=True):
+                if exchange.ends(self.limit):
+                    return self._result(job, log, tensors, UpdateResult((), (), minibatches_left=left))
+                left -= 1
                 number = minibatches_seen + 1
                 new_priorities, is_taken = self._step(groups, minibatch, fraction, number, exchange, log)
                 minibatches_seen += is_taken
                 priorities += [] if new_priorities is None else [new_priorities]
+        return self._result(job, log, tensors, UpdateResult((), (), priorities, order))
+
+    def _result(
+        self, job: UpdateJob, log: StepLog, tensors: Mapping[str, Tensor], result: UpdateResult
+    ) -> UpdateResult:
+        """Complete the result by the steps taken, and let running statistics observe the rows."""
         steps = log.steps()
         # Running statistics (of returns, for instance) must not include rows that gave a gradient of inf or NaN.
-        if all(math.isfinite(step[-1]) for step in steps):
+        if all(math.isfinite(step[-1]) for step in steps) and (steps or not result.minibatches_left):
             for observer in self._parameters.observers(job.policy, job.groups):
                 observer.observe(tensors)
-        return UpdateResult(log.names, steps, priorities, order)
+        return result._replace(names=log.names, steps=steps)
 
     def gradient(self, batch: TrainBatch) -> tuple[Array, dict[str, float]]:
         """Return the gradient [P] and the terms of the first group's loss over all rows."""
@@ -106,7 +118,7 @@ class UpdateLoop:
     ) -> tuple[Tensor | None, bool]:
         """Step the groups in order; return the first priorities, and whether the step was taken."""
         # Stays None if this process has no rows of the minibatch.
-        terms: dict[str, Any] | None = None
+        terms: Terms | None = None
         norms: list[Tensor | float] = []
         priorities, is_taken = None, True
         for group in groups:
@@ -119,7 +131,7 @@ class UpdateLoop:
             # On a GPU the norm is not known yet, and the step counts as taken.
             is_taken = not (isinstance(norms[-1], float) and not math.isfinite(norms[-1]))
             if loss_terms is not None:
-                terms = {**(terms or {}), **loss_terms.terms}
+                terms = loss_terms.terms if terms is None else joined_terms(terms, loss_terms.terms)
                 priorities = loss_terms.priorities if priorities is None else priorities
             # The next groups' losses depend on this group's step, so they are skipped too.
             if not is_taken:

@@ -15,7 +15,9 @@ def update_report(learner: str, version: int, job: UpdateJob, result: UpdateResu
     """Build the report of an update; staleness is the rows' age at `version`."""
     loss, taken, skipped = result.means()
     priorities, summary = result.priorities_by_row(), job.summary
-    rows = summary.rows * job.epochs
+    rows, left = summary.rows * job.epochs, result.minibatches_left
+    if left:
+        rows -= round(rows * left / len(job.sizes()))
     return Update(
         learner=learner,
         rows=round(rows * taken / (taken + skipped)) if skipped else rows,
@@ -30,6 +32,7 @@ def update_report(learner: str, version: int, job: UpdateJob, result: UpdateResu
         # Priorities of a skipped step may be NaN.
         priorities=None if priorities is None or skipped else priorities.cpu().numpy(),
         row_ids=summary.row_ids,
+        minibatches_left=left,
     )
 
 

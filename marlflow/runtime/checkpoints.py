@@ -13,7 +13,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +72,21 @@ class CheckpointStore:
         if env_steps is not None:
             return next((one for one in known if one.env_steps == env_steps), None) or self.at(env_steps)
         return max(known, key=_newness) if known else self.load()
+
+    def best(self, scores: Callable[[], Mapping[int, float]]) -> Checkpoint | None:
+        """Return the undamaged checkpoint with the highest metric, or score by env steps if none has a metric.
+
+        None if no undamaged one has any. Damaged ones that had more, or whose metric is unreadable, are passed over.
+        """
+        known, unreadable = self._list()
+        rated = {one.env_steps: one.metric for one in known if one.metric is not None} or scores()
+        passed_over = [(path, why) for _, path, why in unreadable]
+        for one in sorted(known, key=lambda one: (rated.get(one.env_steps, -math.inf), one.order), reverse=True):
+            if one.env_steps in rated:
+                if (why := _damage(one)) is None:
+                    return replace(one, passed_over=tuple(passed_over))
+                passed_over.append((one.path, why))
+        return None
 
     def whole(self) -> list[Checkpoint]:
         """Return all undamaged checkpoints, the newest first."""

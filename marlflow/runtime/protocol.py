@@ -89,6 +89,13 @@ class Runtime(Protocol):
         """Make later calls end with the env step in which the deadline passes."""
         ...
 
+    def end_updates_at(self, at_s: float) -> None:
+        """End running and later updates after the minibatch in which `at_s` (time.perf_counter) passes.
+
+        May be called from any thread. A later call replaces the time.
+        """
+        ...
+
     def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
         """Return the state of all components, for a checkpoint.
 

@@ -10,11 +10,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from marlflow.base.problems import Problem, ProblemKind
+from marlflow.base.shortened import enumerated
 from marlflow.runtime.spec import LearnerPlacement, Resources, RunSpec
 from marlflow.sampling.referee import worker_name
 
 _SMALLEST_SHARE = 0.01
 _SLACK = 1e-9
+# Of hundreds of processes, a few show which ones are meant.
+_MOST_NAMED = 10
 """Tolerance for sums of fractions."""
 
 
@@ -101,7 +104,7 @@ def problems(
             requested[resource] += amount  # type: ignore[assignment]  # fractions are meant
             users.setdefault(resource, []).append(f"{amount:g} for {request.name}")
     sentences: list[str] = [
-        f"the run asks for {amount:g} {resource} ({', '.join(users[resource])}), but "
+        f"the run asks for {amount:g} {resource} ({enumerated(users[resource], _MOST_NAMED)}), but "
         + _too_little(resource, amount, available, whole or available)
         for resource, amount in requested.items()
         if amount > available.get(resource, 0.0) + _SLACK
@@ -112,8 +115,8 @@ def problems(
     # A negative rest is reported above, as a shortage of CPUs.
     if sharing and -_SLACK <= left < len(sharing) * _SMALLEST_SHARE - _SLACK:
         sentences.append(
-            f"of {cpus:g} CPU {left:g} are left to share among {', '.join(sharing)}; lower the reservations, or wait "
-            "until other runs have ended"
+            f"of {cpus:g} CPU {left:g} are left to share among {enumerated(sharing, _MOST_NAMED)}; lower the "
+            "reservations, or wait until other runs have ended"
         )
     # If a total is short, smaller processes would not help.
     sentences = sentences or list(_too_big(requests, machines))

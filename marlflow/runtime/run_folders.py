@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.links import check_links
 from marlflow.runtime.saved_runs import EXPERIMENT, folder
 
 RUN_MARKS = ("run.json", EXPERIMENT, "checkpoints", ".hydra")
@@ -14,6 +15,8 @@ RUN_MARKS = ("run.json", EXPERIMENT, "checkpoints", ".hydra")
 def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
     """Return the path that was given; raises ConfigInvalid if it is not the folder of a run with checkpoints.
 
+    Nor may a link in it lead out of it.
+
     `purpose` is who needs it, a command for example, and `verb` what it does with it.
     """
     run_dir = Path(given)
@@ -22,6 +25,7 @@ def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
     if not any((run_dir / mark).exists() for mark in RUN_MARKS):
         near = suggestion(run_dir.resolve())
         raise ConfigInvalid([f"{given} is not the directory of a run: it has none of {', '.join(RUN_MARKS)}{near}"])
+    check_links(run_dir)
     if not folder(run_dir).is_dir():
         raise ConfigInvalid(
             [

@@ -19,7 +19,7 @@ from marlflow.runtime.checkpoint_files import learner_file
 from marlflow.runtime.checkpoint_notes import Notes, notes_of
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.known_names import frozen_names
-from marlflow.runtime.saved_runs import DRIVER, newest, usable
+from marlflow.runtime.saved_runs import DRIVER, chosen, usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def saved_run(run_dir: Path, checkpoint: Checkpoint | None = None) -> SavedRun:
 
     Raises CheckpointUnusable if there is none or it is malformed.
     """
-    checkpoint = checkpoint or newest(run_dir)
+    checkpoint = checkpoint or chosen(run_dir)
     notes = notes_of(checkpoint)
     with usable(checkpoint):
         driver = from_bytes(checkpoint.read(DRIVER))
@@ -110,12 +110,12 @@ def saved_run(run_dir: Path, checkpoint: Checkpoint | None = None) -> SavedRun:
         return SavedRun(run_dir, checkpoint, notes, agent_steps, league, bool(dealer))
 
 
-def saved_league(run_dir: Path) -> SavedLeague:
-    """Read the league in the newest whole checkpoint of a run.
+def saved_league(run_dir: Path, checkpoint: Checkpoint | None = None) -> SavedLeague:
+    """Read the league in a checkpoint of a run, by default the newest whole one.
 
     Raises CheckpointUnusable if there is none or it is malformed, ConfigInvalid if the run has no league.
     """
-    return league_of(saved_run(run_dir))
+    return league_of(saved_run(run_dir, checkpoint))
 
 
 def league_of(run: SavedRun) -> SavedLeague:

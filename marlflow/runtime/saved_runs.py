@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Literal
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import MALFORMED
 from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
+
+log = logging.getLogger("marlflow")
 
 DRIVER = "driver"
 """The name of the file with the driver's state."""
@@ -27,26 +30,41 @@ def folder(run_dir: Path) -> Path:
 
 
 def newest(run_dir: Path) -> Checkpoint:
-    """Return a run's newest valid checkpoint; raise CheckpointUnusable if there is none."""
+    """Return a run's newest valid checkpoint, whatever was passed over; raise CheckpointUnusable if there is none."""
     return CheckpointStore(folder(run_dir), keep=1).load()
 
 
-def chosen(run_dir: Path, which: Which = None, scores: Callable[[], Mapping[int, float]] = dict) -> Checkpoint:
+def chosen(
+    run_dir: Path, which: Which = None, scores: Callable[[], Mapping[int, float]] = dict, strict: bool = False
+) -> Checkpoint:
     """Return a valid checkpoint of a run; raise CheckpointUnusable if it is not there.
 
     The best is that of the highest metric `checkpoint.best`. If the run had none, it is that with the highest score:
-    `scores` returns those of checkpoints, by env steps.
+    `scores` returns those of checkpoints, by env steps. If one is damaged that would have been chosen, a warning
+    is logged; if `strict`, CheckpointUnusable is raised.
     """
+    checkpoint = _chosen(run_dir, which, scores)
+    if checkpoint.passed_over and strict:
+        raise CheckpointUnusable(
+            [
+                f"{_damaged(checkpoint)}, and strict=true uses no other; put it back from a copy, or choose a whole "
+                f"one: checkpoint={checkpoint.env_steps}"
+            ]
+        )
+    if (notice := skipped(checkpoint)) is not None:
+        log.warning(notice)
+    return checkpoint
+
+
+def _chosen(run_dir: Path, which: Which, scores: Callable[[], Mapping[int, float]]) -> Checkpoint:
     store = CheckpointStore(folder(run_dir), keep=1)
     if which is None:
         return store.load()
     if which != "best":
         return store.at(which)
-    whole = store.whole()
-    rated = {one.env_steps: one.metric for one in whole if one.metric is not None} or scores()
-    if candidates := [one for one in whole if one.env_steps in rated]:
-        return max(candidates, key=lambda one: (rated[one.env_steps], one.order))
-    newest_whole = store.load()
+    if (best := store.best(scores)) is not None:
+        return best
+    newest_whole, whole = store.load(), store.whole()
     kept = ", ".join(f"{one.env_steps}{' (the newest)' * (one.env_steps == newest_whole.env_steps)}" for one in whole)
     raise CheckpointUnusable(
         [
@@ -57,9 +75,15 @@ def chosen(run_dir: Path, which: Which = None, scores: Callable[[], Mapping[int,
     )
 
 
-def skipped_checkpoints(checkpoint: Checkpoint) -> list[str]:
-    """Return sentences on newer checkpoints that are damaged."""
-    return [f"checkpoint {path} is not whole ({why}); one before it is used" for path, why in checkpoint.passed_over]
+def skipped(checkpoint: Checkpoint) -> str | None:
+    """Return one sentence on the damaged checkpoints in place of which this one is used; None if there are none."""
+    if not checkpoint.passed_over:
+        return None
+    return f"{_damaged(checkpoint)}; checkpoint {checkpoint.env_steps} is used instead"
+
+
+def _damaged(checkpoint: Checkpoint) -> str:
+    return "; ".join(f"checkpoint {path} is not whole ({why})" for path, why in checkpoint.passed_over)
 
 
 @contextmanager

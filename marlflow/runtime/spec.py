@@ -17,6 +17,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.flow.relocate import Where
 from marlflow.learner.compute import Compute
 from marlflow.learner.learner import TorchLearner
+from marlflow.learner.update_limit import ClockLimit, UpdateLimit
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker
 from marlflow.offline.dataset_writer import DatasetTarget
@@ -99,6 +100,10 @@ class PolicySpec:
         """Make an actor; published weights replace its parameters before it acts."""
         return self.algorithm.actor(self.spaces, self.model, named_seed(self.seed, "actor", self.name))
 
+    def has_network_of(self, other: PolicySpec) -> bool:
+        """Return whether its parameters may be those of another policy: algorithm, model and spaces are equal."""
+        return (self.algorithm.name, self.model, self.spaces) == (other.algorithm.name, other.model, other.spaces)
+
 
 @dataclass(frozen=True, slots=True)
 class LearnerSpec:
@@ -113,6 +118,8 @@ class LearnerSpec:
     """The policies whose rows it learns from, if these are not its own."""
     begins_with: Mapping[str, InitialParameters] = field(default_factory=dict)
     """The parameters of other runs that its policies begin with."""
+    update_limit: UpdateLimit = field(default_factory=ClockLimit)
+    """Ends its updates, in each of its processes; a runtime sets it."""
 
     @property
     def learns_from(self) -> tuple[str, ...]:
@@ -148,6 +155,7 @@ class LearnerSpec:
             learner.parameters.load_named(policy, initial.tensors)
         for policy, flat in zip(self.members, acting, strict=False):
             learner.parameters.load_actor(policy, flat)
+        learner.loop.limit = self.update_limit
         return learner
 
     def with_fresh_seed(self, reset: int) -> LearnerSpec:

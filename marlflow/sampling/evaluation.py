@@ -7,6 +7,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from marlflow.base.batch import Array
+from marlflow.base.progress import progress
 from marlflow.base.random import key, mix
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling import env_closing as closing
@@ -15,7 +16,7 @@ from marlflow.sampling.episodes import EvaluationEpisodes
 from marlflow.sampling.lanes import Lanes, PolicyOf
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import EvaluationRequest
-from marlflow.sampling.receipts import EpisodeResult, Fault
+from marlflow.sampling.receipts import Evaluated, Fault
 from marlflow.sampling.runners import Pool, make_runner
 from marlflow.sampling.weights_table import WeightsTable
 
@@ -46,13 +47,26 @@ class EvaluationEnvs:
         self._envs = self._make_envs(range(count))
         return faults
 
-    def play(
-        self, seed: int, request: EvaluationRequest, is_late: Callable[[], bool]
-    ) -> tuple[list[EpisodeResult], bool]:
-        """Return the results in order, and whether `is_late` ended evaluation early; call `widen` first.
+    def play(self, seed: int, request: EvaluationRequest, is_late: Callable[[], bool]) -> Evaluated:
+        """Return the results in order, without faults; `is_late` ends evaluation early. Call `widen` first.
 
         Broken episodes are left out.
         """
+        began_s = perf_counter()
+        left, played = request, Evaluated(())
+        # If running episodes were stopped, long ones would be missing, so the number is chosen before they begin.
+        count = len(left.episodes) if request.within_s is None else 1
+        while left.episodes and count and not played.was_cut:
+            part_began_s = perf_counter()
+            played += self._play(seed, _part(left, slice(count)), is_late)
+            now_s, left = perf_counter(), _part(left, slice(count, None))
+            if request.within_s is not None:
+                episode_s = (now_s - part_began_s) / count
+                room = max(0.0, began_s + request.within_s - now_s)
+                count = len(left.episodes) if room >= episode_s * len(left.episodes) else int(room / episode_s)
+        return replace(played, not_begun=len(left.episodes))
+
+    def _play(self, seed: int, request: EvaluationRequest, is_late: Callable[[], bool]) -> Evaluated:
         envs = self._envs
         assert envs is not None, "widen opens them"
         table = self._make_table(len(envs.env_indices), request.mode)
@@ -62,16 +76,23 @@ class EvaluationEnvs:
         runner = make_runner(envs, table.policy_slots, lanes, dealt, None, history)
         runner.begin()
         while not (runner.idle or is_late()):
+            progress("playing episodes", len(runner.results), len(request.episodes))
             runner.tick()
         # Environments finish in any order.
         order = {episode: number for number, episode in enumerate(request.episodes)}
         results = sorted(runner.results, key=lambda result: order[result.episode])
         fingerprints = history.by_episode()
-        return [replace(result, fingerprint=fingerprints[result.episode]) for result in results], not runner.idle
+        complete = tuple(replace(result, fingerprint=fingerprints[result.episode]) for result in results)
+        return Evaluated(complete, was_cut=not runner.idle, acted=table.acted())
 
     def close(self, deadline_s: float) -> list[Fault]:
         """Close the environments; return faults."""
         return [] if self._envs is None else self._envs.close(deadline_s)
+
+
+def _part(request: EvaluationRequest, part: slice) -> EvaluationRequest:
+    matchups = None if request.matchups is None else request.matchups[part]
+    return replace(request, episodes=request.episodes[part], matchups=matchups)
 
 
 class _Fingerprints(History):

@@ -95,7 +95,9 @@ class FrozenCohort(PolicySlots):
 
     def act(self, memory: Array | None, generator: RowRandom) -> Acted:
         legal = self.seen.get("action_mask")
-        return self.members.actors.act(self._groups, self.seen["obs"], legal, memory, self.mode, generator)
+        acted = self.members.actors.act(self._groups, self.seen["obs"], legal, memory, self.mode, generator)
+        self.draws = self.draws or generator.has_drawn
+        return acted
 
 
 _SLOT_BITS = 24

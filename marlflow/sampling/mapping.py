@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.shortened import enumerated
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def assign(agents: Sequence[str], rules: Sequence[Rule], waiting: Collection[Rul
     for agent in agents:
         number = next((number for number, rule in enumerate(rules) if fnmatchcase(agent, rule.match)), None)
         if number is None:
-            matches = ", ".join(repr(rule.match) for rule in rules) or "none"
+            matches = enumerated([repr(rule.match) for rule in rules]) or "none"
             problems.append(f"no mapping rule matches agent {agent!r} (rules: {matches}); add one, or one for '*'")
         else:
             mapping[agent] = rules[number].policy
@@ -92,5 +93,5 @@ def _unreached(number: int, agents: Sequence[str], rules: Sequence[Rule]) -> str
     text = f"mapping rule {number + 1} (match {rule.match!r}, policy {rule.policy!r})"
     taken = [agent for agent in agents if fnmatchcase(agent, rule.match)]
     if not taken:
-        return f"{text} matches no agent; the agents are {', '.join(agents)}"
-    return f"{text} reaches no agent: earlier rules take {', '.join(taken)}"
+        return f"{text} matches no agent; the agents are {enumerated(agents)}"
+    return f"{text} reaches no agent: earlier rules take {enumerated(taken)}"

@@ -26,6 +26,8 @@ class PolicySlots:
     """Whether the pending lanes are in the order of all deciding lanes."""
     reads_costs = False
     """Whether its rows have costs; frozen versions read none."""
+    draws: bool | None = None
+    """Whether its actor has drawn random numbers; None before it has acted."""
 
     def __init__(
         self,
@@ -80,7 +82,9 @@ class PolicySlots:
 
     def act(self, memory: Array | None, generator: RowRandom) -> Acted:
         """Return actions for the pending lanes' observations and `memory`."""
-        return self.actor.act(self.seen["obs"], self.seen.get("action_mask"), memory, self.mode, generator)
+        acted = self.actor.act(self.seen["obs"], self.seen.get("action_mask"), memory, self.mode, generator)
+        self.draws = self.draws or generator.has_drawn
+        return acted
 
     def set_observations(
         self, observations: Sequence[Any] | Array, masks: Sequence[Array | None] | Array, state: Array | None

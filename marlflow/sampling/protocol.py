@@ -65,6 +65,8 @@ class EvaluationRequest:
     """How all policies and frozen entries act, or each."""
     frozen: Mapping[str, FrozenPolicy] = field(default_factory=dict)
     """The frozen entries in these matchups."""
+    within_s: float | None = None
+    """Begin only the episodes, from the first, that are expected to end within these seconds, at least one."""
 
 
 Assign: TypeAlias = Callable[[Request, Sequence[int]], Request]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.pickling import pickled_by_arguments
 from marlflow.flow import StageTimes
+from marlflow.policy.actor import EvaluationMode
 
 
 @pickled_by_arguments
@@ -74,6 +75,26 @@ class Evaluated:
     was_cut: bool = False
     """Whether a deadline passed first; long episodes are then more likely to be missing."""
     sent: MembersSent = _NOTHING_SENT
+    not_begun: int = 0
+    """Episodes for which there was no time within the request's `within_s`; how long an episode is has no influence."""
+    acted: Mapping[str, EvaluationMode] = field(default_factory=dict)
+    """How policies and frozen entries acted: `sampled` if they drew random numbers, else `greedy`.
+
+    Those that did not act are missing, and those that an inference actor acts for.
+    """
+
+    def __add__(self, other: Evaluated) -> Evaluated:
+        """Return both, the other's episodes after these."""
+        # A policy that drew one random number was sampled.
+        sampled = {name: mode for one in (self, other) for name, mode in one.acted.items() if mode == "sampled"}
+        return Evaluated(
+            self.episodes + other.episodes,
+            self.faults + other.faults,
+            self.was_cut or other.was_cut,
+            self.sent + other.sent,
+            self.not_begun + other.not_begun,
+            {**self.acted, **other.acted, **sampled},
+        )
 
 
 @pickled_by_arguments

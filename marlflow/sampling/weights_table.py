@@ -12,7 +12,8 @@ from typing import NamedTuple
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
-from marlflow.policy.actor import Actor, EvaluationModes, Mode, WeightedActor, mode_in
+from marlflow.policy.actor import Actor, EvaluationMode, EvaluationModes, Mode, WeightedActor, mode_in
+from marlflow.policy.stacked import CohortActor
 from marlflow.sampling.frozen_cohort import CohortMembers, FrozenCohort
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.population import WORKER_MEMBERS
@@ -136,6 +137,18 @@ class WeightsTable:
         for policy, cohort in self._cohort_of_fixed.items():
             table._cohort_of_fixed[policy] = table._in_mode(cohort, mode_in(modes, policy, policy), lanes)
         return table
+
+    def acted(self) -> dict[str, EvaluationMode]:
+        """Return how each entry acted: `sampled` if its actor drew random numbers, `greedy` if it drew none.
+
+        Left out are entries that did not act, and those whose actor is in another process.
+        """
+        modes: dict[str, EvaluationMode] = {}
+        for entry in self:
+            slots = self._cohort_of.get(entry) or self._cohort_of_fixed.get(entry) or self._live[entry]
+            if slots.draws is not None and not isinstance(slots.actor, CohortActor):
+                modes[entry] = "sampled" if slots.draws else "greedy"
+        return modes
 
     def _in_mode(self, cohort: FrozenCohort, mode: Mode, lanes: int) -> FrozenCohort:
         # Entries of one cohort may act in two modes; they share its members.

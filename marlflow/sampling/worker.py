@@ -333,9 +333,9 @@ class RolloutWorker:
             self._faults.report(fault)
         self._load(request.weights)
         with self._watchdog.on_guard():
-            results, was_cut = self._evaluation.play(self._config.seed, request, lambda: self._watchdog.is_late)
+            evaluated = self._evaluation.play(self._config.seed, request, lambda: self._watchdog.is_late)
         self._load(training)
-        return Evaluated(tuple(results), self._faults.take(), was_cut=was_cut)
+        return replace(evaluated, faults=self._faults.take())
 
     def close(self, timeout_s: float | None = None) -> tuple[Fault, ...]:
         deadline_s = perf_counter() + (closing.CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)

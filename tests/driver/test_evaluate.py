@@ -221,7 +221,7 @@ def test_classes_of_other_runs_are_imported_only_if_trusted(
     changed = SavedPolicy(saved.flat, {**saved.description, "config": config}, "")
     (tmp_path / "own.safetensors").write_bytes(to_export(changed))
     play = partial(evaluate, league_dir, PFSP_RUN, ["own.safetensors"], episodes=2)
-    with pytest.raises(ConfigInvalid, match=r"OwnModel; look at it, and if you trust it add --trust"):
+    with pytest.raises(ConfigInvalid, match=r"OwnModel'; look at it, and if you trust it add --trust"):
         play()
     for trust in (None, [f"{__name__}.OwnModel"]):
         assert len(play(trust=trust).games) == 2

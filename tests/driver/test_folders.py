@@ -29,7 +29,7 @@ def test_runs_from_python_that_start_in_the_same_second_have_folders_of_their_ow
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(time, "strftime", lambda _: "2026-01-31_12-00-00")
+    monkeypatch.setattr(time, "strftime", lambda *_: "2026-01-31_12-00-00")
     found = [train(small_run(env_steps=160)).run_dir.name for _ in range(2)]
     assert found == ["2026-01-31_12-00-00", "2026-01-31_12-00-00_2"]
 

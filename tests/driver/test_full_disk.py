@@ -60,14 +60,23 @@ def no_file_beyond(size: int) -> Iterator[Callable[[], None]]:
         train_module._write = write_configuration
 
 
-def test_a_run_that_cannot_write_its_configuration_does_not_start(tmp_path: Path) -> None:
+def test_a_run_that_cannot_write_does_not_start(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        with pytest.raises(ConfigInvalid, match=r"experiment.json cannot be written: .*File too large"):
+        with pytest.raises(
+            ConfigInvalid, match=r"the run's directory: .* cannot be made or written to: File too large"
+        ):
             train(run(), tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_cannot_write_its_configuration_does_not_start(tmp_path: Path) -> None:
+    (tmp_path / "experiment.json").mkdir()
+    with pytest.raises(ConfigInvalid, match=r"experiment.json cannot be written: .*Is a directory"):
+        train(run(), tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -116,7 +116,7 @@ def test_a_pair_learns_as_each_would_alone(
     learn_as_alone(left, right, records, alone, tmp_path)
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_every_pair_learns_as_each_would_alone(
     left: str, right: str, records: str, alone: dict[tuple[str, str], Any], tmp_path: Path

@@ -56,7 +56,7 @@ def run_of(env: Env, env_steps: int | None = ENV_STEPS, **policies: Policy) -> E
     return Experiment(
         env,
         policies,
-        [Rule("cart_0", names[0]), Rule("*", names[-1])] if len(names) > 1 else [Rule("*", names[0])],
+        [Rule("cart_0", names[0]), Rule("*", names[-1])] if len(names) > 1 else [Rule("*", name) for name in names],
         rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
         runtime=RuntimeConfig("inline"),
         stop=Stop(env_steps=env_steps, time_s=600.0),
@@ -276,3 +276,31 @@ def test_what_cannot_be_recorded_is_an_error_at_start(records: Path, tmp_path: P
     experiment = replace(run_of(offline(records), expert=Policy(SMALL_BC)), record=Record())
     with pytest.raises(ConfigInvalid, match="nobody plays in this run"):
         train(experiment, tmp_path / "b")
+
+
+def test_an_offline_run_has_the_mapping_of_its_records(records: Path, tmp_path: Path) -> None:
+    assert json.loads((records / "manifest.json").read_text())["mapping"] == {"cart_0": "expert", "cart_1": "chance"}
+    made = replace(run_of(offline(records), expert=Policy(SMALL_BC)), mapping=None, default_policy=Policy(SMALL_BC))
+    assert ready(made).players == {"expert": ["cart_0"], "chance": ["cart_1"]}
+    assert ready(replace(made, policies={})).players == {"expert": ["cart_0"], "chance": ["cart_1"]}
+    # Other names, and records of earlier versions: groups, as in any run.
+    learner = Policy(SMALL_BC, experience=OfflineData(str(records), "expert"))
+    assert ready(replace(made, policies={"cart": learner})).players == {"cart": ["cart_0", "cart_1"]}
+    before = shutil.copytree(records, tmp_path / "before")
+    manifest = json.loads((before / "manifest.json").read_text())
+    del manifest["mapping"]
+    (before / "manifest.json").write_text(json.dumps(manifest))
+    earlier = Policy(SMALL_BC, experience=OfflineData(str(before), "expert"))
+    assert ready(replace(made, env=offline(before), policies={"cart": earlier})).players == {
+        "cart": ["cart_0", "cart_1"]
+    }
+
+
+def test_a_mapping_with_policies_that_were_not_recorded_needs_them_here(tmp_path: Path) -> None:
+    experiment = run_of(CARTS, env_steps=80, expert=Policy(EXPERT), chance=Policy(Random()))
+    train(replace(experiment, record=Record(("expert",))), tmp_path)
+    made = replace(run_of(offline(tmp_path / "record")), mapping=None, default_policy=Policy(SMALL_BC))
+    # Nothing was recorded of `chance`, so all carts learn from the only rows, as before.
+    assert ready(made).players == {"cart": ["cart_0", "cart_1"]}
+    with_chance = replace(made, policies={"expert": Policy(SMALL_BC), "chance": Policy(Random())})
+    assert ready(with_chance).players == {"expert": ["cart_0"], "chance": ["cart_1"]}

@@ -152,7 +152,7 @@ def test_a_set_is_waited_for_before_the_run_is_at_rest() -> None:
     asyncio.run(run())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(deadline=None)
 @given(turns=st.lists(st.integers(0, 9), min_size=30, max_size=30), broken=st.sets(st.integers(0, 40), max_size=6))
 def test_games_beside_rounds_make_the_table_of_games_that_rounds_wait_for(turns: list[int], broken: set[int]) -> None:
     numbers = [(1 << 41) + number for number in broken]

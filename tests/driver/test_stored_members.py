@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import SnapshotLost
@@ -55,10 +55,9 @@ class Objects:
 what = st.sampled_from(["add", "read", "deal", "remove", "reload"])
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(what, st.integers(0, 9)), max_size=40))
 def test_every_entry_is_found_and_memory_is_bounded(tmp_path_factory: pytest.TempPathFactory, drawn: Any) -> None:
-    store = StoredMembers(tmp_path_factory.mktemp("members"), DriverPlace(), BYTES_OF_FOUR)
+    store = StoredMembers(tmp_path_factory.mktemp("run"), DriverPlace(), BYTES_OF_FOUR)
     expected: dict[str, FrozenPolicy] = {}
     for step, number in drawn:
         name = f"main@{number}"
@@ -80,7 +79,7 @@ def test_every_entry_is_found_and_memory_is_bounded(tmp_path_factory: pytest.Tem
 
 def test_the_least_recently_dealt_leave_memory_first(tmp_path: Path) -> None:
     objects = Objects()
-    store = StoredMembers(tmp_path / "members", objects.place, BYTES_OF_FOUR)
+    store = StoredMembers(tmp_path, objects.place, BYTES_OF_FOUR)
     for number in range(3):
         store.add(f"main@{number}", FrozenPolicy("main", Weights(number, objects.put(frozen(number).weights.flat))))
     assert objects.puts == 3
@@ -96,7 +95,7 @@ def test_the_least_recently_dealt_leave_memory_first(tmp_path: Path) -> None:
 
 def test_weights_that_are_lost_are_put_again_from_disk(tmp_path: Path) -> None:
     objects = Objects()
-    store = StoredMembers(tmp_path / "members", objects.place, 10**9)
+    store = StoredMembers(tmp_path, objects.place, 10**9)
     store.add("main@1", FrozenPolicy("main", Weights(1, objects.put(frozen(1).weights.flat))))
     lost = store["main@1"].weights.flat
     objects.held.clear()
@@ -108,7 +107,7 @@ def test_weights_that_are_lost_are_put_again_from_disk(tmp_path: Path) -> None:
 
 def test_a_checkpoint_shares_the_files_and_a_resumed_store_reads_none_before_it_is_dealt(tmp_path: Path) -> None:
     objects = Objects()
-    store = StoredMembers(tmp_path / "members", DriverPlace(), 10**9)
+    store = StoredMembers(tmp_path, DriverPlace(), 10**9)
     checkpoints = CheckpointStore(tmp_path / "checkpoints", keep=1)
     for number in range(3):
         store.add(f"main@{number}", frozen(number))
@@ -118,7 +117,7 @@ def test_a_checkpoint_shares_the_files_and_a_resumed_store_reads_none_before_it_
         assert (path / tensors_file(frozen_file(name))).stat().st_ino == store.file(name).stat().st_ino
     # What came after the checkpoint is of no run any more, though its ids are used again.
     store.add("main@3", frozen(3))
-    resumed = StoredMembers(tmp_path / "members", objects.place, 10**9)
+    resumed = StoredMembers(tmp_path, objects.place, 10**9)
     resumed.restore(checkpoints.load())
     assert list(resumed) == ["main@0", "main@1", "main@2"]
     assert not resumed.file("main@3").exists()
@@ -130,7 +129,7 @@ def test_a_checkpoint_shares_the_files_and_a_resumed_store_reads_none_before_it_
 
 def test_without_room_on_the_disk_weights_stay_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "league").write_text("a file, where a folder was to be")
-    store = StoredMembers(tmp_path / "league" / "members", DriverPlace(), 0)
+    store = StoredMembers(tmp_path, DriverPlace(), 0)
     with caplog.at_level(logging.WARNING, "marlflow"):
         for number in range(3):
             store.add(f"main@{number}", frozen(number))
@@ -141,7 +140,7 @@ def test_without_room_on_the_disk_weights_stay_in_memory(tmp_path: Path, caplog:
 
 
 def test_a_file_that_was_deleted_is_named_unless_its_weights_are_in_memory(tmp_path: Path) -> None:
-    store = StoredMembers(tmp_path / "members", DriverPlace(), BYTES_OF_FOUR)
+    store = StoredMembers(tmp_path, DriverPlace(), BYTES_OF_FOUR)
     for number in range(6):
         store.add(f"main@{number}", frozen(number))
     for number in (0, 5):

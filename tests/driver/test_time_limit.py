@@ -27,7 +27,7 @@ def test_a_round_that_takes_longer_ends_with_the_time(tmp_path: Path) -> None:
 def test_an_evaluation_that_would_never_end_does_and_is_not_counted(tmp_path: Path) -> None:
     experiment = small_run(
         rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
-        evaluation=Evaluation(episodes=100_000),
+        evaluation=Evaluation(episodes=100_000, time_share=None),
         stop=Stop(time_s=0.5, grace_period_s=0.5),
     )
     result = train(experiment, tmp_path)

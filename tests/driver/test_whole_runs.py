@@ -114,12 +114,12 @@ def test_policies_that_do_not_learn_leave_only_episode_results(tmp_path: Path, s
     algorithms = policies(pushed=Scripted(push_right), careless=Random(), hunters=SMALL_PPO)
     rules = (Rule("cart_0", "pushed"), Rule("cart_1", "careless"), Rule("*", "hunters"))
     result = train(small_run(policies=algorithms, mapping=rules, evaluation=Evaluation(600, 2)), tmp_path)
-    for name in ("pushed", "careless"):
+    for name, acted in {"pushed": "greedy", "careless": "sampled"}.items():
         policy: Any = result.metrics["policies"][name]
         assert policy["episodes"] == len(seen.episodes) > 10
         assert policy["return_mean"] is not None
         assert policy["eval_return_mean"] is not None
-        assert (policy["eval_mode"], policy["eval_episodes"], policy["eval_env_steps"]) == ("greedy", 2, 1_200)
+        assert (policy["eval_mode"], policy["eval_episodes"], policy["eval_env_steps"]) == (acted, 2, 1_200)
         of_episodes = {"return_mean", "return_std", "team_return_mean", "episode_env_steps_mean", "episodes"}
         assert policy["cost_mean"] is None
         zero = POLICY_KEYS - EVALUATION_KEYS - of_episodes - {"cost_mean"}

@@ -21,6 +21,7 @@ EVALUATION_KEYS = {
     "eval_team_return_mean",
     "eval_episode_env_steps_mean",
     "eval_episodes",
+    "eval_episodes_asked",
     "eval_episodes_distinct",
     "eval_mode",
     "eval_env_steps",

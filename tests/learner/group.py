@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
@@ -25,19 +26,29 @@ from marlflow.algorithms.sac import SAC
 from marlflow.algorithms.td3 import TD3
 from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.errors import ActorLost
+from marlflow.base.schedules import Linear
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.sequences import Sequences, cut_sequences
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
+from marlflow.learner.extra_losses import ExtraLoss
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.optimizer import Adam
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
+from tests.algorithms.extra import entropy_floor
 from tests.learner.experience import ACTIONS, FEATURES, estimated, transitions
 
 ANSWER_S = 60
 SEEN = spaces.Box(-1.0, 1.0, (FEATURES,))
 DISCRETE, CONTINUOUS = Spaces(SEEN, spaces.Discrete(ACTIONS)), Spaces(SEEN, spaces.Box(-1.0, 1.0, (2,)))
+
+
+def _ppo_with_an_extra_loss(seed: int) -> TorchLearner:
+    extra = {"floor": ExtraLoss(partial(entropy_floor, floor=9.0), Linear(0.1, 0.0, 100))}
+    return PPO(learning_rate=1e-3, extra_losses=extra).learner(
+        "hunter", {"hunter": Member(DISCRETE, MLP((8,)))}, seed, ON_CPU
+    )
 
 
 def _ppo(of: Spaces, seed: int, beta: float | None = None) -> TorchLearner:
@@ -135,6 +146,7 @@ KINDS = {
     "ppo": Kind(lambda seed: _ppo(DISCRETE, seed), lambda rows, seed: estimated(rows, seed, masked=True)),
     "ppo by autograd": Kind(lambda seed: _ppo(CONTINUOUS, seed), continuous),
     "ppo near a reference": Kind(lambda seed: _ppo(DISCRETE, seed, 0.1), near_reference),
+    "ppo with an extra loss": Kind(_ppo_with_an_extra_loss, estimated),
     "recurrent ppo": Kind(_recurrent_ppo, sequences),
     "r2d2": Kind(_r2d2, sequence_transitions),
     "dqn": Kind(lambda seed: _dqn(False, seed), transitions),

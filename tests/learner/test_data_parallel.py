@@ -69,7 +69,7 @@ def test_a_group_learns_what_one_learner_does(kind: str, world_size: int, others
         assert_same_reports(found, expected)
         assert_same(learner, alone)
         for each in (learner, alone):
-            each.set_schedule({"learning_rate": 1e-3 / (seed + 2)})
+            each.set_schedule({"learning_rate": 1e-3 / (seed + 2), "extra_losses.floor.coefficient": 0.1 * seed})
             if each.parameters.target_module is not None:
                 each.sync_target()
     learner.disband()

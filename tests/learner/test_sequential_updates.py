@@ -44,6 +44,7 @@ class TeamOfTables:
     policies: list[str]
     seed: int
     updates: int = 0
+    minibatches_left: int = 0
     trained: list[tuple[str, TrainBatch]] = field(default_factory=list)
     changes: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -64,7 +65,7 @@ class TeamOfTables:
         self.changes[policy] = actor(torch.zeros(1)).numpy() - before
         self.trained.append((policy, batch))
         self.updates += 1
-        return Update("team", batch.rows, 1, 0, {"policy": 1.0})
+        return Update("team", batch.rows, 1, 0, {"policy": 1.0}, minibatches_left=self.minibatches_left)
 
 
 @st.composite
@@ -151,6 +152,13 @@ def test_an_update_without_rows_is_reported() -> None:
     batches = estimated({"a": [], "b": []}, 0)
     learner = TeamOfTables(["a", "b"], 0)
     assert update_in_order(learner, batches, 1, None).rows == 0
+    assert len(learner.trained) == 1
+
+
+def test_after_a_policy_whose_update_was_ended_early_no_other_is_trained() -> None:
+    batches = estimated({policy: [Life(0, 0, agent, 0, 2, True, False, 2)] for agent, policy in enumerate("ab")}, 0)
+    learner = TeamOfTables(["a", "b"], 0, minibatches_left=3)
+    assert update_in_order(learner, batches, 1, None).minibatches_left == 3
     assert len(learner.trained) == 1
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointUnusable
@@ -49,7 +49,6 @@ def pair() -> Iterator[Path]:
 
 
 @given(st.data())
-@settings(max_examples=60)
 def test_one_that_was_cut_short_anywhere_is_passed_over(data: st.DataObject) -> None:
     with pair() as folder:
         path = data.draw(st.sampled_from(sorted(p for p in (folder / "200").iterdir() if p.stat().st_size)))
@@ -58,7 +57,6 @@ def test_one_that_was_cut_short_anywhere_is_passed_over(data: st.DataObject) -> 
 
 
 @given(st.data())
-@settings(max_examples=100)
 def test_one_with_a_bit_flipped_anywhere_is_passed_over(data: st.DataObject) -> None:
     with pair() as folder:
         path = data.draw(st.sampled_from(sorted(p for p in (folder / "200").iterdir() if p.stat().st_size)))

@@ -173,7 +173,6 @@ def test_going_on_shares_from_the_one_that_was_gone_on_from(folder: Path) -> Non
 
 
 @given(st.lists(st.none() | st.integers(-3, 3), min_size=1, max_size=7), st.integers(1, 4))
-@settings(max_examples=30)
 def test_the_newest_and_the_best_are_kept(figures: list[int | None], keep: int) -> None:
     with tempfile.TemporaryDirectory() as base:
         for number, figure in enumerate(figures):

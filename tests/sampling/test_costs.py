@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
@@ -45,7 +45,6 @@ def worker_with_costs(make_env: Any, mapping: Any, actors: Any, env_indices: Any
     return rollout_worker(make_env, env_indices, mapping, actors, SEED, **{"with_costs": list(actors), **settings})
 
 
-@settings(max_examples=60)
 @given(st.data(), scripts(), collects)
 def test_costs_go_where_rewards_go(data, script, collects):
     script = replace(script, pay="quarters")

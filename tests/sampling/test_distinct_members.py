@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -56,7 +56,6 @@ def played(limit: int | None, entries: int, rounds: Sequence[int]) -> list[dict[
     return requests
 
 
-@settings(max_examples=30)
 @given(st.integers(2, 6), st.integers(1, 6), st.lists(st.integers(0, 5), min_size=1, max_size=12))
 def test_a_request_has_no_more_than_the_limit_and_the_same_seats(limit: int, entries: int, rounds: list[int]) -> None:
     limited, free = played(limit, entries, rounds), played(None, entries, rounds)

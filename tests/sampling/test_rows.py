@@ -39,13 +39,11 @@ def passes(pettingzoos_test, env):
         pettingzoos_test(env, num_cycles=20)
 
 
-@settings(max_examples=50)
 @given(scripts(lawful=True))
 def test_built_aec_environments_pass_pettingzoos_own_test(script):
     passes(api_test, BuiltAEC(script))
 
 
-@settings(max_examples=50)
 @given(scripts(lawful=True))
 def test_built_parallel_environments_pass_pettingzoos_own_test(script):
     # It looks for masks in observations only.
@@ -53,19 +51,16 @@ def test_built_parallel_environments_pass_pettingzoos_own_test(script):
     passes(parallel_api_test, BuiltParallel(replace(script, kinds=kinds)))
 
 
-@settings(max_examples=100)
 @given(st.data(), scripts(), collects)
 def test_parallel_rows_equal_the_reference(data, script, collects):
     assert_same(lambda: BuiltParallel(script), data.draw(built_seats(script)), collects, spaces=built_spaces(script))
 
 
-@settings(max_examples=100)
 @given(st.data(), scripts(), collects)
 def test_aec_rows_equal_the_reference(data, script, collects):
     assert_same(lambda: BuiltAEC(script), data.draw(built_seats(script)), collects, spaces=built_spaces(script))
 
 
-@settings(max_examples=100)
 @given(st.data(), scripts(breaks=True), collects, either, st.integers(0, 4))
 def test_rows_beside_broken_episodes_equal_the_reference(data, script, collects, make, tolerated):
     seats, spaces = data.draw(built_seats(script)), built_spaces(script)

@@ -126,6 +126,13 @@ class Collective:
         with self._raising_actor_lost():
             (self._nccl or self._group).allreduce([vector]).wait()
 
+    def sum(self, numbers: list[float]) -> list[float]:
+        """Return the sums of each process's numbers over all processes."""
+        sums = torch.tensor(numbers, dtype=torch.float64)
+        with self._raising_actor_lost():
+            self._group.allreduce([sums]).wait()
+        return [float(each) for each in sums.tolist()]
+
     def leave(self) -> None:
         """Close the connections, so that processes waiting for this one get an error. May be called twice."""
         self._gloo = self._nccl = None

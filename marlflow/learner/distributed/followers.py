@@ -25,6 +25,7 @@ from marlflow.learner.update_job import (
     merge_priorities,
     merge_steps,
 )
+from marlflow.learner.update_limit import AgreedLimit, UpdateLimit
 from marlflow.learner.update_loop import UpdateLoop
 
 
@@ -50,6 +51,7 @@ class LeaderAndFollowers:
 
     def __init__(self, collective: Collective, learner: LedLearner) -> None:
         self._collective, self._learner = collective, learner
+        self._limit = AgreedLimit(collective.sum, collective.world_size)
 
     def leaving_on_error(self) -> AbstractContextManager[None]:
         return self._collective.leaving_on_error()
@@ -62,6 +64,9 @@ class LeaderAndFollowers:
         self.call_followers("learn", job.columns, request.batch.count, *steps, job.policy, groups)
         return job
 
+    def ends(self, limit: UpdateLimit) -> bool:
+        return self._limit.has_passed(limit)
+
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
         # Gradients of means over shares, weighted by the shares' rows, sum to the gradient of the mean.
         if fraction:
@@ -70,14 +75,13 @@ class LeaderAndFollowers:
 
     def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:
         reports = self._collective.gather()
-        sizes = job.division.sizes()
-        steps = merge_steps([local.steps, *(report["steps"] for report in reports)], [*sizes] * job.epochs)
+        steps = merge_steps([local.steps, *(report["steps"] for report in reports)], job.sizes(local.minibatches_left))
         if not local.priorities:
             return local._replace(steps=steps)
         device = self._learner.device
         others = [torch.from_numpy(report["priorities"]).to(device) for report in reports]
         return local._replace(
-            steps=steps, priorities=merge_priorities([torch.cat([*local.priorities]), *others], sizes)
+            steps=steps, priorities=merge_priorities([torch.cat([*local.priorities]), *others], job.division.sizes())
         )
 
     def call_followers(self, method: str, *arguments: Tree) -> None:

@@ -21,6 +21,7 @@ from marlflow.learner.distributed.followers import LedLearner
 from marlflow.learner.distributed.shards import ShardedBatch
 from marlflow.learner.minibatches import ShardDivision
 from marlflow.learner.update_job import BatchSummary, UpdateJob, UpdateRequest, UpdateResult, merge_steps
+from marlflow.learner.update_limit import AgreedLimit, UpdateLimit
 
 
 class ReplicaExchange:
@@ -33,6 +34,7 @@ class ReplicaExchange:
     def __init__(self, collective: Collective, learner: LedLearner) -> None:
         self._collective = collective
         self._device = learner.device
+        self._limit = AgreedLimit(collective.sum, collective.world_size)
 
     def leaving_on_error(self) -> AbstractContextManager[None]:
         return self._collective.leaving_on_error()
@@ -52,6 +54,9 @@ class ReplicaExchange:
         summary = BatchSummary(int(sum(rows)), mean, int(carried), int(dropped), None, int(at_death))
         return _shard_job(request, [int(count) for count in rows], range(rank, rank + 1), summary)
 
+    def ends(self, limit: UpdateLimit) -> bool:
+        return self._limit.has_passed(limit)
+
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
         if fraction:
             gradient.mul_(fraction)
@@ -62,14 +67,14 @@ class ReplicaExchange:
         if not self._collective.is_leader:
             self._collective.send_to_leader(tree)
             merged: Any = self._collective.receive()
-            return UpdateResult(merged["names"], merged["steps"].tolist())
+            return local._replace(names=merged["names"], steps=merged["steps"].tolist())
         reports: list[Any] = [tree, *self._collective.gather()]
         # A replica without rows has no terms, so the longest list of names is complete.
         names = max((report["names"] for report in reports), key=len)
         by_rank = [report["steps"].tolist() for report in reports]
-        steps = merge_steps(by_rank, [*job.division.sizes()] * job.epochs)
+        steps = merge_steps(by_rank, job.sizes(local.minibatches_left))
         self._collective.broadcast({"names": names, "steps": np.array(steps)})
-        return UpdateResult(names, steps)
+        return local._replace(names=names, steps=steps)
 
     def call_followers(self, method: str, *arguments: Tree) -> None:
         pass  # the caller calls the method on all replicas
@@ -98,12 +103,15 @@ class AllShardsExchange:
         rows = batch.shards if isinstance(batch, ShardedBatch) else (batch.rows,)
         return _shard_job(request, rows, range(len(rows)), BatchSummary.of(request)._replace(row_ids=None))
 
+    def ends(self, limit: UpdateLimit) -> bool:
+        return limit.has_passed()
+
     def all_reduce(self, gradient: Tensor, fraction: float) -> None:
         pass
 
     def result(self, job: UpdateJob, local: UpdateResult) -> UpdateResult:
         # Without priorities, since replicas do not collect them.
-        return UpdateResult(local.names, local.steps)
+        return local._replace(priorities=(), order=None)
 
     def call_followers(self, method: str, *arguments: Tree) -> None:
         pass

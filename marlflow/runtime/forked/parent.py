@@ -2,7 +2,8 @@
 
     python parent.py LISTENING_SOCKET FOLDER_OF_MARLFLOW
 
-It ends when its standard input does, which is when the driver has ended.
+Its standard input has the sessions of Ray's daemons, one in a line. When it ends, the driver has ended: the template
+then kills every process of these sessions and of its own, and ends.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _LIBRARIES = (
 # The modules that every process of a run imports.
 _MODULES = (
     "marlflow.algorithms.shipped",
+    "marlflow.runtime.forked.sessions",
     "marlflow.runtime.packing",
     "marlflow.runtime.protocol",
     "marlflow.runtime.relocation",
@@ -70,9 +72,17 @@ def preload(marlflow_root: str) -> None:
     gc.enable()
 
 
-def fork_for_each(door: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Return the request and the standard streams in each fork; None in the template once the driver has ended."""
-    while sys.stdin.fileno() not in select.select([sys.stdin.fileno(), door], [], [])[0]:
+def fork_for_each(door: socket.socket) -> tuple[dict[str, Any], list[int]] | list[int]:
+    """Return the request and the standard streams in each fork; in the template, the sessions once the driver ends."""
+    driver, said = sys.stdin.fileno(), b""
+    while True:
+        ready = select.select([driver, door], [], [])[0]
+        if driver in ready:
+            said += (read := os.read(driver, 4096))
+            if not read:
+                return [int(line) for line in said.splitlines()]
+        if door not in ready:
+            continue
         there, _ = door.accept()
         # OSError: the process that asked was killed.
         with there, suppress(OSError):
@@ -88,7 +98,6 @@ def fork_for_each(door: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
             for stream in streams:
                 os.close(stream)
             there.sendall(b".")
-    return None
 
 
 def become(request: dict[str, Any], streams: list[int]) -> None:
@@ -124,10 +133,13 @@ def main() -> None:
         preload(sys.argv[2])
         folder = Path(door.getsockname()).parent
         forked = fork_for_each(door)
-    if forked is not None:
+    if isinstance(forked, tuple):
         become(*forked)
     else:
         # The driver was killed, else it would have ended this process and removed the folder itself.
+        from marlflow.runtime.forked.sessions import kill_sessions
+
+        kill_sessions([*forked, os.getsid(0)])
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SOCKET_VARIABLE = "MARLFLOW_WORKER_TEMPLATE"
@@ -63,6 +63,14 @@ class Template:
         """The session that the template leads, with all workers."""
         return self._process.pid
 
+    def guard(self, session: int) -> None:
+        """Let the template kill a session, and its own, when this process is killed."""
+        assert self._process.stdin is not None
+        # The template may have been killed; then no process does it.
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{session}\n".encode())
+            self._process.stdin.flush()
+
     @contextmanager
     def for_workers(self) -> Iterator[None]:
         """Let a raylet that is started meanwhile find the template."""
@@ -76,10 +84,12 @@ class Template:
                 os.environ[SOCKET_VARIABLE] = before
 
     def close(self) -> None:
-        """End the template; its forks continue until their raylet ends."""
+        """End the template; its forks continue until their raylet or their session ends."""
         atexit.unregister(self.close)
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

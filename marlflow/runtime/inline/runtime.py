@@ -14,6 +14,7 @@ from marlflow.base.batch import Batch
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
 from marlflow.base.serialization import Tree, from_bytes, to_bytes
 from marlflow.learner.learner import TorchLearner
+from marlflow.learner.update_limit import ClockLimit
 from marlflow.replay.protocol import SavedReplay
 from marlflow.runtime.checkpoint_files import (
     WORKERS,
@@ -115,6 +116,7 @@ class InlineRuntime:
         self._learners: dict[str, TorchLearner] = {}
         self._replays: dict[str, SavedReplay] = {}
         self._workers: InlineWorkers | None = None
+        self._update_limit = ClockLimit()
         self._threads = torch.get_num_threads()
 
     def machines(self) -> None:
@@ -140,7 +142,7 @@ class InlineRuntime:
         torch.set_num_threads(1)
         for name, learner_spec in spec.learners.items():
             place = InlinePlace(f"learner {name}")
-            learner = self._learners[name] = learner_spec.learner()
+            learner = self._learners[name] = replace(learner_spec, update_limit=self._update_limit).learner()
             learner.place = InlineReplicasPlace(spec.num_workers) if learner_spec.on_workers else place
             for shard, replay_name in enumerate(learner_spec.replays):
                 replay = self._replays[replay_name] = learner_spec.replay(shard)
@@ -150,6 +152,9 @@ class InlineRuntime:
 
     def end_by(self, deadline: Deadline) -> None:
         self._running_workers.end_by(deadline)
+
+    def end_updates_at(self, at_s: float) -> None:
+        self._update_limit.at_s = at_s
 
     def save(self, rows_saved: Mapping[str, int]) -> RuntimeState:
         files, held = {}, {}

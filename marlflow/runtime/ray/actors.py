@@ -72,8 +72,10 @@ def cause(error: BaseException) -> str:
 
 
 def never_ran(error: object) -> bool:
-    """Return whether an actor was lost before it ran, together with its machine."""
-    return isinstance(error, ray.exceptions.RayActorError) and "never ran" in str(error)
+    """Return whether an actor was lost before it had a process, together with its machine."""
+    # Ray says that it never ran of an actor whose process died while it started, too.
+    text = str(error) if isinstance(error, ray.exceptions.RayActorError) else ""
+    return "never ran" in text and "its worker process has died" not in text
 
 
 def describe_resources() -> str:

@@ -5,7 +5,8 @@ address is configured, and only the user can read its token and session folder.
 
 A shell, `timeout`, Slurm or a container's stop send SIGTERM, and a terminal SIGINT and SIGHUP, to the driver's whole
 process group. Ray has to survive that, because the driver needs it to finish the round and to save a checkpoint. So
-each Ray daemon leads its own session. The kernel still kills the daemons with the driver (PR_SET_PDEATHSIG).
+each Ray daemon leads its own session. The kernel still kills the daemons with the driver (PR_SET_PDEATHSIG), and the
+template kills all that is left of their sessions: Ray's agents, and workers that were just starting.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from ray._private.node import Node
 from ray._private.utils import detect_fate_sharing_support
 
 from marlflow.base.errors import ConfigInvalid, RuntimeFailed
+from marlflow.runtime.forked.sessions import kill_sessions
 from marlflow.runtime.forked.template import WORKER, Template, taken
 
 log = logging.getLogger("marlflow")
@@ -50,10 +52,13 @@ class LocalRay:
         kill_sessions(self.sessions)
 
     def close(self) -> None:
-        """Shut it down."""
+        """Shut it down, and end the processes that have not noticed it."""
         ray.shutdown()
+        # First, so that it forks no more workers.
         if self.template is not None:
             self.template.close()
+        # A worker that was starting has no connection by which it would learn that its raylet has ended.
+        self.kill()
 
 
 _TIMED_OUT = "timed out during startup"
@@ -89,7 +94,7 @@ def start_local(node_ip_address: str | None = None, **settings: Any) -> LocalRay
 def _started(node_ip_address: str | None, settings: dict[str, Any]) -> LocalRay:
     loopback = _on_loopback() if node_ip_address is None else nullcontext()
     template = taken()
-    with _in_new_sessions() as daemons, loopback, without_daemons(_unused_daemons(settings)), forking(template):
+    with _in_new_sessions(template) as daemons, loopback, without_daemons(_unused_daemons(settings)), forking(template):
         try:
             _protect_token()
             # `local` always starts a new Ray, whatever RAY_ADDRESS says and whatever clusters are running.
@@ -101,9 +106,9 @@ def _started(node_ip_address: str | None, settings: dict[str, Any]) -> LocalRay:
                 **settings,
             )
         except BaseException as error:
-            kill_sessions([process.pid for process in daemons])
             if template is not None:
                 template.close()
+            kill_sessions([process.pid for process in daemons])
             # KeyboardInterrupt or SystemExit.
             if not isinstance(error, Exception):
                 raise
@@ -182,17 +187,9 @@ def _on_loopback() -> Iterator[None]:
         setattr(ray_constants, "ENABLE_RAY_CLUSTER", original)  # noqa: B010
 
 
-def kill_sessions(sessions: Collection[int]) -> None:
-    """Kill every process of these sessions: Ray's daemons and everything they started."""
-    for process in [int(name) for name in os.listdir("/proc") if name.isdigit()] if sessions else []:
-        with suppress(ProcessLookupError, PermissionError):
-            if os.getsid(process) in sessions:
-                os.kill(process, signal.SIGKILL)
-
-
 @contextmanager
-def _in_new_sessions() -> Iterator[list[Any]]:
-    """Make each process that Ray starts lead a new session; collect them in the list."""
+def _in_new_sessions(template: Template | None) -> Iterator[list[Any]]:
+    """Make each process that Ray starts lead a new session, which `template` ends; collect them in the list."""
     daemons: list[Any] = []
     original: Any = services.ConsolePopen
 
@@ -200,6 +197,8 @@ def _in_new_sessions() -> Iterator[list[Any]]:
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, start_new_session=True, **options)
             daemons.append(self)
+            if template is not None:
+                template.guard(self.pid)
 
     if detect_fate_sharing_support():  # type: ignore[no-untyped-call]
         # Ray has no setting for it. Elsewhere (macOS) Ray ends its processes through the driver's process group, in

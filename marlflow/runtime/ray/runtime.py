@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ from marlflow.runtime.ray.inference import start_inference
 from marlflow.runtime.ray.local_ray import LocalRay, dashboard_url, start_local, without_signal_handlers
 from marlflow.runtime.ray.message_channel import Address, Inbox
 from marlflow.runtime.ray.places import RayPlace
+from marlflow.runtime.ray.posted_limit import LimitPost
 from marlflow.runtime.ray.replicas import RayReplicas
 from marlflow.runtime.ray.reservation import reserve
 from marlflow.runtime.ray.workers import RayWorkers
@@ -85,6 +87,7 @@ class RayRuntime:
         self._workers: RayWorkers | None = None
         self._referees: RayWorkers | None = None
         self._inbox: Inbox | None = None
+        self._limit_post = LimitPost()
 
     def machines(self) -> Machines | None:
         # Totals, not what is free: an earlier run gives its resources back only after a moment.
@@ -114,6 +117,9 @@ class RayRuntime:
     def _start_actors(
         self, spec: RunSpec, on_fault: Callable[[Fault], None], on_news: Callable[[News], None] | None
     ) -> RunComponents:
+        limit = self._limit_post.limit
+        learners = {name: replace(learner, update_limit=limit) for name, learner in spec.learners.items()}
+        spec = replace(spec, learners=learners)
         reservation = reserve(spec)
         self._group = reservation.group
         self._actors = Actors(reservation.options)
@@ -161,6 +167,9 @@ class RayRuntime:
         for workers in self._running_workers():
             for worker in workers.all:
                 worker.end_by(deadline)
+
+    def end_updates_at(self, at_s: float) -> None:
+        self._limit_post.end_at(at_s)
 
     def _running_workers(self) -> list[RayWorkers]:
         return [workers for workers in (self._workers, self._referees) if workers is not None]
@@ -234,6 +243,7 @@ class RayRuntime:
 
     def close(self) -> None:
         self._keeping = None
+        self._limit_post.close()
         is_lost = self._loss() is not None
         if self._watch is not None:
             self._watch.close()

@@ -16,6 +16,7 @@ import ray
 from marlflow.base.errors import ActorLost
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
+from marlflow.base.progress import progress
 from marlflow.runtime.ray import actors as limits
 from marlflow.runtime.ray.actors import Actors, cause
 from marlflow.runtime.ray.host import RemoteError, as_exception
@@ -26,7 +27,7 @@ from marlflow.runtime.rounds import make_round
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.env_closing import CLOSE_TIMEOUT_S
 from marlflow.sampling.protocol import Assign, EvaluationRequest, Request, Round
-from marlflow.sampling.receipts import Evaluated, Fault, MembersSent, Receipt
+from marlflow.sampling.receipts import Evaluated, Fault, Receipt
 
 _LOST = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
 """Errors instead of an answer: the worker's process is lost, or weights for it are, with their machine."""
@@ -129,10 +130,12 @@ class RayWorkers:
         return make_round(number, [receipt], [dict(zip(self._learning, refs[1:], strict=True))])
 
     async def evaluate(self, request: EvaluationRequest) -> Evaluated:
-        remaining, parts, failed_attempts = list(range(len(request.episodes))), [], 0
+        remaining, failed_attempts = list(range(len(request.episodes))), 0
+        parts: list[Evaluated] = []
         while remaining:
             ready = await self._ready_workers()
             shares = [remaining[first :: len(ready)] for first in range(len(ready))]
+            progress("playing episodes", len(request.episodes) - len(remaining), len(request.episodes))
             assigned = [(worker, share) for worker, share in zip(ready, shares, strict=True) if share]
             calls = [worker.evaluate(self._share(request, share)) for worker, share in assigned]
             answers: list[Evaluated | None] = await _answers([worker for worker, _ in assigned], calls)
@@ -145,10 +148,9 @@ class RayWorkers:
                 raise ActorLost(f"{failed_attempts} times in a row no {self._kind} lived through its evaluation")
             if failed_attempts:
                 request = replace(request, weights={**request.weights, **await self._current_weights()})
-        results = sorted((result for part in parts for result in part.episodes), key=lambda result: result.episode)
-        faults = tuple(fault for part in parts for fault in part.faults)
-        sent = sum((part.sent for part in parts), MembersSent())
-        return Evaluated(tuple(results), faults, any(part.was_cut for part in parts), sent)
+        evaluated = sum(parts, Evaluated(()))
+        in_order = sorted(evaluated.episodes, key=lambda result: result.episode)
+        return replace(evaluated, episodes=tuple(in_order))
 
     def _share(self, request: EvaluationRequest, indices: Sequence[int]) -> EvaluationRequest:
         matchups = None if request.matchups is None else [request.matchups[index] for index in indices]
@@ -216,7 +218,10 @@ class RayWorkers:
 
 async def _wait_for(ref: Any) -> None:
     # Not `await ref`, which would raise: errors are handled when the worker is checked.
-    await asyncio.wait([asyncio.wrap_future(ref.future())])
+    future = asyncio.wrap_future(ref.future())
+    # asyncio prints exceptions that nothing has looked at.
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait([future])
 
 
 def _unpickled(answer: Any) -> Any:

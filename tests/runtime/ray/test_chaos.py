@@ -16,7 +16,7 @@ from tests.runtime.ray.chaos_parts import Carts, JournalledDQN, JournalledPPO
 from tests.runtime.ray.processes import assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, small_run
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.slow]
 
 PARTS = {"worker": 2, "learner-hunters": 1, "learner-prey": 1, "replay-prey": 1}
 VICTIMS = ("worker", "learner-prey", "learner-hunters", "worker")

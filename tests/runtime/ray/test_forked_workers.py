@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import ray
 
 from marlflow.cli import main as cli
 from marlflow.runtime.forked import template, worker
+from marlflow.runtime.forked.sessions import kill_sessions
 from marlflow.runtime.forked.template import SOCKET_VARIABLE, SWITCH_VARIABLE, WORKER, Template
+from marlflow.runtime.ray.local_ray import LocalRay
 
 TELL = """
 import json, os, signal, sys
@@ -90,6 +94,40 @@ def test_a_fork_is_what_python_would_be_and_the_template_ends_with_its_driver(tm
     assert started._process.wait() == 0
     assert not started._socket.parent.exists()
     started.close()
+
+
+SLEEP = "import time; print('up', flush=True); time.sleep(1_000)"
+
+
+@pytest.mark.parametrize("ending", ["closed", "driver killed"])
+def test_workers_that_were_starting_and_what_rays_daemons_started_end_with_the_run(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """None of them has noticed yet that its raylet has ended."""
+    program, started = tmp_path / "sleep.py", Template()
+    program.write_text(SLEEP, encoding="utf-8")
+    daemon = subprocess.Popen(
+        [sys.executable, "-c", f"import os; os.fork(); {SLEEP}"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    request.addfinalizer(lambda: kill_sessions([daemon.pid]))
+    started.guard(daemon.pid)
+    assert daemon.stdout is not None
+    assert daemon.stdout.read(6).count(b"up") == 2
+    (agent,) = psutil.Process(daemon.pid).children()
+    with started.for_workers():
+        assert worker.forked(os.environ[SOCKET_VARIABLE], [str(program)])
+    (fork,) = psutil.Process(started.session).children()
+    if ending == "closed":
+        monkeypatch.setattr(ray, "shutdown", lambda: None)  # of the tests' own Ray
+        LocalRay([daemon.pid, started.session], started).close()
+    else:
+        assert started._process.stdin is not None
+        started._process.stdin.close()  # as the kernel does
+        assert started._process.wait() == 0
+    _, left = psutil.wait_procs([agent, fork], timeout=15)
+    assert (daemon.wait(), left) == (-signal.SIGKILL, [])
+    daemon.stdout.close()
+    assert not started._socket.parent.exists()
 
 
 def test_without_a_template_a_worker_starts_as_ray_would_start_it(monkeypatch: pytest.MonkeyPatch) -> None:

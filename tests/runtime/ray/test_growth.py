@@ -32,6 +32,8 @@ from tests.conftest import RAY_CPUS
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import policies, small_run
 
+pytestmark = pytest.mark.slow
+
 ROW_FLOATS = 2_048
 ROW_BYTES = 4 * ROW_FLOATS
 WORKERS, ROUNDS = 6, 20

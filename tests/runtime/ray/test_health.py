@@ -18,10 +18,11 @@ import ray
 from ray._private import services, worker
 
 from marlflow.base.errors import ActorLost, RuntimeFailed
+from marlflow.runtime.forked.sessions import kill_sessions
 from marlflow.runtime.ray import runtime
 from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.health import MAX_FAILED_CONNECTS, Endpoints, Watch, dead_daemon
-from marlflow.runtime.ray.local_ray import kill_sessions, start_local
+from marlflow.runtime.ray.local_ray import start_local
 
 
 def test_a_loss_is_told_once_and_remembered() -> None:

@@ -9,6 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_a_run_outlives_one_of_its_machines(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "tests.runtime.ray.lost_machine", str(tmp_path)]

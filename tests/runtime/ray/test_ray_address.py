@@ -23,6 +23,8 @@ from marlflow.runtime.ray.cluster import join
 from tests.runtime.ray.test_cluster import closed_port
 from tests.runtime.small_runs import small_run
 
+pytestmark = pytest.mark.slow
+
 ADDRESS = "10.0.0.1:6379"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import gc
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import ray
 
 from marlflow.algorithms.ppo import PPO
-from marlflow.config.experiment import CheckpointConfig, Evaluation, Experiment, RunPlacement
+from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, RunPlacement
 from marlflow.config.validation import ready
 from marlflow.driver.matches import RefereedWorkers
 from marlflow.driver.train import resume, train
@@ -22,9 +23,10 @@ from marlflow.runtime.spec import InferencePlacement
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Weights
 from marlflow.sampling.receipts import Evaluated, Fault
 from tests.driver.kept_runs import kept
+from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.driver.watching import Seen
 from tests.league.runs import MAIN, OFTEN, league_run
-from tests.runtime.ray.deadly import kill
+from tests.runtime.ray.deadly import die_if_told, kill
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -82,6 +84,45 @@ def test_a_lost_referee_is_replaced_and_its_games_are_played_again(
     dealt, counted = matches_of(tmp_path)
     assert dealt == counted >= 6
     assert metrics["league"]["games"] == len(seen.episodes), "training lost nothing"
+
+
+@dataclass(frozen=True)
+class DeadlyWhereItArrives:
+    """An environment that ends the next process in which it arrives, while that starts."""
+
+    marker: Path
+
+    def __call__(self) -> RockPaperScissors:
+        return RockPaperScissors()
+
+    def __setstate__(self, state: list[Path]) -> None:
+        object.__setattr__(self, "marker", state[0])
+        die_if_told(self.marker)
+
+    def __getstate__(self) -> list[Path]:
+        return [self.marker]
+
+
+def test_a_referee_that_is_lost_while_it_starts_is_counted_and_replaced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    play, marker = RefereedWorkers._play, tmp_path / "marker"
+
+    async def losing(workers: RefereedWorkers, games: EvaluationRequest) -> list[Evaluated]:
+        monkeypatch.setattr(RefereedWorkers, "_play", play)
+        (referee,) = workers._referees._workers.all  # type: ignore[attr-defined]
+        kill(referee.actor)
+        marker.touch()
+        return await play(workers, games)
+
+    monkeypatch.setattr(RefereedWorkers, "_play", losing)
+    metrics = train(run(500, env=Env(DeadlyWhereItArrives(marker), num_envs=4)), tmp_path / "run").metrics
+    assert not marker.exists()
+    assert metrics["faults"]["workers_lost"] == 2
+    dealt, counted = matches_of(tmp_path / "run")
+    assert dealt == counted >= 6
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_psro_waits_for_the_matches_of_its_referees(tmp_path: Path) -> None:

@@ -6,6 +6,10 @@ import subprocess
 import sys
 import tempfile
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_rows_move_from_the_workers_machine_to_the_learners_and_not_to_the_drivers() -> None:
     program = [sys.executable, "-m", "tests.runtime.ray.rows_between_machines"]
