@@ -95,8 +95,8 @@ def full_disk(*words: str) -> str:
 
 
 def full_reports(*words: str) -> str:
-    """Run while no file can become larger than its first reports."""
-    with faulty.no_file_beyond(16_000):
+    """Run while no file can become larger than its first reports, after the run's trial that its folder has room."""
+    with faulty.no_file_beyond(16_000), patch("marlflow.config.folders._TRIAL_BYTES", 1):
         return run("log.jsonl=true", "log.every_env_steps=40", "checkpoint.every_env_steps=null", *words)
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         OffPolicyAlgorithm,
     )
     from marlflow.algorithms.ppo import PPO
+    from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
     from marlflow.algorithms.qmix import QMIX
     from marlflow.algorithms.r2d2 import R2D2
     from marlflow.algorithms.recurrent_ppo import RecurrentPPO
@@ -138,6 +139,7 @@ if TYPE_CHECKING:
     from marlflow.league.psro import PSRO
     from marlflow.league.snapshots import SnapshotRules
     from marlflow.learner.distributed.shards import ShardedBatch
+    from marlflow.learner.extra_losses import ExtraLoss
     from marlflow.learner.learner import TorchLearner
     from marlflow.learner.loss import LossFunction, LossTerms
     from marlflow.learner.loss_groups import LossGroup
@@ -216,11 +218,11 @@ __all__ = [
     "TD3", "VDN", "Actor", "ActorLost", "Adam", "Adapt", "Advantages", "AgentSteps", "Algorithm", "AlphaStar",
     "ApeX", "ApplyGradients", "ArCHer", "AtMost", "Average", "Batch", "BatchedEnv", "BatchedStep",
     "BudgetExceeded", "ByPolicy", "ByShard", "ByTask", "Callback", "Capabilities", "CheckpointConfig",
-    "CheckpointFailed", "CheckpointUnusable", "Clone", "Collect", "CollectNext", "ColumnMissing",
+    "CheckpointFailed", "CheckpointUnusable", "Clone", "Coefficients", "Collect", "CollectNext", "ColumnMissing",
     "ComputeGradients", "Concat", "ConfigInvalid", "CosineDecay", "CostAdvantages", "CutSequences", "Decisions",
     "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed",
     "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "Evaluation", "EvaluationEvent",
-    "EvaluationResult", "Experiment", "Exported", "FaultEvent", "Faults", "Fictitious", "Flow", "Fragment",
+    "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults", "Fictitious", "Flow", "Fragment",
     "Freely", "FromRun", "Frozen", "GameOutcome", "Gradients", "InTurn", "InferencePlacement",
     "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm",
     "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm",
@@ -229,8 +231,9 @@ __all__ = [
     "LearnerPlacement", "LearningAlgorithm", "Linear", "Located", "Log", "LossFunction", "LossGroup",
     "LossTerms", "MarlflowError", "MatchRules", "Matchmaker", "MatchmakerFailed", "Member", "MetaLearn",
     "MlflowSink", "NStep", "NaiveSelfPlay", "NestedTorsoConfig", "Normalize", "OffPolicyActorCritic",
-    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PayoffSettings", "PiecewiseConstant",
-    "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool", "PopulationChange",
+    "OffPolicyAlgorithm", "OfflineData", "OperatorRaised", "Optimizer", "PPOLoss", "PayoffSettings",
+    "PiecewiseConstant", "Place", "PlacementOverrides", "Plan", "PlanInvalid", "Policy", "PolicyStop", "Pool",
+    "PopulationChange",
     "PopulationMatchmaker", "Prioritized", "Problem", "Publish", "QNetwork", "Random", "RandomSeats",
     "RatingSettings", "Record", "RecordsDamaged", "RecurrentPPO", "RecurrentTorso", "RecurrentTorsoConfig",
     "Replay", "ReplayBuffer", "Report", "Reprioritize", "Reservoir", "Reset", "ResettingMatchmaker",

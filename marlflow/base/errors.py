@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.near import meant
 from marlflow.base.problems import Problem
+from marlflow.base.shortened import numbered, shortened
 
 DEBUGGER_QUIT = "the debugger was quit"
 """Message of the KeyboardInterrupt raised when the user quits a debugger in user code."""
@@ -38,7 +39,8 @@ class MarlflowError(Exception):
 class InvalidInput(MarlflowError):
     """Bad input, found before the run starts.
 
-    `problems` are sentences: expectation, actual value, location, remedy. `found` holds the same as data.
+    `problems` are sentences: expectation, actual value, location, remedy. `found` holds the same as data. The text has
+    at most 2,000 characters, with the number of problems that it leaves out.
     """
 
     subject = "input"
@@ -53,9 +55,8 @@ class InvalidInput(MarlflowError):
 
     def __str__(self) -> str:
         if len(self.problems) == 1:
-            return self.problems[0]
-        lines = [f"{len(self.problems)} problems in this {self.subject}:"]
-        return "\n".join(lines + [f"  {number}. {problem}" for number, problem in enumerate(self.problems, 1)])
+            return shortened(self.problems[0])
+        return numbered(self.problems, f"{len(self.problems):,} problems in this {self.subject}:")
 
 
 class ConfigInvalid(InvalidInput):

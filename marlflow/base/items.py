@@ -90,6 +90,8 @@ class Update:
     priorities: Array | None = None
     """By row, for the replay buffer, with `row_ids`."""
     row_ids: Array | None = None
+    minibatches_left: int = 0
+    """Minibatches that were not trained on, because the run's time was over, or a signal ended it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
+from marlflow.base.shortened import enumerated
+
 
 def nearest(name: str, known: Collection[str]) -> str | None:
     """Return the most similar name in `known`, if any is similar.
@@ -24,7 +26,7 @@ def meant(name: str, known: Collection[str], what: str = "it has") -> str:
     """
     close = nearest(name, known)
     if close is None:
-        return f"; {what} {', '.join(known)}" if known else "; there are none"
+        return f"; {what} {enumerated(known)}" if known else "; there are none"
     return f"; did you mean {close!r}?"
 
 
@@ -36,5 +38,5 @@ def absent(path: str, key: str, known: Collection[str], owner: str) -> str:
     """
     close = nearest(key, known)
     if close is None:
-        return f"there is no {path}; {owner} takes {', '.join(known) or 'nothing'}"
+        return f"there is no {path}; {owner} takes {enumerated(known) or 'nothing'}"
     return f"there is no {path}; did you mean {path.removesuffix(key) + close!r}?"

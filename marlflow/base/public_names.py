@@ -29,6 +29,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
         "JointOffPolicyActorCritic JointOffPolicyAlgorithm OffPolicyActorCritic OffPolicyAlgorithm"
     ),
     "marlflow.algorithms.ppo": "PPO",
+    "marlflow.algorithms.ppo_loss": "Coefficients PPOLoss",
     "marlflow.algorithms.qmix": "QMIX",
     "marlflow.algorithms.r2d2": "R2D2",
     "marlflow.algorithms.recurrent_ppo": "RecurrentPPO",
@@ -69,6 +70,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.league.outcomes": "GameOutcome",
     "marlflow.league.psro": "PSRO",
     "marlflow.league.snapshots": "SnapshotRules",
+    "marlflow.learner.extra_losses": "ExtraLoss",
     "marlflow.learner.learner": "TorchLearner",
     "marlflow.learner.loss": "LossFunction LossTerms",
     "marlflow.learner.optimizer": "Adam Optimizer TorchOptimizer",

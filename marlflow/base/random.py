@@ -66,19 +66,21 @@ class RowRandom:
     environments (default 0), for exploration that differs by environment.
     """
 
-    __slots__ = ("_base", "_draw", "env_indices")
+    __slots__ = ("_base", "_draw", "_subsets", "env_indices")
 
     def __init__(self, keys: Array, counters: Array, env_indices: Array | None = None) -> None:
         self._base = mix(keys + mix(counters.astype(np.uint64)))
         self._draw = 0
+        self._subsets: tuple[RowRandom, ...] = ()
         self.env_indices: Array = np.zeros(len(keys), np.int64) if env_indices is None else env_indices
 
     def only(self, rows: Array) -> RowRandom:
         """Return the streams of `rows` (int64 [K]), from their first draw."""
         # Built without __init__, which would mix the keys again.
         subset = RowRandom.__new__(RowRandom)
-        subset._base, subset._draw = self._base[rows], 0
+        subset._base, subset._draw, subset._subsets = self._base[rows], 0, ()
         subset.env_indices = self.env_indices[rows]
+        self._subsets = (*self._subsets, subset)
         return subset
 
     @classmethod
@@ -88,11 +90,17 @@ class RowRandom:
             raise ValueError("only streams that stand at the same draw can be joined")
         joined = cls.__new__(cls)
         joined._base, joined._draw = np.concatenate([part._base for part in parts]), parts[0]._draw
+        joined._subsets = ()
         joined.env_indices = np.concatenate([part.env_indices for part in parts])
         return joined
 
     def __len__(self) -> int:
         return len(self._base)
+
+    @property
+    def has_drawn(self) -> bool:
+        """Whether anything was drawn, from it or from streams of `only`."""
+        return self._draw > 0 or any(subset.has_drawn for subset in self._subsets)
 
     def uniform(self) -> Array:
         """Draw float64 [N], uniform in [0, 1)."""

@@ -1,6 +1,6 @@
 """`marlflow check-env`: checks an environment before training, and measures its speed."""
 
-from marlflow.check_env.check import check_environment, quietly
+from marlflow.check_env.check import BUDGET_S, check_environment
 from marlflow.check_env.outcome import Trial
 
-__all__ = ["Trial", "check_environment", "quietly"]
+__all__ = ["BUDGET_S", "Trial", "check_environment"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import traceback
 import warnings
@@ -26,6 +27,9 @@ from marlflow.sampling.watchdog import Overdue, Watchdog
 _CYCLES = 250
 _PETTINGZOO = str(Path(pettingzoo.__file__).parent)
 _PETTINGZOO_TESTS = str(Path(_PETTINGZOO, "test"))
+# PettingZoo's words for tables whose agents are not those in `agents`, also where one of these is missing.
+_OTHER_AGENTS = re.compile(r"agents should not be given an? (reward|termination|truncation|info) if they were")
+_NONE = {"reward": "0.0", "termination": "False", "truncation": "False", "info": "{}"}
 # PettingZoo warns of every Dict observation, also of its own convention for action masks.
 _MASK_WARNINGS = (
     "PettingZoo: Observation space for each agent probably should be gymnasium.spaces.box or gymnasium.spaces.discrete",
@@ -113,6 +117,11 @@ def _message(error: Exception) -> str:
     text = " ".join(str(error).split())
     # An assertion without text is quoted as source.
     if isinstance(error, AssertionError):
+        if table := _OTHER_AGENTS.match(text):
+            return (
+                f"after step(), `{table[1]}s` has not exactly the agents in `agents`: give each of them one "
+                f"({_NONE[table[1]]} where there is none), and none to agents that were removed"
+            )
         frames = traceback.extract_tb(error.__traceback__)
         return text or (frames[-1].line or "an assertion failed" if frames else "an assertion failed")
     return f"{type(error).__name__}: {text}"

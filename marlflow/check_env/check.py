@@ -10,6 +10,7 @@ from gymnasium import spaces as gym
 from pettingzoo import AECEnv
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, MarlflowError
+from marlflow.base.progress import progress
 from marlflow.check_env.api import as_note, run_tests
 from marlflow.check_env.balance import unbalanced
 from marlflow.check_env.batched import compare_batched
@@ -23,29 +24,23 @@ from marlflow.check_env.suitable import suitable
 from marlflow.check_env.summary import episodes_of, groups_of
 from marlflow.config.environment import environment_maker, environment_name, opened
 from marlflow.config.experiment import Env
+from marlflow.config.records import played_environment
 from marlflow.env import EnvAdapter
 from marlflow.env.batched.single import as_pettingzoo
 from marlflow.env.managed_aec import managed_of
 
-Watch = Callable[[str], None]
-BUDGET_S = 60.0
+BUDGET_S = 60
 
 
-def quietly(doing: str) -> None:
-    """Show no progress."""
-    del doing
-
-
-def check_environment(
-    env: Env, episodes: int = 200, seed: int = 0, budget_s: float = BUDGET_S, watch: Watch = quietly
-) -> Trial:
+def check_environment(env: Env, episodes: int = 200, seed: int = 0, budget_s: float = BUDGET_S) -> Trial:
     """Check an environment with PettingZoo's tests and random episodes, and measure its speed.
 
-    `budget_s`: seconds for the episodes. `watch` receives a description of each step. Raises ConfigInvalid if the
-    environment cannot be created.
+    `budget_s`: seconds for the episodes. Raises ConfigInvalid if the environment cannot be created.
     """
     if episodes < 1:
         raise ConfigInvalid([f"episodes must be at least 1, not {episodes}"])
+    env = played_environment(env)
+    progress("opening the environment")
     envs: list[Any] = []
 
     def make_first() -> Any:
@@ -72,32 +67,29 @@ def check_environment(
             findings.kind = _kind(envs[0])
             findings.failed(error.__cause__)
         else:
-            _try(env, seats, episodes, seed, budget_s, watch, findings)
+            _try(env, seats, episodes, seed, budget_s, findings)
             findings.about_tests()
     findings.notes += [as_note(warning) for warning in caught]
     return findings.trial(seed)
 
 
-def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watch: Watch, findings: Findings) -> None:
+def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, findings: Findings) -> None:
     maker = environment_maker(env)
 
     def make_env() -> Any:
         return as_pettingzoo(maker())
 
-    watch("PettingZoo's own tests")
+    progress("PettingZoo's own tests")
     masks: Masks = next((group.masks for group in seats.groups if group.masks != "none"), "none")
     findings.tests = run_tests(make_env, findings.kind, masks, findings.notes, env.step_timeout_s)
     findings.tests += compare_batched(make_env, maker.make_batched, seats, seed, env.step_timeout_s)
-    watch("the networks of its policies")
+    progress("the networks of its policies")
     fits = {group.name: suitable(group.spaces, seats.has_tasks) for group in seats.groups}
     if not findings.playable(seats):
         findings.groups = groups_of(seats, fits, Played())
         return
 
-    def progress(done: int) -> None:
-        watch(f"random episodes: {done} of {episodes}")
-
-    played = play(make_env, seats, seed, episodes, budget_s, env.step_timeout_s, progress)
+    played = play(make_env, seats, seed, episodes, budget_s, env.step_timeout_s)
     mismatch = unbalanced(played, played.ledger, seats, seed) if played.ledger and played.results else None
     findings.groups = groups_of(seats, fits, played)
     findings.episodes = episodes_of(played, mismatch is None if played.results else None, seed, episodes, budget_s)
@@ -105,9 +97,9 @@ def _try(env: Env, seats: Seats, episodes: int, seed: int, budget_s: float, watc
     # Replays and speed would only fail in the same way.
     if played.failure is not None:
         return
-    watch("the same episodes again")
+    progress("the same episodes again")
     if _compare_replay(make_env, seats, seed, findings):
-        watch("its speed")
+        progress("its speed")
         try:
             findings.speed = measure_speed(make_env, seats, fits, env.num_envs, seed)
         except Exception as error:  # noqa: BLE001  (the other results must not be lost)

@@ -93,8 +93,17 @@ class Findings:
         """Add the findings of random episodes."""
         if played.failure is not None:
             self.failed(played.failure)
-        elif not played.results:
-            self._endless(played)
+        elif self.episodes is not None and self.episodes.out_of_time_s is not None and not played.results:
+            # Whether an episode ends at all is not known after a limited time.
+            text = (
+                f"time ran out after {self.episodes.out_of_time_s:g} s and {played.env_steps:,} env steps, before the "
+                "first random episode ended, so what its ends and returns are like was not checked"
+            )
+            remedy = (
+                "if its episodes may be longer than that, give more time (--seconds 600), or a lower limit of env "
+                "steps; if they have no limit, truncate its agents after some number of env steps"
+            )
+            self.problems.append(EnvProblem(text, remedy))
         if played.not_closed is not None:
             self.failed(played.not_closed)
         if unbalanced is not None:
@@ -111,10 +120,6 @@ class Findings:
                 f"{played.vanished} times an agent left `agents` neither terminated nor truncated: set one of the two; "
                 "as it is, it counts as truncated at its last observation"
             )
-
-    def _endless(self, played: Played) -> None:
-        text = f"no episode ended within {played.env_steps:,} env steps"
-        self.problems.append(EnvProblem(text, "truncate its agents after some number of env steps"))
 
     def _add_group_findings(self, seats: Seats) -> None:
         for seat_group in self.groups:

@@ -15,6 +15,7 @@ from gymnasium import spaces as gym
 
 from marlflow.base.batch import Array, Batch
 from marlflow.base.errors import EnvironmentFailed, MarlflowError
+from marlflow.base.progress import progress
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.check_env.ledger import Ledger
@@ -57,7 +58,6 @@ def play(
     episodes: int,
     budget_s: float,
     step_timeout_s: float | None,
-    progress: Callable[[int], None],
 ) -> Played:
     """Play `episodes` episodes, or fewer within `budget_s` seconds or until an error."""
     played = Played()
@@ -72,7 +72,7 @@ def play(
         actors = {policy: partial(random_actor, spaces) for policy, spaces in seats.spaces.items()}
         config = SamplerConfig(recorded_env, (0,), seats.mapping, seed)
         worker = RolloutWorker(config, actors, Watchdog(step_timeout_s))
-        _collect_episodes(worker, played, episodes, budget_s, progress)
+        _collect_episodes(worker, played, episodes, budget_s)
     except MarlflowError as error:
         played.failure = error
     finally:
@@ -96,9 +96,7 @@ def random_actor(spaces: Spaces) -> Actor:
     return RandomActor(space)
 
 
-def _collect_episodes(
-    worker: RolloutWorker, played: Played, episodes: int, budget_s: float, progress: Callable[[int], None]
-) -> None:
+def _collect_episodes(worker: RolloutWorker, played: Played, episodes: int, budget_s: float) -> None:
     began = perf_counter()
     ticks_done = running = 0
     for wanted in itertools.cycle(_FRAGMENT_TICKS):
@@ -120,7 +118,7 @@ def _collect_episodes(
             if amount:
                 played.unattributed[policy].append(amount)
                 played.shared.update((episode, policy) for episode in touched)
-        progress(len(played.results))
+        progress("random episodes", len(played.results), episodes)
         if len(played.results) >= episodes:
             return
         if perf_counter() - began > budget_s:

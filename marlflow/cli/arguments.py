@@ -28,7 +28,8 @@ DECLARED: Final = ("init", "league", "evaluate", "report", "play", "export", "tu
 """The commands that declare their options (`options.py`); the module of the command has its COMMAND."""
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")
-_CONFIG_DIR = ("-cd", "--config-dir")
+CONFIG_DIR: Final = "--config-dir"
+_CONFIG_DIR = ("-cd", CONFIG_DIR)
 # Hydra's, by whether a value follows.
 _ALONE = (*_MULTIRUN, "-r", "--run", "--hydra-help", "--resolve")
 _WITH_VALUE = (*_CONFIG_DIR, "-c", "--cfg", "-p", "--package", "-i", "--info")
@@ -38,11 +39,12 @@ _SHOWING = (*_CONFIGURATION, "-i", "--info", "--hydra-help")
 MERMAID: Final = "--mermaid"
 MACHINES: Final = "--machines"
 EPISODES: Final = "--episodes"
+SECONDS: Final = "--seconds"
 JSON: Final = "--json"
 FLAG_OF: Final = {
     **dict.fromkeys((*_ALONE, *_WITH_VALUE), "train"),
     **dict.fromkeys((MERMAID, MACHINES), "plan"),
-    **dict.fromkeys((EPISODES, JSON), "check-env"),
+    **dict.fromkeys((EPISODES, SECONDS, JSON), "check-env"),
 }
 """Flags of the commands that take settings, by the one command that has them."""
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from rich.console import Console
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problems
-from marlflow.check_env import Trial, check_environment, quietly
+from marlflow.check_env import BUDGET_S, Trial, check_environment
 from marlflow.check_env.report import show
-from marlflow.cli.arguments import EPISODES, JSON, Words, split
+from marlflow.cli.arguments import CONFIG_DIR, EPISODES, JSON, SECONDS, Words, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
+from marlflow.cli.progress import shown_progress
 from marlflow.config.schema import read
 from marlflow.config.settings import setting_problems
 from marlflow.env.frames import their_frames
@@ -26,15 +26,16 @@ _EXAMPLES = "marlflow check-env connect_four, or marlflow check-env my_module.ma
 
 def run_check_env(words: list[str]) -> int:
     """Print the report; return 0 if the environment is ready, else 1. Raises InvalidInput."""
-    parsed = split(words, "check-env", own=[JSON, ALL_OUTPUT], own_with_value=[EPISODES], hydra=False)
+    parsed = split(words, "check-env", own=[JSON, ALL_OUTPUT], own_with_value=[EPISODES, SECONDS], hydra=False)
     parsed.overrides = _env_override(parsed.overrides)
-    trial = _run_trial(parsed, _whole_number(parsed.own_values.get(EPISODES, "200")))
+    trial = _run_trial(parsed, _whole_number(parsed, EPISODES, 200), _whole_number(parsed, SECONDS, BUDGET_S))
     if JSON in parsed.own_flags:
         print(json.dumps({"ready": trial.ready, **dataclasses.asdict(trial)}, indent=2))
     else:
         show(trial, Console(highlight=False))
         if trial.ready:
-            print(f"next: marlflow train {shlex.join([*parsed.overrides, *_model(trial)])}")
+            folders = [word for folder in parsed.config_dirs for word in (CONFIG_DIR, folder)]
+            print(f"next: marlflow train {shlex.join([*folders, *parsed.overrides, *_model(trial)])}")
     return 0 if trial.ready else 1
 
 
@@ -60,13 +61,15 @@ def _env_override(words: list[str]) -> list[str]:
     return [*env, *(word for word in words if word != name)]
 
 
-def _whole_number(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigInvalid([f"{EPISODES} must be a whole number of at least 1, not {text!r}"])
+def _whole_number(words: Words, flag: str, default: int) -> int:
+    text = words.own_values.get(flag, str(default))
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < 1:
+        expected = "of at most 9 digits" if len(text) > 9 else "of at least 1"
+        raise ConfigInvalid([f"{flag} must be a whole number {expected}, not {text!r:.60}"])
     return int(text)
 
 
-def _run_trial(words: Words, episodes: int) -> Trial:
+def _run_trial(words: Words, episodes: int, seconds: int) -> Trial:
     job = prepared(words)
     sentences = list(job.problems)
     experiment = read(job.config, sentences)
@@ -76,22 +79,11 @@ def _run_trial(words: Words, episodes: int) -> Trial:
     if problems or experiment is None:
         raise ConfigInvalid(problems)
     try:
-        with _progress() as watch, output_shown(words):
-            return check_environment(experiment.env, episodes, experiment.seed, watch=watch)
+        with shown_progress(), output_shown(words):
+            return check_environment(experiment.env, episodes, experiment.seed, seconds)
     except KeyboardInterrupt as interrupted:
         # An environment that hangs is the usual reason for Ctrl-C here, so say where it was.
         frames = their_frames(interrupted)
         if frames:
             print(f"in {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}", file=sys.stderr)
         raise
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    # On a terminal only: one line with the current step, which disappears afterwards.
-    console = Console(stderr=True)
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield quietly
-        return
-    with console.status("opening the environment", refresh_per_second=4) as status:
-        yield status.update

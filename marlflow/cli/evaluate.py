@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marlflow.cli.options import JSON, TRUST, Arguments, Command, Option
-from marlflow.cli.run_folder import CHECKPOINT, checked_run, which_checkpoint
+from marlflow.cli.progress import shown_progress
+from marlflow.cli.run_folder import CHECKPOINT, STRICT, checked_run, which_checkpoint
 
 if TYPE_CHECKING:
     from marlflow.driver.evaluate import EvaluationResult
@@ -23,7 +24,8 @@ def run_evaluate(arguments: Arguments) -> int:
     from marlflow.driver.evaluation_files import as_json, write_evaluation
     from marlflow.driver.evaluation_tables import as_tables
 
-    found = {shown: _evaluate(run_dir, which, arguments) for shown, run_dir in runs.items()}
+    with shown_progress():
+        found = {shown: _evaluate(run_dir, which, arguments) for shown, run_dir in runs.items()}
     if arguments["json"]:
         data = {shown: as_json(one) for shown, one in found.items()}
         print(json.dumps(data if len(data) > 1 else next(iter(data.values())), indent=2))
@@ -50,6 +52,7 @@ def _evaluate(run_dir: Path, which: Which, asked: Arguments) -> EvaluationResult
         which,
         asked["workers"],
         None if asked["trust"] else (),
+        asked["strict"],
     )
 
 
@@ -101,6 +104,7 @@ COMMAND = Command(
             choices=("greedy", "sampled"),
         ),
         CHECKPOINT,
+        STRICT,
         Option("seed", "seed of the episodes", "whole number", "N", 0, low=0),
         Option("workers", "processes of Ray that play; 0 is this process", "whole number", "N", 0, low=0),
         JSON,

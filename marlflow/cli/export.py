@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from marlflow.cli.options import TRUST, Arguments, Command, Option
-from marlflow.cli.run_folder import CHECKPOINT, checked_run, which_checkpoint
+from marlflow.cli.progress import shown_progress
+from marlflow.cli.run_folder import CHECKPOINT, STRICT, checked_run, which_checkpoint
 
 if TYPE_CHECKING:
     from marlflow.trained.export_check import OutputDifference
@@ -18,14 +19,11 @@ def run_export(arguments: Arguments) -> int:
     run_dir = checked_run(arguments.operands[0], "export", which, [arguments["policy"]] if arguments["policy"] else [])
     from marlflow.trained.export import export
 
-    exported = export(
-        run_dir,
-        arguments["policy"],
-        arguments["out"],
-        arguments["format"],
-        which,
-        trust=None if arguments["trust"] else (),
-    )
+    trust, strict = None if arguments["trust"] else (), arguments["strict"]
+    with shown_progress():
+        exported = export(
+            run_dir, arguments["policy"], arguments["out"], arguments["format"], which, trust=trust, strict=strict
+        )
     print(f"wrote {exported.file} and {exported.description}")
     for line in _difference_lines(exported.difference):
         print(line)
@@ -67,6 +65,7 @@ COMMAND = Command(
         Option("format", "onnx, or pt2 for torch.export.load", default="onnx", choices=("onnx", "pt2")),
         Option("out", "the file; by default RUN/exports/<policy>.<format>", value="FILE"),
         CHECKPOINT,
+        STRICT,
         TRUST,
     ),
     _ABOUT,

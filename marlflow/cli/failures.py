@@ -6,23 +6,24 @@ import traceback
 from collections.abc import Iterator
 
 from marlflow.base.errors import MarlflowError, StageFailed, UserCodeFailed
+from marlflow.base.shortened import shortened
 
 
 def failure(error: MarlflowError, job: str = "") -> str:
-    """Return the message of a failed run: the user's own traceback, if any, and one sentence.
+    """Return the message of a failed run: the user's own traceback, if any, and one sentence, each shortened.
 
     `job` names the run in a sweep.
     """
     prefix = f"error: {job}: " if job else "error: "
     for cause in _causes(error):
         if isinstance(cause, UserCodeFailed):
-            text = f"{cause.user_traceback.rstrip()}\n\n" if cause.user_traceback else ""
-            return f"{text}{prefix}{cause.where}: {cause.reason}"
+            text = f"{shortened(cause.user_traceback.rstrip())}\n\n" if cause.user_traceback else ""
+            return text + shortened(f"{prefix}{cause.where}: {cause.reason}")
     if isinstance(error, StageFailed) and error.__cause__ is not None:
         raised = error.__cause__
         text = "".join(traceback.format_exception(type(raised), raised, raised.__traceback__, chain=False))
-        return f"{text}\n{prefix}{error}"
-    return f"{prefix}{error}"
+        return f"{shortened(text.rstrip())}\n\n" + shortened(f"{prefix}{error}")
+    return shortened(f"{prefix}{error}")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -36,6 +36,7 @@ _FLAGS = {
 flags:
   -m                     one run for each of several values: -m seed=1,2,3; with hydra/launcher=joblib several at the
                          same time, and with hydra/sweeper=optuna the values are chosen by the results of earlier runs
+  --trust                import what the records of somebody else name, with env=offline, and list it in env.trust
   --cfg job              print the whole configuration, and run nothing
   --config-dir <folder>  a folder with configuration groups of your own
 """,
@@ -45,6 +46,7 @@ flags:
   --machines <list>      check and place for these machines instead of the present ones:
                          '[{CPU: 16, GPU: 2, count: 4}, {CPU: 64}]'
   --all-output           print all output of the environment on standard error, not only its first lines
+  --trust                import what the records of somebody else name, with env=offline, and list it in env.trust
   --config-dir <folder>  a folder with configuration groups of your own
 """,
 }
@@ -111,7 +113,7 @@ what may not:
 
 flags:
   --trust                continue a run that another user started, or whose configuration was changed by hand, even if
-                         it names code outside marlflow, which is then imported
+                         it names other code than marlflow's parts, which is then imported
   --config-dir <folder>  a folder with configuration groups of your own
 """
 
@@ -138,7 +140,8 @@ some values:
   env.step_timeout_s=10                    seconds that a step may take; null: any time
 
 flags:
-  --episodes <n>         random episodes, 200; what a minute allows if that is less
+  --episodes <n>         random episodes, 200; what --seconds allows if that is less
+  --seconds <n>          time for the random episodes, 60; more for an environment with long or slow episodes
   --json                 everything that was found as JSON
   --all-output           print all output of the environment on standard error, not only its first lines
   --config-dir <folder>  a folder with configuration groups of your own

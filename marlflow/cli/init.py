@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 from importlib.resources import files
@@ -22,7 +23,7 @@ def run_init(arguments: Arguments) -> int:
     folder = Path(arguments["folder"] or name)
     if problems := [*_name_problems(name), *_folder_problems(folder)]:
         raise ConfigInvalid(problems)
-    texts = _texts(name)
+    texts = _texts(name, arguments["kind"])
     try:
         for path, text in texts.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -68,18 +69,42 @@ _ABOUT = {
 }
 
 
+# How the notebook plays an episode of `env` by `team`, and collects `frames`.
+_EPISODE = {
+    "parallel": """\
+observations, infos = env.reset(seed=0)
+frames = [env.render()]
+while env.agents:
+    actions = {agent: team.act(agent, observations[agent], infos[agent]) for agent in env.agents}
+    observations, rewards, terminations, truncations, infos = env.step(actions)
+    frames.append(env.render())
+""",
+    "aec": """\
+env.reset(seed=0)
+frames = [env.render()]
+for agent in env.agent_iter():
+    observation, reward, terminated, truncated, info = env.last()
+    env.step(None if terminated or truncated else team.act(agent, observation, info))
+    frames.append(env.render())
+""",
+}
+
+
 def _template(path: str, name: str) -> str:
     return re.sub(rf"\b(test_)?{name}\.", r"\1project.", path)
 
 
-def _texts(name: str) -> dict[str, str]:
+def _texts(name: str, kind: str) -> dict[str, str]:
     """Return the texts of the folder by path."""
     words = name.split("_")
     marks = {"name": name, "class": "".join(map(str.capitalize, words)), "title": " ".join(words).capitalize()}
+    # Within a string of the notebook's JSON.
+    marks["episode"] = json.dumps(_EPISODE[kind]).strip('"').replace("\\n", '\\n",\n    "')
     texts = {}
+    templates: Any = files("marlflow.cli").joinpath("templates")
     for template in _ABOUT:
-        source: Any = files("marlflow.cli").joinpath("templates", template + _SUFFIX)
-        text = source.read_text(encoding="utf-8")
+        of_kind = templates.joinpath(kind, template + _SUFFIX)
+        text = (of_kind if of_kind.is_file() else templates.joinpath(template + _SUFFIX)).read_text(encoding="utf-8")
         for mark, value in marks.items():
             text = text.replace(f"{{{{{mark}}}}}", value)
         texts[template.replace("project", name)] = text
@@ -89,11 +114,20 @@ def _texts(name: str) -> dict[str, str]:
 COMMAND = Command(
     "init",
     run_init,
-    (Option("folder", "the folder to write; by default one named NAME, here", value="FOLDER"),),
+    (
+        Option("folder", "the folder to write; by default one named NAME, here", value="FOLDER"),
+        Option(
+            "kind",
+            "parallel: two agents act at once (a ParallelEnv); aec: three players act in turn, with action masks and "
+            "observations of several parts (an AECEnv)",
+            default="parallel",
+            choices=("parallel", "aec"),
+        ),
+    ),
     """
-Writes a folder with a small environment of two agents, its configuration, a run, tests by check-env, and a notebook.
-All of it works as it is; replace the game by your own.
+Writes a folder with a small environment, its configuration, a run, tests by check-env, and a notebook. All of it
+works as it is; replace the game by your own.
 """,
-    ("my_game", "my_game folder=projects/my_game"),
+    ("my_game", "my_game kind=aec folder=projects/my_game"),
     operands="NAME",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import TRUST, Arguments, Command, Option
-from marlflow.cli.run_folder import run_folder
+from marlflow.cli.run_folder import STRICT, run_folder
 
 if TYPE_CHECKING:
     from marlflow.runtime.saved_league import SavedLeague, SavedRun
@@ -17,12 +17,10 @@ def run_league(arguments: Arguments) -> int:
     """Print the standings and write figures, or export a member; return 0. Raises InvalidInput."""
     run_dir = run_folder(arguments.operands[0], "league")
     from marlflow.runtime.saved_league import league_of, saved_run
-    from marlflow.runtime.saved_runs import skipped_checkpoints, usable
+    from marlflow.runtime.saved_runs import chosen, usable
 
-    run = saved_run(run_dir)
+    run = saved_run(run_dir, chosen(run_dir, strict=arguments["strict"]))
     league = league_of(run)
-    for notice in skipped_checkpoints(league.checkpoint):
-        print(notice)
     if arguments["export"] is not None:
         member, file = arguments["export"]
         _export(run, member, Path(file))
@@ -37,6 +35,8 @@ def run_league(arguments: Arguments) -> int:
 
 
 def _show(league: SavedLeague, run_dir: Path) -> None:
+    from marlflow.html_report.extras import league_acting
+    from marlflow.html_report.runs import configuration
     from marlflow.league.figures import draw_payoffs, draw_ratings
     from marlflow.league.payoff_table import write_payoffs
     from marlflow.league.standings import standings, standings_text
@@ -47,18 +47,42 @@ def _show(league: SavedLeague, run_dir: Path) -> None:
     basis = "" if matches else "; results are of training, exploration included"
     print(f"{title}  epoch {league.epoch:,}   {league.games:,} games, {matches:,} matches{basis}")
     print(standings_text(shown, league.algorithms))
+    if not matches and (reason := _without_matches(run_dir, league.env_steps)):
+        print(f"no ratings: {reason}")
     folder = run_dir / "league"
+    acting = league_acting(configuration(run_dir)[0], matches)
     written = ["payoffs.parquet", "payoff.png"]
     try:
         folder.mkdir(exist_ok=True)
         write_payoffs(folder / "payoffs.parquet", league.tables)
-        draw_payoffs(folder / "payoff.png", shown, league.members, league.payoffs, title)
+        draw_payoffs(folder / "payoff.png", shown, league.members, league.payoffs, title, acting)
         if any(row.rating is not None for row in shown.rows):
-            draw_ratings(folder / "ratings.png", shown, league.members, league.env_steps, title)
+            draw_ratings(folder / "ratings.png", shown, league.members, league.env_steps, title, acting)
             written.append("ratings.png")
     except OSError as error:
         raise ConfigInvalid([f"{folder} cannot be written to: {error}"]) from error
     print(f"wrote {', '.join(written)} into {folder}")
+
+
+def _without_matches(run_dir: Path, env_steps: int) -> str:
+    """Return why no matches were played so far, and the setting that decides it; empty if the mode decides."""
+    from marlflow.config.recorded import recorded_run
+
+    key, remedy = "league.matches.every_env_steps", f"marlflow resume {run_dir}"
+    try:
+        recorded = recorded_run(run_dir).values.get("league") or {}
+        every = recorded["matches"]["every_env_steps"]
+        if str(recorded["matchmaker"].get("_target_")).rpartition(".")[2] == "PSRO":
+            return ""
+    except (ConfigInvalid, AttributeError, KeyError, TypeError):
+        # The record is damaged, or by an earlier version; the standings do not depend on it.
+        return f"no matches were played; {key} says when they are"
+    if every is None:
+        return f"{key} is null, so no matches are played; set it: {remedy} {key}={max(env_steps // 5, 1)}"
+    return (
+        f"the first matches come before the first round after {every:,} env steps ({key}), and the run has "
+        f"{env_steps:,}; let it run longer, or set it lower: {remedy} {key}={max(env_steps // 5, 1)}"
+    )
 
 
 def _title(run_dir: Path) -> str:
@@ -75,6 +99,7 @@ def _title(run_dir: Path) -> str:
 
 
 def _export(run: SavedRun, member: str, file: Path) -> None:
+    from marlflow.base.new_files import write_new
     from marlflow.config.imports import policy_of
     from marlflow.runtime.saved_policies import to_export
 
@@ -85,9 +110,8 @@ def _export(run: SavedRun, member: str, file: Path) -> None:
     found = policy_of(run, member)
     data = to_export(found)
     try:
-        # "x" refuses a file that appeared since.
-        with file.open("xb") as target:
-            target.write(data)
+        # It refuses a file that appeared since, and leaves no part of one in the way of the next try.
+        write_new(file, data)
     except OSError as error:
         raise ConfigInvalid([f"{file} cannot be written: {error}"]) from error
     version = f"version {found.description['version']:,} of {found.description['policy']}"
@@ -103,7 +127,7 @@ in progress. It prints the members by strength, and writes into RUN/league/:
   nash_conv.png    with --nash-conv: NashConv over env steps
 
 A column of the standings:
-  rating           rating by matches, relative to random, and its standard deviation
+  rating           rating by matches, relative to random, and its standard deviation; none without games
   win, draw, loss  shares of the games against others, in matches if there were any, else in training
   seat 1, ...      share won in that seat, or role; a draw is half a win
   nash             weight in a Nash equilibrium of the members' games, which shows strength where ratings cannot,
@@ -129,6 +153,7 @@ COMMAND = Command(
             value="MEMBER FILE",
             parts=2,
         ),
+        STRICT,
         TRUST,
     ),
     _ABOUT,

@@ -16,11 +16,17 @@ from functools import partial
 
 from marlflow import __version__
 from marlflow.base.errors import DEBUGGER_QUIT, InvalidInput, MarlflowError
+from marlflow.base.shortened import shortened
 from marlflow.cli import arguments
 from marlflow.cli.failures import failure
 from marlflow.cli.helptext import command_help, main_help
 from marlflow.driver.graceful_shutdown import HungUp, Terminated
 
+_STORAGE = {
+    errno.ENOSPC: "the disk is full: {}; free space there",
+    errno.EDQUOT: "the disk quota is used up: {}; free space there",
+    errno.EROFS: "nothing can be written: {}; make the file system writable, or name another folder",
+}
 _FAILED, _BAD_INPUT, _HUNG_UP, _INTERRUPTED, _TERMINATED = 1, 2, 129, 130, 143
 
 
@@ -68,10 +74,7 @@ def _exit_code(words: list[str], own_process: bool) -> int:
     except HungUp:
         return _HUNG_UP
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        print(f"error: the disk is full: {error}; free space there", file=sys.stderr)
-        return _FAILED
+        return _system_error(error)
     except Terminated:
         print("terminated", file=sys.stderr)
         return _TERMINATED
@@ -79,6 +82,18 @@ def _exit_code(words: list[str], own_process: bool) -> int:
         why = (DEBUGGER_QUIT,) if isinstance(ended, BdbQuit) else ended.args
         print(": ".join(["interrupted", *map(str, why)]), file=sys.stderr)
         return _INTERRUPTED
+
+
+def _system_error(error: OSError) -> int:
+    """Print what the user can mend, and return the exit code; raise any other error."""
+    # A word was taken for a path.
+    if error.errno == errno.ENAMETOOLONG:
+        print(f"error: {shortened(f'{error.strerror}: {error.filename!r}')}", file=sys.stderr)
+        return _BAD_INPUT
+    if error.errno not in _STORAGE:
+        raise error
+    print(f"error: {_STORAGE[error.errno].format(error)}", file=sys.stderr)
+    return _FAILED
 
 
 def _imported(words: list[str]) -> Callable[[], int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.cli.arguments import Words
+from marlflow.cli.progress import shown_progress
 from marlflow.cli.resume import recomposed
 from marlflow.config.trust import is_own
 
@@ -30,7 +31,8 @@ def show_nash_conv(run: SavedRun, league: SavedLeague, trusts_all: bool, title: 
         problems = list(ready.problems)
         experiment = read(ready.config, problems)
         checked = check(experiment, problems)
-    value = _computed(run, league, checked)
+    with shown_progress():
+        value = _computed(run, league, checked)
     env_steps = league.checkpoint.env_steps
     print(f"NashConv {value:.4g} of the league's solution at {env_steps:,} env steps")
     points = {**_reported(run_dir), env_steps: value}

@@ -59,7 +59,7 @@ class Option:
 
 TRUST: Final = Option(
     "trust",
-    "import names outside marlflow in a run's configuration, even if another user started the run or changed it",
+    "import all that a run's configuration names, also what is none of marlflow's parts, even if another user wrote it",
     "switch",
 )
 """The option of commands that import what a run names."""
@@ -212,12 +212,16 @@ def _converted(parsing: _Parsing, option: Option, text: str) -> Any:
 def _number(parsing: _Parsing, option: Option, text: str) -> float:
     is_whole = option.kind == "whole number"
     number = _read_number(text)
-    if not math.isfinite(number) or (is_whole and number != int(number)):
+    # A comparison, because whole numbers of hundreds of digits fit into no float.
+    if not abs(number) < _TOO_LARGE or (is_whole and number != int(number)):
         parsing.problems.append(f"{option.name} must be a {option.kind}, not {text!r}")
         return 0
     if (option.low is not None and number < option.low) or (option.high is not None and number > option.high):
         parsing.problems.append(f"{option.name} must be a {option.kind} {_limits(option)}, not {text}")
     return int(number) if is_whole else float(number)
+
+
+_TOO_LARGE = 10**300
 
 
 def _read_number(text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import yaml
 
@@ -11,6 +12,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.cli.arguments import MACHINES, MERMAID, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
+from marlflow.cli.trust import TRUST, with_trusted_records
 from marlflow.config.checks import check, machines_to_plan_for
 from marlflow.config.drawn_league import with_league
 from marlflow.config.experiment import Experiment
@@ -26,8 +28,8 @@ from marlflow.runtime.resources import Machines
 
 def run_plan(words: list[str]) -> int:
     """Print the plan as a tree, or with --mermaid as a flowchart; return 0. Raises InvalidInput."""
-    parsed = split(words, "plan", own=[MERMAID, ALL_OUTPUT], own_with_value=[MACHINES], hydra=False)
-    job = prepared(parsed)
+    parsed = split(words, "plan", own=[MERMAID, ALL_OUTPUT, TRUST], own_with_value=[MACHINES], hydra=False)
+    job = with_trusted_records(parsed, prepared(parsed))
     problems = list(job.problems)
     experiment = read(job.config, problems)
     described = parsed.own_values.get(MACHINES)
@@ -73,6 +75,20 @@ def _with_machines_hint(problem: Problem | str) -> Problem | str:
     return f"{problem}; to plan for other machines, describe them: {MACHINES} '[{{CPU: 16, GPU: 2, count: 4}}]'"
 
 
+def _groups_by_default(checked: CheckedExperiment) -> Iterator[str]:
+    """Yield which groups of agents have no policy of their own, and how they get one."""
+    experiment = checked.experiment
+    listed = {member for learner in experiment.learners.values() for member in learner.policies}
+    added = {} if experiment.league is None else experiment.league.members
+    groups = [name for name in checked.spec.policies if name not in {*experiment.policies, *listed, *added}]
+    if groups and not experiment.mapping:
+        noun = "group" if len(groups) == 1 else "groups"
+        yield (
+            f"{noun} {' and '.join(groups)} {'has' if len(groups) == 1 else 'have'} default_policy; for another, "
+            f"policy@policies.{groups[0]}=<name>"
+        )
+
+
 def _assignments(checked: CheckedExperiment) -> str:
     lines = []
     league = checked.experiment.league
@@ -86,6 +102,7 @@ def _assignments(checked: CheckedExperiment) -> str:
             lines.append(f"policy {name} begins with {learner.begins_with[name].described}")
         if isinstance(policy.algorithm, Imported) and name not in added:
             lines.append(f"policy {name} is {described_source(policy.algorithm)}")
+    lines += _groups_by_default(checked)
     for name, learner in checked.spec.learners.items():
         if learner.members != (name,):
             lines.append(f"learner {name} ({learner.algorithm.name}) trains {' and '.join(learner.members)}")

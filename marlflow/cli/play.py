@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import TRUST, Arguments, Command, Option
-from marlflow.cli.run_folder import CHECKPOINT, checked_run, which_checkpoint
+from marlflow.cli.progress import shown_progress
+from marlflow.cli.run_folder import CHECKPOINT, STRICT, checked_run, which_checkpoint
 
 if TYPE_CHECKING:
     from marlflow.trained.play import PlayOptions, PlayResult
@@ -25,8 +27,10 @@ def run_play(arguments: Arguments) -> int:
     from marlflow.trained.load import load
     from marlflow.trained.play import play
 
-    team = load(run_dir, which, trust=None if arguments["trust"] else ())
-    played = play(team, options, _say)
+    team = load(run_dir, which, trust=None if arguments["trust"] else (), strict=arguments["strict"])
+    # Where a person looks at a window or types, nothing else may write to the terminal.
+    with shown_progress() if options.video is not None and options.person is None else nullcontext():
+        played = play(team, options, _say)
     for line in _summary(played):
         print(line)
     return 0
@@ -134,6 +138,7 @@ COMMAND = Command(
             choices=("greedy", "sampled"),
         ),
         CHECKPOINT,
+        STRICT,
         Option("as", "the agent that you play", value="AGENT"),
         Option("against", "who plays the other sides; by default as in training", value="NAME"),
         Option("seats", "who plays single agents", value=_SEATS, several=True),

@@ -54,12 +54,14 @@ def restarted_run(run_dir: Path) -> bool:
     What it wrote before its first checkpoint is moved aside.
     """
     from marlflow.base.errors import CheckpointUnusable
+    from marlflow.base.links import check_links
     from marlflow.config.folders import existing_run_problems
     from marlflow.runtime.saved_runs import newest
 
     written = run_dir / ".hydra" / "hydra.yaml"
     if not is_submitted() or not written.is_file():
         return False
+    check_links(run_dir)
     # submitit's number of a job is a cluster's own, which a requeued job keeps.
     if OmegaConf.select(OmegaConf.load(written), "hydra.job.id") != HydraConfig.get().job.id:
         return False

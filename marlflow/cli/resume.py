@@ -15,11 +15,13 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words, split
 from marlflow.cli.job import discard_unless_used, outcome, prepared, recorded
 from marlflow.cli.run_folder import suggestion
-from marlflow.cli.trust import TRUST, check_names, check_overrides
+from marlflow.cli.trust import TRUST, check_names, check_overrides, with_trusted_records
 from marlflow.config.compose import run_job
+from marlflow.config.folders import check_resumed
 from marlflow.config.overrides import Prepared
 from marlflow.config.recorded import check_modules, working_in
-from marlflow.config.trust import is_own, names_outside
+from marlflow.config.schema import plain_values
+from marlflow.config.trust import is_own, untrusted
 
 _NAMED = ("command-line", "hydra.searchpath in command-line")
 """What Hydra says of folders of configuration groups that --config-dir, or hydra.searchpath=[...], named."""
@@ -32,7 +34,7 @@ def run_resume(words: list[str]) -> int:
     run_dir, new = _run_dir(parsed.overrides)
     is_trusted = TRUST in parsed.own_flags or is_own(run_dir)
     with recomposed(run_dir, new, parsed, is_trusted) as ready:
-        if outside := sorted(names_outside(ready.config)):
+        if outside := sorted({one.text for one in untrusted(plain_values(ready.config)) if one.is_code}):
             print(f"importing {', '.join(outside)}")
         _resume(ready.config, ready.problems, run_dir)
     return 0
@@ -51,9 +53,9 @@ def recomposed(run_dir: Path, new: Sequence[str], parsed: Words, is_trusted: boo
     parsed.config_dirs = [*config_dirs, *(str(Path(folder).resolve()) for folder in parsed.config_dirs)]
     # Modules of an untrusted folder could shadow installed ones.
     with working_in(started_in) if is_trusted else nullcontext():
-        ready = prepared(parsed)
+        ready = with_trusted_records(parsed, prepared(parsed))
         if not is_trusted:
-            check_names(run_dir, ready.config)
+            check_names(run_dir, ready, new)
         check_modules(OmegaConf.to_container(ready.config, resolve=False), started_in)
         yield ready
 
@@ -64,6 +66,7 @@ def _run_dir(words: Sequence[str]) -> tuple[Path, list[str]]:
     run_dir = Path(words[0]).resolve()
     if not run_dir.is_dir():
         raise ConfigInvalid([f"there is no directory {words[0]}; resume needs that of a run: {_USAGE}"])
+    check_resumed(run_dir)
     return run_dir, list(words[1:])
 
 
@@ -77,7 +80,8 @@ def _read_hydra_files(run_dir: Path) -> tuple[list[str], list[str], Path]:
                 "a run that was started from Python goes on with marlflow.resume(experiment, run_dir)"
             ]
         )
-    overrides = _load(recorded / "overrides.yaml", "")
+    # Interpolations in overrides are of the configuration, and none of this list.
+    overrides: Any = OmegaConf.to_container(_load(recorded / "overrides.yaml", ""), resolve=False)
     sources = _load(recorded / "hydra.yaml", "hydra.runtime.config_sources")
     dirs = [source.path for source in sources if source.provider in _NAMED and source["schema"] == "file"]
     started_in = Path(_load(recorded / "hydra.yaml", "hydra.runtime.cwd", str))

@@ -15,12 +15,19 @@ from marlflow.runtime.run_folders import run_folder as checked_folder
 from marlflow.runtime.run_folders import suggestion
 from marlflow.runtime.saved_runs import Which, folder
 
-__all__ = ["CHECKPOINT", "checked_run", "run_folder", "suggestion", "which_checkpoint"]
+__all__ = ["CHECKPOINT", "STRICT", "checked_run", "run_folder", "suggestion", "which_checkpoint"]
 
 CHECKPOINT: Final = Option(
     "checkpoint", "best, or the env steps of a checkpoint; by default the newest whole one", value="WHICH"
 )
 """The option that names a checkpoint."""
+
+STRICT: Final = Option(
+    "strict",
+    "refuse a run whose checkpoint is damaged; by default the one before it is used, and a line says so",
+    "switch",
+)
+"""The option that refuses damaged checkpoints."""
 
 _VERBS = {"league": "show"}
 

@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from marlflow.base.errors import MarlflowError, RuntimeFailed
+from marlflow.base.links import check_links
 from marlflow.cli.hydra_command import hand_to_hydra
 from marlflow.cli.parallel_jobs import finished_on_signal
 from marlflow.cli.sweep_checks import optimizes
@@ -140,6 +141,7 @@ def exit_code(records: Sequence[JobRecord]) -> int:
 def records_in(folder: Path) -> Iterator[Path]:
     """Make a folder for records of jobs in a sweep's, where all machines of the sweep can write."""
     folder.mkdir(parents=True, exist_ok=True)
+    check_links(folder)
     records = Path(tempfile.mkdtemp(prefix=".jobs-", dir=folder))
     try:
         yield records

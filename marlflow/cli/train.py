@@ -16,11 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.links import link_problems
 from marlflow.cli.arguments import split
 from marlflow.cli.hydra_command import hand_to_hydra
 from marlflow.cli.job import discard_unless_used, outcome, prepared, recorded
 from marlflow.cli.sweep import Sweep, direction_of
 from marlflow.cli.sweep_checks import extra_problems, sweep_problems
+from marlflow.cli.trust import TRUST, with_trusted_records
 from marlflow.config.comments import explained
 from marlflow.config.compose import run_job
 from marlflow.config.overrides import Prepared
@@ -36,10 +38,10 @@ def run_train(words: list[str]) -> int:
 
     Raises ConfigInvalid before anything starts, and any other MarlflowError of the run.
     """
-    parsed = split(words, "train")
+    parsed = split(words, "train", own=[TRUST])
     if missing := list(extra_problems(parsed.overrides)):
         raise ConfigInvalid(missing)
-    ready = prepared(parsed)
+    ready = with_trusted_records(parsed, prepared(parsed))
     config = ready.config
     if parsed.only_shows:
         if ready.problems:
@@ -85,7 +87,7 @@ def check_run(ready: Prepared, problems: Sequence[str], several: bool) -> Checke
     experiment = read(config, all_problems)
     if not all_problems:  # else it may be made of what is wrong
         folder = Path(OmegaConf.select(config, _folder_key(several)))
-        all_problems += folder_problems("the folder of the run", folder)
+        all_problems += [*folder_problems("the folder of the run", folder), *link_problems(folder)]
         if not all_problems and _TIME.search(_folder_template(config, several)) is None:
             all_problems += existing_run_problems(folder / _first_job(config) if several else folder)
     # Slurm's jobs run on other machines than this one.

@@ -13,6 +13,7 @@ from typing import Any, Final
 from marlflow.config.construct import LEFT, build, imported
 from marlflow.config.experiment import Experiment
 from marlflow.config.target_nodes import TARGET
+from marlflow.env.frames import raised
 from marlflow.observe.callback import Callback
 
 _SECRET: Final = re.compile(
@@ -74,7 +75,7 @@ def callback_problems(experiment: Experiment) -> Iterator[str]:
             try:
                 yield from (f"{path} {problem}" for problem in callback.problems())
             except Exception as error:  # noqa: BLE001  code of a user
-                yield f"{path}: {type(callback).__name__}.problems() raised {type(error).__name__}: {error}"
+                yield f"{path}: {type(callback).__name__}.problems() raised {raised(error)}"
 
 
 def _settings(callback: object) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ import functools
 import importlib
 import types
 import typing
+from bdb import BdbQuit
 from collections import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -24,6 +25,8 @@ from marlflow.config.recipes import remember
 from marlflow.config.renamed import unknown_key
 from marlflow.config.signatures import called, hints_of, parameters_of, positional_parameters, positional_slots
 from marlflow.config.target_nodes import TARGET, target_node, without_positional
+from marlflow.env.user_code import ImportFailed, failed_call, import_module, own_lines
+from marlflow.env.user_code import attribute as attribute_of
 from marlflow.learner.optimizer import TorchOptimizer
 
 _UNSET = "???"
@@ -61,8 +64,11 @@ def _made(
         return make(*positional, **named)
     except ConfigInvalid as error:
         problems.extend(f"{path}: {problem}" for problem in error.problems)
-    except (TypeError, ValueError) as error:
-        problems.append(f"{path}: {called(make)} does not take these values: {error}")
+    except BdbQuit:
+        raise
+    # Code of a user may raise anything, and packages that lack something of the system call sys.exit().
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        problems.append(f"{path}: {failed_call(make, error, positional, named)}")
     return LEFT
 
 
@@ -87,6 +93,8 @@ def arguments_for(
         name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
     arguments = {}
+    # Keys are names, though YAML reads 1 as a number.
+    values = {str(key): value for key, value in values.items()}
     for key, value in values.items():
         where = f"{path}.{key}" if path else key
         if key not in named_parameters and not takes_any:
@@ -134,11 +142,14 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
         problems.append(f"{path} is not set; give it an import path, package.module.name")
         return LEFT
     module_name, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
-    if not module_name:
+    if not module_name or not all(part.isidentifier() for part in str(name).split(".")):
         problems.append(f"{path} must be an import path, package.module.name, not {name!r}")
         return LEFT
     try:
-        module = importlib.import_module(module_name)
+        module = import_module(module_name)
+    except ImportFailed as error:
+        problems.append(f"{path}: {name} cannot be imported: {error}{own_lines(error)}")
+        return LEFT
     except ImportError as error:
         # Modules move between versions of marlflow; the public name stays.
         is_public = module_name.startswith("marlflow.") and attribute in importlib.import_module("marlflow").__all__
@@ -146,9 +157,11 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
         problems.append(f"{path}: {name} cannot be imported: {error}{remedy}")
         return LEFT
     try:
-        value = getattr(module, attribute, None)
+        value = attribute_of(module, attribute)
+    except ImportFailed as error:
+        problems.append(f"{path}: {name} cannot be imported: {error}{own_lines(error)}")
+        return LEFT
     except ImportError as error:
-        # SuperSuit raises it for names that do not exist, or only in another version.
         problems.append(f"{path}: {name} cannot be imported: {error}{_question(attribute, _public(module))}")
         return LEFT
     if callable(value):
@@ -162,7 +175,9 @@ def imported(name: object, path: str, problems: list[str]) -> Any:
 def _public(module: types.ModuleType) -> list[str]:
     name = module.__name__
     origins = {key: getattr(value, "__module__", None) or "" for key, value in vars(module).items() if callable(value)}
-    return [key for key, source in origins.items() if f"{source}.".startswith(f"{name}.") and not key.startswith("_")]
+    own = [key for key, source in origins.items() if f"{source}.".startswith(f"{name}.") and not key.startswith("_")]
+    # A package may load its names when they are first asked for.
+    return list(dict.fromkeys([*own, *vars(module).get("__all__", ())]))
 
 
 def fit(value: Any, hint: Any, path: str, problems: list[str]) -> Any:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from marlflow.algorithms.from_run import FromRun
 from marlflow.config import experiment as sections
-from marlflow.config.environment_arguments import KEYWORDS
 from marlflow.config.experiment import Env, Experiment, Stop
 from marlflow.config.recipes import settings_of
-from marlflow.config.target_nodes import ARGS, ENV_KEYS, PARTIAL, TARGET
+from marlflow.config.target_nodes import ARGS, ENV_KEYS, KEYWORDS, PARTIAL, TARGET
 from marlflow.env.make import Wrapper
 from marlflow.league.league import League
 from marlflow.learner.optimizer import TorchOptimizer
 from marlflow.runtime import spec
 from marlflow.sampling.mapping import Rule
+
+_NOT_SET: Final = "(not set)"
+_LONGEST_SHOWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,24 @@ def describe(experiment: Experiment) -> Description:
 def plain(value: Any) -> Any:
     """Describe a part of an experiment."""
     return _Describer().plain(value, "")
+
+
+def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Yield the settings that differ between two descriptions, with both values.
+
+    >>> [*changes({"stop": {"env_steps": 400, "time_s": None}}, {"stop": {"env_steps": 800, "time_s": None}})]
+    ['stop.env_steps 400 → 800']
+    """
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in dict.fromkeys([*before, *after]):
+            yield from changes(before.get(key, _NOT_SET), after.get(key, _NOT_SET), f"{path}.{key}" if path else key)
+    elif before != after:
+        yield f"{path} {_shown(before)} → {_shown(after)}"
+
+
+def _shown(value: Any) -> str:
+    text = f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 @dataclass(slots=True)

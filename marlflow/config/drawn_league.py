@@ -39,7 +39,7 @@ def _matches(league: League, referees: int) -> tuple[tuple[str, tuple[str, ...],
         games = f"{league.matchmaker.games:,} games" if isinstance(league.matchmaker, PSRO) else "games"
         return (("matches", ("Referee", "Score", "Solve"), f"{games} of each new profile{by}, for which rounds wait"),)
     rules = league.matches
-    if rules.every_env_steps is None:
+    if (every := rules.interval()) is None:
         return ()
-    when = f"at most {rules.games:,} games for every {rules.every_env_steps:,} env steps"
+    when = f"at most {rules.games:,} games for every {every:,} env steps"
     return (("matches", ("Referee", "Score"), f"{when}{by}{', beside rounds' if by else ''}"),)

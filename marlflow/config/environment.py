@@ -16,9 +16,11 @@ from typing import Any
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.config.experiment import Env
 from marlflow.config.kinds import kind_of
+from marlflow.config.trust import RECORDED
 from marlflow.env import EnvAdapter, open_adapter, pettingzoo_registry
 from marlflow.env.frames import lines_of, raised
 from marlflow.env.make import EnvMaker, import_factory
+from marlflow.offline.environment import recorded_environment
 from marlflow.sampling.env_closing import close_adapter
 
 log = logging.getLogger("marlflow")
@@ -47,7 +49,10 @@ def environment_name(env: Env) -> str:
 def environment_identity(env: Env) -> dict[str, Any]:
     """Return the name and the arguments of the environment as they are compared between runs."""
     if not _is_registered(env):
-        return {"factory": _name(env.factory), "arguments": dict(env.arguments)}
+        # The list of trusted names is no property of the environment.
+        is_recorded = env.factory in (RECORDED, recorded_environment)
+        compared = {key: value for key, value in env.arguments.items() if not (is_recorded and key == "trust")}
+        return {"factory": _name(env.factory), "arguments": compared}
     own = pettingzoo_registry.OWN_ARGUMENTS
     arguments = {key: value for key, value in env.arguments.items() if key not in own}
     return {"factory": pettingzoo_registry.stable_name(env.arguments), "arguments": arguments}
@@ -124,7 +129,8 @@ def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
         # The reason already names the call, as in "reset() raised ValueError: ...".
         where = "" if error.__cause__ is None else lines_of(error.__cause__, _FRAMES)
         raise ConfigInvalid([f"environment {name} cannot start: {error.reason}{where}"]) from error
-    except Exception as error:
+    # Packages that lack something of the system call sys.exit().
+    except (Exception, SystemExit) as error:
         given = ", ".join(f"{key}={value!r}" for key, value in env.arguments.items())
         subject = f"environment {name} cannot be made" + (f" with {given}" if given else "")
         raise ConfigInvalid([f"{subject}: {raised(error, _FRAMES)}"]) from error

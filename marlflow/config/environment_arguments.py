@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from marlflow.config.renamed import KEYS, unknown_key
-from marlflow.config.target_nodes import ARGS, ENV_KEYS, PARTIAL, target_node
+from marlflow.config.target_nodes import ARGS, ENV_KEYS, KEYWORDS, PARTIAL, target_node
 from marlflow.env import pettingzoo_registry
 from marlflow.env.make import import_factory
-
-KEYWORDS: Final = "_kwargs_"
-"""Arguments that have the name of a key of marlflow, such as `num_envs`."""
 
 
 def environment_arguments(factory: str, values: Mapping[str, Any], problems: list[str]) -> dict[str, Any] | None:
@@ -20,7 +17,8 @@ def environment_arguments(factory: str, values: Mapping[str, Any], problems: lis
     node = target_node(values, "env", problems)
     if node.is_partial:
         problems.append(f"env.{PARTIAL} must be false: marlflow calls the factory once for each environment")
-    arguments = {key: value for key, value in node.settings.items() if key not in (KEYWORDS, *ENV_KEYS)}
+    # Keys are names, though YAML reads 1 as a number.
+    arguments = {str(key): value for key, value in node.settings.items() if key not in (KEYWORDS, *ENV_KEYS)}
     known = _parameters_of(factory, arguments)
     for key in list(arguments):
         # A factory with **kwargs takes any key, but a renamed key of marlflow is never meant for it.
@@ -53,7 +51,7 @@ def _with_keywords(
     if values is not None and not isinstance(values, Mapping):
         problems.append(f"env.{KEYWORDS} must be arguments by name, {{<name>: <value>}}, not {values!r}")
         return arguments
-    given = dict(values or {})
+    given = {str(key): value for key, value in (values or {}).items()}
     for key in list(given):
         if key in arguments:
             problems.append(f"env.{KEYWORDS}.{key} is given twice: env.{key} has it already")

@@ -182,7 +182,8 @@ class Stop:
     """Set when a run ends: at the first condition that holds; None is never.
 
     `policies` maps policies to mean returns to reach, all together. `time_s` (seconds) includes the last evaluation and
-    cuts a round short. `grace_period_s`: for a round after an interrupt; after `time_s`, for a step or the evaluation.
+    cuts rounds and updates short. `grace_period_s`: for a round after an interrupt; after `time_s`, for a step or the
+    evaluation. Updates get a quarter of it, at most 5 s.
     """
 
     env_steps: int | None = None
@@ -241,6 +242,9 @@ class Evaluation:
 
     `opponents` are names of policies, or `random`: each learning policy plays `episodes`, in each of its seats in turn,
     against each opponent in all others, rounded up to equally many per pairing. None: all play as in training.
+
+    `time_share` is the part of the run's time that evaluation may take: fewer episodes are played where they would take
+    longer (see `docs/concepts.md`). None: all are played, whatever they take.
     """
 
     every_env_steps: int = 50_000
@@ -248,6 +252,7 @@ class Evaluation:
     final_episodes: int | None = None
     mode: EvaluationMode = "greedy"
     opponents: Sequence[str] | None = None
+    time_share: float | None = 0.1
 
     @property
     def episodes_at_the_end(self) -> int:

@@ -32,7 +32,7 @@ def _loaded(policy: Policy, name: str, path: str, problems: Problems) -> Policy:
     key = f"{path}.algorithm"
     try:
         saved = load_policy(Path(frozen.copies)) if frozen.copies else source_policy(frozen, name)
-        loaded = imported_policy(saved, frozen.trust, f"set {key}.trust=[{{names}}]")
+        loaded = imported_policy(saved, frozen.trust, f"set {key}.trust={{names}}")
     except InvalidInput as error:
         problems += [f"{key}: {problem}" for problem in error.problems]
         # It acts anyhow, so that no error follows from this one.

@@ -18,7 +18,7 @@ from marlflow.config.joint import joint_stream_problems
 from marlflow.config.league import assign_league
 from marlflow.config.learners import assigned_learner_problems
 from marlflow.config.policy_assignment import PolicyAssignment, assign_policies
-from marlflow.config.records import inspected_environment
+from marlflow.config.records import inspected_environment, recorded_mapping
 from marlflow.env import EnvAdapter
 
 
@@ -50,7 +50,7 @@ def inspect_env(experiment: Experiment, problems: Problems) -> InspectedEnv:
         narrowed = players.mapping is not None or experiment.league is not None
         fitting = players.agents if narrowed else _fitting(adapter, spaces)
         problems += critic_environment_problems(experiment.env, adapter, policies)
-        problems += cost_environment_problems(experiment.env, adapter, policies)
+        problems += cost_environment_problems(experiment.env, adapter, policies, players.agents)
         problems += joint_stream_problems(experiment, adapter, policies)
         state_space = adapter.state_space() if any(needs_state(one.acts_by) for one in policies.values()) else None
         return InspectedEnv(
@@ -68,7 +68,7 @@ def inspect_env(experiment: Experiment, problems: Problems) -> InspectedEnv:
 def _assigned(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -> PolicyAssignment:
     if experiment.league is not None:
         return assign_league(experiment, experiment.league, adapter, problems)
-    return assign_policies(experiment, adapter, problems)
+    return assign_policies(experiment, adapter, problems, recorded_mapping(experiment))
 
 
 def _spaces(adapter: EnvAdapter, agents_of: Mapping[str, Sequence[str]], problems: Problems) -> dict[str, Spaces]:

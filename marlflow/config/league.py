@@ -11,6 +11,7 @@ from marlflow.base.errors import MatchmakerFailed
 from marlflow.base.items import Weights
 from marlflow.base.near import meant
 from marlflow.base.problems import Problems
+from marlflow.base.shortened import enumerated
 from marlflow.config.comments import files
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.league_members import added_members
@@ -171,8 +172,8 @@ class _Seating:
         plays = self._matching(member, player.plays, problems)
         if others := [agent for agent in plays if agent not in fitting]:
             problems.append(
-                f"league.players.{member}.plays: the spaces of {', '.join(others)} are others than those of "
-                f"{member!r}; it can play {', '.join(fitting)}"
+                f"league.players.{member}.plays: the spaces of {enumerated(others)} are others than those of "
+                f"{member!r}; it can play {enumerated(fitting)}"
             )
         return plays
 
@@ -181,7 +182,7 @@ class _Seating:
         where = f"league.players.{policy}.plays"
         for pattern in patterns:
             if not any(fnmatchcase(agent, pattern) for agent in agents):
-                problems.append(f"{where}: {pattern!r} matches no agent; the agents are {', '.join(agents)}")
+                problems.append(f"{where}: {pattern!r} matches no agent; the agents are {enumerated(agents)}")
         if not patterns:
             problems.append(f"{where} is empty; name agents, or set it to null")
         return [agent for agent in agents if any(fnmatchcase(agent, pattern) for pattern in patterns)]
@@ -196,13 +197,13 @@ def _role_problems(sides: Sides, agents: Mapping[str, Sequence[str]]) -> Iterato
     for role in sides.roles:
         if not any(set(role.agents) <= set(names) for names in agents.values()):
             yield (
-                f"league: no policy can play role {role.name!r} ({', '.join(role.agents)}), all of whose agents one "
+                f"league: no policy can play role {role.name!r} ({enumerated(role.agents)}), all of whose agents one "
                 "policy has to play; add one, widen league.players.<id>.plays, or divide the role in league.sides"
             )
     for policy, names in agents.items():
         if not any(set(role.agents) <= set(names) for role in sides.roles):
             yield (
-                f"league: policy {policy!r} can play no role: it plays {', '.join(names)}, and no role has only such "
+                f"league: policy {policy!r} can play no role: it plays {enumerated(names)}, and no role has only such "
                 "agents; widen its league.players.<id>.plays, or remove it"
             )
 

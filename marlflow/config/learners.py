@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 from marlflow.base.near import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
@@ -13,14 +14,15 @@ _OF_LEARNERS = ("placement", "stop", "queue_fragments")
 
 
 def resolved(experiment: Experiment) -> Experiment:
-    """Return a copy in which each policy has its algorithm: its own, its learner's, or PPO."""
+    """Return a copy whose policies have algorithms (of their learner or own, else PPO) and whose league has numbers."""
     algorithms = {name: learner.algorithm for learner in experiment.learners.values() for name in learner.policies}
     policies = {
         name: replace(policy, algorithm=algorithms.get(name, policy.acts_by))
         for name, policy in experiment.policies.items()
     }
     default = replace(experiment.default_policy, algorithm=experiment.default_policy.acts_by)
-    return replace(experiment, policies=policies, default_policy=default)
+    league = None if experiment.league is None else experiment.league.for_run(experiment.stop.env_steps)
+    return replace(experiment, policies=policies, default_policy=default, league=league)
 
 
 def policy_settings(experiment: Experiment, name: str) -> Policy:
@@ -77,6 +79,31 @@ def learner_problems(experiment: Experiment) -> Iterator[str]:
     for path, algorithm, placement in experiment.all_learners():
         if algorithm.capabilities.joint and placement.stages:
             yield f"{path}.placement.stages must be null: the stages of {algorithm.name} see joint rows, at its learner"
+
+
+def without_algorithm(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the policies of a composed configuration whose algorithm is null, though no learner lists them."""
+    learners, policies = (values.get(section) or {} for section in ("learners", "policies"))
+    members = [learner.get("policies") for learner in _mappings(learners).values()]
+    listed = {name for names in members if isinstance(names, list | tuple) for name in names}
+    for name, policy in _mappings(policies).items():
+        if name not in listed and policy.get("algorithm", ...) is None:
+            yield (
+                f"policies.{name}.algorithm is null, which is for policies that a learner lists; choose one, "
+                f"policy@policies.{name}=ppo, or list it: 'learners.<id>.policies=[{name}]'"
+            )
+    for default in _mappings({"default_policy": values.get("default_policy")}).values():
+        if default.get("algorithm", ...) is None:
+            yield (
+                "default_policy.algorithm is null, and policies without settings of their own would have none; choose "
+                "one, policy@default_policy=ppo: policies that a learner lists take only its model"
+            )
+
+
+def _mappings(section: Any) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of a section that have settings; of another value none, which is reported elsewhere."""
+    entries = section.items() if isinstance(section, Mapping) else ()
+    return {str(name): entry for name, entry in entries if isinstance(entry, Mapping)}
 
 
 def _name_problems(key: str, learner: LearnerConfig) -> Iterator[str]:

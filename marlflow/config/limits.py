@@ -12,12 +12,15 @@ from marlflow.config.cluster_address import cluster_address, cluster_setting
 from marlflow.config.environment import argument_problems
 from marlflow.config.experiment import Experiment, RuntimeConfig
 from marlflow.config.placement import placement_problems
+from marlflow.config.records import offline_records
 from marlflow.config.settings import any_wrong_type, setting_problems
 
 
 def limit_problems(experiment: Experiment) -> Problems:
     """Yield a problem for each setting of a wrong type, out of range, or in conflict."""
     problems: Problems = [*setting_problems(experiment), *argument_problems(experiment.env)]
+    if (records := offline_records(experiment.env)) is not None:
+        problems += setting_problems(records, "env")
     if any_wrong_type(problems):
         return problems
     if not problems:

@@ -54,8 +54,17 @@ def merge_problem(line: str, key: str, current: Any, value: Any) -> str | None:
     # Hydra would merge the two, keeping the old class and its settings.
     if "_target_" not in current or "_target_" in value:
         return None
-    parts = " ".join(f"{key}.{name}={setting}" for name, setting in value.items())
-    return f"{line} has no _target_: name the class that it is to be made from, or change what is there by {parts}"
+    parts = " ".join(_dotted(key, value))
+    instead = f", or change what is there by {parts}" if parts else ""
+    return f"{line} has no _target_: name the class that it is to be made from{instead}"
+
+
+def _dotted(key: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, setting in value.items():
+            yield from _dotted(f"{key}.{name}", setting)
+    else:
+        yield f"{key}={'null' if value is None else value}"
 
 
 def kind_problem(key: str, current: Any, value: Any) -> str | None:

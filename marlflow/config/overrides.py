@@ -6,13 +6,14 @@ Hydra requires `+` for a new key and rejects it for an existing one; here both f
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Sweep
+from hydra.core.override_parser.types import ChoiceSweep, Override, Sweep
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -21,6 +22,7 @@ from yaml import YAMLError
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
+from marlflow.base.shortened import enumerated
 from marlflow.config.compose import (
     SWEEPER_PARAMS,
     Groups,
@@ -100,6 +102,11 @@ class _OverrideWord:
             return [getattr(self.read.value(), "start", None)]
         return list(self.read.sweep_string_iterator())
 
+    def elements(self) -> list[Any]:
+        """Return the value, or the values of a sweep as they were parsed, not as text."""
+        value = self.read.value()
+        return list(value.list) if isinstance(value, ChoiceSweep) else [value]
+
     def whole(self) -> str:
         return f"{self.prefix}{self.bare}"
 
@@ -130,7 +137,7 @@ def prepare(overrides: Sequence[str], searchpath: Sequence[str] = (), multirun: 
     for word in groups:
         # A configuration file may choose `null`, but on the command line Hydra takes only names and lists.
         if word.read.value() is None and word.read.key_or_group in _OPTIONAL:
-            word.read = _parsed(f"{word.key}=[]")
+            word.read, word.prefix = _parsed(f"{word.key}=[]"), (word.prefix or "").replace("~", "")
     with _composition_explained():
         problems += _choices_settled(groups, known, [folder.removeprefix("file://") for folder in folders])
         if problems:
@@ -168,7 +175,13 @@ def _first_lines(words: Iterable[_OverrideWord]) -> list[str]:
 
 
 def _folders(words: Sequence[_OverrideWord], searchpath: Sequence[str]) -> list[str]:
-    folders = [*searchpath, *(folder for word in words if word.key == _SEARCHPATH for folder in word.values()[0])]
+    folders = list(searchpath)
+    for word in words:
+        if word.key == _SEARCHPATH:
+            named = word.values()[0]
+            if not isinstance(named, list) or not all(isinstance(folder, str) for folder in named):
+                raise ConfigInvalid([f"{word.line} must be a list of folders, [<folder>, ...]"])
+            folders += named
     if problems := list(searchpath_problems(folders)):
         raise ConfigInvalid(problems)
     return folders
@@ -181,6 +194,10 @@ def _hydra_own(words: Sequence[_OverrideWord], folders: Sequence[str]) -> list[s
 
 
 def _parsed(override: str) -> Override:
+    key = override.partition("=")[0]
+    # Hydra reads a word without a key as one of the group "".
+    if not key.strip("+~") or key.lstrip("+~").startswith("@"):
+        raise ConfigInvalid([_not_of_the_form(override)])
     if problem := depth_problem(override):
         raise ConfigInvalid([problem])
     try:
@@ -188,10 +205,30 @@ def _parsed(override: str) -> Override:
     # ValueError is for numbers of thousands of digits.
     except (HydraException, ValueError) as error:
         if "=" not in override:
-            raise ConfigInvalid([f"{override!r} is not of the form key=value, such as env=simple_tag"]) from error
+            raise ConfigInvalid([_not_of_the_form(override)]) from error
         reason = str(error).splitlines()[0]
-        why = "" if reason.startswith("Lexer") else f" ({reason})"
-        raise ConfigInvalid([f"cannot read {override!r}{why}; is it whole, and quoted for the shell?"]) from error
+        unknown_characters = reason.startswith("Lexer")
+        why = "" if unknown_characters else f" ({reason})"
+        remedy = "is it whole, and quoted for the shell?"
+        if unknown_characters and (quoted := _quoted(override)) is not None:
+            remedy = f"such characters need quotes, of which the shell takes the outer ones: {quoted!r}"
+        raise ConfigInvalid([f"cannot read {override!r}{why}; {remedy}"]) from error
+
+
+def _quoted(override: str) -> str | None:
+    """Return an override with its value in quotes, if Hydra reads it so."""
+    key, _, value = override.partition("=")
+    if "'" in value or '"' in value or not value.isprintable():
+        return None
+    try:
+        OverridesParser.create(config_loader()).parse_overrides([quoted := f"{key}='{value}'"])
+    except HydraException:
+        return None
+    return quoted
+
+
+def _not_of_the_form(override: str) -> str:
+    return f"{override!r} is not of the form key=value, such as env=simple_tag"
 
 
 @contextmanager
@@ -200,6 +237,16 @@ def _composition_explained() -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigInvalid([composition_problem(error)]) from error
+    # Of a wrong kind of value for its own groups and settings, such as hydra/launcher=null, Hydra raises plain errors.
+    except (AttributeError, TypeError, ValueError) as error:
+        if not _raised_by_hydra(error):
+            raise
+        raise ConfigInvalid([composition_problem(error)]) from error
+
+
+def _raised_by_hydra(error: BaseException) -> bool:
+    module = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1].f_globals.get("__name__", "")
+    return module.partition(".")[0] in ("hydra", "omegaconf")
 
 
 # -- choices of groups ------------------------------------------------------------------------------------------------
@@ -213,7 +260,12 @@ def _is_choice(word: _OverrideWord, known: Groups) -> bool:
 
 
 def _choices_settled(words: Sequence[_OverrideWord], groups: Groups, folders: Sequence[str]) -> Iterator[str]:
-    problems = [problem for word in words for problem in _option_problems(word, groups, folders)]
+    problems = [
+        f"{word.line}: ~ takes one choice away, so it needs one name, or none: ~{word.key}"
+        for word in words
+        if word.read.is_delete() and not isinstance(word.read.value(), str | None)
+    ]
+    problems += [problem for word in words for problem in _option_problems(word, groups, folders)]
     if problems:
         yield from problems
         return
@@ -253,7 +305,7 @@ def _option_problems(word: _OverrideWord, groups: Groups, folders: Sequence[str]
                 if isinstance(value, list):
                     yield f"{word.line}: null cannot be one of several; to choose none, write {group}=null"
                 elif group not in _OPTIONAL:
-                    yield f"{word.line}: {group} cannot be null; choose {', '.join(options)}"
+                    yield f"{word.line}: {group} cannot be null; choose {enumerated(options)}"
             elif str(choice) not in options:
                 yield no_option(group, str(choice), options, folders)
             elif problem := package_problem(group, str(choice), folders):
@@ -298,6 +350,8 @@ def _value_settled(
         # env is excluded, because an override of it keeps marlflow's own keys.
         word.replaces = _must_replace(current, word.values()[0]) and word.key != "env"
         word.prefix = "" if word.prefix == "+" else word.prefix
+        if not word.replaces and any(_adds_keys(current, value) for value in word.elements()):
+            word.prefix = "++"
         return
     entries = [str(name) for name in config.get(parts[0]) or ()] if parts[0] in SECTION_OF.values() else []
     if parts[0] not in config:
@@ -327,6 +381,13 @@ def _must_replace(current: Any, value: Any) -> bool:
     if isinstance(current, dict) and isinstance(value, dict):
         return "_target_" in value
     return {type(current), type(value)} == {list, dict}
+
+
+def _adds_keys(current: Any, value: Any) -> bool:
+    """Return whether a mapping has keys that the present one lacks, at any depth: signatures reject wrong ones."""
+    if not (isinstance(current, dict) and isinstance(value, dict)):
+        return False
+    return any(str(key) not in current or _adds_keys(current[str(key)], entry) for key, entry in value.items())
 
 
 _ABSENT = object()

@@ -17,6 +17,8 @@ from marlflow.runtime.spec import LearnerPlacement, Resources
 # Ray counts GPUs in units of 1/10,000.
 _SMALLEST_GPU = 10_000
 _MOST_MACHINES = 10_000
+# As of RANGES["resources"].
+_LARGEST = 1e15
 _OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
 _OF_RAY_LIKE = {name.upper(): name for name in _OF_RAY}
 
@@ -61,20 +63,19 @@ def shared_equally(gpus: float, processes: int) -> float:
 def placement_problems(experiment: Experiment) -> Iterator[str]:
     """Yield a problem for each invalid amount or device of a placement."""
     run = experiment.placement
-    yield from _reservation_problems("rollouts.placement", experiment.rollouts.placement)
-    yield from _reservation_problems("placement.learners", run.learners)
+    yield from reservation_problems("rollouts.placement", experiment.rollouts.placement)
+    yield from reservation_problems("placement.learners", run.learners)
     if run.inference is not None:
-        yield from _reservation_problems("placement.inference", run.inference)
+        yield from reservation_problems("placement.inference", run.inference)
         yield from _device_problems("placement.inference", run.inference.device, run.inference.num_gpus)
-    if run.shared_gpus is not None and run.shared_gpus > 1 and run.shared_gpus % 1:
-        yield f"placement.shared_gpus must be a fraction below 1, a whole number, or null, not {run.shared_gpus:g}"
+    yield from _share_problems("placement.shared_gpus", run.shared_gpus, "null")
     if run.shared_gpus is not None and run.learners.num_gpus > 0:
         yield (
             f"placement.shared_gpus is {run.shared_gpus:g} and placement.learners.num_gpus {run.learners.num_gpus:g}: "
             "learners share GPUs, or each takes its own; set one of the two to null or 0"
         )
     for path, algorithm, placement in experiment.all_learners():
-        yield from _reservation_problems(f"{path}.placement", placement)
+        yield from reservation_problems(f"{path}.placement", placement)
         if algorithm.capabilities.learns_on == "workers":
             yield from _replica_problems(f"{path}.placement", algorithm, placement)
 
@@ -98,9 +99,20 @@ def _replica_problems(path: str, algorithm: Algorithm, placement: PlacementOverr
             )
 
 
-def _reservation_problems(path: str, takes: Resources | PlacementOverrides) -> Iterator[str]:
-    if takes.num_gpus is not None and takes.num_gpus > 1 and takes.num_gpus % 1:
-        yield f"{path}.num_gpus must be a fraction below 1 or a whole number, not {takes.num_gpus:g}"
+def reservation_problems(path: str, takes: Resources | PlacementOverrides) -> Iterator[str]:
+    """Yield why Ray cannot give a process its GPUs; `path` is that of the reservation."""
+    yield from _share_problems(f"{path}.num_gpus", takes.num_gpus, "0")
+
+
+def _share_problems(path: str, gpus: float | None, none: str) -> Iterator[str]:
+    """Yield why Ray cannot give a process or learners this number of GPUs; `none` is how no GPU is written."""
+    # Numbers that are not finite or below 0 are out of range anyway.
+    if gpus is None or not math.isfinite(gpus):
+        return
+    if gpus > 1 and gpus % 1:
+        yield f"{path} must be a fraction below 1, a whole number, or {none}, not {gpus:g}"
+    elif 0 < gpus < 1 / _SMALLEST_GPU:
+        yield f"{path} must be {none} or at least {1 / _SMALLEST_GPU:g}, Ray's smallest share of a GPU, not {gpus:g}"
 
 
 def _device_problems(path: str, device: str | None, num_gpus: float) -> Iterator[str]:
@@ -142,8 +154,9 @@ def described_machines(entries: object, setting: str) -> Machines:
         for name, value in amounts.items():
             if name not in _OF_RAY and (meant := _OF_RAY_LIKE.get(name.upper().removesuffix("S"))):
                 problems.append(f"{setting}[{number}] has no {name!r}; did you mean {meant!r}?")
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                problems.append(f"{setting}[{number}].{name} must be a number, at least 0, not {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+                expected = f"a number, at least 0 and at most {_LARGEST:g}"
+                problems.append(f"{setting}[{number}].{name} must be {expected}, not {value!r:.60}")
         if "node" in entry:
             # Ray gives each machine a resource of this name, by which a process can require it.
             amounts[f"node:{entry['node']}"] = 1.0

@@ -6,6 +6,8 @@ import copy
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from marlflow.base.errors import ConfigInvalid, MatchmakerFailed
 from marlflow.base.items import Weights
 from marlflow.base.near import meant, nearest
 from marlflow.base.problems import Problems
+from marlflow.base.shortened import enumerated
 from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.learners import listed_policies, policy_settings
 from marlflow.config.opponents import only_opponents
@@ -30,6 +33,7 @@ from marlflow.sampling.matchmaking import (
 from marlflow.sampling.population import Population, PopulationMatchmaker
 
 TRIAL_EPISODES = 200
+_NOT_RECORDED: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,13 @@ class PlaceholderMatchmaker:
         raise TypeError("there is no mapping")
 
 
-def assign_policies(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -> PolicyAssignment:
-    """Assign policies to the agents of `adapter`; append policies and agents left over to `problems`."""
+def assign_policies(
+    experiment: Experiment, adapter: EnvAdapter, problems: Problems, recorded: Mapping[str, str] = _NOT_RECORDED
+) -> PolicyAssignment:
+    """Assign policies to the agents of `adapter`; append policies and agents left over to `problems`.
+
+    `recorded` is the policy of each agent in the records of an offline run, which stands for a missing mapping.
+    """
     # No agent is assigned, so that no error follows from the one reported already.
     if isinstance(experiment.mapping, PlaceholderMatchmaker):
         return PolicyAssignment(experiment.policies, {}, None)
@@ -60,11 +69,16 @@ def assign_policies(experiment: Experiment, adapter: EnvAdapter, problems: Probl
         return _by_matchmaker(experiment, experiment.mapping, adapter, problems)
     if experiment.mapping:
         return _by_rules(experiment, experiment.mapping, adapter, problems)
-    return _by_name(experiment, adapter, problems)
+    return _by_name(experiment, adapter, problems, recorded)
 
 
-def _by_name(experiment: Experiment, adapter: EnvAdapter, problems: Problems) -> PolicyAssignment:
-    mapping = {agent: group(agent) for agent in adapter.agents}
+def _by_name(
+    experiment: Experiment, adapter: EnvAdapter, problems: Problems, recorded: Mapping[str, str]
+) -> PolicyAssignment:
+    # Policies with other names than the recorded ones play groups, as in any run.
+    if not set(experiment.policies) - only_opponents(experiment) <= set(recorded.values()):
+        recorded = _NOT_RECORDED
+    mapping = {agent: recorded.get(agent, group(agent)) for agent in adapter.agents}
     groups = list(dict.fromkeys(mapping.values()))
     unassigned = [name for name in experiment.policies if name not in groups and name not in only_opponents(experiment)]
     if of_agents := [name for name in unassigned if name in mapping]:
@@ -75,7 +89,7 @@ def _by_name(experiment: Experiment, adapter: EnvAdapter, problems: Problems) ->
             remedy = f"did you mean {close!r}?" if close else "rename it, or give it a mapping rule"
             problems.append(
                 f"policy {name!r} plays no agent: without a mapping a policy plays the group of its name, and the "
-                f"groups of this environment are {', '.join(groups)}; {remedy}"
+                f"groups of this environment are {enumerated(groups)}; {remedy}"
             )
     policies = {name: policy_settings(experiment, name) for name in groups}
     return PolicyAssignment(policies, _agents_of(mapping), mapping if adapter.declared else ByGroup(tuple(groups)))
@@ -92,7 +106,7 @@ def _single_agent_rules_problem(names: Sequence[str], groups: Mapping[str, str],
     subject = f"policy {names[0]!r} has the name of an agent"
     if len(names) > 1:
         subject = f"policies {' and '.join(map(repr, names))} have the names of agents"
-    here = ", ".join(dict.fromkeys(groups.values()))
+    here = enumerated(dict.fromkeys(groups.values()))
     return (
         f"{subject}, and without a mapping a policy plays the group of its name, here {here}; "
         f"for policies of single agents write 'mapping=[{listed}]'{missing}"

@@ -35,7 +35,8 @@ class Range:
 
     def problem(self, value: float) -> str | None:
         """Return what `value` should be, such as `must be at least 1`; None if it is in range."""
-        if math.isnan(value) or (math.isinf(value) and not (self.infinite and value > 0)):
+        # By comparisons alone, because whole numbers of hundreds of digits fit into no float.
+        if not abs(value) < INFINITY and not (self.infinite and value == INFINITY):
             return "must be a number or inf" if self.infinite else f"must be {self}"
         if value < self.low or (self.above and value == self.low):
             return f"must be {'more than' if self.above else 'at least'} {self.shown or _written(self.low)}{self.unit}"
@@ -81,6 +82,7 @@ RANGES: Mapping[str, Range] = {
     "grace_period_s": Range(0.0, 1e6, unit=" seconds"),
     "return_mean": _FINITE,
     **dict.fromkeys(("episodes", "final_episodes"), Range(0, 10**6)),
+    "time_share": Range(0.0, 1.0, above=True),
     "every_env_steps": _STEPS,
     "keep": _COUNT,
     "replay_max_env_steps": _STEPS_OR_NONE,
@@ -133,7 +135,9 @@ RANGES: Mapping[str, Range] = {
     **dict.fromkeys(("worker_members", "distinct_members"), _COUNT),
     "memory_bytes": Range(0, 2**60),
     "payoff_se": Range(0.0, 1e6, above=True),
-    **dict.fromkeys(("live", "delta", "past", "win_rate"), _SHARE),
+    **dict.fromkeys(("live", "delta", "past"), _SHARE),
+    # A probability is never above 1.
+    "win_rate": Range(0.0, 1.0, below=True),
     **dict.fromkeys(("pfsp", "verify", "exploiter_past", "exploiter_weak", "strong", "exploited"), _SHARE),
     **dict.fromkeys(("self_play_weak", "reset_probability"), _SHARE),
     **dict.fromkeys(("decay", "eta"), _SOME_SHARE),
@@ -141,6 +145,9 @@ RANGES: Mapping[str, Range] = {
     "power": Range(0.0, 100.0),
     "RatingSettings.beta": Range(0.0, 1e3, above=True),
     "RatingSettings.tau": Range(0.0, 1e3),
+    # Callbacks, whose names are a user's business elsewhere.
+    "EarlyStop.reports": _COUNT,
+    "EarlyStop.min_change": Range(0.0, _LARGEST_FLOAT32),
     # Optimizers, schedules and models.
     **dict.fromkeys(("beta_1", "beta_2"), Range(0.0, 1.0, below=True)),
     "eps": _SOME_SHARE,

@@ -7,7 +7,7 @@ included, on the CPU of this process.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -25,6 +25,7 @@ from marlflow.env.spaces_only import SpacesOnlyEnv, observation_rows
 from marlflow.flow import Traits, source
 from marlflow.flow.item_types import type_name
 from marlflow.flow.rehearsal import FailedStage, rehearse
+from marlflow.learner.extra_losses import CheckedLoss
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.policy.recurrent import RecurrentTorsoConfig
 from marlflow.policy.tensors import as_tensor
@@ -64,6 +65,8 @@ def rehearsal_problems(spec: RunSpec, state_space: gym.Box | None = None) -> Ite
 
 
 def _is_users(part: Any) -> bool:
+    if isinstance(part, Mapping):
+        return any(map(_is_users, part.values()))
     made_by = part if isinstance(part, type) or hasattr(part, "__qualname__") else type(part)
     if made_by.__module__.partition(".")[0] not in _OURS:
         return True
@@ -80,11 +83,7 @@ def _problem(spec: RunSpec, learner: LearnerSpec, state_space: gym.Box | None, r
         model_problems = (
             problem for policy in learner.policies if (problem := _model_problem(policy, rows)) is not None
         )
-        problem = next(model_problems, None)
-        # Observations sampled from their spaces do not follow each other as they do in ArCHer's environments.
-        if problem is not None or getattr(learner.algorithm, "plan_needs_environment", False):
-            return problem
-        return _plan_problem(alone, alone.learners[learner.name])
+        return next(model_problems, None) or _plan_problem(alone, alone.learners[learner.name])
     except MemoryError:
         # The run may be for a larger machine.
         return None
@@ -128,6 +127,9 @@ def _plan_problem(alone: RunSpec, learner: LearnerSpec) -> str | None:
         parts = _components(learner)
     except Exception as error:  # noqa: BLE001  an algorithm of the user's may raise anything
         return f"its learner cannot be made: {raised(error)}"
+    # Observations sampled from their spaces do not follow each other as they do in ArCHer's environments.
+    if getattr(learner.algorithm, "plan_needs_environment", False):
+        return None
     try:
         fragments = _fragments(alone, parts)
     except Exception as error:  # noqa: BLE001  a network of the user's may raise anything
@@ -170,6 +172,10 @@ def _with_own_seats(learner: LearnerSpec) -> LearnerSpec:
 def _components(spec: LearnerSpec) -> RunComponents:
     spec = replace(spec, placement=replace(spec.placement, device="cpu"))
     learner, place = spec.learner(), InlinePlace("learner")
+    for group in learner.parameters.groups:
+        # Delayed losses are tried, too.
+        group.every = 1
+        group.extra_losses = [CheckedLoss(extra) for extra in group.extra_losses]
     learner.place = InlineReplicasPlace(1) if spec.on_workers else place
     replays: dict[str, Replay] = {}
     if spec.replays:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from marlflow.base.near import absent
+from marlflow.algorithms.shipped import SHIPPED
+from marlflow.base.near import absent, nearest
 from marlflow.base.problems import Problem
+from marlflow.config.foreign_names import FOREIGN_NAMES, own_key
 
 KEYS: Final = {
     "copies": "num_envs",
@@ -26,13 +28,24 @@ _HOOKS: Final = {
 
 
 def unknown_key(path: str, key: str, known: Collection[str], owner: str) -> str:
-    """Return the error for an unknown key at `path`, with the new name if `key` was renamed.
+    """Return the error for an unknown key at `path`, with the new name if `key` was renamed, or is another library's.
 
     >>> unknown_key("env.copies", "copies", ["num_envs", "wrappers"], "env")
     'there is no env.copies; it has become env.num_envs'
     """
     if (new := KEYS.get(key)) in known:
         return f"there is no {path}; it has become {path.removesuffix(key)}{new}"
+    if key == "extra_losses":
+        return f"there is no {path}: {owner} does not learn, so it has no loss to add to"
+    if own := own_key(path, key, known):
+        return f"there is no {path}; here it is {own}{FOREIGN_NAMES[key].note}"
+    if path == f"{path.rpartition('.algorithm.')[0]}.algorithm.{key}" and nearest(key, known) is None:
+        names = FOREIGN_NAMES[key].candidates(known) if key in FOREIGN_NAMES else (key,)
+        settings = {algorithm.name: vars(algorithm) for algorithm in SHIPPED}
+        for name in names:
+            if having := [algorithm for algorithm, taken in settings.items() if name in taken]:
+                is_called = "" if name == key else f", which is {name} here"
+                return f"there is no {path}: {owner} has none{is_called}; {', '.join(having)} have it"
     return absent(path, key, known, owner)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from marlflow.base.near import meant
-from marlflow.config.experiment import LearnerConfig, PolicyStop
+from marlflow.config.experiment import Experiment, LearnerConfig, PolicyStop
 from marlflow.env.frames import raised
+from marlflow.league.alphastar import AlphaStar
 from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.matchmaker_failures import matchmaker_name
 from marlflow.sampling.population import ResettingMatchmaker
+
+_RESET_TO: Final = "league.matchmaker.reset_to"
+_SNAPSHOT: Final = re.compile(r"(.+)@([1-9]\d*)")
 
 
 def reset_problems(matchmaker: object, spec: RunSpec, learners: Mapping[str, LearnerConfig]) -> Iterator[str]:
@@ -29,6 +35,34 @@ def reset_problems(matchmaker: object, spec: RunSpec, learners: Mapping[str, Lea
             )
         elif problem := _problem(policy, spec, learners):
             yield f"policy {policy!r} ({spec.policies[policy].algorithm.name}) cannot be reset by {name}: {problem}"
+
+
+def reset_target_problems(experiment: Experiment, spec: RunSpec) -> Iterator[str]:
+    """Yield why exploiters of AlphaStar's league cannot begin again from its `reset_to`."""
+    if experiment.league is None or not isinstance(mode := experiment.league.matchmaker, AlphaStar):
+        return
+    if mode.reset_to in ("initial", "fresh"):
+        return
+    subject = f"{_RESET_TO} is {mode.reset_to!r}"
+    if (named := _SNAPSHOT.fullmatch(mode.reset_to)) is None:
+        yield f"{subject}; set it to initial, fresh, or the first snapshot of a policy, such as {spec.learning[0]}@1"
+        return
+    source, number = named.groups()
+    missing = f"{subject}, which may not exist when an exploiter begins again"
+    if source not in spec.learning:
+        known = meant(source, spec.learning, "those that learn are")
+        yield f"{subject}, and there is no policy {source!r} that learns{known}"
+    elif number != "1":
+        yield f"{missing}; set it to the first snapshot, {source}@1"
+    elif not experiment.league.snapshots.at_start:
+        yield f"{missing}; set league.snapshots.at_start=true"
+    else:
+        for policy in filter(mode.may_reset, spec.learning):
+            if not spec.policies[policy].has_network_of(spec.policies[source]):
+                yield (
+                    f"{subject}, and policy {source!r} has another network than {policy!r}, which begins again from "
+                    f"it; give both the same algorithm, model and spaces, or set {_RESET_TO}=initial"
+                )
 
 
 def _problem(policy: str, spec: RunSpec, learners: Mapping[str, LearnerConfig]) -> str | None:

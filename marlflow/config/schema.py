@@ -20,11 +20,13 @@ from marlflow.config.comments import names
 from marlflow.config.construct import LEFT, arguments_for, build, construct, fit, imported
 from marlflow.config.environment_arguments import environment_arguments
 from marlflow.config.experiment import Env, Experiment
+from marlflow.config.learners import without_algorithm
 from marlflow.config.policy_assignment import PlaceholderMatchmaker
 from marlflow.config.renamed import KEYS, unknown_key
 from marlflow.config.target_nodes import TARGET, target_node, without_positional
 from marlflow.config.validation import problems_of
 from marlflow.env.make import Wrapper
+from marlflow.learner.extra_losses import ExtraLoss
 from marlflow.sampling.mapping import Rule
 
 if TYPE_CHECKING:
@@ -50,6 +52,14 @@ def from_config(config: DictConfig, earlier_problems: Sequence[str] = ()) -> Exp
 
 def read(config: DictConfig, problems: list[str]) -> Experiment | None:
     """Convert like `from_config`, but append to `problems` and use defaults there; return None without an env."""
+    values = plain_values(config)
+    # A recorded experiment may have policies without an algorithm too: from Python, that is PPO.
+    problems += without_algorithm(values)
+    return read_values(values, problems)
+
+
+def plain_values(config: DictConfig) -> Mapping[str, Any]:
+    """Return a composed configuration, resolved, without Hydra's node; raises ConfigInvalid."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -57,7 +67,8 @@ def read(config: DictConfig, problems: list[str]) -> Experiment | None:
         values: Any = OmegaConf.to_container(_without_hydra(config), resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigInvalid([f"the configuration cannot be resolved: {str(error).splitlines()[0]}"]) from error
-    return read_values(values, problems)
+    assert isinstance(values, dict)
+    return values
 
 
 def read_values(values: Mapping[str, Any], problems: list[str]) -> Experiment | None:
@@ -169,6 +180,26 @@ def _user_callable(values: Mapping[str, Any], path: str, given: int, needs: str,
     return made
 
 
+def _extra_losses(entries: Mapping[str, Any], path: str, problems: list[str]) -> dict[str, Any]:
+    """Read extra losses by name; those that cannot be made are left out."""
+    losses = {str(name): _extra_loss(entry, f"{path}.{name}", problems) for name, entry in entries.items()}
+    return {name: loss for name, loss in losses.items() if loss is not LEFT}
+
+
+def _extra_loss(entry: Any, path: str, problems: list[str]) -> Any:
+    if not isinstance(entry, Mapping) or TARGET not in entry:
+        return entry
+    if isinstance(imported(entry[TARGET], f"{path}.{TARGET}", []), type):
+        return build(entry, path, problems)
+    # `coefficient` and `group` are attributes of an object, and are given next to the arguments of a function.
+    about = {key: value for key, value in entry.items() if key in ("coefficient", "group")}
+    rest = {key: value for key, value in entry.items() if key not in about}
+    function = _user_callable(rest, path, 2, "cannot be called with a module and a minibatch", problems)
+    if function is LEFT or not about:
+        return function
+    return construct(ExtraLoss, {"function": function, **about}, path, problems)
+
+
 def wrappers_of(entries: Any, problems: list[str]) -> list[Wrapper]:
     """Read wrappers by name, `{stack: {_target_: ..., ...}}`, or a list of them, in their order."""
     if isinstance(entries, Mapping) and TARGET not in entries:
@@ -221,7 +252,7 @@ def _stop(values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
             continue
         for key in goal:
             if key != "return_mean":
-                problems.append(absent(f"{path}.{key}", key, ["return_mean"], "a goal"))
+                problems.append(absent(f"{path}.{key}", str(key), ["return_mean"], "a goal"))
         value = fit(goal.get("return_mean"), float | None, f"{path}.return_mean", problems)
         if isinstance(value, float):
             goals[name] = value
@@ -249,7 +280,10 @@ def _with_policies(learners: Any, problems: list[str]) -> Any:
 
 
 def _with_algorithm(policy: Mapping[str, Any], path: str, problems: list[str]) -> Mapping[str, Any]:
-    if policy.get("algorithm") is None:
+    values, where = policy.get("algorithm"), f"{path}.algorithm"
+    if values is None:
         return policy
-    algorithm = fit(policy["algorithm"], Algorithm, f"{path}.algorithm", problems)
+    if isinstance(values, Mapping) and isinstance(extra := values.get("extra_losses"), Mapping):
+        values = {**values, "extra_losses": _extra_losses(extra, f"{where}.extra_losses", problems)}
+    algorithm = fit(values, Algorithm, where, problems)
     return {**policy, "algorithm": _PlaceholderAlgorithm() if algorithm is LEFT else algorithm}

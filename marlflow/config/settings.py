@@ -15,7 +15,9 @@ from marlflow.config.construct import LEFT, fit
 from marlflow.config.experiment import Env, Experiment, Stop
 from marlflow.config.ranges import INFINITY, RANGES, REMARKS, Range, name_problem, text_problem
 from marlflow.config.signatures import hints_of
+from marlflow.env.frames import raised
 from marlflow.learner.optimizer import TorchOptimizer
+from marlflow.observe.callback import Callback
 
 # Fields whose contents are checked where they are used.
 _OPAQUE = {(Env, "arguments"), (Env, "wrappers")}
@@ -65,7 +67,11 @@ def schedules_out_of_range(schedule: Schedule, path: str, allowed: Range) -> Ite
         values = {f"{path}.values[{number}]": value for number, value in enumerate(schedule.values)}
     else:
         # A user's schedule: only its first value and a very late one are checked.
-        values = {f"{path}.at({when})": schedule.at(when) for when in (0, _LATE_AGENT_STEPS)}
+        try:
+            values = {f"{path}.at({when})": float(schedule.at(when)) for when in (0, _LATE_AGENT_STEPS)}
+        except Exception as error:  # noqa: BLE001  a schedule of the user's own may raise anything
+            yield f"{path}: {type(schedule).__name__}.at() gives no number: {raised(error)}"
+            return
     for where, value in values.items():
         if problem := allowed.problem(value):
             yield f"{where} {problem}, not {value:g}"
@@ -97,8 +103,8 @@ def _owners(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem | str]:
-    # bool is a subclass of int, and has no range.
-    if isinstance(value, bool):
+    # bool is a subclass of int, and has no range; a class is no value of its own.
+    if isinstance(value, bool | type):
         return
     if isinstance(value, str):
         if problem := name_problem(value) if path == "name" else text_problem(value):
@@ -106,7 +112,9 @@ def _value_problems(value: Any, path: str, allowed: Range) -> Iterator[Problem |
     elif isinstance(value, int | float | np.integer | np.floating):
         number = value if isinstance(value, int) else int(value) if isinstance(value, np.integer) else float(value)
         if problem := allowed.problem(number):
-            yield f"{path} {problem}, not {_short(number)}"
+            # Nothing can be computed from a number that is not finite.
+            kind = ProblemKind.REPORTED if abs(number) < INFINITY else ProblemKind.WRONG_TYPE
+            yield Problem(f"{path} {problem}, not {_short(number)}", kind=kind)
     elif isinstance(value, Schedule):
         schedule: Any = value
         broken = list(setting_problems(schedule, path)) if is_dataclass(schedule) else []
@@ -151,7 +159,8 @@ def range_of(owner: type, name: str, default: Any) -> Range:
     for kind in owner.__mro__:
         if f"{kind.__name__}.{name}" in RANGES:
             return RANGES[f"{kind.__name__}.{name}"]
-    if name in RANGES:
+    # Callbacks are no part of the experiment, so a `window` of theirs is not that of a league.
+    if name in RANGES and not issubclass(owner, Callback):
         return RANGES[name]
     if issubclass(owner, TorchAlgorithm) and type(default) is int:
         # Whole numbers of a user's algorithm are counts, at least 1 unless it says otherwise.

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from marlflow.base.near import absent, meant, nearest
+from marlflow.base.shortened import enumerated
 from marlflow.config.comments import names
+from marlflow.config.foreign_names import FOREIGN_NAMES, own_paths
 
 # Groups whose choices are entries of a section of the run.
 SECTION_OF: Final = {"policy": "policies", "learner": "learners"}
@@ -61,16 +63,25 @@ def no_section(key: str, line: str, config: Mapping[str, Any], known: Sequence[s
     """Return the error for an override whose first key does not exist."""
     first = key.partition(".")[0]
     if paths := [path for path in _paths(config) if path.endswith(f".{key}")]:
-        listed = [*map(repr, paths[:_MOST_NAMED]), *(["..."] if len(paths) > _MOST_NAMED else [])]
-        return f"there is no {key}; did you mean {' or '.join(listed)}?"
+        return f"there is no {key}; did you mean {_some([*map(repr, paths)])}?"
+    if foreign := FOREIGN_NAMES.get(key.rpartition(".")[2]):
+        paths = list(dict.fromkeys(own_paths(key, [*_paths(config)])))
+        here = _some(paths or [f"policies.<id>.algorithm.{foreign.keys[0]}, which no policy of this run has"])
+        return f"there is no {key}; here it is {here}{foreign.note if paths else ''}"
     if first in SECTION_OF and key != first:
         return f"there is no {key}; did you mean '{SECTION_OF[first]}{key.removeprefix(first)}'?"
     if first == "learner":
         return f"{key} does not say which: write {CHOSEN_FOR_ONE[first]}={line.partition('=')[2]}"
     if first in CHOSEN_FOR_ONE:
         return f"{key} does not say whose: write policies.<id>.{key}"
+    # A group that is no section, such as `callback`, is in `known` too, where no choice but a value came.
+    known = [name for name in known if name != first]
     in_env = "" if "." in key or nearest(key, known) else f"; an argument of the environment is env.{line.lstrip('+')}"
     return f"{absent(first, first, known, 'a run')}{in_env}"
+
+
+def _some(paths: Sequence[str]) -> str:
+    return " or ".join([*paths[:_MOST_NAMED], *(["..."] if len(paths) > _MOST_NAMED else [])])
 
 
 def no_entry(section: str, name: str, known: Sequence[str], learner_of: Mapping[str, str] | None = None) -> str:
@@ -83,7 +94,7 @@ def no_entry(section: str, name: str, known: Sequence[str], learner_of: Mapping[
         )
     close = nearest(name, known)
     remedy = f"did you mean {close!r}?" if close else f"add it with {kind}@{section}.{name}={choice}"
-    alternatives = f" (there are {', '.join(known)})" if known and not close else ""
+    alternatives = f" (there are {enumerated(known)})" if known and not close else ""
     return f"there is no {kind} {name!r}{alternatives}; {remedy}"
 
 

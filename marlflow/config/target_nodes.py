@@ -16,6 +16,8 @@ RECURSIVE: Final = "_recursive_"
 CONVERT: Final = "_convert_"
 ENV_KEYS: Final = ("num_envs", "wrappers", "step_timeout_s", "batched")
 """The keys of the node `env` that are not arguments of its factory."""
+KEYWORDS: Final = "_kwargs_"
+"""Arguments of its factory that have the name of a key of marlflow, such as `num_envs`."""
 
 
 @dataclass(frozen=True, slots=True)

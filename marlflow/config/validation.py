@@ -14,7 +14,7 @@ from marlflow.config.adaptation import adaptation_problems
 from marlflow.config.costs import cost_row_problems
 from marlflow.config.critics import critic_remarks, recorded_critic_problems
 from marlflow.config.environment import NOT_REPRODUCIBLE
-from marlflow.config.experiment import Experiment, LearnerConfig, Policy
+from marlflow.config.experiment import Experiment, LearnerConfig, Policy, RunPlacement
 from marlflow.config.frozen import frozen_problems, with_frozen
 from marlflow.config.inspection import InspectedEnv, inspect_env
 from marlflow.config.joint import joint_problems
@@ -25,11 +25,11 @@ from marlflow.config.memory import memory_problems
 from marlflow.config.metric_names import goal_conflicts, goal_problems
 from marlflow.config.nash_conv import nash_conv_problems
 from marlflow.config.opponents import Pairings, pairings_of
-from marlflow.config.placement import device_problems, placement_problems, placements
+from marlflow.config.placement import device_problems, placements, reservation_problems
 from marlflow.config.policy_assignment import PolicyAssignment
 from marlflow.config.policy_checks import all_policy_problems
 from marlflow.config.records import maker, offline_records, record_problems, records_of, sources
-from marlflow.config.resets import reset_problems
+from marlflow.config.resets import reset_problems, reset_target_problems
 from marlflow.config.settings import any_wrong_type, remarks, setting_problems
 from marlflow.config.shared_rows import others_of, shared_row_problems, with_sources_of_mode
 from marlflow.config.warm_start import with_warm_starts
@@ -98,30 +98,24 @@ def problems_of(experiment: Experiment, machines: Machines | None = None) -> tup
     given = with_sources_of_mode(resolved(experiment))
     problems = list(limits)
     experiment = with_frozen(given, problems)
-    checked, problems = _checked(experiment, problems, machines is None or machines.here)
-    if machines is not None and not any(_process_problems(experiment)):
-        requests, available = requests_of(checked.spec) if checked else _known_requests(experiment), machines.amounts
-        problems += resource_problems(requests, total(available), available, machines.whole)
+    checked, learners, problems = _checked(experiment, problems, machines is None or machines.here)
+    if machines is not None:
+        requests = requests_of(checked.spec) if checked else _known_requests(experiment, learners)
+        problems += resource_problems(requests, total(machines.amounts), machines.amounts, machines.whole)
     # An experiment is written to the run's folder, where sources say more than their networks.
     return None if checked is None else replace(checked, experiment=given), problems
 
 
-def _process_problems(experiment: Experiment) -> Iterator[Problem | str]:
-    learner_placements = [placement for _, _, placement in experiment.all_learners()]
-    for part in (experiment.rollouts, experiment.placement, *learner_placements):
-        yield from setting_problems(part)
-    yield from placement_problems(experiment)
-
-
 def _checked(
     experiment: Experiment, problems: Problems, on_this_machine: bool
-) -> tuple[CheckedExperiment | None, Problems]:
+) -> tuple[CheckedExperiment | None, Mapping[str, LearnerConfig], Problems]:
     try:
         env = inspect_env(experiment, problems)
     except ConfigInvalid as error:
         # Without a mapping, the groups of the environment define the policies, so they are unknown here.
         known = experiment.policies if experiment.mapping else None
-        return None, [*error.problems, *problems, *goal_problems(experiment, known)]
+        found = [*error.problems, *problems, *goal_problems(experiment, known)]
+        return None, learners_of(experiment, experiment.policies), found
     policies = env.players.policies
     problems += goal_problems(experiment, policies)
     learners = learners_of(experiment, policies)
@@ -136,7 +130,7 @@ def _checked(
         problems += shared_row_problems(experiment, policies, learners, env.spaces)
     # A policy has no spaces if the mapping could not be built.
     if problems or any(name not in env.spaces for name in policies):
-        return None, problems
+        return None, learners, problems
     with_spaces = {name: (policy, env.spaces[name]) for name, policy in policies.items()}
     pairings = pairings_of(experiment, env.seats, with_spaces, env.fitting, problems)
     spec = replace(_spec(experiment, env.players, learners, env.spaces, records), opponents=pairings.opponents)
@@ -149,9 +143,13 @@ def _checked(
         problems += adaptation_problems(spec, env.has_tasks)
         problems += _nash_conv_problems(experiment, env, spec)
     if problems:
-        return None, problems
+        return None, learners, problems
     fitting = env.fitting
-    return CheckedExperiment(experiment, spec, env.agents, fitting, env.state_space, pairings, env.reproducible), []
+    return (
+        CheckedExperiment(experiment, spec, env.agents, fitting, env.state_space, pairings, env.reproducible),
+        learners,
+        [],
+    )
 
 
 def _fit_problems(env: InspectedEnv, learners: Mapping[str, LearnerConfig]) -> Iterator[Problem | str]:
@@ -169,6 +167,7 @@ def _spec_problems(
     for learner in spec.learners.values():
         yield from _window_problems(learner, spec)
     yield from reset_problems(_matchmaker(experiment, env, spec), spec, learners)
+    yield from reset_target_problems(experiment, spec)
 
 
 def _nash_conv_problems(experiment: Experiment, env: InspectedEnv, spec: RunSpec) -> Iterator[str]:
@@ -185,14 +184,21 @@ def _matchmaker(experiment: Experiment, env: InspectedEnv, spec: RunSpec) -> obj
     return league_matchmaker(experiment.league, sides, env.players.agents, spec.learning, spec.seed)
 
 
-def _known_requests(experiment: Experiment) -> list[ResourceRequest]:
-    rollouts, inference = experiment.rollouts, experiment.placement.inference
-    requests = requests_of_workers(rollouts.num_workers, num_referees(experiment), rollouts.placement)
-    learners = learners_of(experiment, experiment.policies)
-    for name, placement in placements(experiment.placement, learners).items():
-        if learners[name].algorithm.capabilities.learns_on == "learner":
-            requests += requests_of_learner(name, placement, replays=())
-    return requests + ([ResourceRequest("inference", inference.process)] if inference else [])
+def _known_requests(experiment: Experiment, learners: Mapping[str, LearnerConfig]) -> list[ResourceRequest]:
+    """Return the requests of the processes whose settings are valid, of an experiment that is not."""
+    rollouts, run = experiment.rollouts, experiment.placement
+    requests: list[ResourceRequest] = []
+    if not any(setting_problems(rollouts)) and not any(reservation_problems("", rollouts.placement)):
+        requests += requests_of_workers(rollouts.num_workers, num_referees(experiment), rollouts.placement)
+    if not any(setting_problems(RunPlacement(shared_gpus=run.shared_gpus))):
+        for name, placement in placements(run, learners).items():
+            is_valid = not any(setting_problems(placement)) and not any(reservation_problems("", placement.process))
+            if is_valid and learners[name].algorithm.capabilities.learns_on == "learner":
+                requests += requests_of_learner(name, placement, replays=())
+    if run.inference is not None and not any(setting_problems(run.inference)):
+        inference = run.inference.process
+        requests += [] if any(reservation_problems("", inference)) else [ResourceRequest("inference", inference)]
+    return requests
 
 
 def _spec(

@@ -87,7 +87,7 @@ def _from_source(init: FromRun, learner: LearnerSpec, policy: PolicySpec) -> Ini
     saved = source_policy(init, policy.name)
     # This policy's own classes are imported in any case.
     own = [f"{type(part).__module__}.{type(part).__qualname__}" for part in (policy.algorithm, policy.model)]
-    remedy = f"set policies.{policy.name}.init.trust=[{{names}}]"
+    remedy = f"set policies.{policy.name}.init.trust={{names}}"
     source = imported_policy(saved, [*init.trust, *own], remedy)
     if problem := space_problem(saved, policy.spaces, policy.name) or size_problem(source, policy.spaces):
         raise ConfigInvalid([problem.replace("agent '", "policy '")])

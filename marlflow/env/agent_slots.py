@@ -9,7 +9,9 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.batch import Array
+from marlflow.base.shortened import enumerated
 from marlflow.base.spaces import DISCRETE_KINDS
+from marlflow.env.declared import name_problem
 from marlflow.env.episode_location import EpisodeLocation
 
 _OBSERVATION, MASK = "observation", "action_mask"
@@ -40,11 +42,13 @@ class AgentSlots:
         if slot is not None:
             return slot
         if self.declared:
-            known = ", ".join(map(repr, self.agents))
+            known = enumerated([repr(name) for name in self.agents])
             raise self._location.broken(f"agent {agent!r} is not one of possible_agents ({known})", agent)
         return self._add(agent)
 
     def _add(self, agent: str) -> int:
+        if problem := name_problem(agent, self.slots):
+            raise self._location.broken(problem)
         observation = self._env.observation_space(agent)
         wrapped = isinstance(observation, spaces.Dict) and MASK in observation.spaces
         inner = wrapped and set(observation.spaces) == {_OBSERVATION, MASK}

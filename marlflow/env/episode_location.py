@@ -33,7 +33,9 @@ class EpisodeLocation:
 
     def words(self, agent: str | None = None) -> str:
         """Return this location as the start of an error message."""
-        text = f"environment {self.name}, env {self.env}, episode seed {self.seed}, env step {self.env_steps}"
+        text = f"environment {self.name}, env {self.env}"
+        if self.seed is not None:
+            text += f", episode seed {self.seed}, env step {self.env_steps}"
         return text if agent is None else f"{text}, agent {agent!r}"
 
     def broken(self, reason: str, agent: str | None = None) -> EnvironmentFailed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import sysconfig
 import traceback
@@ -10,14 +11,18 @@ from pathlib import Path
 from marlflow.base.errors import MarlflowError
 
 _OURS = str(Path(__file__).parents[1])
+# Imports pass through importlib, and a dataclass's own __init__ is of the file "<string>".
+_NOBODYS = (_OURS, "<frozen", "<string>", str(Path(importlib.__file__).parent))
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def raised(error: BaseException, most_of_libraries: int = 1) -> str:
     """Format an error as `ValueError: ...`, followed by its `lines_of`."""
-    text = str(error) if isinstance(error, MarlflowError) else f"{type(error).__name__}: {error}"
-    return f"{text}{lines_of(error, most_of_libraries)}"
+    if isinstance(error, MarlflowError):
+        # It explains itself, so that frames of libraries would add nothing.
+        return f"{error}{lines_of(error, 0)}"
+    return f"{type(error).__name__}: {error}{lines_of(error, most_of_libraries)}"
 
 
 def lines_of(error: BaseException, most_of_libraries: int = 1) -> str:
@@ -27,7 +32,7 @@ def lines_of(error: BaseException, most_of_libraries: int = 1) -> str:
     """
     frames = their_frames(error)
     user_frames = [frame for frame in frames if not _in_library(frame.filename)]
-    text = "".join(traceback.format_list(user_frames or frames[-most_of_libraries:])).rstrip()
+    text = "".join(traceback.format_list(user_frames or frames[max(0, len(frames) - most_of_libraries) :])).rstrip()
     return f"\n{text}" if text else ""
 
 
@@ -39,7 +44,7 @@ def their_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Return a traceback's frames outside marlflow; its shipped environments count as user code."""
     shipped = _environment_files()
     frames = traceback.extract_tb(error.__traceback__)
-    return [f for f in frames if not f.filename.startswith((_OURS, "<frozen")) or f.filename in shipped]
+    return [f for f in frames if not f.filename.startswith(_NOBODYS) or f.filename in shipped]
 
 
 def _environment_files() -> set[str]:

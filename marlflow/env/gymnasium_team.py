@@ -9,7 +9,6 @@ for each agent, and rewards are a list.
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.env.user_code import import_module, own_lines
 
 
 class GymnasiumTeam(ParallelEnv[str, Any, Any]):
@@ -129,12 +129,14 @@ def parallel_env(
     given = dict(arguments or {}) if render_mode is None else {**(arguments or {}), "render_mode": render_mode}
     try:
         if module:
-            importlib.import_module(module)
+            import_module(module)
         spec = copy.deepcopy(gym.spec(name))
         # Not as arguments of gymnasium.make, which keeps some for itself, such as max_episode_steps.
         spec.kwargs.update(given)
         # The checker would warn of rewards that are lists.
         env = gym.make(spec, disable_env_checker=True)
-    except (gym.error.Error, ImportError, TypeError) as error:
+    except (gym.error.Error, ModuleNotFoundError) as error:
         raise ConfigInvalid([f"gymnasium cannot make {id!r}: {error}"]) from error
+    except (ImportError, TypeError) as error:
+        raise ConfigInvalid([f"gymnasium cannot make {id!r}: {error}{own_lines(error)}"]) from error
     return GymnasiumTeam(env, max_cycles)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import pkgutil
 import warnings
+from bdb import BdbQuit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +17,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.env.batched.protocol import BatchedEnv
 from marlflow.env.batched.versions import Batched, BatchedMaker, batched_maker, makes_batches
+from marlflow.env.user_code import ImportFailed, attribute, does_not_fit, import_module, own_lines
 
 # The extra of marlflow that installs each module's environments.
 _EXTRAS = {
@@ -96,11 +97,15 @@ def make_environment(target: str, arguments: Mapping[str, Any], wrappers: Sequen
     cannot be imported or called, makes another thing, or a wrapper refuses it.
     """
     factory = import_factory(target)
+    given = _for_one(factory, arguments)
     try:
-        env = factory(**_for_one(factory, arguments))
+        env = factory(**given)
     except TypeError as error:
+        # An error inside the factory is raised as it is, with its own line.
+        if not does_not_fit(factory, error, (), given):
+            raise
         refused = f"does not take {_format_arguments(arguments)}" if arguments else "cannot be made without arguments"
-        raise ConfigInvalid([f"environment {target} {refused}: {error}"]) from error
+        raise ConfigInvalid([f"environment {target} {refused}: {error}{own_lines(error)}"]) from error
     return wrapped(env, wrappers, target)
 
 
@@ -122,9 +127,12 @@ def wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str) -> An
             raise ConfigInvalid(
                 [f"{description}: {reason}{_mask_hint(env, reason)}" for reason in error.problems]
             ) from error
-        except Exception as error:
+        except BdbQuit:
+            raise
+        except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise ConfigInvalid([f"{description} raised {reason}{_mask_hint(env, reason)}"]) from error
+            text = f"{description} raised {reason}{_mask_hint(env, reason)}{own_lines(error)}"
+            raise ConfigInvalid([text]) from error
         if not isinstance(outer, AECEnv | ParallelEnv):
             raise ConfigInvalid([f"{description} returned {type(outer).__name__}, not an environment"])
         env = outer
@@ -153,10 +161,10 @@ def import_factory(target: str) -> Callable[..., Any]:
     # Before the import, which may warn already.
     ignore_known_warnings(target)
     try:
-        module = importlib.import_module(module_path)
+        module = import_module(module_path)
+        factory = attribute(module, name)
     except ImportError as error:
         raise ConfigInvalid([_import_problem(target, module_path, error)]) from error
-    factory = getattr(module, name, None)
     if factory is None:
         raise ConfigInvalid([f"module {module_path} has no {name!r}{meant(name, sorted(_callables(module)))}"])
     if not callable(factory):
@@ -167,11 +175,16 @@ def import_factory(target: str) -> Callable[..., Any]:
 
 def _import_problem(target: str, module_path: str, error: ImportError) -> str:
     text = f"environment {target} cannot be imported: {error}"
+    inside = isinstance(error, ImportFailed)
     for prefix, extra in _EXTRAS.items():
         # A missing dependency of the environment's module needs the extra too; a mistyped module name does not.
         missing_itself = module_path == error.name or module_path.startswith(f"{error.name}.")
         if f"{module_path}.".startswith(f"{prefix}.") and not (missing_itself and _exists(prefix)):
-            return f"{text}; pip install 'marlflow[{extra}]'"
+            # The import statements of a missing package do not help to install it.
+            shown = inside and not isinstance(error.__cause__, ModuleNotFoundError)
+            return f"{text}; pip install 'marlflow[{extra}]'{own_lines(error) if shown else ''}"
+    if inside:
+        return text + own_lines(error)
     parent, _, name = module_path.rpartition(".")
     if parent and _exists(parent):
         return text + meant(name, sorted(_submodules(parent)))

@@ -8,7 +8,6 @@ module registers when it is imported have the module before their id, as in gymn
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -20,6 +19,7 @@ from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistr
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.env.make import extra_of, ignore_known_warnings, import_factory
+from marlflow.env.user_code import import_module, own_lines
 
 TARGET: Final = "marlflow.env.pettingzoo_registry.make"
 OWN_ARGUMENTS: Final = ("id", "api")
@@ -85,9 +85,10 @@ def _find(id: Any, api: Any) -> tuple[pettingzoo.EnvSpec, Any]:
     module, _, name = id.rpartition(":")
     if module:
         try:
-            importlib.import_module(module)
+            import_module(module)
         except ImportError as error:
-            raise ConfigInvalid([f"{module}, which is to register {name!r}, cannot be imported: {error}"]) from error
+            text = f"{module}, which is to register {name!r}, cannot be imported: {error}{own_lines(error)}"
+            raise ConfigInvalid([text]) from error
     found = {}
     for form in _APIS:
         try:
@@ -123,9 +124,12 @@ def _takes_any(taken: Mapping[str, inspect.Parameter]) -> bool:
 
 
 def _import_problem(spec: pettingzoo.EnvSpec, error: FailedToImport) -> str:
-    reason = f"environment {spec.id!r} cannot be imported: {error.__cause__}"
+    cause = error.__cause__ or error
+    reason = f"environment {spec.id!r} cannot be imported: {cause}"
     if extra := extra_of(_import_path(spec)):
         return f"{reason}; pip install 'marlflow[{extra}]'"
     if _import_path(spec).startswith("pettingzoo."):
         return f"{reason}; pip install 'pettingzoo[{spec.namespace}]'"
+    if not isinstance(cause, ModuleNotFoundError):
+        return f"{reason}{own_lines(cause)}"
     return f"{reason}; is its package installed?"

@@ -15,7 +15,7 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.league.members import Members
-from marlflow.league.modes import LeagueView, Weighting, pfsp_weights, pick
+from marlflow.league.modes import NEGLIGIBLE, LeagueView, Weighting, pfsp_weights, pick
 from marlflow.sampling.population import Reset
 
 AlphaStarRole = Literal["main", "main_exploiter", "league_exploiter"]
@@ -53,6 +53,36 @@ class AlphaStar:
     def role_of(self, policy: str) -> AlphaStarRole:
         """Return the role of a live policy."""
         return self.roles.get(policy, "main")
+
+    def problems(self, members: Members) -> list[str]:
+        """Return why this mode cannot run with these members and sides."""
+        live = list(members.incarnations)
+        problems = [
+            f"roles names policy {policy!r}, which does not learn here; those that learn are {', '.join(live)}"
+            for policy in self.roles
+            if not members.is_live(policy)
+        ]
+        if self.pfsp + self.verify > 1.0 + NEGLIGIBLE:
+            problems.append(
+                f"pfsp ({self.pfsp:g}) and verify ({self.verify:g}) are shares of the same games, and sum to "
+                f"{self.pfsp + self.verify:g}; lower one, so that they sum to at most 1"
+            )
+        if not any(self.role_of(policy) == "main" for policy in live):
+            return [
+                *problems,
+                f"all policies that learn are exploiters ({', '.join(live)}), so there is nobody to exploit; leave one "
+                "out of league.matchmaker.roles, which makes it a main",
+            ]
+        return problems + [
+            f"policy {policy!r} is a main_exploiter, and no main plays against it; leave a rival of it out of "
+            "league.matchmaker.roles, or make it a league_exploiter"
+            for policy in live
+            if self.role_of(policy) == "main_exploiter" and not self._rival_mains(members, policy)
+        ]
+
+    def _rival_mains(self, members: Members, policy: str) -> list[str]:
+        rivals = [one for role in members.rival_roles(policy) for one in members.live_in(role)]
+        return [one for one in rivals if self.role_of(one) == "main"]
 
     def solution(self, members: Members) -> Sequence[Mapping[str, float]] | None:
         """Return the mains of each role, each as likely as any other; None if a role has none."""
@@ -123,8 +153,7 @@ class AlphaStar:
     def _beats_all(self, view: LeagueView, policy: str) -> bool:
         members = view.members
         if self.role_of(policy) == "main_exploiter":
-            rivals = [one for role in members.rival_roles(policy) for one in members.live_in(role)]
-            rivals = [one for one in rivals if self.role_of(one) == "main"]
+            rivals = self._rival_mains(members, policy)
         else:
             rivals = [one for role in members.rival_roles(policy) for one in members.past_in(role)]
         payoffs = view.payoffs

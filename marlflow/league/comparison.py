@@ -81,21 +81,17 @@ def side_scores(sides: Sides, returns: Mapping[str, float]) -> list[float]:
 def is_constant_sum(scores: Sequence[Sequence[float]]) -> bool:
     """Return whether the scores of all sides had the same sum in every game, so that one side gains what others lose.
 
-    If all sides always have equal scores, only a sum of 0 counts: a team whose agents all reach the highest return does
-    not play such a game.
+    Not if all sides always have equal scores, of 0 too: so does a team that shares its rewards, and nobody has won.
 
     >>> is_constant_sum([[1.0, -1.0], [0.0, 0.0]]), is_constant_sum([[1.0, 1.0], [0.0, 0.0]]), is_constant_sum([])
-    (True, False, True)
+    (True, False, False)
     >>> is_constant_sum([[0.0, 0.0]]), is_constant_sum([[200.0, 200.0]]), is_constant_sum([[1.0, 0.0], [0.5, 0.5]])
-    (True, False, True)
+    (False, False, True)
     """
     sums = [math.fsum(of_sides) for of_sides in scores]
     tolerance = _SUM_TOLERANCE * max(1.0, *(abs(score) for of_sides in scores for score in of_sides), 0.0)
-    if not sums:
-        return True
-    is_zero = max(map(abs, sums)) <= tolerance
     differ = any(max(of_sides) - min(of_sides) > tolerance for of_sides in scores)
-    return max(sums) - min(sums) <= tolerance and (is_zero or differ)
+    return differ and max(sums) - min(sums) <= tolerance
 
 
 def outcome(scores: Sequence[float], side: int) -> Outcome:

@@ -103,7 +103,7 @@ class LeagueMatchmaker:
         self._snapshot_at = dict.fromkeys(members.incarnations, 0)
         self._resets: list[Reset] = []
         self._env_steps = 0
-        self._next_matches_at = match_rules.every_env_steps or 0
+        self._next_matches_at = match_rules.interval() or 0
         self.games = 0
         self.epoch = 0
 
@@ -258,9 +258,9 @@ class LeagueMatchmaker:
 
     def _matches_by_rule(self) -> dict[Profile, int]:
         rules = self._match_rules
-        if rules.every_env_steps is None or self._env_steps < self._next_matches_at:
+        if (every := rules.interval()) is None or self._env_steps < self._next_matches_at:
             return {}
-        self._next_matches_at = self._env_steps + rules.every_env_steps
+        self._next_matches_at = self._env_steps + every
         return next_matches(self.members, self.matches.payoffs, rules)
 
     def observe_matches(self, evaluated: Evaluated) -> None:

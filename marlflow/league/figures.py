@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,14 +27,17 @@ MOST_SHOWN = 64
 _CELL_IN, _CHARACTER_IN = 0.3, 0.07
 _UNPLAYED = "#EEEEEE"
 _MOST_BARS = 40
+_NOTE_WIDTH = 34
 _HATCHING = "#777777"
 
 
-def draw_payoffs(out_png: Path, shown: Standings, members: Members, payoffs: Payoffs, title: str) -> None:
+def draw_payoffs(
+    out_png: Path, shown: Standings, members: Members, payoffs: Payoffs, title: str, acting: str = ""
+) -> None:
     """Draw the share of games that each member on side 1 (a row) wins against each on other sides, draws half a win.
 
     If sides are interchangeable, a row has the games on any side. Members are in the order of the standings, at most
-    the first 64 of a side. Raises OSError.
+    the first 64 of a side. `acting` says how they acted in these games. Raises OSError.
     """
     first = [number for number, role in enumerate(members.sides.roles) if role.side == 0]
     others = [number for number, role in enumerate(members.sides.roles) if role.side != 0]
@@ -54,7 +58,9 @@ def draw_payoffs(out_png: Path, shown: Standings, members: Members, payoffs: Pay
     is_cut = max(len(rows), len(columns)) > MOST_SHOWN
     cut = [f"the first {MOST_SHOWN} members of each side"] if is_cut else []
     note = [f"hatched: fewer than {FEW_GAMES} games", "gray: none, or against itself"]
-    axes.set_title("\n".join([*cut, *note]), **NOTE)
+    # A table of few members is narrow.
+    acted = [textwrap.fill(f"of {acting}", _NOTE_WIDTH)] if acting else []
+    axes.set_title("\n".join([*acted, *cut, *note]), **NOTE)
     bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 4.0 / height), aspect=18, pad=0.02)
     bar.set_label("share of games won by the row", color=INK, fontsize=9)
     bar.outline.set_visible(False)
@@ -129,10 +135,12 @@ def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
     axes.tick_params(which="minor", length=0)
 
 
-def draw_ratings(out_png: Path, shown: Standings, members: Members, env_steps: int, title: str) -> None:
+def draw_ratings(
+    out_png: Path, shown: Standings, members: Members, env_steps: int, title: str, acting: str = ""
+) -> None:
     """Draw the ratings of snapshots over their env steps, and the present ratings of live members.
 
-    `env_steps` are those of the league so far. Raises OSError.
+    `env_steps` are those of the league so far; `acting` says how members acted in the rated games. Raises OSError.
     """
     figure = new_figure(9.0, 5.0, title)
     axes = figure.subplots()
@@ -147,7 +155,8 @@ def draw_ratings(out_png: Path, shown: Standings, members: Members, env_steps: i
             axes.annotate(name, at_left, xycoords=axes.get_yaxis_transform(), parse_math=False, **note)
     axes.set_xlabel("env steps of the league", color=INK)
     axes.set_ylabel(f"rating above {REFERENCE}" if shown.is_relative else "rating", color=INK)
-    axes.set_title("line: snapshots; stars: live members; bars or shaded: one standard deviation", **NOTE)
+    explained = "line: snapshots; stars: live members; bars or shaded: one standard deviation"
+    axes.set_title("\n".join([*([f"of {acting}"] if acting else []), explained]), **NOTE)
     finish_axes(axes)
     last = max([1, env_steps, *(one.env_steps for one in members.snapshots.values())])
     axes.set_xlim(left=0, right=1.03 * last)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 from marlflow.league.modes import PFSP, LeagueMode
 from marlflow.league.outcomes import GameOutcome
-from marlflow.league.snapshots import SnapshotRules
+from marlflow.league.snapshots import SnapshotRules, share_of_run
 
+_AUTO: Final = (2_000, 100_000)
+"""Env steps from one set of matches to the next, at least and at most."""
 Teammates = Literal["self", "past", "population"]
 
 
@@ -63,6 +65,8 @@ class RatingSettings:
 class MatchRules:
     """The matches of a league without a meta-game: at most `games` games for every `every_env_steps` env steps.
 
+    `auto` is a fifth of the run's `stop.env_steps`, at least 2,000 and at most 100,000, which it is without one.
+
     `pairs`: `live` is pairs with at least one live member. `all` are also pairs without one, for half of the games, as
     the weights of members in standings need them. Pairs with the fewest games are next. `mirrored`: each pair plays all
     seatings that fit, equally often; else one. None for `every_env_steps` is no matches.
@@ -72,11 +76,19 @@ class MatchRules:
     process, so rounds wait there.
     """
 
-    every_env_steps: int | None = 100_000
+    every_env_steps: int | Literal["auto"] | None = "auto"
     games: int = 40
     pairs: Literal["live", "all"] = "all"
     mirrored: bool = True
     workers: int = 0
+
+    def for_run(self, env_steps: int | None) -> MatchRules:
+        """Return the rules with numbers, for a run of `env_steps`; None if these are not limited."""
+        return replace(self, every_env_steps=self.interval(env_steps))
+
+    def interval(self, env_steps: int | None = None) -> int | None:
+        """Return the env steps from one set of games to the next; None if there are no games."""
+        return share_of_run(self.every_env_steps, env_steps, 5, _AUTO)
 
 
 @dataclass(frozen=True)
@@ -125,6 +137,10 @@ class League:
     members: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     trust: Sequence[str] = ()
     nash_conv_every_env_steps: int | None = None
+
+    def for_run(self, env_steps: int | None) -> League:
+        """Return the league with the intervals of snapshots and matches for a run of `env_steps`."""
+        return replace(self, snapshots=self.snapshots.for_run(env_steps), matches=self.matches.for_run(env_steps))
 
     def share(self, policy: str) -> float:
         """Return a policy's share of the games."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from marlflow.base.new_files import replacing
 from marlflow.league.game_statistics import ProfileCell, Returns
 from marlflow.league.payoffs import Payoffs, Profile
 from marlflow.league.sides import Sides
@@ -37,12 +37,8 @@ def payoff_table(tables: Mapping[str, Payoffs]) -> pa.Table:
 
 def write_payoffs(path: Path, tables: Mapping[str, Payoffs]) -> None:
     """Write the table as a Parquet file, replacing an earlier one; raises OSError."""
-    aside = path.with_name(f".{path.name}.part")
-    try:
+    with replacing(path) as aside:
         pq.write_table(payoff_table(tables), aside)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _all_cells(payoffs: Payoffs) -> Iterator[tuple[str | None, Profile, ProfileCell]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from marlflow.base.shortened import enumerated
 from marlflow.sampling.mapping import group
 
 _TOO_FEW_SIDES = "league.sides needs at least two sides: nobody would be a rival of anybody"
@@ -88,7 +89,7 @@ def sides_of(layout: Mapping[str, Sequence[Sequence[str]]] | None, agents: Seque
 def _unmatched(side: str, patterns: Sequence[str], agents: Sequence[str]) -> Iterator[str]:
     for pattern in patterns:
         if not any(fnmatchcase(agent, pattern) for agent in agents):
-            yield f"league.sides.{side}: {pattern!r} matches no agent; the agents are {', '.join(agents)}"
+            yield f"league.sides.{side}: {pattern!r} matches no agent; the agents are {enumerated(agents)}"
 
 
 def _misplaced(roles: Sequence[Role], agents: Sequence[str]) -> Iterator[str]:

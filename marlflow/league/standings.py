@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from marlflow.league.game_statistics import NO_WINNER
 from marlflow.league.members import Members
 from marlflow.league.meta_weights import meta_weights
 from marlflow.league.payoffs import Payoffs
@@ -13,13 +14,14 @@ from marlflow.league.ratings import Rating, Ratings
 REFERENCE = "random"
 """The policy whose rating is shown as 0, if it is a member and has one."""
 _UNKNOWN = "-"
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """One member.
 
-    `rating` is relative to that of `random` if that is known, and None without matches. `win`, `draw` and `loss` are
+    `rating` is relative to that of `random` if that is known, and None without games. `win`, `draw` and `loss` are
     shares of the games against others, `scores` the shares won in each role with draws as half a win, empty if sides
     are interchangeable; all are None without games, and those of a live member are decayed. `weight` is its weight in a
     Nash equilibrium or alpha-rank.
@@ -41,7 +43,8 @@ class Standing:
 class Standings:
     """All rows, best first, with the names of the roles of `scores` and of the method of `weight`.
 
-    `is_relative`: whether ratings are relative to `random`. `notes` are sentences on members without a weight.
+    `is_relative`: whether ratings are relative to `random`. `notes` are sentences on members without a weight or a
+    rating, and on ratings whose intervals overlap.
     """
 
     rows: tuple[Standing, ...]
@@ -78,7 +81,8 @@ def standings(
             Standing(
                 name,
                 members.policy_of(name),
-                _shown_rating(ratings[name], zero or 0.0),
+                # A snapshot begins with the rating of its policy, which none of its own games has confirmed.
+                _shown_rating(ratings[name], zero or 0.0) if name in games else None,
                 games.get(name, 0),
                 win,
                 draw,
@@ -88,9 +92,33 @@ def standings(
                 _since(members, name, versions or {}),
             )
         )
-    notes = () if weights.note is None else (weights.note,)
     titles = () if payoffs.symmetric else _role_titles(members)
-    return Standings(tuple(sorted(rows, key=_rank)), titles, weights.method, zero is not None, notes)
+    ranked = tuple(sorted(rows, key=_rank))
+    outcomes = [pair.outcomes for pair in payoffs.pairs.values()]
+    nobody_won = any(one.games for one in outcomes) and not any(one.wins or one.losses for one in outcomes)
+    notes = tuple(filter(None, (weights.note, NO_WINNER if nobody_won else None, *_rating_notes(ranked))))
+    return Standings(ranked, titles, weights.method, zero is not None, notes)
+
+
+def _rating_notes(ranked: Sequence[Standing]) -> Iterator[str]:
+    rated = [row for row in ranked if row.rating is not None]
+    if not rated:
+        return
+    if without := [row.member for row in ranked if row.rating is None]:
+        yield f"no rating: {_some(without)} played no games against others"
+    first = rated[0].rating
+    assert first is not None
+    close = [
+        row.member for row in rated[1:] if row.rating and row.rating.mu + row.rating.sigma > first.mu - first.sigma
+    ]
+    if close:
+        yield f"the interval of {rated[0].member} overlaps with that of {_some(close)}: which is best is not known"
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - _MOST_NAMED
+    listed = [*names[:_MOST_NAMED], *([f"{rest} others" if rest > 1 else names[-1]] if rest > 0 else [])]
+    return " and ".join(filter(None, [", ".join(listed[:-1]), listed[-1]]))
 
 
 def _shown_rating(rating: Rating, zero: float) -> Rating | None:

@@ -19,8 +19,9 @@ class EvaluationMetrics(TypedDict):
     eval_team_return_mean: float | None  # per episode: the sum over the policy's agents
     eval_episode_env_steps_mean: float | None
     eval_episodes: int | None  # episodes of the evaluation that the policy played
+    eval_episodes_asked: int | None  # episodes that the settings ask for: more if evaluation.time_share left some out
     eval_episodes_distinct: int | None  # the number of these that differ in any observation, action or reward
-    eval_mode: str | None  # how the policies acted: greedy or sampled
+    eval_mode: str | None  # how the policy acted: sampled if it drew random numbers, else greedy
     eval_env_steps: int | None  # env steps of the run at which the evaluation was made
     eval_version: int | None  # the policy's version that was evaluated
     eval_against: Mapping[str, float]  # eval_return_mean against each of evaluation.opponents

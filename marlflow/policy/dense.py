@@ -195,8 +195,9 @@ class Layers:
     @property
     def take_gradients(self) -> bool:
         """Whether gradients can be written: `.grad` exists on a CPU, and autocast is off."""
-        first = self.parameters[0]
-        return first.grad is not None and first.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        # All of them: a layer may be frozen, or no longer be the network's.
+        written = all(parameter.grad is not None for parameter in self.parameters)
+        return written and self.parameters[0].device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
     def run(self, x: Tensor) -> Tensor:
         """Return the last layer's output [N, F] of `x` [N, D]."""

@@ -91,7 +91,9 @@ class TeamQPass:
     @staticmethod
     def fits(module: TeamQNetwork) -> bool:
         """Return whether all actors are fully connected, not dueling, and gradients are on a CPU."""
-        return all(layers is not None and layers.take_gradients for layers in module.layers)
+        # The exact type: a subclass may compute something else.
+        is_plain = type(module) is TeamQNetwork
+        return is_plain and all(layers is not None and layers.take_gradients for layers in module.layers)
 
     def __init__(self, module: TeamQNetwork, columns: Mapping[str, Tensor]) -> None:
         self._layers = [cast(Layers, layers) for layers in module.layers]

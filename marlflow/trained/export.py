@@ -13,6 +13,7 @@ from marlflow.algorithms.algorithm import describe_space
 from marlflow.base.errors import ConfigInvalid, MarlflowError
 from marlflow.base.file_names import file_name
 from marlflow.base.near import meant
+from marlflow.base.progress import progress
 from marlflow.config.experiment import Experiment
 from marlflow.policy.adapted import AdaptedActor
 from marlflow.policy.unwrapped import network_of
@@ -58,6 +59,7 @@ def export(
     checkpoint: Which = None,
     experiment: Experiment | None = None,
     trust: Collection[str] | None = (),
+    strict: bool = False,
 ) -> Exported:
     """Write the network of a policy to a file that runs without marlflow, and a JSON file that describes it.
 
@@ -71,7 +73,8 @@ def export(
     """
     if format not in ("onnx", "pt2"):
         raise ConfigInvalid([f"there is no format {format!r}{meant(format, ['onnx', 'pt2'], 'there are')}"])
-    team = load(run, checkpoint, experiment, trust)
+    progress("loading the policy")
+    team = load(run, checkpoint, experiment, trust, strict)
     trained = team[policy or _only_policy(team)]
     portable = portable_of(trained)
     name = file_name(trained.name, f".{format}", plain=".@")
@@ -87,7 +90,10 @@ def export(
         )
     description = target.with_suffix(".json")
     described = _described(team, trained, portable, target, found)
-    description.write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    try:
+        description.write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigInvalid([f"{description} cannot be written: {error.strerror}"]) from error
     return Exported(target, description, found)
 
 

@@ -16,6 +16,7 @@ import torch
 from scipy.special import softmax
 
 from marlflow.base.batch import Array
+from marlflow.base.progress import tracked
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import components
 from marlflow.policy.tensors import as_tensor
@@ -56,11 +57,11 @@ def difference(trained: TrainedPolicy, portable: PortableActor, session: Session
     """Run an exported file on all rows, one by one and in batches of 7, and compare it with the policy as it acts."""
     found: list[Mapping[str, Array]] = []
     expected: list[Mapping[str, Array]] = []
-    for size in _BATCHES:
-        for start in range(0, len(rows.obs), size):
-            part = rows.part(slice(start, start + size))
-            found.append(session(portable.inputs_of(part.obs, part.memory, part.mask)))
-            expected.append(expected_outputs(trained, portable, part))
+    count = len(rows.obs)
+    parts = [slice(start, start + size) for size in _BATCHES for start in range(0, count, size)]
+    for part in map(rows.part, tracked("comparing rows with the policy", parts)):
+        found.append(session(portable.inputs_of(part.obs, part.memory, part.mask)))
+        expected.append(expected_outputs(trained, portable, part))
     choices = trained.spaces.choices if "logits" in expected[0] else ()
     return compared(_together(expected), _together(found), choices, rows)
 

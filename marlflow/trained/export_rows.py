@@ -11,6 +11,7 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
+from marlflow.base.progress import progress
 from marlflow.base.spaces import Spaces, components
 from marlflow.env.adapter import EnvAdapter, StepResult
 from marlflow.env.opening import open_adapter
@@ -128,6 +129,7 @@ class _RecordedRows:
 
     def stepped(self, result: StepResult) -> None:
         self._env_steps += 1
+        progress("playing rows to compare", min(len(self._rows), self._count), self._count)
         if len(self._rows) >= self._count or self._env_steps >= _ENV_STEPS_PER_ROW * self._count:
             raise Stopped
 

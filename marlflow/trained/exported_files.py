@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,8 @@ import torch
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid, MarlflowError
+from marlflow.base.new_files import replacing
+from marlflow.base.progress import progress
 from marlflow.policy.tensors import as_tensor
 from marlflow.trained.portable import PortableActor
 
@@ -33,7 +36,9 @@ def written(portable: PortableActor, file: Path, format: str) -> Session:
         raise ConfigInvalid(
             [f"an export to ONNX needs {' and '.join(missing)}: pip install 'marlflow[onnx]'; format=pt2 does not"]
         )
+    progress("tracing the network")
     program = _program(portable)
+    progress(f"writing {file.name}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         return _onnx(portable, program, file) if format == "onnx" else _pt2(portable, program, file)
@@ -75,7 +80,8 @@ def _onnx(portable: PortableActor, program: Any, file: Path) -> Session:
     for value in (*converted.model.graph.inputs, *converted.model.graph.outputs):
         # Named by a number otherwise.
         value.shape[0] = "batch"
-    converted.save(str(file), external_data=False)
+    with replacing(file) as aside:
+        converted.save(str(aside), external_data=False)
     return _onnx_session(file)
 
 
@@ -94,7 +100,11 @@ def _onnx_session(file: Path) -> Session:
 
 
 def _pt2(portable: PortableActor, program: Any, file: Path) -> Session:
-    torch.export.save(program, file)
+    # In memory first: torch's own writer ends in a traceback of C++ if the disk is full.
+    encoded = io.BytesIO()
+    torch.export.save(program, encoded)
+    with replacing(file) as aside:
+        aside.write_bytes(encoded.getbuffer())
     module = torch.export.load(file).module()
     names = [port.name for port in portable.inputs]
 

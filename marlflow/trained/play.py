@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import ConfigInvalid, InvalidInput
+from marlflow.base.new_files import replacing
 from marlflow.base.spaces import Spaces
 from marlflow.config.records import played_environment
 from marlflow.env.adapter import EnvAdapter
@@ -261,9 +262,8 @@ def _as_json(team: LoadedTeam, options: PlayOptions, played: PlayResult) -> dict
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    aside = path.with_name(f"{path.name}.part")
-    aside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    os.replace(aside, path)
+    with replacing(path) as aside:
+        aside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def _who_plays(names: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
+from marlflow.config.imports import space_problem
 from marlflow.driver.entrants import Entrant
 from marlflow.policy.actor import EvaluationMode, RecurrentActor
 from marlflow.sampling.policy_slots import PolicySlots
@@ -36,6 +37,9 @@ class TrainedPolicy:
         self.about: Mapping[str, Any] = entrant.about
         self.spaces: Spaces = spec.spaces
         self.actor = spec.actor()
+        self._entrant, self._spec = entrant, spec
+        # The entrant's other networks, by the names of their policies.
+        self._others: dict[str, TrainedPolicy] = {}
         self._slots = PolicySlots(self.name, self.actor, self.spaces, 0, False)
         self._random = np.random.default_rng()
 
@@ -46,6 +50,22 @@ class TrainedPolicy:
     def is_recurrent(self) -> bool:
         """Whether it has a memory."""
         return isinstance(self.actor, RecurrentActor)
+
+    def of_agent(self, agent: str) -> TrainedPolicy:
+        """Return the policy as it plays `agent`: another one if it does so by another network or in other spaces."""
+        # `random` has the spaces of each agent, and the team of another run a policy for each.
+        spec = self._entrant.policies.get(agent, self._spec)
+        if spec.name == self._spec.name:
+            return self
+        if spec.name not in self._others:
+            self._others[spec.name] = TrainedPolicy(self._entrant, agent)
+        return self._others[spec.name]
+
+    def misfit(self, agent: str, spaces: Spaces) -> str:
+        """Return why it cannot play an agent of these `spaces`."""
+        saved = getattr(self._spec.algorithm, "saved", None)
+        differs = None if saved is None else space_problem(saved, spaces, agent)
+        return differs or f"{self.name!r} cannot play agent {agent!r}; it can play {', '.join(self.agents)}"
 
     def memory(self, rows: int) -> Array | None:
         """Return the memory at the start of `rows` episodes, float32 [rows, ...]; None if it has none."""

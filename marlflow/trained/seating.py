@@ -130,10 +130,11 @@ def _player(team: LoadedTeam, agent: str, name: str | None) -> str:
     except ConfigInvalid:
         if name is not None:
             raise
-        able = [policy for policy in team.policies if agent in team[policy].agents]
-        if not able:
+        # The first, because a league may have hundreds of members, whose networks would all be built.
+        able = next((policy for policy in team.policies if agent in team[policy].agents), None)
+        if able is None:
             raise
-        return able[0]
+        return able
 
 
 def policy_player(team: LoadedTeam, names: Mapping[str, str], mode: EvaluationMode) -> Player:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.near import meant
 from marlflow.base.random import RowRandom, episode_seed, key
 from marlflow.config.environment import environment_maker, environment_name
-from marlflow.config.imports import space_problem
 from marlflow.config.recorded import working_in
 from marlflow.config.records import played_environment
 from marlflow.config.validation import CheckedExperiment
@@ -29,6 +29,10 @@ from marlflow.trained.policy import TrainedPolicy
 
 _MASK, _OBSERVATION = "action_mask", "observation"
 _FRAMES = 4
+# As many as a worker holds of a league's snapshots, unless more are seated.
+_MOST_LOADED = 64
+# Of all teams, because a team with a lock of its own could not be pickled.
+_loading = threading.RLock()
 
 
 @dataclass(slots=True)
@@ -65,8 +69,8 @@ class Team:
         self.agents = checked.agents
         self._run, self._checked, self._entrants = run, checked, entrants
         self._started_in = started_in
+        # By name, the last used last.
         self._loaded: dict[str, TrainedPolicy] = {}
-        self._by_agent: dict[tuple[str, str], TrainedPolicy] = {}
         self.reset()
 
     def __repr__(self) -> str:
@@ -89,9 +93,20 @@ class Team:
         return len(self.policies)
 
     def __getitem__(self, name: str) -> TrainedPolicy:
-        if name not in self._loaded:
-            self._loaded[name] = TrainedPolicy(self._entrants.find(name))
-        return self._loaded[name]
+        with _loading:
+            trained = self._loaded.pop(name, None)
+            is_new = trained is None
+            self._loaded[name] = trained = trained or TrainedPolicy(self._entrants.find(name))
+            if is_new:
+                self._unload()
+            return trained
+
+    def _unload(self) -> None:
+        """Drop those that were used longest ago, but not the run's own policies or any that plays in this episode."""
+        stay = {*self._checked.spec.policies, *(state.policy for state in list(self._states.values()))}
+        others = [name for name in self._loaded if name not in stay]
+        for name in others[:-_MOST_LOADED]:
+            del self._loaded[name]
 
     def make_env(self, render_mode: str | None = None, **arguments: Any) -> Any:
         """Make the environment of the run, AEC or Parallel, with the same arguments and wrappers.
@@ -161,18 +176,9 @@ class Team:
             raise ConfigInvalid([f"there is no agent {agent!r}{meant(agent, self.agents, 'the agents are')}"])
         trained = self[name]
         if agent in self.agents and agent not in trained.agents:
-            raise ConfigInvalid([self._misfit(agent, trained)])
-        return self._as_played(trained, agent)
-
-    def _as_played(self, trained: TrainedPolicy, agent: str) -> TrainedPolicy:
-        # `random` has the spaces of each agent, and the team of another run a policy for each.
-        entrant = self._entrants.find(trained.name)
-        first, own = entrant.policies[trained.agents[0]], entrant.policies.get(agent)
-        if own is None or (own.name, own.spaces) == (first.name, first.spaces):
-            return trained
-        if (trained.name, agent) not in self._by_agent:
-            self._by_agent[trained.name, agent] = TrainedPolicy(entrant, agent)
-        return self._by_agent[trained.name, agent]
+            raise ConfigInvalid([trained.misfit(agent, self._entrants.seats[agent])])
+        with _loading:
+            return trained.of_agent(agent)
 
     def _only_player(self, agent: str) -> str | None:
         policies = self._checked.spec.policies
@@ -186,15 +192,6 @@ class Team:
                 ]
             )
         return next(iter(learning or fits), None)
-
-    def _misfit(self, agent: str, trained: TrainedPolicy) -> str:
-        saved = getattr(self._entrants.find(trained.name).policies[trained.agents[0]].algorithm, "saved", None)
-        spaces = self[self._spaces_of(agent)].spaces if saved is not None else None
-        differs = space_problem(saved, spaces, agent) if saved is not None and spaces is not None else None
-        return differs or f"{trained.name!r} cannot play agent {agent!r}; it can play {', '.join(trained.agents)}"
-
-    def _spaces_of(self, agent: str) -> str:
-        return next(name for name, agents in self._checked.players.items() if agent in agents)
 
     def _stream(self, agent: str) -> int:
         if not callable(self._checked.spec.mapping) and agent in self.agents:

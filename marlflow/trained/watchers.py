@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import MarlflowError
+from marlflow.base.progress import progress
 from marlflow.base.spaces import Spaces
 from marlflow.env.adapter import StepResult
 from marlflow.trained.boards import Board
@@ -30,7 +31,7 @@ class VideoWatcher:
         self._env, self._video = env, video
 
     def began(self, episode: Episode) -> None:
-        del episode
+        self._episode = episode
 
     def decided(self, decision: Decision, action: Any) -> None:
         del decision, action
@@ -38,6 +39,7 @@ class VideoWatcher:
     def stepped(self, result: StepResult) -> None:
         """Add a frame."""
         del result
+        progress(f"drawing episode {self._episode.number + 1} of {self._episode.of}, frame", self._video.frames)
         try:
             frame = rgb_frame(self._env.render())
         except FrameInvalid as invalid:

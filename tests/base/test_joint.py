@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Array, Batch
@@ -101,7 +101,6 @@ def assert_holds(table: Array, at: tuple[int, int], entry: Array | None) -> None
     np.testing.assert_array_equal(table[at], np.zeros_like(table[at]) if entry is None else entry)
 
 
-@settings(max_examples=60)
 @given(segments=played(), masked=st.booleans(), fixed=st.booleans())
 def test_joint_rows_are_those_of_the_reference(segments: list[Segment], masked: bool, fixed: bool) -> None:
     batches = batches_of(segments, masked)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Batch
@@ -148,7 +148,6 @@ def assert_run(made: JointSegments, number: int, run: Run) -> None:
     assert_is(segments["bootstrap_state"][number], following and following.after("state", "bootstrap_state"))
 
 
-@settings(max_examples=150)
 @given(segments=played(), team_reward=st.sampled_from(["mean", "sum"]), seed=st.integers(0, 9))
 def test_segments_are_those_of_the_reference(segments: list[Segment], team_reward: TeamReward, seed: int) -> None:
     batches = batches_of(segments, seed)
@@ -272,7 +271,6 @@ def test_an_agent_without_a_seat_and_a_row_that_came_twice_are_errors() -> None:
         joint_segments(twice, SLOTS)
 
 
-@settings(max_examples=40)
 @given(segments=played())
 def test_one_policy_of_two_agents_is_two_policies_of_one_side_by_side(segments: list[Segment]) -> None:
     left = [one for one in segments if one.policy == "left"]

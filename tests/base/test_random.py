@@ -29,3 +29,14 @@ def test_streams_that_were_parted_are_joined_again() -> None:
         np.testing.assert_array_equal(joined.uniform(), whole.uniform())
     with pytest.raises(ValueError, match="the same draw"):
         RowRandom.joined([joined, parts[0]])
+
+
+def test_a_stream_knows_whether_anything_was_drawn_from_it_or_its_subsets() -> None:
+    whole = RowRandom(np.arange(4, dtype=np.uint64), np.zeros(4, np.int64))
+    first, second = whole.only(np.array([0, 1])), whole.only(np.array([2]))
+    assert not whole.has_drawn
+    first.only(np.array([1])).normal()
+    assert (whole.has_drawn, first.has_drawn, second.has_drawn) == (True, True, False)
+    second.integers(3)
+    assert RowRandom.joined([second, second]).has_drawn
+    assert not RowRandom.joined([whole, whole]).has_drawn

@@ -151,7 +151,8 @@ def test_spaces_that_differ_at_each_call_are_a_problem() -> None:
 def test_an_environment_that_never_ends_is_told_so() -> None:
     trial = check_environment(Env(Endless, num_envs=1), 2, SEED, budget_s=0.05)
     assert trial.episodes.out_of_time_s == 0.05
-    assert any("no episode ended within" in problem.what for problem in trial.problems)
+    (problem,) = [problem for problem in trial.problems if problem.what.startswith("time ran out after 0.05 s and ")]
+    assert "if they have no limit, truncate its agents" in problem.remedy
     assert "stopped after 0.05 s" in str(trial)
 
 
@@ -178,6 +179,10 @@ def test_a_living_agent_without_a_reward_is_a_problem(factory: Callable[..., Any
     problem = next(problem for problem in trial.problems if "PettingZoo" not in problem.what)
     assert "agent 'cart_1'" in problem.what
     assert "give 0.0 where there is none" in problem.what
+    others = [one.what for one in trial.problems if one is not problem]
+    # PettingZoo's own words are those of the opposite: that an agent should not be given one.
+    assert all("give each of them one (0.0 where there is none)" in other for other in others)
+    assert len(others) == (factory is unpaid_aec)
 
 
 def test_agents_of_one_name_with_different_spaces_are_told_apart() -> None:
@@ -217,7 +222,7 @@ def test_no_episodes_are_invalid() -> None:
 def balanced(request: pytest.FixtureRequest) -> tuple[Played, Seats]:
     env = request.param()
     seats = seats_of(open_adapter(env), env)
-    played = play(request.param, seats, SEED, 5, 60.0, None, lambda done: None)
+    played = play(request.param, seats, SEED, 5, 60.0, None)
     assert played.failure is None
     assert len(played.results) == 5
     assert unbalanced(played, played.ledger, seats, SEED) is None

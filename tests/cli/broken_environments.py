@@ -91,6 +91,18 @@ class Stuck(CartPoleTeam):
         return super().step(actions)
 
 
+class Endless(CartPoleTeam):
+    """Its carts are put upright where they fall; ends after `ends_at` env steps, if ever."""
+
+    def __init__(self, ends_at: float | None = None):
+        super().__init__(max_cycles=ends_at or 10**9)
+
+    def step(self, actions):
+        for cart in self.carts:
+            cart.state = np.zeros(4)
+        return super().step(actions)
+
+
 class Talks(CartPoleTeam):
     """Keeps all rules, and says something when it is made and at each step."""
 

@@ -33,7 +33,7 @@ CASES = {
     ),
     "no name behind the dashes": (
         ["plan", "--"],
-        "marlflow plan has no flag --; its flags are --mermaid, --all-output, --machines, ",
+        "marlflow plan has no flag --; its flags are --mermaid, --all-output, --trust, --machines, ",
     ),
     "flag of another command": (
         ["train", "--machines", "[{CPU: 4}]"],
@@ -109,7 +109,7 @@ CASES = {
     ),
     "whose unknown setting": (
         ["plan", "algorithm.lr=1e-3"],
-        "algorithm.lr does not say whose: write policies.<id>.algorithm.lr",
+        "there is no algorithm.lr; here it is default_policy.algorithm.learning_rate",
     ),
     "a key without its section": (
         ["plan", "num_workers=3"],
@@ -174,7 +174,7 @@ CASES = {
     ),
     "one GPU and a half": (
         ["plan", "placement.learners.num_gpus=1.5"],
-        "placement.learners.num_gpus must be a fraction below 1 or a whole number, not 1.5",
+        "placement.learners.num_gpus must be a fraction below 1, a whole number, or 0, not 1.5",
     ),
     "a GPU without a share of one": (
         ["plan", "placement.learners.device=cuda"],
@@ -185,6 +185,25 @@ CASES = {
         ["plan", "placement.learners.stages.Advantages=wrker"],
         "placement.learners.stages.Advantages must be one of learner, worker, driver, not 'wrker'; "
         "did you mean 'worker'?",
+    ),
+    "a word without a key": (["plan", "=5"], "'=5' is not of the form key=value, such as env=simple_tag"),
+    "a run of thousands of letters": (["evaluate", "a" * 5_000], "File name too long: 'aaa"),
+    "an option that a command has not, of hundreds of digits": (
+        ["report", f"seed={'9' * 400}"],
+        "File name too long: 'seed=999",
+    ),
+    "a number of thousands of digits": (["plan", f"seed={'9' * 5_000}"], "cannot read 'seed=999"),
+    "a machine without an end": (
+        ["plan", "--machines", f"[{{CPU: {'9' * 400}}}]"],
+        "--machines[0].CPU must be a number, at least 0 and at most 1e+15, not 999",
+    ),
+    "thousands of referees": (
+        ["plan", "env=rps", "league=pfsp", "league.matches.workers=99999"],
+        "2 problems in this configuration:\n  1. league.matches.workers must be at most 10,000, not 99999\n  2. of ",
+    ),
+    "an agent that is a number": (
+        ["plan", "env=python", "env._target_=tests.env.test_agent_names.numbers"],
+        "environment tests.env.test_agent_names.numbers cannot start: agent 0 is of type int, and agents are named by",
     ),
     "endless": (
         ["plan", "stop.env_steps=null"],
@@ -325,7 +344,7 @@ CASES = {
     ),
     "an amount that is none": (
         ["plan", "--machines", "{CPU: lots}"],
-        "--machines[0].CPU must be a number, at least 0, not 'lots'",
+        "--machines[0].CPU must be a number, at least 0 and at most 1e+15, not 'lots'",
     ),
     "a count that is none": (
         ["plan", "--machines", "{CPU: 1, count: 0}"],
@@ -394,6 +413,7 @@ def test_bad_input_is_one_clear_error(marlflow: Marlflow, tmp_path: Path, words:
     assert said.out == ""
     assert said.err.startswith(f"error: {message}")
     assert "Traceback" not in said.err
+    assert len(said.err.rstrip()) <= 2_000
     assert not list(tmp_path.iterdir()), "nothing may be left of a run that never began"
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -156,6 +158,12 @@ CASES = {
     "cannot be made": (["cartpole_team", "env.num_agents=0"], "num_agents and max_cycles must be at least 1"),
     "no episodes": (["cartpole_team", "--episodes", "0"], "--episodes must be a whole number of at least 1, not '0'"),
     "many episodes": (["cartpole_team", "--episodes", "many"], "--episodes must be a whole number of at least 1"),
+    "a number of many digits": (
+        ["cartpole_team", "--episodes", "9" * 5_000],
+        "--episodes must be a whole number of at most 9 digits, not '999",
+    ),
+    "no seconds": (["cartpole_team", "--seconds=0"], "--seconds must be a whole number of at least 1, not '0'"),
+    "seconds without an end": (["cartpole_team", "--seconds=inf"], "--seconds must be a whole number of at least 1"),
     "number forgotten": (["cartpole_team", "--episodes"], "--episodes needs a value"),
     "flag": (
         ["cartpole_team", "--episode=3"],
@@ -170,6 +178,27 @@ def test_bad_input_is_one_clear_error(marlflow: Marlflow, case: str) -> None:
     said = marlflow("check-env", *words)
     assert (said.code, said.out) == (2, "")
     assert problem in said.err
+
+
+def test_the_next_command_has_the_folder_of_the_configuration(marlflow: Marlflow, tmp_path: Path) -> None:
+    (tmp_path / "my conf" / "env").mkdir(parents=True)
+    (tmp_path / "my conf" / "env" / "auction.yaml").write_text(
+        "_target_: marlflow.env.cartpole_team.parallel_env\nnum_agents: 2\n", encoding="utf-8"
+    )
+    said = marlflow("check-env", "--config-dir", "my conf", "auction", *FEW)
+    following = said.out.splitlines()[-1]
+    assert following == "next: marlflow train --config-dir 'my conf' env=auction"
+    command = shlex.split(following.partition("marlflow train ")[2])
+    assert marlflow("plan", *command).code == 0
+
+
+def test_an_environment_whose_episodes_are_longer_than_its_time_is_told_that_time_ran_out(marlflow: Marlflow) -> None:
+    said = marlflow("check-env", f"{BROKEN}.Endless", "--seconds=1")
+    text = " ".join(said.out.split())
+    assert said.code == 1
+    assert re.search(r"1\. time ran out after 1 s and [\d,]+ env steps, before the first random episode ended", text)
+    assert "give more time (--seconds 600), or a lower limit of env steps; if they have no limit, truncate" in text
+    assert marlflow("check-env", f"{BROKEN}.Endless", "env.ends_at=50", "--seconds=9", "--episodes=1").code == 0
 
 
 def test_its_help_names_the_environments_and_its_flags(marlflow: Marlflow) -> None:

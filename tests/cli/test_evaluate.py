@@ -253,7 +253,7 @@ def test_help(marlflow: Marlflow) -> None:
         ("marlflow evaluate run ep", "episodes=\n"),
         (
             "marlflow evaluate run --members main --",
-            "--episodes --against --mode --checkpoint --seed --workers --json --trust\n",
+            "--episodes --against --mode --checkpoint --strict --seed --workers --json --trust\n",
         ),
     ],
 )

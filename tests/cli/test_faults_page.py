@@ -9,6 +9,8 @@ import pytest
 from docs import ray_faults
 from docs.faults import PAGE, QUICK, SLOW, Fault, line, mask
 
+pytestmark = pytest.mark.slow
+
 
 def page() -> list[str]:
     return [mask(row) for row in PAGE.read_text(encoding="utf-8").splitlines()]

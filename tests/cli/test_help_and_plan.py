@@ -241,3 +241,25 @@ def test_tab_completion(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch, lin
 def test_tab_completion_is_installed_by_one_line(marlflow: Marlflow) -> None:
     said = marlflow("--shell-completion", "install=bash")
     assert "complete -o nospace -o default -F hydra_bash_completion marlflow" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["env=simple_tag"],
+            "groups adversary and agent have default_policy; for another, policy@policies.adversary=<name>",
+        ),
+        (
+            ["policy@policies.agent=dqn"],
+            "group adversary has default_policy; for another, policy@policies.adversary=<name>",
+        ),
+        (["policy@policies.agent=dqn", "policy@policies.adversary=ppo"], None),
+        (["learner@learners.team=qmix", "learners.team.policies=[adversary,agent]", "wrappers=joint_state"], None),
+        (["mapping=[{match: '*', policy: agent}]", "policy@policies.agent=ppo", "wrappers=padding"], None),
+    ],
+)
+def test_groups_without_a_policy_of_their_own_are_named(words: list[str], line: str | None, marlflow: Marlflow) -> None:
+    said = marlflow("plan", "env=simple_tag", *words)
+    assert said.code == 0, said.err
+    assert [one for one in said.out.splitlines() if one.startswith("group")] == ([line] if line else [])

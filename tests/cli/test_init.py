@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +19,29 @@ FILES = {
 }
 
 
+# A game with other agents, arguments and spaces than those of init.
+OTHER_GAME = """
+from marlflow.env.toll import Toll
+
+class RingWalk(Toll):
+    def __init__(self, roads: int = 3, render_mode: str | None = None) -> None:
+        super().__init__(num_agents=roads)
+
+    metadata = {"name": "roads_v0", "render_modes": []}
+    render_mode = None
+"""
+
+
+@pytest.fixture(params=["parallel", "aec"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of environment."""
+    return str(request.param)
+
+
 @pytest.fixture
-def folder(marlflow: Marlflow, tmp_path: Path) -> Path:
+def folder(marlflow: Marlflow, tmp_path: Path, kind: str) -> Path:
     """What init has written."""
-    said = marlflow("init", "ring_walk")
+    said = marlflow("init", "ring_walk", f"kind={kind}")
     assert (said.code, said.err) == (0, "")
     return tmp_path / "ring_walk"
 
@@ -33,13 +54,26 @@ def test_each_file_is_written_with_the_name(folder: Path) -> None:
         assert "ring_walk" in text or path == "README.md"
 
 
-def test_its_tests_pass_and_it_learns(folder: Path) -> None:
+def run_tests(folder: Path) -> None:
     # Without the settings of these tests, as in a folder of the user's.
     pytest_words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."]
     ran = subprocess.run(
         [sys.executable, *pytest_words], cwd=folder, capture_output=True, text=True, check=False, timeout=300
     )
     assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.parametrize("kind", ["aec"], indirect=True)
+def test_readme_and_tests_stay_when_the_game_is_replaced(folder: Path) -> None:
+    for path in ("README.md", "test_ring_walk.py", "conf/experiment/ring_walk.yaml", "ring_walk.ipynb"):
+        text = (folder / path).read_text(encoding="utf-8")
+        assert not re.search(r"walkers?\b|player|stones|max_cycles", text), path
+    (folder / "ring_walk.py").write_text(OTHER_GAME, encoding="utf-8")
+    run_tests(folder)
+
+
+def test_its_tests_pass_and_it_learns(folder: Path, kind: str) -> None:
+    run_tests(folder)
     words = ["train", "--config-dir", "conf", "experiment=ring_walk", "hydra.run.dir=run", "stop.env_steps=6000"]
     program = "import sys; from marlflow.cli.main import main; sys.exit(main(sys.argv[1:]))"
     ran = subprocess.run(
@@ -47,9 +81,10 @@ def test_its_tests_pass_and_it_learns(folder: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     reports = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    first, last = (reports[at]["policies"]["walker"]["return_mean"] for at in (0, -1))
-    # Random walkers come to about 1.5, and good ones to 25.
-    assert last > first + 2
+    group, more = {"parallel": ("walker", 2.0), "aec": ("player", 0.5)}[kind]
+    first, last = (reports[at]["policies"][group]["return_mean"] for at in (0, -1))
+    # Random walkers come to about 1.5, and good ones to 25; random players to 1.6, and good ones to 3.2.
+    assert last > first + more
 
 
 def test_its_notebook_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +98,9 @@ def test_its_notebook_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     waits = {"timeout": 300, "iopub_timeout": 60, "startup_timeout": 120}
     nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}, **waits).execute()
     outputs = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
-    assert float(outputs[0][-1]["data"]["text/plain"]) < 40
+    assert "return_mean" not in outputs[0][-1]["data"]["text/plain"]
+    (mean,) = ast.literal_eval(outputs[0][-1]["data"]["text/plain"]).values()
+    assert 0 < mean < 40
     assert all("image/png" in shown[-1]["data"] for shown in outputs[1:])
 
 
@@ -77,6 +114,7 @@ def test_its_notebook_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (["json"], "there is a module 'json' already, which the environment would hide"),
         (["ring_walk", "folder=full"], "there is something in full already; choose another with folder=<folder>"),
         (["ring_walk", "foldr=x"], "marlflow init has no option 'foldr'; did you mean 'folder'?"),
+        (["ring_walk", "kind=turns"], "kind must be "),
         (["ring_walk", "folder=file/below"], "file/below cannot be written: "),
     ],
 )

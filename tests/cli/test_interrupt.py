@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from benchmarks.killed_drivers import SETTINGS, Command, reports, started
 from marlflow.runtime.run_state import run_state
 from marlflow.runtime.saved_runs import newest
@@ -56,6 +58,7 @@ def test_a_run_over_ray_ends_in_order_when_its_whole_group_gets_ctrl_c_and_is_te
         assert_in_order(command, tmp_path / "run", "interrupted")
 
 
+@pytest.mark.slow
 def test_a_run_over_ray_that_is_terminated_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
     with started(["train", *RAY], tmp_path) as command:
         command.wait_for("starting ray")
@@ -68,6 +71,7 @@ def test_a_run_over_ray_that_is_terminated_while_it_starts_leaves_no_process(tmp
         assert command.left() == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_starts_no_further_job(tmp_path: Path) -> None:
     words = [word for word in INLINE if not word.startswith("hydra.run.dir")]
     with started(["train", *words, "-m", "seed=1,2"], tmp_path) as command:
@@ -85,6 +89,7 @@ def test_an_interrupted_sweep_starts_no_further_job(tmp_path: Path) -> None:
 STUCK = "env._target_=tests.cli.broken_environments.Stuck"
 
 
+@pytest.mark.slow
 def test_past_the_grace_the_last_whole_checkpoint_stands(tmp_path: Path) -> None:
     with started(
         ["train", *INLINE, "checkpoint.every_env_steps=400", "stop.grace_period_s=0.2", STUCK], tmp_path

@@ -20,7 +20,7 @@ from tests.cli.conftest import Marlflow
 from tests.cli.test_train import SHORT
 from tests.driver.kept_runs import without_times
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the plugins
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]  # of the plugins
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 ENDLESS = (*SETTINGS, "runtime=inline", "stop.env_steps=900000000", "checkpoint.every_env_steps=1000000")
 

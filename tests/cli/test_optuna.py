@@ -14,7 +14,7 @@ from tests.cli.conftest import Marlflow
 from tests.cli.test_train import FAILING, SHORT
 
 # Optuna 2 uses what newer packages have deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 OPTUNA = (
     "train",
     "-m",

@@ -73,6 +73,24 @@ def test_values_are_replaced_by_key_and_kept_over_further_resumes(marlflow: Marl
     assert env_steps(run) == [200, 400, 600, 800, 1000, 1000]
 
 
+def test_changed_settings_are_said_with_both_values(marlflow: Marlflow, run: Path) -> None:
+    rate = "default_policy.algorithm.learning_rate=1e-4"
+    said = marlflow("resume", "run", "stop.env_steps=600", rate, "log.console=plain", "+env.step_timeout_s=30")
+    assert [line.removeprefix("changed: ") for line in said.out.splitlines() if line.startswith("changed: ")] == [
+        "env.step_timeout_s null → 30",
+        "default_policy.algorithm.learning_rate 0.0003 → 0.0001",
+        "stop.env_steps 400 → 600",
+        "log.console none → plain",
+    ]
+    (run / "experiment.json").write_text("{")
+    said = marlflow("resume", "run", "stop.env_steps=800")
+    assert "experiment.json cannot be read (" in said.out
+    assert "so it is not known which settings have changed" in said.out
+    said = marlflow("resume", "run", "stop.env_steps=800")
+    assert said.code == 0
+    assert "changed: " not in said.out
+
+
 def test_a_run_that_has_reached_its_stop_ends_again_at_once(marlflow: Marlflow, run: Path) -> None:
     before = env_steps(run)
     assert marlflow("resume", "run").code == 0

@@ -12,6 +12,8 @@ import pytest
 
 from tests.cli.conftest import Marlflow
 
+pytestmark = pytest.mark.slow
+
 LINES = {
     "marlflow tra": {"train"},
     "marlflow train env=simple_sp": {"env=simple_speaker_listener", "env=simple_spread"},

@@ -14,6 +14,8 @@ from marlflow.runtime.saved_runs import newest
 from tests.cli.conftest import Marlflow
 from tests.cli.test_train import SHORT
 
+pytestmark = pytest.mark.slow
+
 TUNE = (*SHORT[1:2], *SHORT[4:], "policy@policies.cart=ppo", "rollouts.fragment_env_steps=50")
 OBJECTIVE = "objective=policies.cart.return_mean"
 LONG = ("stop.env_steps=900", "log.every_env_steps=100", "policies.cart.algorithm.batch_agent_steps=200")

@@ -36,10 +36,15 @@ VALUES: Mapping[str, Any] = {
     "0": 0,
     "1e30": 1e30,
     "2**63": 2**63,
+    "10**400": 10**400,
+    "null": None,
     "true": True,
     "''": "",
     "[]": [],
+    "[nan]": [math.nan],
     "{}": {},
+    "{a: 1}": {"a": 1},
+    "{1: 2}": {1: 2},
 }
 
 
@@ -129,6 +134,8 @@ def _schedules() -> Iterator[tuple[str, dict[str, Any]]]:
 def sites() -> Iterator[tuple[str, dict[str, Any], Callable[[dict[str, Any]], list[str]]]]:
     """Path, values and check of the run, and of each algorithm, model, and schedule."""
     yield "", run_values(), _of_run
+    offline = {**_read(CONF / "env" / "offline.yaml"), "folder": "records"}
+    yield "env", offline, lambda env: _of_run({**run_values(), "env": env})
     for path in sorted(CONF.glob("algorithm/*.yaml")):
         if path.stem not in ("random", "scripted"):
             run = {"run": "runs/a"} if path.stem == "frozen" else {}

@@ -112,7 +112,8 @@ def test_callbacks_from_python_are_checked_too() -> None:
     assert [problem.partition(";")[0] for problem in callback_problems(made)] == [
         "log.sinks.a.address is a secret, and the run's folder would have it as plain text",
         "log.sinks.b.headers.password is a secret, and the run's folder would have it as plain text",
-        "callbacks.c: Crooked.problems() raised OSError: no such file",
+        f'callbacks.c: Crooked.problems() raised OSError: no such file\n  File "{__file__}", line 44, in problems\n'
+        '    raise OSError("no such file")',
     ]
 
 

@@ -12,13 +12,13 @@ from marlflow.algorithms.ddppo import DDPPO
 from marlflow.algorithms.mappo import MAPPO
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.sac import SAC
-from marlflow.base.errors import EnvironmentFailed
 from marlflow.config.experiment import Env, Experiment, Policy
 from marlflow.config.validation import problems_of, ready
 from marlflow.env import cartpole_team, toll
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
 from marlflow.policy.torso import MLP
 from marlflow.sampling.batched_runner import BatchedRunner
+from tests.driver.costly import carts
 from tests.runtime.small_runs import small_run
 from tests.sentences import sentences
 
@@ -78,13 +78,21 @@ def test_batched_environments_with_costs_are_stepped_by_one_call(batched: Any) -
     worker.close()
 
 
-def test_auto_takes_the_version_that_is_stepped_one_by_one() -> None:
-    spec = ready(experiment(LIMITED, Env(cartpole_team.parallel_env, {}, num_envs=4, batched="auto"))).spec
-    worker = spec.worker(0)
-    # Cart-poles give no costs, which only their first step can show.
-    with pytest.raises(EnvironmentFailed, match=r"gave no info\['cost'\] for an agent that acted"):
-        worker.collect(5)
+def costly_carts() -> Any:
+    return carts(1.0)
+
+
+costly_carts.batched = BatchedCartPoleTeam  # type: ignore[attr-defined]  # which gives no costs
+
+
+def test_auto_takes_the_version_that_gives_costs() -> None:
+    worker = ready(experiment(LIMITED, Env(costly_carts, {}, num_envs=4, batched="auto"))).spec.worker(0)
+    assert not isinstance(worker._runner, BatchedRunner)
+    assert worker.collect(5)[1]["team"]["cost"].any()
     worker.close()
+    assert "parallel_env gives no info['cost'] of cart_0, cart_1, cart_2 and others in its first env step" in refused(
+        LIMITED, Env(cartpole_team.parallel_env, {}, num_envs=4, batched="auto")
+    )
 
 
 def test_replicas_see_no_costs_of_others() -> None:

@@ -106,13 +106,30 @@ def test_each_choice_has_the_defaults_of_the_classes(name: str) -> None:
     league = experiment_of("env=rps", f"league={name}").league
     rules = {
         "self_play": NEVER,
-        "pfsp": SnapshotRules(),
         "alphastar": BY_MODE,
         "psro": BY_MODE,
         "nfsp": NEVER,
-    }.get(name, SnapshotRules(every_agent_steps=20_000))
+    }.get(name, SnapshotRules())
     assert league == League(MODES[name](), snapshots=rules)
     assert mode_name(MODES[name]()) == name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "snapshots", "matches"),
+    [
+        ((), 10_000, 20_000),
+        (("stop.env_steps=2000",), 1_000, 2_000),
+        (("stop.env_steps=1e7",), 50_000, 100_000),
+        (("stop.env_steps=null", "stop.time_s=9"), 50_000, 100_000),
+        (("league.snapshots.every_agent_steps=7", "league.matches.every_env_steps=null"), 7, None),
+    ],
+)
+def test_snapshots_and_matches_scale_with_the_run(
+    overrides: Sequence[str], snapshots: int, matches: int | None
+) -> None:
+    league = ready_of("env=rps", "league=pfsp", *overrides).experiment.league
+    assert league is not None
+    assert (league.snapshots.every_agent_steps, league.matches.every_env_steps) == (snapshots, matches)
 
 
 def test_matches_are_played_by_the_rules_of_the_configuration() -> None:

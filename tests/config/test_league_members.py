@@ -175,11 +175,16 @@ def described(saved: SavedPolicy, change: Callable[[dict[str, Any]], Any]) -> Sa
 @pytest.mark.parametrize(
     ("target", "trust", "message"),
     [
-        ("evil.Model", (), "names code outside marlflow, which would be imported: evil.Model; .* set league.trust"),
-        ("os.system", (), "names code outside marlflow, which would be imported: os.system"),
-        ("marlflow.train", (), "names code outside marlflow, which would be imported: marlflow.train"),
-        ("marlflow.cli.main.main", (), "names code outside marlflow"),
-        ("tests.league.runs.league_run", ("evil.Model",), "tests.league.runs.league_run; look at it"),
+        (
+            "evil.Model",
+            (),
+            r"elsewhere: model._target_='evil.Model'; .* set league.trust=\[evil.Model\]",
+        ),
+        ("os.system", (), "_target_='os.system'; look at it"),
+        ("marlflow.train", (), "_target_='marlflow.train'; look at it"),
+        ("marlflow.cli.main.main", (), "_target_='marlflow.cli.main.main'; look at it"),
+        ("marlflow.PPO", (), "_target_='marlflow.PPO'; look at it"),
+        ("tests.league.runs.league_run", ("evil.Model",), "tests.league.runs.league_run'; look at it"),
         ("marlflow.CNN", ("evil.Model",), "marlflow.CNN|CNN"),
     ],
 )

@@ -1,12 +1,17 @@
 """Environments by name from Python are those of the command line."""
 
+import re
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import marlflow as mf
 from marlflow.config.comments import names
+from marlflow.config.environment import environment_maker, opened
 from marlflow.config.named_environments import default_run_name
+from marlflow.sampling.mapping import group
 from tests.config.composition import experiment_of
 
 NAMES = [name for name in names("env") if name not in ("gymnasium_team", "offline", "pettingzoo", "python")]
@@ -87,3 +92,18 @@ def some_env() -> None:
 )
 def test_a_run_without_a_name_has_that_of_its_environment(env: mf.Env, name: str) -> None:
     assert default_run_name(env) == name
+
+
+def test_the_page_on_environments_has_the_groups_of_each() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", page.partition("\n## Groups\n")[2].partition("\n## ")[0], re.M)[1:]
+    listed = {
+        name: {found: int(count) for found, count in re.findall(r"`(\w+)` (\d+)", groups)}
+        for envs, groups in rows
+        for name in re.findall(r"`(\w+)`", envs)
+    }
+    assert set(NAMES) - {"jaxmarl", "vmas"} == set(listed)
+    for name, groups in listed.items():
+        env = experiment_of(f"env={name}").env
+        with opened(environment_maker(env), env) as adapter:
+            assert Counter(map(group, adapter.agents)) == groups, name

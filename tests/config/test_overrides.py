@@ -1,6 +1,9 @@
 """What a person writes, with or without `+`, becomes what Hydra wants."""
 
+from contextlib import suppress
+
 import pytest
+from omegaconf import OmegaConf
 
 from marlflow.base.errors import ConfigInvalid
 from tests.config.composition import experiment_of, prepared
@@ -118,6 +121,83 @@ def test_what_cannot_be_read_as_it_is_meant_is_refused(written: str, reason: str
         prepared(written)
     (problem,) = caught.value.problems
     assert reason in problem
+
+
+@pytest.mark.parametrize(
+    "written", ["=5", "=", "=[1]", "+", "~", "~=", "~=1", "++=", "@=1", "@a=1", "+@a=1", "~@a", "x"]
+)
+def test_what_has_no_key_is_said_to_have_none(written: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        prepared(written)
+    assert caught.value.problems == (f"{written!r} is not of the form key=value, such as env=simple_tag",)
+
+
+# Keys, brackets, quotes, numbers, functions and interpolations as nobody should write them.
+STRANGE = """
+a= a.=1 .a=1 a..b=1 env= env={a: env=[ env=] seed=} seed=(1 seed='1 seed=" seed=\n \n=1 é=1 seed=é a@=1 env@=toll
+a:b=1 /a=1 a/=1 a/b=1 $=1 ${seed}=1 a[0]=1 mapping.0=1 policies.=1 policies..a=1 policies.a.=1 ~seed=3 ~env ~env=[a]
+~env=5 ~wrappers ~wrappers=x ~wrappers=[a] ~league ~algorithm ~hydra ~hydra.run ~~seed +-seed=1 +++seed=1 seed=1e400
+seed=1e5 seed=inf seed=nan seed=0x10 seed=1_000 seed=int(a) seed=tag(a,1) seed=${x} seed=${ seed=$ seed=??? seed=#
+seed=!!a hydra=null hydra=1 hydra.run=1 hydra.mode=x hydra.searchpath=null hydra.searchpath=x hydra.searchpath=[1]
++hydra.searchpath=[null] hydra.searchpath={a:1} ~hydra.searchpath hydra/launcher=null hydra/launcher=5
+hydra/launcher=[a] ~hydra/launcher=[a] +hydra/launcher={a:1} hydra.sweeper.params={a:1} hydra.sweeper.params=5
+hydra.foo=1 hydra.callbacks=5 wrappers=[[a]] wrappers=[null] wrappers=[{a:1}] wrappers={a:1} callback={} sinks={}
+policies={1:{}} runtime=[] league=[1] default_policy.algorithm={} default_policy.algorithm={a:{b:null}}
+default_policy={1:2} _target_=1 defaults=[x]
+"""
+
+
+@pytest.mark.parametrize("written", [word.replace("\\n", "\n") for word in STRANGE.split()])
+def test_strange_words_are_read_or_refused(written: str) -> None:
+    # Whatever else is raised, fails.
+    with suppress(ConfigInvalid):
+        assert prepared(written).config.hydra
+
+
+@pytest.mark.parametrize(
+    ("written", "quoted"),
+    [("name=é", "\"name='é'\""), ("name=a#b", "\"name='a#b'\""), ("+name=☃ b", "\"+name='☃ b'\"")],
+)
+def test_characters_that_need_quotes_are_answered_with_them(written: str, quoted: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        prepared(written)
+    assert str(caught.value).endswith(f"the shell takes the outer ones: {quoted}")
+    assert prepared(quoted.strip('"')).problems == []
+
+
+MAPPINGS = {
+    "stop.policies={cart: {return_mean: 5}}": "++",
+    "stop={policies: {cart: {return_mean: 5}}}": "++",
+    "rollouts.placement={resources: {fpga: 1}}": "++",
+    "callbacks={early: {_target_: marlflow.EarlyStop, metric: policies.cart.return_mean}}": "++",
+    "log.sinks={print: {_target_: builtins.print}}": "++",
+    "policies={cart: {queue_fragments: 3}}": "++",
+    "+policies={cart: {queue_fragments: 3}}": "++",
+    "rollouts={num_workers: 3}": "",  # no new keys, so Hydra's own way
+}
+
+
+@pytest.mark.parametrize(("written", "prefix"), MAPPINGS.items())
+def test_a_mapping_adds_the_keys_that_are_not_there(written: str, prefix: str) -> None:
+    job = prepared(written)
+    assert (job.overrides, job.problems) == ([prefix + written.lstrip("+")], [])
+    key, _, value = written.lstrip("+").partition("=")
+    expected = OmegaConf.create(value)
+    assert OmegaConf.merge(OmegaConf.select(job.config, key), expected) == OmegaConf.select(job.config, key)
+
+
+def test_a_mapping_adds_keys_in_a_sweep_and_in_a_league() -> None:
+    goals = "stop.policies={cart: {return_mean: 5}},{cart: {return_mean: 6}}"
+    job = prepared(goals, multirun=True)
+    assert job.overrides == [f"++{goals}"]
+    assert job.config.stop.policies.cart.return_mean == 5
+    league = prepared("env=rps", "league=pfsp", "league.players={player: {plays: [player_0]}}")
+    assert league.config.league.players == {"player": {"plays": ["player_0"]}}
+
+
+def test_a_mistyped_key_in_a_mapping_is_answered_with_the_right_one() -> None:
+    with pytest.raises(ConfigInvalid, match=r"no rollouts\.num_wrokers; did you mean 'rollouts\.num_workers'"):
+        experiment_of("rollouts={num_wrokers: 3}")
 
 
 def test_casts_that_lose_nothing_are_hydras_own() -> None:

@@ -17,6 +17,7 @@ from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.problems import ProblemKind
 from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant
 from marlflow.config.experiment import (
     CheckpointConfig,
@@ -37,6 +38,7 @@ from marlflow.config.experiment import (
 from marlflow.config.limits import limit_problems
 from marlflow.config.ranges import RANGES, REMARKS
 from marlflow.config.settings import remarks, setting_problems
+from marlflow.config.validation import problems_of
 from marlflow.league import (
     NFSP,
     PFSP,
@@ -56,6 +58,7 @@ from marlflow.league import (
     StoreSettings,
 )
 from marlflow.learner.optimizer import Adam, TorchOptimizer
+from marlflow.observe.early_stop import EarlyStop
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.torso import CNN, MLP
 from marlflow.policy.transformer import Transformer
@@ -72,6 +75,14 @@ THRESHOLDS = {"clip_range", "value_clip_range", "huber_delta", "max_grad_norm", 
 ANY_SIZE = {"return_mean", "value_min", "value_max", "target_entropy"}
 BOUNDS_OF_SCHEDULES = {"start", "end", "values[0]", "values[1]"}  # where nothing is scheduled by it
 OF_THE_ENVIRONMENT = {"num_agents", "max_cycles"}  # which says itself what it takes
+NULL = """
+address agent_steps algorithm best callbacks_failed checkpoint cost_limit device distinct_members end_token
+env_steps every_agent_steps every_env_steps experience final_episodes folder inference init kl_to_reference
+league learns_from mapping minibatch_tasks nash_conv_every_env_steps newest node node_ip_address num_cpus
+num_gpus num_learners object_store_bytes objective opponents outcome pairs parts patience payoff_se policies
+policy precision queue_fragments record replay resources return_mean shared_gpus sides stages step_timeout_s
+target_entropy temperature time_s timeout_agent_steps value_clip_range win_rate wrappers
+"""
 ACCEPTED: Mapping[str, set[str]] = {
     "text": {"name", "match", "policy", "policies[0]", "folder", "node", "address", "best", "objective"}
     | {"reset_to"}
@@ -148,6 +159,11 @@ ACCEPTED: Mapping[str, set[str]] = {
     }
     | {"symmetric", "at_start", "batched", "mirrored", "bootstrap_at_death", "token_baseline"}
     | {"jsonl", "tensorboard", "trace", "spread", "dashboard", "velocities", "momentum"},  # torch takes the last for 1
+    "10**400": OF_THE_ENVIRONMENT,
+    "null": {*NULL.split()} | OF_THE_ENVIRONMENT | {"velocities", "time_share", "trust"},
+    "[nan]": {"trust"},  # a name that nothing has
+    "{a: 1}": {"resources"},
+    "{1: 2}": {"resources"},
     "''": set(),
     "[]": {"hidden_sizes", "encoder_sizes", "channels", "kernel_sizes", "strides", "mapping", "policies", "wrappers"}
     | {"parts"}  # refused once it is known which parts there are
@@ -157,7 +173,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     "{}": {"placement", "learners", "inference", "rollouts", "runtime", "stop", "evaluation", "faults", "checkpoint"}
     | {"log", "record", "default_policy", "policies", "cart", "resources", "stages", "wrappers"}
     | {"league", "players", "snapshots", "pool", "payoffs", "ratings", "matches", "members", "roles", "pairs", "store"}
-    | {"sinks", "callbacks"}
+    | {"sinks", "callbacks", "extra_losses"}
     | {"sides"},  # refused once it is known which agents there are
 }
 
@@ -181,19 +197,21 @@ KINDS = (
     *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
     *(MLP, CNN, GRU, LSTM, Transformer, Adam, Linear, CosineDecay, PiecewiseConstant),
     *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules, MatchRules, PSRO, StoreSettings),
+    EarlyStop,
     *(AlphaStar, DeltaUniform, Fictitious, LatestPast, NaiveSelfPlay, PFSP, NFSP),
 )
 
 
 def test_every_number_has_an_entry_in_the_table_and_every_entry_a_number() -> None:
-    numbers = set()
+    numbers, without = set(), set()
     for kind in KINDS:
         for field in dataclasses.fields(kind):
             if field.init and re.search(r"\b(int|float|ScheduledFloat)\b", str(field.type)):
                 numbers.add(field.name)
+                without |= {field.name} - {name.removeprefix(f"{kind.__name__}.") for name in RANGES}
     numbers -= {"policies"}  # of goals, which are called return_mean
     of_torch = {"momentum", "dampening", "alpha"}
-    assert numbers - RANGES.keys() == set()
+    assert without - {"policies"} == set()
     assert {name.rpartition(".")[2] for name in RANGES} - numbers == of_torch
     assert {name for name, _ in REMARKS} <= numbers
 
@@ -315,3 +333,42 @@ def test_an_optimizer_of_torch_has_ranges_too() -> None:
     optimizer = TorchOptimizer(torch.optim.SGD, {"momentum": math.nan})
     (problem,) = sentences(setting_problems(PPO(optimizer=optimizer), "algorithm"))
     assert problem.startswith("algorithm.optimizer.momentum must be a number")
+
+
+class Late:
+    """A schedule of a user's own, with a value for the first agent step and one for all later ones."""
+
+    def __init__(self, first: Any, later: Any) -> None:
+        self.values = first, later
+
+    def at(self, agent_steps: int) -> Any:
+        value = self.values[agent_steps > 0]
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "problem"),
+    [
+        (0.1, 0.2, None),
+        (np.float32(0.5), 1, None),
+        (0.1, 7.0, r"learning_rate\.at\(\d+\) must be at most 1, not 7"),
+        (0.1, float("nan"), r"learning_rate\.at\(\d+\) must be a number, at least 0 and at most 1, not nan"),
+        (None, 0.1, r"learning_rate: Late\.at\(\) gives no number: TypeError: "),
+        (0.1, 10**400, r"learning_rate: Late\.at\(\) gives no number: OverflowError: "),
+        (0.1, KeyError("warm"), r"learning_rate: Late\.at\(\) gives no number: KeyError: 'warm'\n  File .*, in at\n"),
+    ],
+)
+def test_a_schedule_of_ones_own_is_asked_for_numbers(first: Any, later: Any, problem: str | None) -> None:
+    problems = sentences(setting_problems(PPO(learning_rate=Late(first, later)), "ppo"))
+    assert len(problems) == (problem is not None)
+    assert all(re.match(rf"ppo\.{problem}", one) for one in problems)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_ends_the_checks_that_would_compute_with_it(number: float) -> None:
+    (kind,) = {one.kind for one in setting_problems(RunPlacement(shared_gpus=number)) if not isinstance(one, str)}
+    assert kind is ProblemKind.WRONG_TYPE
+    _, problems = problems_of(small_run(placement=RunPlacement(shared_gpus=number)))
+    assert any("placement.shared_gpus must be a number, more than 0" in str(one) for one in problems)

@@ -187,7 +187,7 @@ def test_problems_of_placement_are_found_at_once() -> None:
         "policies.fox.placement.resources.fpga must be at least 0, not -1",
         "placement.learners.num_learners must be at least 1, not 0",
         "placement.shared_gpus must be more than 0, not -1",
-        "placement.learners.num_gpus must be a fraction below 1 or a whole number, not 2.5",
+        "placement.learners.num_gpus must be a fraction below 1, a whole number, or 0, not 2.5",
         "placement.inference.device is cuda and num_gpus 0: a process sees only the GPUs that it has a share of; "
         "raise num_gpus",
         "placement.shared_gpus is -1 and placement.learners.num_gpus 2.5: learners share GPUs, or each takes its own; "

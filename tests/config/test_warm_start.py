@@ -324,7 +324,7 @@ def test_classes_of_others_are_imported_only_if_trusted(runs: Path, monkeypatch:
             (mf.Policy(mf.Frozen(runs / "carts")), "algorithm"),
         ):
             (problem,) = problems(solo(prey=policy))
-            assert "names code outside marlflow, which would be imported: their.Model" in problem
+            assert "elsewhere: model._target_='their.Model'; look at it" in problem
             assert problem.endswith(f"if you trust it set policies.prey.{key}.trust=[their.Model]")
     finally:
         recorded.write_text(text, encoding="utf-8")

@@ -74,7 +74,7 @@ BOTH_AGAIN: dict[str, Any] = {
         max_leaves=8,
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_conditions_mean_what_pythons_mean(text: str) -> None:
     python = text.replace("!", " not ").replace("&", " and ").replace("|", " or ")
     python = python.replace("true", "True").replace("false", "False")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import ConfigInvalid
@@ -58,7 +58,6 @@ def actions(adapter: Any, env: Any, result: Any) -> list[Any]:
     return taken
 
 
-@settings(max_examples=50)
 @given(scripts(), st.sampled_from(SEEDS))
 def test_of_a_parallel_environment_it_is_what_the_adapter_says_of_each_agent(script: Script, seed: int) -> None:
     env = BuiltParallel(declared(script))
@@ -118,7 +117,6 @@ class JournalAEC(BuiltAEC):
         return {agent: numbers(self.observation_space(agent), self.see(agent, self.is_dead(agent))) for agent in agents}
 
 
-@settings(max_examples=50)
 @given(scripts(), st.sampled_from(SEEDS))
 def test_of_an_aec_environment_it_is_what_all_observe_after_a_turn(script: Script, seed: int) -> None:
     # What a dead step lets an environment show differs from what the turn before it did.

@@ -142,7 +142,7 @@ def test_a_rule_may_look_at_the_environment() -> None:
     st.lists(st.tuples(st.booleans(), st.sampled_from([-1.0, 0.0, 0.5, 2.0, 7.0])), min_size=5, max_size=5),
     st.sampled_from(["error", "all", "least"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 def test_what_is_left_if_nothing_is_safe(actions: list[tuple[bool, float]], when_none: Any) -> None:
     legal, risks = np.array([a for a, _ in actions]), np.array([r for _, r in actions])
     rule = SafetyRule(lambda *_: risks, "observation", when_none)

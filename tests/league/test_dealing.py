@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.serialization import from_bytes, to_bytes
@@ -60,7 +60,6 @@ def test_launches_are_live_policies_in_the_roles_that_they_can_play() -> None:
     st.sampled_from([PAIR, THREE, TEAMS]),
     st.integers(1, 60),
 )
-@settings(max_examples=40)
 def test_games_and_seats_are_balanced_to_one_game(shares: dict[str, float], sides: object, games: int) -> None:
     matchmaker = matchmaker_of(members_of(dict.fromkeys(shares, 0), sides), NaiveSelfPlay(), shares=shares)  # type: ignore[arg-type]
     counts: Counter[Launch] = Counter()

@@ -104,7 +104,10 @@ def test_ratings_have_a_line_for_each_live_policy(count: int, tmp_path: Path) ->
     for step in range(count):
         members.add("adversary", step, step * 1000, step * 1000)
     values = {name: Rating(20 + place, 1) for place, name in enumerate(members.names)}
-    shown = standings(members, Payoffs(members.sides), rated(members, values))
+    payoffs = Payoffs(members.sides)
+    for name in ("adversary", *members.snapshots):
+        payoffs.add(Game((name, "agent"), (1.0, -1.0), env_steps=1))
+    shown = standings(members, payoffs, rated(members, values))
     draw_ratings(tmp_path / "ratings.png", shown, members, 1000 * count, "a run")
     found = colors(tmp_path / "ratings.png")
     assert found[BLUE] > found[ORANGE] > 50
@@ -112,7 +115,9 @@ def test_ratings_have_a_line_for_each_live_policy(count: int, tmp_path: Path) ->
 
 def test_members_that_never_learn_have_a_line_across(tmp_path: Path) -> None:
     members = members_of({"main": 0})
-    shown = standings(members, Payoffs(PAIR), rated(members, {"random": Rating(20, 1)}))
+    payoffs = Payoffs(PAIR)
+    payoffs.add(Game(("main", "random"), (1.0, -1.0), env_steps=1))
+    shown = standings(members, payoffs, rated(members, {"random": Rating(20, 1)}))
     draw_ratings(tmp_path / "ratings.png", shown, members, 0, "a run")
     assert (136, 136, 136) in colors(tmp_path / "ratings.png")
 

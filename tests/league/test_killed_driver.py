@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from marlflow.driver.stored_members import MEMBERS
 from marlflow.driver.train import resume, train
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports
 from tests.league.killed_driver import KILLED_AT, saved_often
+
+pytestmark = pytest.mark.slow
 
 ENV_STEPS = 864
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.fault_kind import FaultKind
@@ -131,7 +131,6 @@ def test_numbers_are_never_used_twice() -> None:
 
 
 @given(st.lists(st.tuples(st.sets(st.integers(0, 9)), st.integers(0, 3)), min_size=3, max_size=3), st.randoms())
-@settings(max_examples=60)
 def test_each_game_counts_once_and_missing_ones_are_asked_for_twice_more(
     answers: list[tuple[set[int], int]], shuffler: Any
 ) -> None:

@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.league.league import MatchRules
@@ -63,7 +63,6 @@ def test_a_role_that_neither_of_a_pair_can_play_is_filled() -> None:
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.lists(st.integers(0, 9), min_size=6), st.integers(0, 60))
-@settings(max_examples=60)
 def test_games_go_to_pairs_that_have_the_fewest(sizes: list[int], before: list[int], games: int) -> None:
     groups = [[(f"a{number}", f"b{seating}") for seating in range(size)] for number, size in enumerate(sizes)]
     payoffs = Payoffs(PAIR)
@@ -94,7 +93,6 @@ def play(payoffs: Payoffs, counts: dict[tuple[str, ...], int]) -> None:
 
 
 @given(st.integers(0, 30), st.booleans(), st.integers(1, 5))
-@settings(max_examples=30)
 def test_interchangeable_sides_play_both_seatings_until_all_cells_have_equally_many_games(
     snapshots: int, symmetric: bool, sets: int
 ) -> None:

@@ -53,7 +53,6 @@ def value_by_enumeration(game: np.ndarray) -> float:
     return best
 
 
-@settings(max_examples=60)
 @given(GAMES)
 def test_nash_is_worth_what_the_best_vertex_is(game: np.ndarray) -> None:
     row, column = nash(zero_sum(game))

@@ -70,7 +70,8 @@ def test_results_of_a_live_member_are_decayed_and_games_are_not() -> None:
 
 def test_members_are_in_the_order_of_their_ratings_and_then_of_their_results() -> None:
     members = members_of({"main": 3})
-    payoffs = table(members, [(("main@2", "main@3"), LOST), (("main", "random"), WON)])
+    played = [(("main@2", "main@3"), LOST), (("main", "random"), WON), (("main@1", "main"), WON)]
+    payoffs = table(members, played)
     ratings = rated({"main": Rating(30, 2), "random": Rating(20, 1), "main@1": Rating(31, 1)})
     shown = standings(members, payoffs, ratings)
     assert [row.member for row in shown.rows] == ["main@1", "main", "random", "main@3", "main@2"]
@@ -80,9 +81,31 @@ def test_members_are_in_the_order_of_their_ratings_and_then_of_their_results() -
     assert rows["main@3"].rating is None
 
 
+def test_a_member_without_games_has_no_rating_and_overlaps_are_said() -> None:
+    members = members_of({"main": 4})
+    payoffs = table(members, [(("main", "main@1"), WON), (("main", "main@2"), WON)])
+    names = ("main", "main@1", "main@2", "main@3", "main@4")
+    ratings = rated(dict.fromkeys(names, Rating(30, 2)) | {"main@1": Rating(27.5, 1), "main@2": Rating(20, 1)})
+    shown = standings(members, payoffs, ratings)
+    rows = by_name(shown)
+    assert {name: row.rating for name, row in rows.items() if row.rating} == {
+        "main": Rating(30, 2),
+        "main@1": Rating(27.5, 1),
+        "main@2": Rating(20, 1),
+    }
+    assert shown.notes[1:] == (
+        "no rating: random, main@3 and main@4 played no games against others",
+        "the interval of main overlaps with that of main@1: which is best is not known",
+    )
+    apart = standings(
+        members, payoffs, rated({"main": Rating(30, 1), "main@1": Rating(20, 1), "main@2": Rating(20, 1)})
+    )
+    assert not any("overlaps" in note for note in apart.notes)
+
+
 def test_without_a_rated_random_member_ratings_are_absolute() -> None:
-    members = members_of({"main": 0})
-    shown = standings(members, Payoffs(PAIR), rated({"main": Rating(30, 2)}))
+    members = members_of({"main": 1})
+    shown = standings(members, table(members, [(("main", "main@1"), WON)]), rated({"main": Rating(30, 2)}))
     assert not shown.is_relative
     assert by_name(shown)["main"].rating == Rating(30, 2)
 
@@ -255,9 +278,10 @@ def test_the_text_is_aligned_and_names_algorithms() -> None:
     assert standings_text(shown, {"main": "ppo", "random": "random"}).splitlines() == [
         "#  member  by         rating  games   win  draw  loss  seat 1  seat 2  nash  since",
         "1  main    ppo     +14.2±1.1      1  1.00  0.00  0.00    1.00       -     -  live, version 412",
-        "2  random  random   +0.0±1.0      0     -     -     -       -       -     -  never changes",
-        "3  main@1  ppo     -10.1±2.0      1  0.00  0.00  1.00       -    0.00     -  0 agent steps, from main",
+        "2  main@1  ppo     -10.1±2.0      1  0.00  0.00  1.00       -    0.00     -  0 agent steps, from main",
+        "3  random  random          -      0     -     -     -       -       -     -  never changes",
         "no nash: 3 of 3 pairs of members have no games in both seatings",
+        "no rating: random played no games against others",
     ]
     without = standings_text(shown).splitlines()
     assert without[0].split() == ["#", "member", "rating", "games", *AFTER_GAMES]

@@ -12,6 +12,7 @@ from marlflow.base.batch import Array
 from marlflow.env.adapter import AgentEnd, StepResult
 from marlflow.env.batched.arrays import as_numpy
 from marlflow.env.batched.protocol import BatchedEnv, BatchedStep, agents_of
+from marlflow.env.declared import name_problem
 from marlflow.env.episode_location import EpisodeLocation
 from marlflow.env.global_state import state_space_of
 
@@ -40,6 +41,9 @@ class BatchedAdapter:
         self.masked_groups = frozenset(self._begin(0).action_masks)
 
     def _check_agents(self) -> None:
+        for number, agent in enumerate(self._agents):
+            if problem := name_problem(agent, self._agents[:number]):
+                raise self._location.broken(problem)
         if sorted(self._place) != sorted(self._agents) or sum(map(len, self._env.groups.values())) != len(self._agents):
             reason = f"each of possible_agents {self._agents} must be in exactly one of groups {dict(self._env.groups)}"
             raise self._location.broken(reason)

@@ -1,0 +1,59 @@
+"""Keep messages short: long lists and texts lose their middle, and say how much."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import islice
+from typing import Final
+
+MOST: Final = 1_980
+"""The most characters of a message, which has at most 2,000 with what is printed before it, such as `error: `."""
+_MOST_NAMED = 50
+
+
+def shortened(text: str, most: int = MOST) -> str:
+    """Return a text of at most `most` characters: its beginning, the number of what is left out, and its end.
+
+    >>> shortened("agents " + ", ".join(map(str, range(1_000))) + ": none", 100)
+    'agents 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... and 988 others ..., 998, 999: none'
+    """
+    if len(text) <= most:
+        return text
+    # Room for what is said of the middle.
+    room = max(most - 40, 0)
+    head, tail = text[: room * 2 // 3], text[len(text) - room // 3 :]
+    if ", " in head[-_LONGEST_NAME:] and ", " in tail[:_LONGEST_NAME]:
+        head, tail = head.rpartition(", ")[0], tail.partition(", ")[2]
+        others = text[len(head) : len(text) - len(tail)].count(", ") - 1
+        return f"{head}, ... and {others:,} others ..., {tail}"
+    return f"{head} ... {len(text) - len(head) - len(tail):,} characters ... {tail}"
+
+
+# A list is recognized by the commas around its names.
+_LONGEST_NAME = 120
+
+
+def enumerated(names: Collection[str], most: int = _MOST_NAMED) -> str:
+    """Return names with commas between them: the first `most`, and the number of the others.
+
+    >>> enumerated(["a", "b", "c", "d"], 3), enumerated(["a", "b", "c"], 3)
+    ('a, b, c and 1 more', 'a, b, c')
+    """
+    more = len(names) - most
+    return ", ".join(islice(names, most)) + (f" and {more:,} more" if more > 0 else "")
+
+
+def numbered(problems: Collection[str], heading: str) -> str:
+    """Return a heading and problems with their numbers, in all at most `MOST` characters: the first ones if many."""
+    # The heading and what is said of the others have a line each.
+    room = MOST - len(heading) - 40
+    each = max(room // max(len(problems), 1), 400) - 10
+    lines: list[str] = []
+    for number, problem in enumerate(problems, 1):
+        line = f"  {number}. {shortened(problem, each)}"
+        room -= len(line) + 1
+        if room < 0:
+            lines.append(f"  ... and {len(problems) - number + 1:,} more")
+            break
+        lines.append(line)
+    return "\n".join([heading, *lines])
