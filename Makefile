@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS := all,dev,docs
 PYTEST_ARGS ?=
-TESTS := $(BIN)/python -m pytest -m 'not learning'
-PARTS := $(addprefix test-,cli examples runtime driver env league config)
+# Three processes on two cores: the tests that share a Ray are all in one of them, and wait for its processes much of the time.
+TESTS := $(BIN)/python -m pytest -n 3 --dist loadgroup
 
-.PHONY: help demo test test-rest $(PARTS) test-learning check format docs bench wheel clean
+.PHONY: help demo test test-quick test-all test-learning test-interpreters check format docs bench wheel clean
 
 # The first of these that runs, is new enough and can make an environment.
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python; do \
@@ -19,8 +19,10 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python;
 
 help:
 	@echo 'make demo           train PPO and DQN side by side on one environment'
-	@echo 'make test           the checks and the tests; CI runs this and make docs'
+	@echo 'make test           the checks and all tests but the slow ones, in ten minutes'
+	@echo 'make test-all       the slow tests, and more examples of those by hypothesis; CI runs both, and make docs'
 	@echo 'make test-learning  the slow tests that train until something is learned'
+	@echo 'make test-interpreters  trains from the wheel on each Python that is found; minutes, and gigabytes of PyTorch'
 	@echo 'make check          format, lint, types, import layers; changes nothing'
 	@echo 'make format         format, and mend what lint can mend'
 	@echo 'make docs           build docs/_build/html; broken links and other warnings are errors'
@@ -39,21 +41,20 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/marlflow train experiment=cartpole_team_ppo_dqn
 
-# A part for each folder of tests that takes long, longest first; `test-rest` is all others. Five parts at a time on two cores,
-# as tests that start processes wait for them much of the time; the next begins when one is done. A part's output comes
-# then, too, and one that fails fails the whole.
-$(PARTS): test-%: $(INSTALLED)
-	$(TESTS) tests/$* $(PYTEST_ARGS)
-
-test-rest: $(INSTALLED)
-	$(TESTS) $(PARTS:test-%=--ignore=tests/%) $(PYTEST_ARGS)
-
 test: $(INSTALLED)
-	@echo 'running the checks and all tests, five parts at a time: some minutes'
-	@$(MAKE) --no-print-directory -j5 --keep-going --output-sync=target test-rest $(PARTS) check
+	@$(MAKE) --no-print-directory -j2 --keep-going check test-quick
+
+test-quick: $(INSTALLED)
+	$(TESTS) -m 'not slow and not learning and not interpreters' $(PYTEST_ARGS)
+
+test-all: $(INSTALLED)
+	$(TESTS) -m '(slow or drawn) and not learning and not interpreters' --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 test-learning: $(INSTALLED)
 	$(BIN)/python -m pytest -m learning $(PYTEST_ARGS)
+
+test-interpreters: $(INSTALLED)
+	$(BIN)/python -m pytest -m interpreters $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

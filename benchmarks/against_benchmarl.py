@@ -1,6 +1,6 @@
 """Compare MAPPO or QMIX with BenchMARL's on simple_spread: env steps/s, and returns after equal env steps.
 
-    python -m benchmarks.against_benchmarl mappo qmix --python V/bin/python [--env-steps 200000] [--seeds 10 11 12]
+    python -m benchmarks.against_benchmarl mappo qmix --python V/bin/python [--env-steps 200000] [--seeds 20,21,22]
 
 Both have two cores, the same networks, batches, epochs and updates per env step, and environments of the same version
 of mpe2. They run in turns, one seed after the other, so that ratios are of one time. BenchMARL needs a virtual
@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.seeds import add_seeds
 from marlflow.observe.sinks import METRICS, read_metrics
 
 SCRIPT = Path(__file__).parent / "peers" / "benchmarl_spread.py"
@@ -160,7 +161,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("algorithm", nargs="*", default=ALGORITHMS, help=f"of {', '.join(ALGORITHMS)}; none: all")
     parser.add_argument("--python", default=os.environ.get("MARLFLOW_BENCHMARL_PYTHON"), help="one that has BenchMARL")
     parser.add_argument("--env-steps", type=int, default=200_000)
-    parser.add_argument("--seeds", type=int, nargs="+", default=(10, 11, 12))
+    add_seeds(parser, 3)
     parser.add_argument("--threads", type=int, default=1, help="of BenchMARL's torch; 2 were slower on two cores")
     options = parser.parse_args(arguments)
     if unknown := set(options.algorithm) - set(ALGORITHMS):

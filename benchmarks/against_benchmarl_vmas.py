@@ -37,6 +37,7 @@ if __name__ == "__main__":
 import torch
 
 from benchmarks.against_benchmarl import lines_of
+from benchmarks.seeds import add_seeds
 from marlflow.algorithms.mappo import MAPPO
 from marlflow.algorithms.ppo import PPO
 from marlflow.config.experiment import (
@@ -181,7 +182,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--env-steps", type=int, default=300_000)
     parser.add_argument("--batch-env-steps", type=int, default=60_000)
     parser.add_argument("--cores", type=int, choices=(1, 2), default=1)
-    parser.add_argument("--seeds", type=int, nargs="+", default=(10, 11, 12))
+    add_seeds(parser, 3)
     options = parser.parse_args(arguments)
     if options.python is None:
         print("beside BenchMARL: not measured, MARLFLOW_BENCHMARL_PYTHON names no Python that has it", flush=True)

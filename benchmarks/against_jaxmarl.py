@@ -1,6 +1,6 @@
 """Compare PPO with JaxMARL's own IPPO on MPE_simple_spread_v3: env steps per second, learning included, and returns.
 
-    python -m benchmarks.against_jaxmarl --checkout PATH [--env-steps 400000] [--seeds 10 11 12] [--num-envs 16]
+    python -m benchmarks.against_jaxmarl --checkout PATH [--env-steps 400000] [--seeds 20,21,22] [--num-envs 16]
 
 Here: JaxMARL's environment in marlflow (`env=jaxmarl`), marlflow's own batched `simple_spread`, and PPO + DQN together
 on it (agent_2 learns by DQN), which JaxMARL has not. There: its `ippo_ff_mpe.py`, from a checkout of its repository,
@@ -34,6 +34,7 @@ import torch
 
 from benchmarks.against_benchmarl import lines_of
 from benchmarks.against_benchmarl_vmas import rates
+from benchmarks.seeds import add_seeds
 from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.config.experiment import (
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--checkout", default=os.environ.get("MARLFLOW_JAXMARL_CHECKOUT"), help="JaxMARL's repository")
     parser.add_argument("--env-steps", type=int, default=400_000)
     parser.add_argument("--num-envs", type=int, default=16)
-    parser.add_argument("--seeds", type=int, nargs="+", default=(10, 11, 12))
+    add_seeds(parser, 3)
     options = parser.parse_args(arguments)
     if options.checkout is None:
         print("beside JaxMARL: not measured, MARLFLOW_JAXMARL_CHECKOUT names no checkout of its repository", flush=True)

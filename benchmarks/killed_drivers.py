@@ -39,10 +39,8 @@ SETTINGS = (
     "log.tensorboard=false",
     "stop.time_s=null",
 )
-GONE_S = 30.0
+GONE_S = 15.0
 """How long a killed run's processes may take to end."""
-LINGERING = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""These two of Ray's take a minute longer: for so long they try to tell their dead server that their raylet died."""
 
 
 class Command:
@@ -62,7 +60,6 @@ class Command:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
         )
         self._family = {psutil.Process(self._process.pid)}
-        self.lingering: list[psutil.Process] = []
 
     def reads(self) -> Iterator[str]:
         """Yield the output lines."""
@@ -82,7 +79,6 @@ class Command:
     def send(self, number: signal.Signals, group: bool = False) -> None:
         """Send a signal to the driver, or to its process group as Ctrl-C does, and remember the running processes."""
         self._family |= set(self.helpers())
-        self.lingering = [one for one in self._family if one.name() in LINGERING]
         (os.killpg if group else os.kill)(self._process.pid, number)
 
     def ends(self) -> int:
@@ -91,8 +87,8 @@ class Command:
         return self._process.wait()
 
     def left(self) -> list[psutil.Process]:
-        """Return the processes of the last signal that outlive it by more than GONE_S, except those in LINGERING."""
-        return psutil.wait_procs(self._family - set(self.lingering), timeout=GONE_S)[1]
+        """Return the processes of the last signal that outlive it by more than GONE_S."""
+        return psutil.wait_procs(self._family, timeout=GONE_S)[1]
 
     def helpers(self) -> list[psutil.Process]:
         """Return the processes other than the driver; raises RuntimeError if the driver has ended."""
@@ -119,7 +115,7 @@ class Command:
         """End the command with all its processes, if it runs."""
         if self._process.poll() is None:
             self.send(signal.SIGKILL)
-        for process in [*self.left(), *self.lingering]:
+        for process in self.left():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
@@ -229,8 +225,7 @@ def report(runtimes: Sequence[str] = ("inline", "ray"), kills: int = 20, seed: i
         print(
             f"{runtime}: {len(killed)} kills of {max(one.processes for one in killed)} processes; went back "
             f"{sum(lost) / len(lost):.0f} env steps, {max(lost)} at most (a checkpoint every {CHECKPOINT}); "
-            f"its processes gone after {max(one.gone_s for one in killed):.1f} s at most, but for "
-            f"{' and '.join(LINGERING)}; "
+            f"its processes gone after {max(one.gone_s for one in killed):.1f} s at most; "
             f"new in /dev/shm: {len(set(os.listdir('/dev/shm')) - shared_memory)}; "
             f"wrong: {'; '.join(wrong) or 'nothing'}",
             flush=True,

@@ -1,8 +1,8 @@
 """Train leagues on games whose solutions are known, and compare what came out with a bar; three seeds each.
 
     python -m benchmarks.league_learning                                  the cases, and what each shows
-    python -m benchmarks.league_learning kuhn_dqn --seeds 10 11 12
-    python -m benchmarks.league_learning kuhn_dqn --seeds 10 11 12 --report-only
+    python -m benchmarks.league_learning kuhn_dqn --seeds 20,21,22
+    python -m benchmarks.league_learning kuhn_dqn --seeds 20,21,22 --report-only
 
 Settings were chosen on seeds 0 to 2. Runs are inline, in one thread, so that a result does not depend on the machine.
 They are kept in runs/league_learning/<case>/<seed>: a run that was interrupted is resumed, one that is complete is not
@@ -36,12 +36,12 @@ from benchmarks.equilibria import (
     solutions,
     uniform_policy,
 )
+from benchmarks.seeds import add_seeds
 from marlflow.driver.checkpointing import saved_at
 from marlflow.league.exploitability import InformationStates
 from marlflow.league.solvers import nash, uniform
 from marlflow.observe.sinks import METRICS, read_metrics
 
-SEEDS = (10, 11, 12)
 FOLDER = Path("runs/league_learning")
 BIASED_NASH = np.array([0.0625, 0.625, 0.3125])
 GAMES = 1_000
@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Train and report the named cases; without any, list them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", nargs="*", help=f"any of {', '.join(CASES)}")
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    add_seeds(parser, 3)
     parser.add_argument("--env-steps", type=int, help="instead of those of the experiment")
     parser.add_argument("--report-only", action="store_true", help="train nothing; show the runs as they are")
     options = parser.parse_args(arguments)

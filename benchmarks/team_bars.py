@@ -2,7 +2,7 @@
 
     python -m benchmarks.team_bars                                     the cases and their bars
     python -m benchmarks.team_bars two_step_qmix 'climbing*'           some of them, by name or pattern
-    python -m benchmarks.team_bars '*' --seeds 10 11 12 --report-only  all of them, without training
+    python -m benchmarks.team_bars '*' --seeds 20,21,22 --report-only  all of them, without training
 
 Settings were chosen on seeds 0 to 2. Runs are inline, in one thread, so that a result does not depend on the machine.
 They are kept in runs/team_bars/<case>/<seed>: a run that was interrupted is resumed, one that is complete is not
@@ -21,13 +21,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 from statistics import fmean, stdev
 
+from benchmarks.seeds import add_seeds
 from benchmarks.team_case import Case
 from benchmarks.team_cases import CASES
 from benchmarks.team_values import trained_values
 from marlflow.driver.checkpointing import saved_at
 from marlflow.observe.sinks import METRICS, read_metrics
 
-SEEDS = (10, 11, 12)
 FOLDER = Path("runs/team_bars")
 
 
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] = (), cases: Mapping[str, Case] = CASES, descr
     """Train and report the named cases; without any, list them. Return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", nargs="*", help="names of cases, or patterns such as 'climbing*'")
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    add_seeds(parser, 3)
     parser.add_argument("--report-only", action="store_true", help="train nothing; show the runs as they are")
     options = parser.parse_args(arguments)
     named = [[name for name in cases if fnmatch(name, pattern)] for pattern in options.case]

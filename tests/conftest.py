@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import copy
 import gc
+import logging
 import os
 import shutil
 import sys
@@ -24,13 +25,14 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import psutil
 import pytest
 from absl import logging as absl_logging
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 # Until the tests are collected: imports make a million objects, and none of them is garbage.
 gc.disable()
 
-# A deadline would test the machine, not the code.
-settings.register_profile("marlflow", deadline=None)
+# A deadline would test the machine, not the code. `make test-all` has --hypothesis-profile=thorough.
+settings.register_profile("marlflow", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("marlflow")
 
 # OpenSpiel imports absl, whose log handler closes the stream that it finds when Hydra configures logs: pytest's own.
@@ -41,6 +43,17 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="marlflow-tests-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file in one process, as they share fixtures, and all that share a Ray in one, too."""
+    of_ray = {item.path for item in items if "ray_session" in getattr(item, "fixturenames", ())}
+    for item in items:
+        group = "ray" if item.path in of_ray else f"{item.path.parent.name}.{item.path.stem}"
+        item.add_marker(pytest.mark.xdist_group(group))
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.drawn)
+
+
 def pytest_collection_finish() -> None:
     """Collect garbage from now on, seldom, and not among what was imported and the tests themselves."""
     gc.collect()
@@ -48,6 +61,14 @@ def pytest_collection_finish() -> None:
     # Python's own 700 collects so often that it is a tenth of the tests' time.
     gc.set_threshold(20_000)
     gc.enable()
+
+
+def pytest_runtest_teardown() -> None:
+    """Remove the log handlers of Hydra and Ray: they would print records of later tests, to a stream that is closed."""
+    for logger in (logging.getLogger(), logging.getLogger("ray")):
+        for handler in logger.handlers[:]:
+            if not type(handler).__module__.startswith("_pytest."):
+                logger.removeHandler(handler)
 
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -63,6 +84,14 @@ def _runs_draw_no_curves() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reporting, "draw_learning_curves", empty_picture)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _files_are_not_forced_to_disk() -> Iterator[None]:
+    """No test cuts the power; those about crashes look at the calls of fsync themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

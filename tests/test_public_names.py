@@ -1,6 +1,7 @@
 """What `import marlflow` gives: everything an experiment is written with, and nothing until it is asked for."""
 
 import ast
+import functools
 import inspect
 import re
 import subprocess
@@ -24,6 +25,7 @@ def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(marlflow)
 
 
+@functools.cache
 def _classes() -> set[str]:
     """The public classes of all modules."""
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "marlflow").rglob("*.py")]

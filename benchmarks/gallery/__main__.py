@@ -1,6 +1,6 @@
 """Train shipped experiments, and write their pages into docs/gallery.
 
-python -m benchmarks.gallery cartpole_team_ppo_dqn    train it with seeds 10 to 12, evaluate, and write its page
+python -m benchmarks.gallery cartpole_team_ppo_dqn    train it with three seeds, evaluate, and write its page
 python -m benchmarks.gallery                          all of them, which takes hours
 python -m benchmarks.gallery --pages                  write all pages again from their .json files; trains nothing
 
@@ -19,10 +19,11 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.gallery import pages
-from benchmarks.gallery.cases import CASES, PAGES, SEEDS, GalleryCase
+from benchmarks.gallery.cases import CASES, PAGES, GalleryCase
 from benchmarks.gallery.pictures import CURVE, NASH_CONV, film, write_curve
 from benchmarks.gallery.results import results
 from benchmarks.gallery.runs import run_folder, trained
+from benchmarks.seeds import add_seeds
 
 
 def make(case: GalleryCase, seeds: Sequence[int]) -> None:
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m benchmarks.gallery", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("experiment", nargs="*", help="without any, all of the gallery")
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    add_seeds(parser, 3)
     parser.add_argument("--pages", action="store_true", help="train nothing; write the pages again")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.experiment if name not in CASES]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SEEDS = (10, 11, 12)
 """No setting was chosen on them."""
 EPISODES, GAMES = 100, 400
 """Of the final policies together, and of each against random opponents."""

@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.gallery.cases import CASES, CONF, LEAST_ENV_STEPS, WITHOUT_PAGE
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.config.comments import commented
+from marlflow.html_report.statistics import summary_names
 
 Data = Mapping[str, Any]
 _BUSY = 1.2
@@ -86,13 +87,15 @@ def _curves(data: Data) -> Iterator[str]:
     several = policy_curves(data)
     if several:
         units = " and ".join(dict.fromkeys(one["unit"] for one in several))
-        what = "Their mean" if len(data["seeds"]) < 4 else "Their interquartile mean"
+        names = summary_names(len(data["seeds"]))
+        what = {"mean": "Their mean", "IQM": "Their interquartile mean"}[names.statistic]
+        around = "their range" if names.interval == "range" else f"its {names.interval} bootstrap interval"
         against = f" against {', '.join(evaluation['opponents'])}" if evaluation["opponents"] else ""
         yield f"![Learning curves]({folder}/curve.svg)\n"
         yield (
             f"Evaluations during training: {units}, the mean of {evaluation['during']} {evaluation['mode']} episodes"
             f"{against}. "
-            f"Thin lines are single seeds. {what} is the thick line, with its 95 % bootstrap interval."
+            f"Thin lines are single seeds. {what} is the thick line; shaded: {around}."
             f"{' The dotted line is the return if all agents act at random.' if data['random'] else ''}\n"
         )
     if nash_conv_curves(data):

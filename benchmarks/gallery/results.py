@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import marlflow as mf
-from benchmarks.gallery.cases import EPISODES, GAMES, RECORDED, SEEDS, GalleryCase
+from benchmarks.gallery.cases import EPISODES, GAMES, RECORDED, GalleryCase
 from benchmarks.gallery.runs import made_with, run_folder, trained_env_steps
 from benchmarks.meta import HELD_OUT_TASKS, adapted_returns, learned
 from marlflow.config.compose import composing
@@ -201,7 +201,7 @@ def _against_random(
 
 def _adapted(case: GalleryCase, folders: Mapping[int, Path]) -> dict[str, Any]:
     """Return, by seed, the mean returns in held-out tasks before and after MAML's inner step; of others nothing."""
-    if "maml" not in _algorithms(case, SEEDS[0]).values():
+    if "maml" not in _algorithms(case, min(folders)).values():
         return {}
     found = {}
     for seed, folder in folders.items():

@@ -74,7 +74,7 @@ def test_an_algorithm_or_a_model_has_the_defaults_of_its_class(path: Path) -> No
 
 def _made(field: dataclasses.Field[Any]) -> Any:
     """The default of a setting; of one that is itself made from settings (a schedule, an optimizer), with its class."""
-    value = field.default
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {"_target_": f"{type(value).__module__}.{type(value).__qualname__}", **_plain(value)}
     return "???" if value is dataclasses.MISSING else _plain(value)

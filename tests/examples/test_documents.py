@@ -16,9 +16,12 @@ from marlflow.cli.main import main
 from tests.env.optional import is_installed
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 OWN_ALGORITHM = REPOSITORY / "docs" / "your_own_algorithm.md"
+OWN_LOSS = REPOSITORY / "docs" / "your_own_loss.md"
 
 
 def blocks(document: Path, language: str = "") -> list[str]:
@@ -43,8 +46,8 @@ LEAGUES = REPOSITORY / "docs" / "leagues.md"
 TRACKING = REPOSITORY / "docs" / "tracking.md"
 OWN_FILES = "--config-dir"
 OWN_MODULE = "my_module"
-# The two pages that are left out have files of their own, and tests below.
-PAGES = [README, *sorted({*REPOSITORY.glob("docs/*.md")} - {CONFIGURATION, OWN_ALGORITHM})]
+# The pages that are left out have files of their own, and tests below.
+PAGES = [README, *sorted({*REPOSITORY.glob("docs/*.md")} - {CONFIGURATION, OWN_ALGORITHM, OWN_LOSS})]
 LINES = list(dict.fromkeys(line for document in PAGES for line in commands(document)))
 RECORDS = "runs/expert/record"
 OTHER_RUN = "league.members.veteran="
@@ -314,3 +317,44 @@ def test_the_page_on_algorithms_of_ones_own_has_two_that_run(tmp_path: Path) -> 
     (stored, updates, return_mean) = re.findall(r"^(\d+) (\d+) ([\d.]+)$", said, re.M)[-1]
     assert int(updates) == (int(stored) - 500) // 4
     assert float(return_mean) > 25
+
+
+def test_the_page_on_losses_of_ones_own_has_terms_and_losses_that_learn(tmp_path: Path) -> None:
+    terms, experiment, predicting, smooth, penalized = blocks(OWN_LOSS, "python")
+    (explorer,) = blocks(OWN_LOSS, "yaml")
+    files = {
+        "my_losses.py": terms,
+        "experiment.py": experiment,
+        "predicting.py": predicting,
+        "smooth.py": smooth,
+        "penalized.py": penalized,
+        "conf/policy/explorer.yaml": explorer,
+    }
+    (tmp_path / "conf" / "policy").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    planned = [["plan", *shlex.split(line)[2:]] for line in commands(OWN_LOSS)]
+    assert len(planned) == 2
+    planned.append(["plan", "--config-dir", "conf", "env=cartpole_team", "policy@policies.cart=explorer"])
+    program = f"""
+import dataclasses, experiment, penalized, predicting, smooth
+import marlflow as mf
+from marlflow.cli.main import main
+
+assert [main(words) for words in {planned}] == [0, 0, 0]
+smooth_ppo = smooth.SmoothPPO(huber_delta=mf.Linear(2.0, 1.0, 500))
+for algorithm in (predicting.algorithm, smooth_ppo, penalized.PenalizedDQN()):
+    small = dataclasses.replace(algorithm, batch_agent_steps=200)
+    run = dataclasses.replace(
+        experiment.experiment, policies={{"cart": mf.Policy(small)}}, stop=mf.Stop(env_steps=1_200),
+        evaluation=mf.Evaluation(episodes=0, final_episodes=0),
+    )
+    print("terms", *mf.train(run).metrics["learners"]["cart"]["loss"])
+"""
+    said = said_in(tmp_path, "-c", program)
+    reported = [{*line.split()[1:]} for line in said.splitlines() if line.startswith("terms")]
+    assert [own <= terms for own, terms in zip([{"reward"}, {"outliers"}, {"penalty"}], reported, strict=True)] == [
+        True
+    ] * 3
+    # What the experiment printed: a distance from the floor.
+    assert 0.0 <= float(re.findall(r"^([\d.e-]+)$", said, re.M)[0]) <= 0.5

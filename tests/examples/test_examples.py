@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from pettingzoo.test import parallel_api_test
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NUMBER = r"([-+]?\d+(?:\.\d+)?)"
 TIMEOUT_S = 240  # several times what the slowest takes on a busy machine: it ends a hang, it measures nothing

@@ -14,6 +14,8 @@ import pytest
 
 from tests.examples.test_examples import EXAMPLES
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 # Fewer env steps than a reader's, enough for updates of both policies.
 SHORT = {"10_000": "3_000"}

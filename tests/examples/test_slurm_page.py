@@ -19,6 +19,8 @@ from marlflow.config.checks import check
 from marlflow.config.schema import read
 from tests.examples.test_documents import REPOSITORY, blocks
 
+pytestmark = pytest.mark.slow
+
 SLURM, SWEEPS = (REPOSITORY / "docs" / name for name in ("slurm.md", "sweeps.md"))
 LINES = re.findall(
     r"^marlflow .*$", "".join(blocks(SLURM, "sh")[1:] + blocks(SWEEPS, "sh")).replace("\\\n", " "), re.MULTILINE

@@ -10,6 +10,8 @@ import pytest
 from marlflow.cli.main import main
 from tests.examples.test_documents import REPOSITORY, blocks, commands, said_in
 
+pytestmark = pytest.mark.slow
+
 PAGE = REPOSITORY / "docs" / "sweeps.md"
 QUICK = "runtime=inline stop.env_steps=400 rollouts.fragment_env_steps=200 evaluation.final_episodes=1 log.console=none"
 

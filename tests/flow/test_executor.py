@@ -3,10 +3,12 @@
 import asyncio
 import traceback
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import marlflow
 from marlflow.base.errors import StageFailed, Stalled
 from marlflow.flow import (
     AgentSteps,
@@ -45,8 +47,9 @@ def test_an_error_names_its_stage_and_plan_and_shows_only_the_operators_frames(o
     cause = caught.value.__cause__
     assert isinstance(cause, ZeroDivisionError)
     assert {frame.name for frame in traceback.extract_tb(cause.__traceback__)} <= {"half", "half_later"}
-    own = [frame for frame in traceback.extract_tb(caught.value.__traceback__) if "marlflow" in frame.filename]
-    assert [frame.name for frame in own if "/tests/" not in frame.filename] == ["run_sync"]
+    package = Path(marlflow.__file__).parent
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [frame.name for frame in frames if Path(frame.filename).is_relative_to(package)] == ["run_sync"]
 
 
 @pytest.mark.parametrize("kind", ["gather", "split"])

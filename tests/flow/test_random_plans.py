@@ -12,7 +12,7 @@ from tests.flow.random_plans import Built, Operator, Spec, Token, Watched, Wire,
 
 SAFETY_NET_S = 60.0
 MOST_EVENTS = 5_000
-many = settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 class Watch:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.errors import PlanInvalid
@@ -83,7 +83,6 @@ class AtRounds(Log):
         """Nothing to see."""
 
 
-@settings(max_examples=40)
 @given(st.lists(st.integers(0, 6), min_size=4, max_size=4), st.integers(1, 5), st.booleans())
 def test_in_lockstep_no_round_begins_before_the_plans_that_wait_have_come_to_rest(
     turns: list[int], size: int, other_is_slow: bool
@@ -105,7 +104,6 @@ def test_in_lockstep_no_round_begins_before_the_plans_that_wait_have_come_to_res
     assert hook.rounds == 7  # six, and the one that found the end
 
 
-@settings(max_examples=40)
 @given(st.lists(st.integers(0, 9), min_size=3, max_size=3), st.integers(0, 9))
 def test_in_overlap_learning_is_at_most_one_round_behind(turns: list[int], collecting: int) -> None:
     learnt: list[int] = [0]

@@ -8,10 +8,7 @@ Nothing is downloaded, so that this takes a minute and no network:
 """
 
 import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -23,38 +20,16 @@ import pytest
 import yaml
 
 import marlflow
-from tests.architecture.sources import REPOSITORY, repository_files, within
+from tests.architecture.sources import REPOSITORY, within
+from tests.packaging.commands import run
+
+pytestmark = pytest.mark.slow
 
 CONF = REPOSITORY / "conf"
-TIMEOUT_S = 300
-
-
-def _run(command: list[str], cwd: Path) -> str:
-    """What the command printed; a failure shows all of it."""
-    clean = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-    ran = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert ran.returncode == 0, f"{' '.join(command)} ended with {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
-    return ran.stdout
 
 
 def _yaml_of(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*.yaml")}
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the sdist and the wheel that was made from it.
-
-    Built from a copy: setuptools takes into an sdist what an .egg-info of an earlier build lists, and would hide that a
-    file is missing from the declarations.
-    """
-    source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    for path in repository_files():
-        target = source / path.relative_to(REPOSITORY)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target)
-    _run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(source)], cwd=dist)
-    return dist
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +40,9 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = environment / "bin" / "python"
     (wheel,) = built.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-index", "--no-deps"]
-    _run([*pip, str(wheel)], cwd=environment)
+    run([*pip, str(wheel)], cwd=environment)
     site_packages = Path(
-        _run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], environment).strip()
+        run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], environment).strip()
     )
     named = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (site_packages / "dependencies.pth").write_text("\n".join(sorted(named)) + "\n", encoding="utf-8")
@@ -108,7 +83,7 @@ print(json.dumps([marlflow.__file__, str(conf)]))
 
 
 def test_the_wheel_is_what_is_imported_and_has_its_configuration(installed: Path, tmp_path: Path) -> None:
-    package, conf = json.loads(_run([str(installed / "python"), "-c", _WHERE], cwd=tmp_path))
+    package, conf = json.loads(run([str(installed / "python"), "-c", _WHERE], cwd=tmp_path))
     environment = installed.parent
     assert Path(package).is_relative_to(environment), f"marlflow was imported from {package}, not from {environment}"
     assert Path(conf).is_relative_to(environment)
@@ -117,7 +92,7 @@ def test_the_wheel_is_what_is_imported_and_has_its_configuration(installed: Path
 
 def test_this_environment_finds_the_configuration_too() -> None:
     """The tests run on an editable install; there `marlflow.conf` is the checkout's conf/."""
-    output = _run([sys.executable, "-c", _WHERE], cwd=Path(sys.prefix))
+    output = run([sys.executable, "-c", _WHERE], cwd=Path(sys.prefix))
     assert [Path(path) for path in json.loads(output)] == [REPOSITORY / "marlflow" / "__init__.py", CONF]
 
 
@@ -136,7 +111,7 @@ def test_what_ships_can_be_planned(installed: Path, tmp_path: Path) -> None:
     ]
     environments = ["env=connect_four", "env=simple_tag wrappers=[padding,agent_indicator]", "env=openspiel"]
     overrides = experiments + environments
-    said = _run([str(installed / "python"), "-c", _PLANS, *overrides], cwd=tmp_path)
+    said = run([str(installed / "python"), "-c", _PLANS, *overrides], cwd=tmp_path)
     for override in overrides:
         plan, ended, said = said.partition(f"-- {override}: 0\n")
         assert ended, f"{override} has no plan:\n{plan}"
@@ -145,9 +120,9 @@ def test_what_ships_can_be_planned(installed: Path, tmp_path: Path) -> None:
 
 def test_training_from_the_wheel_leaves_metrics(installed: Path, tmp_path: Path) -> None:
     overrides = ["runtime=inline", "stop.env_steps=2000", "log.every_env_steps=500", "env.num_envs=4"]
-    run = tmp_path / "run"
-    _run([str(installed / "marlflow"), "train", *overrides, f"hydra.run.dir={run}"], cwd=tmp_path)
-    reports = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    folder = tmp_path / "run"
+    run([str(installed / "marlflow"), "train", *overrides, f"hydra.run.dir={folder}"], cwd=tmp_path)
+    reports = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert reports, "metrics.jsonl is empty"
     assert reports[-1]["env_steps"] >= 2000
 
@@ -162,6 +137,6 @@ def test_sdist_and_wheel_hold_the_templates_of_init(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
     templates = {path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.glob("marlflow/**/*.template")}
-    assert len(templates) == 6
+    assert len(templates) == 8
     assert templates <= in_sdist
     assert templates <= set(zipfile.ZipFile(wheel).namelist())

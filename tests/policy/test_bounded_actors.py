@@ -90,7 +90,7 @@ def test_the_density_of_a_squashed_component_is_one_in_all() -> None:
 
 
 @given(st.floats(-60.0, 60.0), st.floats(-20.0, 2.0), st.floats(-4.0, 4.0))
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 def test_a_squashed_sample_and_its_gradient_are_finite(mean: float, log_std: float, noise: float) -> None:
     parameters = torch.tensor([[mean], [log_std]], requires_grad=True)
     action, logp = squashed_sample(parameters[:1], parameters[1:], torch.tensor([[noise]]))
@@ -155,7 +155,7 @@ def test_a_network_that_is_not_finite_says_so(actor: SquashedGaussianActor | Det
 
 
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0.01, 1e3)), min_size=1, max_size=4), st.integers(0, 99))
-@settings(max_examples=50, deadline=None)
+@settings(deadline=None)
 def test_actions_come_back_from_the_box_and_none_is_out_of_bounds(sides: list[tuple[float, float]], seed: int) -> None:
     low = np.array([side[0] for side in sides], np.float32)
     high = low + np.array([side[1] for side in sides], np.float32)

@@ -64,7 +64,7 @@ def played(columns: list[int]) -> np.ndarray | None:
     return board
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 6), max_size=41), st.integers(0, 1_000))
 def test_each_choice_is_one_of_the_best_by_trying_all(columns: list[int], seed: int) -> None:
     if (board := played(columns)) is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Array, Batch, Transitions
@@ -144,7 +144,6 @@ def _same(one: Transitions, two: Transitions) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
 
 
-@settings(max_examples=60)
 @given(data=st.data(), capacity=st.integers(5, 40), sampling=st.sampled_from(SAMPLINGS), masked=st.booleans())
 def test_a_buffer_that_loads_what_was_kept_goes_on_bit_for_bit(
     data: st.DataObject, capacity: int, sampling: Uniform | Prioritized, masked: bool

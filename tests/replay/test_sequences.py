@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Batch
@@ -29,7 +29,6 @@ def make_replay(capacity: int, length: int, burn_in: int, n_step: int = 2, **arg
     )
 
 
-@settings(max_examples=60)
 @given(data=st.data(), capacity=st.integers(1, 40), sizes=SIZES, masked=st.booleans())
 def test_it_holds_and_draws_what_the_reference_does(
     data: st.DataObject, capacity: int, sizes: tuple[int, int, int], masked: bool
@@ -88,7 +87,6 @@ def _same(one: SequenceTransitions, two: SequenceTransitions) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name), err_msg=name)
 
 
-@settings(max_examples=40)
 @given(data=st.data(), capacity=st.integers(5, 40), sizes=SIZES, sampling=st.sampled_from([Uniform(), Prioritized()]))
 def test_a_replay_that_loads_what_was_kept_goes_on_bit_for_bit(
     data: st.DataObject, capacity: int, sizes: tuple[int, int, int], sampling: Any

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -211,7 +211,6 @@ def due(steps: Sequence[int], every: int) -> list[bool]:
     return found
 
 
-@settings(max_examples=40)
 @given(
     steps=st.lists(st.integers(0, 5), min_size=1, max_size=12),
     publish_every=st.integers(1, 7),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Array
@@ -48,7 +48,6 @@ def whole(decision: Decision) -> list[int]:
     return [*decision.said, decision.action]
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_utterances_are_those_of_a_plain_loop(data: st.DataObject) -> None:
     end_token = data.draw(end_tokens)
@@ -82,7 +81,6 @@ def test_utterances_are_those_of_a_plain_loop(data: st.DataObject) -> None:
     assert (inserted.rows, inserted.stored) == (len(expected), len(expected))
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_tokens_have_the_advantage_of_their_utterance_as_in_a_plain_loop(data: st.DataObject) -> None:
     end_token = data.draw(end_tokens)
