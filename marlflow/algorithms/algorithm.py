@@ -19,6 +19,7 @@ from marlflow.base.schedules import Schedule, ScheduledFloat, initial_value, sch
 from marlflow.base.spaces import Spaces
 from marlflow.flow import Flow, Plan
 from marlflow.flow.relocate import Where
+from marlflow.learner.compiled_updates import Compile
 from marlflow.learner.compute import Compute
 from marlflow.learner.extra_losses import ExtraLosses, extra_loss_problems, scheduled_coefficients
 from marlflow.learner.learner import LearnsOn, TorchLearner
@@ -143,6 +144,9 @@ class LossSettings:
     extra_losses: ExtraLosses = field(default_factory=dict, kw_only=True, hash=False)
     """Terms of the user's own, by name, added to the loss: functions `(module, minibatch) -> scalar`; see ExtraLoss."""
 
+    compile: Compile = field(default="auto", kw_only=True)
+    """Whether updates are compiled by XLA: "auto" from 1,000 optimizer steps on, where they can be."""
+
 
 class TorchAlgorithm(LossSettings):
     """Settings, their checks, and the learner, for LearningAlgorithm and JointAlgorithm.
@@ -204,6 +208,7 @@ class TorchAlgorithm(LossSettings):
             initial_multiplier=initial_multiplier(self),
             loss_groups=self.capabilities.loss_groups,
             extra_losses=self.extra_losses,
+            compile=self.compile,
         )
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:

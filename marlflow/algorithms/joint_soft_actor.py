@@ -11,7 +11,7 @@ from torch import Tensor
 
 from marlflow.algorithms.joint_critics import AgentRows, Others, SeatNoise, TermNames
 from marlflow.algorithms.joint_soft import JointSoftNetwork, SampledActions
-from marlflow.algorithms.sac_temperature import Temperature, TemperatureLoss
+from marlflow.algorithms.sac_temperature import SHORT_OF_TARGET, Temperature, TemperatureLoss
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.present_agents import mean_over_present, row_means
 from marlflow.losses.sac import expected_soft_policy_loss, legal_probabilities, soft_policy_loss
@@ -61,8 +61,6 @@ class JointSoftActorLoss:
         self.policy, self.others, self.temperature = policy, others, temperature
         self.target_entropy = target_entropy
         self.noise, self.names, self.noise_per_row = noise, names, noise.per_row
-        self.short_of_target = torch.zeros(0)
-        """How far the present agents' mean entropy is below its target, [B]."""
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # The temperature is shared with the critics' loss, which has already updated it.
@@ -75,11 +73,10 @@ class JointSoftActorLoss:
         is_box = isinstance(module.actors[self.policy], SquashedGaussianActor)
         loss, entropy, target = (self._sampled if is_box else self._expected)(module, minibatch)
         total = mean_over_present(loss.view_as(present), present)
-        short = (target - entropy).view_as(present)
-        # The loss of the temperature reads this next.
-        self.short_of_target = row_means(short, present)
+        # How far the present agents' mean entropy is below its target, [B].
+        columns = {f"{self.policy}:{SHORT_OF_TARGET}": row_means((target - entropy).view_as(present), present)}
         mean_entropy = mean_over_present(entropy.view_as(present), present)
-        return LossTerms(total, self.names({"actor": total.detach(), "entropy": mean_entropy}))
+        return LossTerms(total, self.names({"actor": total.detach(), "entropy": mean_entropy}), columns=columns)
 
     def _sampled(self, module: JointSoftNetwork, minibatch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         # Returns loss, entropy and target entropy of each agent, [B * K].
@@ -113,7 +110,8 @@ class JointTemperatureLoss:
     """Raises a policy's temperature while its agents' entropy is below its target."""
 
     def __init__(self, actor_loss: JointSoftActorLoss) -> None:
-        self._policy, self._names, self._loss = actor_loss.policy, actor_loss.names, TemperatureLoss(actor_loss)
+        self._policy, self._names = actor_loss.policy, actor_loss.names
+        self._loss = TemperatureLoss(f"{actor_loss.policy}:{SHORT_OF_TARGET}")
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # Nothing of this loss is scheduled.
@@ -121,5 +119,5 @@ class JointTemperatureLoss:
 
     def __call__(self, module: JointSoftNetwork, target_module: object, minibatch: Mapping[str, Tensor]) -> LossTerms:
         tempered = module.tempered(self._policy)
-        total, _, _ = self._loss(tempered, None, minibatch)
+        total = self._loss(tempered, None, minibatch).total
         return LossTerms(total, self._names({"temperature": tempered.log_temperature.detach().exp()}))

@@ -90,15 +90,19 @@ class RecurrentPPOLoss(PPOLoss):
     """PPO's loss of each valid row, weighted by `Sequences.weight`."""
 
     def __call__(self, module: RecurrentActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:  # type: ignore[override]
-        valid, sequences = minibatch["valid"], len(minibatch["valid"])
+        valid = minibatch["valid"]
         outputs, value = module(minibatch["obs"], minibatch["memory"], valid, minibatch.get("central"))
-        # Drop padding before the loss: its action masks may be empty.
-        unused = ("memory", "valid", "obs", "central")
-        rows = {name: column[valid] for name, column in minibatch.items() if name not in unused}
-        weight = rows["weight"]
+        unused = ("memory", "obs", "central")
+        rows = {name: column.flatten(0, 1) for name, column in minibatch.items() if name not in unused}
+        if (mask := rows.get("action_mask")) is not None:
+            # Masks of padding may be empty, which would give its log-probabilities no number.
+            rows["action_mask"] = mask | ~rows["valid"].unsqueeze(-1)
 
         def mean(by_row: Tensor) -> Tensor:
-            # Weights make the expectation the same however rows fall into minibatches.
-            return torch.dot(by_row, weight) / sequences
+            # Weights make the expectation the same however rows fall into minibatches. Padding may have any number.
+            weighted = torch.where(rows["valid"], by_row * rows["weight"], 0.0)
+            of_sequences: Tensor = weighted.unflatten(0, valid.shape).sum(1)
+            return of_sequences.mean()
 
-        return self.of_rows(module.actor.head, module.value_error, outputs[valid], value[valid], rows, mean)
+        flat_outputs, flat_value = outputs.flatten(0, 1), value.flatten(0, 1)
+        return self.of_rows(module.actor.head, module.value_error, flat_outputs, flat_value, rows, mean)

@@ -84,6 +84,6 @@ class SAC(ReplayActorCritic):
         groups.append(LossGroup("actor", lambda module: module.actor.parameters(), actor_loss))
         # A fixed temperature is not trained.
         if temperature.fixed is None:
-            loss = TemperatureLoss(actor_loss)
+            loss = TemperatureLoss()
             groups.append(LossGroup("temperature", lambda module: [module.log_temperature], loss))
         return groups

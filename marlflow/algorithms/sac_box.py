@@ -10,7 +10,7 @@ from gymnasium import spaces as gym
 from torch import Tensor, nn
 
 from marlflow.algorithms.sac_costs import MultipliedCosts
-from marlflow.algorithms.sac_temperature import Temperature
+from marlflow.algorithms.sac_temperature import SHORT_OF_TARGET, Temperature
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.sac import soft_policy_loss, soft_q_target
@@ -58,7 +58,7 @@ class BoxActorLoss:
 
     def __init__(self, temperature: Temperature, action_size: int, target_entropy: float) -> None:
         self.temperature, self.noise_per_row = temperature, 2 * action_size
-        self.target_entropy, self.short_of_target = target_entropy, torch.zeros(0)
+        self.target_entropy = target_entropy
         self.costs = MultipliedCosts()
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
@@ -73,6 +73,6 @@ class BoxActorLoss:
             by_row = self.costs.added_to(by_row, module.cost_critic(obs, action)[0])
         total = by_row.mean()
         sampled = logp.detach()
-        # -logp estimates the entropy. TemperatureLoss reads this next.
-        self.short_of_target = sampled + self.target_entropy
-        return LossTerms(total, {"actor": total.detach(), "entropy": -sampled.mean()})
+        # -logp estimates the entropy.
+        columns = {SHORT_OF_TARGET: sampled + self.target_entropy}
+        return LossTerms(total, {"actor": total.detach(), "entropy": -sampled.mean()}, columns=columns)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.algorithms.sac_costs import MultipliedCosts
-from marlflow.algorithms.sac_temperature import Temperature
+from marlflow.algorithms.sac_temperature import SHORT_OF_TARGET, Temperature
 from marlflow.base.spaces import Spaces
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.sac import expected_soft_policy_loss, expected_soft_q_target, legal_probabilities
@@ -69,7 +69,6 @@ class DiscreteActorLoss:
         self.temperature = temperature
         self.target_entropy = target_entropy
         self.target_share = target_share
-        self.short_of_target = torch.zeros(0)
         self.costs = MultipliedCosts()
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
@@ -88,9 +87,8 @@ class DiscreteActorLoss:
             by_row = self.costs.added_to(by_row, (p * module.cost_critic(minibatch["obs"])[0].detach()).sum(-1))
         total = by_row.mean()
         entropy = -(p * logp).sum(-1).detach()
-        # TemperatureLoss reads this next.
-        self.short_of_target = self._target(p, mask) - entropy
-        return LossTerms(total, {"actor": total.detach(), "entropy": entropy.mean()})
+        columns = {SHORT_OF_TARGET: self._target(p, mask) - entropy}
+        return LossTerms(total, {"actor": total.detach(), "entropy": entropy.mean()}, columns=columns)
 
     def _target(self, p: Tensor, mask: Tensor | None) -> Tensor | float:
         if self.target_entropy is not None:

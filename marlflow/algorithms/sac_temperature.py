@@ -38,22 +38,20 @@ class Temperature:
             self.fixed = torch.tensor(values["temperature"])
 
 
-class EntropySeen(Protocol):
-    """The actor's loss: how far each row's estimated entropy is below its target, [N]."""
-
-    short_of_target: Tensor
+SHORT_OF_TARGET = "short_of_target"
+"""The column in which an actor's loss gives how far each row's estimated entropy is below its target, [N]."""
 
 
 class TemperatureLoss:
-    """Raises the temperature while the actor's entropy is below its target."""
+    """Raises the temperature while the actor's entropy is below its target, as its loss gives it in a column."""
 
-    def __init__(self, actor_loss: EntropySeen) -> None:
-        self._actor_loss = actor_loss
+    def __init__(self, column: str = SHORT_OF_TARGET) -> None:
+        self._column = column
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         # Nothing of this loss is scheduled.
         return
 
     def __call__(self, module: Tempered, target_module: object, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        total = temperature_loss(module.log_temperature, self._actor_loss.short_of_target, 0.0).mean()
+        total = temperature_loss(module.log_temperature, minibatch[self._column], 0.0).mean()
         return LossTerms(total, {"temperature": module.log_temperature.detach().exp()})

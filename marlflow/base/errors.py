@@ -13,6 +13,7 @@ MarlflowError
 │   └── MatchmakerFailed    a matchmaker raised, or returned an impossible matchup
 ├── RecordsDamaged          a dataset file is unreadable
 ├── ColumnMissing           a batch lacks a column
+├── NotCompiled             a network or loss cannot be compiled; it is computed by autograd
 ├── WeightsMismatch         weights do not fit the network
 ├── SnapshotLost            a snapshot's file is unreadable
 ├── ActorLost               a process of the run was lost
@@ -146,6 +147,10 @@ class ColumnMissing(MarlflowError, KeyError):
 
     def __str__(self) -> str:
         return f"a batch has no column {self.name!r}{meant(self.name, self.known)}"
+
+
+class NotCompiled(MarlflowError):
+    """A network or loss cannot be compiled; the message names the operator, and the line of code that has it."""
 
 
 class WeightsMismatch(MarlflowError):

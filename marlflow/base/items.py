@@ -92,6 +92,11 @@ class Update:
     row_ids: Array | None = None
     minibatches_left: int = 0
     """Minibatches that were not trained on, because the run's time was over, or a signal ended it."""
+    compiles: int = 0
+    compile_s: float = 0.0
+    """Seconds of the calls that compiled."""
+    note: str = ""
+    """What the user is to know, once."""
 
 
 @dataclass(frozen=True, slots=True)

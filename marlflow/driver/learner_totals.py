@@ -20,6 +20,8 @@ _TOTALS = (
     "rows_bootstrapped_at_death",
     "seats_left_early",
     "updates_skipped",
+    "compiles",
+    "compile_s",
     "staleness",
 )
 
@@ -35,6 +37,8 @@ class LearnerTotals:
     rows_bootstrapped_at_death: int = 0
     seats_left_early: int = 0
     updates_skipped: int = 0
+    compiles: int = 0
+    compile_s: float = 0.0
     loss: Mapping[str, float] = field(default_factory=dict)
     staleness: float | None = None
     since_report: list[Update] = field(default_factory=list)
@@ -85,6 +89,8 @@ class LearnerTotals:
         self.stale_rows_dropped += update.stale_rows_dropped
         self.rows_bootstrapped_at_death += update.rows_bootstrapped_at_death
         self.updates_skipped += update.updates_skipped
+        self.compiles += update.compiles
+        self.compile_s += update.compile_s
         if update.updates:
             self.since_report.append(Update(update.learner, 0, update.updates, 0, update.loss, update.staleness_mean))
 
@@ -113,6 +119,8 @@ class LearnerTotals:
             "agent_steps_trained": self.agent_steps_trained,
             "updates": self.updates,
             "updates_skipped": self.updates_skipped,
+            "compiles": self.compiles,
+            "compile_s": self.compile_s,
             "version": version,
             "staleness_mean": staleness,
             "stale_rows_dropped": self.stale_rows_dropped,

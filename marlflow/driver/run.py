@@ -218,6 +218,8 @@ class Run:
         if not isinstance(item, Update):
             return
         self._metrics.learners[plan].updated(item)
+        if item.note:
+            self._notify(f"learner {plan}: {item.note}")
         if item.minibatches_left and plan not in self._cut:
             self._cut.add(plan)
             self._notify(_cut_phrase(plan, item))

@@ -26,6 +26,15 @@ class Compute:
     device: str = "cpu"
     precision: Precision = "float32"
 
+    @property
+    def not_compiled(self) -> str:
+        """Why updates are not compiled; empty if they can be."""
+        if torch.device(self.device).type != "cpu":
+            return f"updates are compiled for CPUs only, and this learner is on {self.device}"
+        if self.precision != "float32":
+            return f"updates are compiled in float32 only, and this learner is in {self.precision}"
+        return ""
+
     def autocast(self) -> torch.autocast | None:
         """Return the context for forward passes; None for float32."""
         if self.precision == "float32":

@@ -22,6 +22,9 @@ class GradientExchange(Protocol):
         result = exchange.result(job, loop.run(job, exchange))
     """
 
+    is_alone: bool
+    """Whether this process has all rows of an update, and needs no other process's gradients."""
+
     def leaving_on_error(self) -> AbstractContextManager[None]:
         """Leave the group if the block raises."""
         ...
@@ -65,6 +68,8 @@ class ProcessGroup(GradientExchange, Protocol):
 
 class SingleProcess:
     """The gradient exchange of a learner in one process: no communication."""
+
+    is_alone = True
 
     def leaving_on_error(self) -> AbstractContextManager[None]:
         return nullcontext()

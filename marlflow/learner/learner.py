@@ -16,6 +16,7 @@ from marlflow.base.items import Gradients, Update, Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Place
+from marlflow.learner.compiled_updates import Compile, CompiledUpdates
 from marlflow.learner.compute import ON_CPU, Compute, tensors_on
 from marlflow.learner.distributed.collective import Collective
 from marlflow.learner.distributed.followers import LeaderAndFollowers
@@ -86,6 +87,7 @@ class TorchLearner:
         initial_multiplier: float | None = None,
         loss_groups: Mapping[str, type] = MappingProxyType({}),
         extra_losses: ExtraLosses = MappingProxyType({}),
+        compile: Compile = False,
     ) -> None:
         self.name = name
         self.seats = dict(seats or {})
@@ -110,7 +112,9 @@ class TorchLearner:
             reference=reference,
             extra_losses=extra_losses,
         )
-        self.loop = UpdateLoop(self.parameters, noise_width(groups), seed, compute)
+        compiled = CompiledUpdates(self.parameters, compile, compute.not_compiled)
+        self._compiled = compiled
+        self.loop = UpdateLoop(self.parameters, noise_width(groups), seed, compute, compiled)
         self._single, self._group_exchange = _EXCHANGES[learns_on]
         self._group: ProcessGroup | None = None
         self._multiplier = None if initial_multiplier is None else Multiplier(initial_multiplier)
@@ -242,7 +246,7 @@ class TorchLearner:
         with exchange.leaving_on_error():
             job = exchange.job(request)
             result = exchange.result(job, self.loop.run(job, exchange))
-        update = update_report(self.name, self.version, job, result)
+        update = replace(update_report(self.name, self.version, job, result), **self._compiled.news()._asdict())
         if self._multiplier is not None and update.loss:
             update = replace(update, loss={**update.loss, **self._multiplier.terms})
         return self._count_updates(update)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
@@ -14,12 +15,14 @@ class LossTerms(NamedTuple):
     """The result of a loss for one minibatch of N rows.
 
     `total` is the scalar to minimize, or None if the loss wrote the gradients itself. `terms` are detached scalars to
-    report. `priorities` [N], detached, are for a prioritized replay.
+    report. `priorities` [N], detached, are for a prioritized replay. `columns` [N, ...], detached, are added to the
+    minibatch for the loss groups after this one.
     """
 
     total: Tensor | None
     terms: Terms
     priorities: Tensor | None = None
+    columns: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class LossFunction(Protocol):

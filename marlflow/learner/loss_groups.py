@@ -60,7 +60,7 @@ class OptimizerGroup:
         self.extra_losses = extra_losses
         self.takes_part = group.takes_part
         self._parameters = [parameter for parameter in group.parameters(module) if parameter.requires_grad]
-        span = flat.span(self._parameters)
+        self.span = span = flat.span(self._parameters)
         self._is_whole = span.stop - span.start == sum(p.numel() for p in flat.parameters if p.requires_grad)
         self.gradient = flat.gradient[span]
         self._has_learners_rate = group.learning_rate is None
@@ -82,6 +82,21 @@ class OptimizerGroup:
         extra = {loss.term: loss.add_gradient(module, minibatch, inputs) for loss in self.extra_losses}
         return terms._replace(terms=joined_terms(terms.terms, extra))
 
+    def total_loss(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        """Return the loss and the extra losses, added up, without a gradient."""
+        terms = self.loss(module, target_module, minibatch)
+        for extra in self.extra_losses:
+            value = extra.value(module, minibatch)
+            total = extra.coefficient * value if terms.total is None else terms.total + extra.coefficient * value
+            terms = terms._replace(total=total, terms=joined_terms(terms.terms, {extra.term: value.detach()}))
+        return terms
+
+    def set_coefficients(self, values: Mapping[str, float]) -> None:
+        """Set the scheduled coefficients of the loss and of the extra losses."""
+        self.loss.set_schedule(values)
+        for extra in self.extra_losses:
+            extra.set_schedule(values)
+
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Set the learning rate and `max_grad_norm`, and pass all values on to the loss."""
         if self._has_learners_rate and "learning_rate" in values:
@@ -89,9 +104,7 @@ class OptimizerGroup:
         own_rate = f"{self.name.partition('/')[0]}_learning_rate"
         self.optimizer.learning_rate = values.get(own_rate, self.optimizer.learning_rate)
         self.optimizer.max_norm = values.get("max_grad_norm", self.optimizer.max_norm)
-        self.loss.set_schedule(values)
-        for extra in self.extra_losses:
-            extra.set_schedule(values)
+        self.set_coefficients(values)
 
     def state(self) -> dict[str, Tensor]:
         """Return the optimizer's state, with the group's name in each key."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.user_code import failed_call
 from marlflow.policy.tensors import as_tensor
+
+if TYPE_CHECKING:
+    from marlflow.compiled.optimizers import OptimizerStep
 
 # These need whole matrices, sparse gradients or the loss.
 _NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -30,6 +33,10 @@ class Stepper(Protocol):
 
     def step(self) -> Tensor | float:
         """Take one step; return the gradient's norm before clipping to `max_norm`, on a CPU as a float."""
+        ...
+
+    def compiled(self) -> OptimizerStep | None:
+        """Return the same step for JAX arrays, whose state is that of `state`; None if there is none."""
         ...
 
     def state(self) -> Mapping[str, Tensor]:
@@ -113,6 +120,12 @@ class FlatAdam:
         norm: Tensor = torch.linalg.vector_norm(self._gradients[0])
         return self._step_on_cpu(norm) if self._on_cpu else self._step_on_gpu(norm)
 
+    def compiled(self) -> OptimizerStep | None:
+        from marlflow.compiled.optimizers import adam
+
+        settings = self._settings
+        return adam(settings.beta_1, settings.beta_2, settings.eps, settings.weight_decay)
+
     def state(self) -> Mapping[str, Tensor]:
         return {"moment_1": self.moment_1, "moment_2": self.moment_2, "steps": self.steps}
 
@@ -180,6 +193,12 @@ class _TorchStepper:
             self._optimizer.param_groups[0]["lr"] = self.learning_rate
             self._optimizer.step()
         return size
+
+    def compiled(self) -> OptimizerStep | None:
+        from marlflow.compiled.optimizers import torch_step
+
+        # Torch makes an optimizer's state at the first step.
+        return torch_step(self._optimizer) if self.state() else None
 
     def state(self) -> Mapping[str, Tensor]:
         state = self._optimizer.state[self._parameter]

@@ -60,9 +60,9 @@ class LearnerParameters:
             for group in groups
         ]
         self.target_module: Any = None
-        self._target_flat: FlatParameters | None = None
+        self.target_flat: FlatParameters | None = None
         if target:
-            self.target_module, self._target_flat = frozen_copy(self.module, policies, groups)
+            self.target_module, self.target_flat = frozen_copy(self.module, policies, groups)
         self.reference: Any = None
         self._reference_flat: FlatParameters | None = None
         if reference:
@@ -123,15 +123,15 @@ class LearnerParameters:
         self._copy_to_published()
 
     def _copy_to_frozen(self) -> None:
-        if self._target_flat is not None:
-            self._target_flat.soft_update(self.flat.vector, 1.0)
+        if self.target_flat is not None:
+            self.target_flat.soft_update(self.flat.vector, 1.0)
         if self._reference_flat is not None:
             self._reference_flat.load(as_tensor(read_flat(self.module.actor)))
 
     def sync_target(self, tau: float) -> None:
         """Move the target network by the fraction `tau` toward the parameters (soft update)."""
-        assert self._target_flat is not None
-        self._target_flat.soft_update(self.flat.vector, tau)
+        assert self.target_flat is not None
+        self.target_flat.soft_update(self.flat.vector, tau)
         self.updates_when_synced = self.updates
 
     def state(self) -> dict[str, Tree]:
@@ -173,7 +173,7 @@ class LearnerParameters:
         self.published = {name: Weights(self.version, flat) for name, flat in zip(self.published, flats, strict=True)}
 
     def _vectors(self) -> dict[str, Tensor]:
-        frozen = {"target": self._target_flat, "reference": self._reference_flat}
+        frozen = {"target": self.target_flat, "reference": self._reference_flat}
         return {"vector": self.flat.vector, **{name: flat.vector for name, flat in frozen.items() if flat is not None}}
 
 

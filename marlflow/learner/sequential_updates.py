@@ -160,6 +160,9 @@ def merged(updates: Sequence[Update], terms: Mapping[str, float]) -> Update:
         rows_bootstrapped_at_death=sum(update.rows_bootstrapped_at_death for update in updates),
         updates_skipped=sum(update.updates_skipped for update in updates),
         minibatches_left=sum(update.minibatches_left for update in updates),
+        compiles=sum(update.compiles for update in updates),
+        compile_s=sum(update.compile_s for update in updates),
+        note="; ".join(update.note for update in updates if update.note),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from marlflow.base.batch import Array
 from marlflow.base.train_batch import TrainBatch
+from marlflow.learner.compiled_updates import CompiledUpdates, Epoch
 from marlflow.learner.compute import Compute, tensors_on
 from marlflow.learner.gradient_exchange import GradientExchange
 from marlflow.learner.loss import LossTerms, Terms
@@ -28,8 +30,10 @@ class UpdateLoop:
     An update ends before the first minibatch at which its `limit` has passed.
     """
 
-    def __init__(self, parameters: LearnerParameters, noise_per_row: int, seed: int, compute: Compute) -> None:
-        self._parameters = parameters
+    def __init__(
+        self, parameters: LearnerParameters, noise_per_row: int, seed: int, compute: Compute, compiled: CompiledUpdates
+    ) -> None:
+        self._parameters, self._compiled = parameters, compiled
         self._noise_per_row = noise_per_row
         self._tensor, self._autocast = tensors_on(torch.device(compute.device)), compute.autocast()
         self.generator = torch.Generator().manual_seed(seed)
@@ -43,7 +47,22 @@ class UpdateLoop:
         groups = self._parameters.groups_of(job.policy, job.groups)
         # Drawn for all epochs before the first step, so that a GPU is not waited for between epochs.
         width = self._noise_per_row if job.groups is None else noise_width(groups)
-        draws = [(self._order(job.division), self._noise(job.items, width)) for _ in range(job.epochs)]
+        draws = [Epoch(self._order(job.division), self._noise(job.items, width)) for _ in range(job.epochs)]
+        if draws and exchange.is_alone and self._compiled.is_due(job.updates_before):
+            step = partial(self._eager_step, exchange=exchange)
+            result = self._compiled.run(job, groups, tensors, draws, exchange, self.limit, step)
+            if result is not None:
+                return self._observed(job, tensors, result)
+        return self._run_eagerly(job, exchange, groups, tensors, draws)
+
+    def _run_eagerly(
+        self,
+        job: UpdateJob,
+        exchange: GradientExchange,
+        groups: Sequence[OptimizerGroup],
+        tensors: Mapping[str, Tensor],
+        draws: Sequence[Epoch],
+    ) -> UpdateResult:
         fractions = job.division.fractions() if job.epochs else ()
         log, order, minibatches_seen = StepLog(), None, job.updates_before
         priorities: list[Tensor] = []
@@ -54,24 +73,30 @@ class UpdateLoop:
             minibatches = _minibatches({**tensors, **noise} if noise else tensors, order, job.division)
             for minibatch, fraction in zip(minibatches, fractions, strict=True):
                 if exchange.ends(self.limit):
-                    return self._result(job, log, tensors, UpdateResult((), (), minibatches_left=left))
+                    return self._observed(job, tensors, UpdateResult(log.names, log.steps(), minibatches_left=left))
                 left -= 1
                 number = minibatches_seen + 1
                 new_priorities, is_taken = self._step(groups, minibatch, fraction, number, exchange, log)
                 minibatches_seen += is_taken
                 priorities += [] if new_priorities is None else [new_priorities]
-        return self._result(job, log, tensors, UpdateResult((), (), priorities, order))
+        return self._observed(job, tensors, UpdateResult(log.names, log.steps(), priorities, order))
 
-    def _result(
-        self, job: UpdateJob, log: StepLog, tensors: Mapping[str, Tensor], result: UpdateResult
-    ) -> UpdateResult:
-        """Complete the result by the steps taken, and let running statistics observe the rows."""
-        steps = log.steps()
+    def _eager_step(
+        self, groups: Sequence[OptimizerGroup], minibatch: Mapping[str, Tensor], number: int, exchange: GradientExchange
+    ) -> tuple[dict[str, float], float]:
+        log = StepLog()
+        self._step(groups, minibatch, 1.0, number, exchange, log)
+        names, (step,) = log.names, log.steps()
+        return dict(zip(names[:-1], step, strict=False)), step[-1]
+
+    def _observed(self, job: UpdateJob, tensors: Mapping[str, Tensor], result: UpdateResult) -> UpdateResult:
+        """Let running statistics observe the rows, and return the result."""
+        steps = result.steps
         # Running statistics (of returns, for instance) must not include rows that gave a gradient of inf or NaN.
         if all(math.isfinite(step[-1]) for step in steps) and (steps or not result.minibatches_left):
             for observer in self._parameters.observers(job.policy, job.groups):
                 observer.observe(tensors)
-        return result._replace(names=log.names, steps=steps)
+        return result
 
     def gradient(self, batch: TrainBatch) -> tuple[Array, dict[str, float]]:
         """Return the gradient [P] and the terms of the first group's loss over all rows."""
@@ -92,6 +117,7 @@ class UpdateLoop:
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Set learning rates, `max_grad_norm` and loss coefficients of all groups."""
+        self._compiled.set_schedule(values)
         for group in self._parameters.groups:
             group.set_schedule(values)
 
@@ -131,6 +157,7 @@ class UpdateLoop:
             # On a GPU the norm is not known yet, and the step counts as taken.
             is_taken = not (isinstance(norms[-1], float) and not math.isfinite(norms[-1]))
             if loss_terms is not None:
+                minibatch = {**minibatch, **loss_terms.columns} if loss_terms.columns else minibatch
                 terms = loss_terms.terms if terms is None else joined_terms(terms, loss_terms.terms)
                 priorities = loss_terms.priorities if priorities is None else priorities
             # The next groups' losses depend on this group's step, so they are skipped too.

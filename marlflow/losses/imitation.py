@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,7 @@ def exponential_imitation_loss(
     """
     exponent = (beta * advantage_t / scale).detach()
     # Clamp the exponent rather than the weight: exp may overflow to infinity.
-    return -torch.exp(exponent.clamp(max=torch.tensor(max_weight).log().item())) * logp_t
+    return -torch.exp(exponent.clamp(max=math.log(max_weight))) * logp_t
 
 
 def moving_average(before: Tensor, now: Tensor, rate: float) -> Tensor:

@@ -54,6 +54,8 @@ class LearnerMetrics(TypedDict):
     agent_steps_trained: int  # a row counts as often as it was trained on
     updates: int  # optimizer steps
     updates_skipped: int  # optimizer steps that were not taken: their gradient was not finite
+    compiles: int  # of its updates, by XLA
+    compile_s: float  # seconds of the updates that compiled
     version: int  # of the weights of all its policies
     staleness_mean: float | None  # versions
     stale_rows_dropped: int  # rows

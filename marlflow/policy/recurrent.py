@@ -6,13 +6,14 @@ doi:10.1162/neco.1997.9.8.1735, with the forget gate of Gers et al., 2000.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function
 
 from marlflow.base.observations import ObservationLayout
 from marlflow.base.spaces import Spaces
@@ -60,12 +61,29 @@ class RecurrentTorso(nn.Module):
         Steps that are not `valid` (bool [S, T]) leave the memory as it is; their features are meaningless.
         """
         projected = self._project(self.encoder(obs.flatten(0, 1))).unflatten(0, obs.shape[:2])
-        steps = []
-        for inputs, valid_step in zip(projected.unbind(1), valid.unbind(1), strict=True):
-            features, after = self._cell(inputs, memory)
-            memory = torch.where(valid_step.view(-1, *[1] * (memory.dim() - 1)), after, memory)
-            steps.append(features)
-        return torch.stack(steps, 1), memory
+        return scan_steps(self._cell, projected, memory, valid)
+
+
+Cell: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(inputs [S, P], memory [S, ...]) -> features [S, F] and the memory after the step."""
+
+
+def scan_steps(cell: Cell, inputs: Tensor, memory: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Apply `cell` to `inputs` [S, T, P], step by step; return features [S, T, F] and the last memory.
+
+    Steps that are not `valid` (bool [S, T]) leave the memory as it is. In a compiled loss it is one loop, however
+    many steps there are.
+    """
+    tensors = inputs, memory, valid
+    if has_torch_function(tensors):
+        scanned: tuple[Tensor, Tensor] = handle_torch_function(scan_steps, tensors, cell, *tensors)
+        return scanned
+    steps = []
+    for inputs_t, valid_t in zip(inputs.unbind(1), valid.unbind(1), strict=True):
+        features, after = cell(inputs_t, memory)
+        memory = torch.where(valid_t.view(-1, *[1] * (memory.dim() - 1)), after, memory)
+        steps.append(features)
+    return torch.stack(steps, 1), memory
 
 
 class GRUTorso(RecurrentTorso):

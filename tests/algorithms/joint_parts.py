@@ -17,7 +17,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.torso import MLP
-from tests.algorithms.parts import forward
+from tests.algorithms.parts import forward, terms_of_step
 
 ROWS, STATE = 7, 4
 LOW, HIGH = np.array([-1.0, 0.0], np.float32), np.array([3.0, 1.0], np.float32)
@@ -94,10 +94,7 @@ def minibatch_of(columns: Mapping[str, Array], noise: Array | None = None) -> di
 def terms_and_gradients(learner: TorchLearner, minibatch: Mapping[str, torch.Tensor]) -> tuple[dict[str, float], Array]:
     """The terms of all loss groups, none of which has learned, and the gradients of each by its own parameters."""
     learner.parameters.flat.gradient.zero_()
-    terms: dict[str, float] = {}
-    for group in learner.parameters.groups:
-        found = group.add_gradient(learner.module, learner.parameters.target_module, minibatch).terms
-        terms |= {name: float(term) for name, term in found.items()}
+    terms = terms_of_step(learner, lambda group: minibatch)
     return terms, learner.parameters.flat.gradient.numpy().copy()
 
 

@@ -60,7 +60,7 @@ def loss_and_gradient(learner: TorchLearner, columns: Mapping[str, Array]) -> tu
     """The terms, the gradient by all parameters, and the priorities, of one minibatch as `Learn` would take it."""
     learner.parameters.flat.gradient.zero_()
     minibatch = {name: torch.from_numpy(column) for name, column in columns.items()}
-    total, terms, priorities = learner.parameters.groups[0].loss(
+    total, terms, priorities, _ = learner.parameters.groups[0].loss(
         learner.module, learner.parameters.target_module, minibatch
     )
     if total is not None:
@@ -70,6 +70,21 @@ def loss_and_gradient(learner: TorchLearner, columns: Mapping[str, Array]) -> tu
         learner.parameters.flat.gradient.numpy().copy(),
         priorities,
     )
+
+
+def terms_of_step(learner: TorchLearner, minibatch_of: Callable[[str], Mapping[str, torch.Tensor]]) -> dict[str, float]:
+    """The terms of all loss groups, none of which has learned; their gradients are in those of the parameters.
+
+    `minibatch_of` gives that of a group by its name; the columns that a group adds reach the groups after it.
+    """
+    parameters, terms, columns = learner.parameters, dict[str, float](), dict[str, torch.Tensor]()
+    for group in parameters.groups:
+        group.gradient.zero_()
+        minibatch = {**minibatch_of(group.name), **columns}
+        given = group.add_gradient(parameters.module, parameters.target_module, minibatch)
+        columns |= given.columns
+        terms |= {name: float(term) for name, term in given.terms.items()}
+    return terms
 
 
 def gradient_by_differences(learner: TorchLearner, loss: Callable[[], float], step: float = 1e-3) -> Array:

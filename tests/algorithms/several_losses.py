@@ -15,7 +15,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.torso import MLP
-from tests.algorithms.parts import DISCRETE, NUM_ACTIONS, forward
+from tests.algorithms.parts import DISCRETE, NUM_ACTIONS, forward, terms_of_step
 
 ROWS = 9
 LOW, HIGH = np.array([-1.0, 0.0], np.float32), np.array([3.0, 1.0], np.float32)
@@ -57,15 +57,7 @@ def found(learner: TorchLearner, drawn: Transitions, noise: Array) -> dict[str, 
     names = ("obs", "action", "reward", "discount", "next_obs", "weight", "action_mask", "next_mask")
     columns = {name: column for name in names if (column := getattr(drawn, name)) is not None}
     minibatch = {name: torch.from_numpy(column) for name, column in {**columns, "noise": noise}.items()}
-    terms: dict[str, float] = {}
-    for group in learner.parameters.groups:
-        terms |= {
-            name: float(term)
-            for name, term in group.add_gradient(
-                learner.module, learner.parameters.target_module, minibatch
-            ).terms.items()
-        }
-    return terms
+    return terms_of_step(learner, lambda group: minibatch)
 
 
 def naive_q(module: Any, obs: Array, action: Array | None, critics: int = 2) -> Array:

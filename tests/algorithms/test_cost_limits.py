@@ -14,7 +14,7 @@ from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.sac import SAC
 from marlflow.base.batch import Array, Transitions
 from marlflow.base.spaces import Spaces
-from tests.algorithms.parts import DISCRETE, MASKED, forward, make_learner, make_plan
+from tests.algorithms.parts import DISCRETE, MASKED, forward, make_learner, make_plan, terms_of_step
 from tests.algorithms.several_losses import BOX, ROWS, apart, transitions, within
 from tests.algorithms.test_sac import naive_policy, naive_sample
 
@@ -84,12 +84,7 @@ def costly(spaces: Spaces) -> tuple[Transitions, Array]:
 
 def terms_of(learner: Any, drawn: Transitions, noise: Array) -> dict[str, float]:
     columns = {name: torch.from_numpy(column) for name, column in drawn.columns_for_losses().items()}
-    minibatch, terms = {**columns, "noise": torch.from_numpy(noise)}, {}
-    for group in learner.parameters.groups:
-        group.gradient.zero_()
-        found = group.add_gradient(learner.module, learner.parameters.target_module, minibatch).terms
-        terms |= {name: float(term) for name, term in found.items()}
-    return terms
+    return terms_of_step(learner, lambda group: {**columns, "noise": torch.from_numpy(noise)})
 
 
 def q_cost(module: Any, obs: Array, action: Array | None) -> Array:

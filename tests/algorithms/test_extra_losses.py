@@ -18,7 +18,7 @@ from marlflow.learner.extra_losses import RESERVED, ExtraLoss
 from marlflow.learner.learner import TorchLearner
 from tests.algorithms.extra import Head, Weight, entropy_floor
 from tests.algorithms.loss_cases import CASES, Case, minibatches
-from tests.algorithms.parts import SMALL, make_learner
+from tests.algorithms.parts import SMALL, make_learner, terms_of_step
 from tests.config.composition import experiment_of
 from tests.learner.experience import estimated
 from tests.runtime.small_runs import SMALL_PPO, policies, small_run
@@ -30,12 +30,8 @@ ONE_OF_EACH = list({(type(one.algorithm), one.policies): one for one in reversed
 
 def gradients(learner: TorchLearner, case: Case) -> tuple[dict[str, Any], dict[str, float]]:
     """The gradient of each loss group and the terms of one step."""
-    parameters, terms = learner.parameters, dict[str, float]()
-    for group in parameters.groups:
-        group.gradient.zero_()
-        given = group.add_gradient(parameters.module, parameters.target_module, minibatches(case)[group.name])
-        terms |= {name: float(term) for name, term in given.terms.items()}
-    return {group.name: group.gradient.numpy().copy() for group in parameters.groups}, terms
+    terms = terms_of_step(learner, minibatches(case).__getitem__)
+    return {group.name: group.gradient.numpy().copy() for group in learner.parameters.groups}, terms
 
 
 def test_all_learning_algorithms_are_tried() -> None:

@@ -23,6 +23,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.torso import MLP
+from tests.algorithms.parts import terms_of_step
 
 RECORDED = dict(np.load(Path(__file__).with_name("torchrl_joint_critics.npz")))
 ROWS, AGENTS, OBS = RECORDED["input/obs"].shape
@@ -116,10 +117,7 @@ def minibatch(case: str) -> dict[str, torch.Tensor]:
 def test_losses_and_every_gradient(case: str) -> None:
     learner, rows = learner_of(case), minibatch(case)
     learner.parameters.flat.gradient.zero_()
-    terms: dict[str, float] = {}
-    for group in learner.parameters.groups:
-        found = group.add_gradient(learner.module, learner.parameters.target_module, rows).terms
-        terms |= {name: float(term) for name, term in found.items()}
+    terms = terms_of_step(learner, lambda group: rows)
     # torchrl's squared errors have no factor of a half.
     factors = {"critics": 0.5, "actor": 1.0}
     for name, factor in factors.items():

@@ -21,7 +21,7 @@ from marlflow.learner.loss import LossTerms, closed_form_of
 from marlflow.learner.loss_groups import as_groups
 from marlflow.policy.q import QNetwork
 from tests.algorithms.loss_cases import CASES, Case, minibatches
-from tests.algorithms.parts import DISCRETE, SMALL, make_learner
+from tests.algorithms.parts import DISCRETE, SMALL, make_learner, terms_of_step
 from tests.architecture.sources import modules, parsed, within
 
 # Methods that a step does not call: schedules and priorities are tried below, the others belong to closed forms.
@@ -66,13 +66,8 @@ def overriding(loss: Any, method: str, calls: list[str]) -> Any:
 
 def step(learner: TorchLearner, case: Case) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, float]]:
     """The gradient of each loss group, and all terms, of one step on the case's minibatches."""
-    parameters, gradients, terms = learner.parameters, {}, dict[str, float]()
-    for group in parameters.groups:
-        group.gradient.zero_()
-        given = group.add_gradient(parameters.module, parameters.target_module, minibatches(case)[group.name])
-        gradients[group.name] = group.gradient.numpy().copy()
-        terms |= {name: float(term) for name, term in given.terms.items()}
-    return gradients, terms
+    terms = terms_of_step(learner, minibatches(case).__getitem__)
+    return {group.name: group.gradient.numpy().copy() for group in learner.parameters.groups}, terms
 
 
 def with_losses(case: Case, changed: Any) -> TorchLearner:

@@ -49,6 +49,8 @@ class LedLearner(Protocol):
 class LeaderAndFollowers:
     """Gradient exchange by all-reduce; each process computes on a share of every minibatch, and rank 0 leads."""
 
+    is_alone = False
+
     def __init__(self, collective: Collective, learner: LedLearner) -> None:
         self._collective, self._learner = collective, learner
         self._limit = AgreedLimit(collective.sum, collective.world_size)

@@ -31,6 +31,8 @@ class ReplicaExchange:
     reports.
     """
 
+    is_alone = False
+
     def __init__(self, collective: Collective, learner: LedLearner) -> None:
         self._collective = collective
         self._device = learner.device
@@ -93,6 +95,8 @@ class ReplicaExchange:
 
 class AllShardsExchange:
     """Gradient exchange of one learner that computes, on a ShardedBatch, what replicas would."""
+
+    is_alone = True
 
     def leaving_on_error(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -1,0 +1,382 @@
+"""Updates of a learner by XLA: the same minibatches, noise, steps and reports as by autograd, in a few calls."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marlflow.base.errors import InvalidInput, NotCompiled
+from marlflow.compiled import xla
+from marlflow.learner.gradient_exchange import GradientExchange
+from marlflow.learner.loss import LossTerms
+from marlflow.learner.loss_groups import OptimizerGroup
+from marlflow.learner.parameters import LearnerParameters
+from marlflow.learner.update_job import UpdateJob, UpdateResult
+from marlflow.learner.update_limit import UpdateLimit
+
+if TYPE_CHECKING:
+    from marlflow.compiled.update import LossOfRows, Steps
+
+Compile: TypeAlias = Literal["auto"] | bool
+
+AUTO_AFTER = 1_000
+"""Optimizer steps after which "auto" compiles: fewer take less time than compiling does."""
+_CALL_S = 0.25
+"""Seconds of one call, after which an update may end."""
+_GRADIENT_ERROR, _TERM_ERROR = 1e-3, 1e-3
+"""Relative differences from autograd up to which a program is used; rounding gives about 1e-6."""
+
+
+class Epoch(NamedTuple):
+    """The draws of one epoch: the order of items [N], None if not shuffled, and the losses' noise [N, W] by name."""
+
+    order: Tensor | None
+    noise: Mapping[str, Tensor]
+
+
+EagerStep: TypeAlias = Callable[
+    [Sequence[OptimizerGroup], Mapping[str, Tensor], int], tuple[Mapping[str, float], float]
+]
+"""One step by autograd on (groups, minibatch, number): loss terms and the gradient's norm."""
+
+
+class CompiledUpdates:
+    """Compiles the updates of a learner, and runs those that it can.
+
+    With `wanted` "auto", updates are compiled from `AUTO_AFTER` optimizer steps on, and run by autograd where they
+    cannot be. With True, they are compiled from the first on, and what cannot be raises InvalidInput. `why_not` is
+    why nothing can be compiled, if that is known.
+    """
+
+    def __init__(self, parameters: LearnerParameters, wanted: Compile, why_not: str = "") -> None:
+        self._parameters, self._wanted, self._why_not = parameters, wanted, why_not
+        self._scheduled: dict[str, float] = {}
+        self._programs: dict[Any, _Program] = {}
+        self._notes: list[str] = []
+        if why_not and wanted is True:
+            raise InvalidInput([f"compile=true, and {why_not}"])
+
+    def set_schedule(self, values: Mapping[str, float]) -> None:
+        """Remember scheduled values: a program reads them at each update."""
+        self._scheduled |= values
+
+    def is_due(self, updates: int) -> bool:
+        """Return whether the next update, after `updates` optimizer steps, is to be compiled."""
+        # By the number of steps alone, so that a resumed run computes what it would have computed.
+        is_wanted = self._wanted is True or (self._wanted == "auto" and updates >= AUTO_AFTER)
+        return is_wanted and not self._why_not
+
+    def run(
+        self,
+        job: UpdateJob,
+        groups: Sequence[OptimizerGroup],
+        columns: Mapping[str, Tensor],
+        epochs: Sequence[Epoch],
+        exchange: GradientExchange,
+        limit: UpdateLimit,
+        eager_step: EagerStep,
+    ) -> UpdateResult | None:
+        """Run all optimizer steps of an update until the limit; return None, having changed nothing, if it cannot."""
+        try:
+            program = self._program(groups)
+            return program.run(job, columns, epochs, exchange, limit, eager_step, self._scheduled)
+        except NotCompiled as error:
+            self._why_not = str(error)
+        if self._wanted is True:
+            raise InvalidInput([f"compile=true, and {self._why_not}"])
+        self._notes.append(f"updates are not compiled: {self._why_not}")
+        return None
+
+    def _program(self, groups: Sequence[OptimizerGroup]) -> _Program:
+        key = tuple(group.name for group in groups), tuple(sorted(self._scheduled))
+        if (program := self._programs.get(key)) is None:
+            if problem := xla.problem():
+                raise NotCompiled(problem)
+            if not self._programs and (problem := xla.cache_problem()):
+                self._notes.append(problem)
+            program = self._programs[key] = _Program(self._parameters, groups)
+        return program
+
+    def news(self) -> CompileNews:
+        """Return what was compiled, and what the user is to know, since the last call."""
+        programs = self._programs.values()
+        news = CompileNews(
+            sum(program.compiles for program in programs),
+            sum(program.compile_s for program in programs),
+            "; ".join(self._notes),
+        )
+        self._notes.clear()
+        for program in programs:
+            program.compiles, program.compile_s = 0, 0.0
+        return news
+
+
+class CompileNews(NamedTuple):
+    """Numbers of compilations and the seconds they took, and what the user is to know."""
+
+    compiles: int = 0
+    compile_s: float = 0.0
+    note: str = ""
+
+
+class _Program:
+    """The compiled update of some loss groups."""
+
+    def __init__(self, parameters: LearnerParameters, groups: Sequence[OptimizerGroup]) -> None:
+        from marlflow.compiled.update import Group, update_program
+
+        self._parameters, self._groups = parameters, groups
+        self._names: list[str] = []
+        self._others = [buffer for module in self._modules() for buffer in module.buffers()]
+        made = []
+        for group in groups:
+            if (step := group.optimizer.compiled()) is None:
+                raise NotCompiled("its optimizer is none of Adam, AdamW, SGD and RMSprop as compiled")
+            start, stop = group.span.start, group.span.stop
+            made.append(Group(group.name, self._loss_of(group), start, stop, group.every, step))
+        self._update = update_program(made, self._names)
+        self._is_verified = False
+        self._seconds_per_step = math.inf
+        self.compiles, self.compile_s = 0, 0.0
+        self._scheduled: Mapping[str, float] = {}
+
+    def _modules(self) -> list[Any]:
+        return [one for one in (self._parameters.module, self._parameters.target_module) if one is not None]
+
+    # -- tracing ----------------------------------------------------------------------------------------------------
+
+    def _loss_of(self, group: OptimizerGroup) -> LossOfRows:
+        from marlflow.compiled.tracing import Traced, traced, value_of
+        from marlflow.compiled.update import LossValues
+
+        parameters = self._parameters
+
+        def loss(
+            vector: Any, target: Any, others: Sequence[Any], columns: Any, rows: Any, scheduled: Any
+        ) -> LossValues:
+            known = {id(tensor): value for tensor, value in zip(self._others, others, strict=True)}
+            known |= parameters.flat.pieces(vector)
+            if parameters.target_flat is not None:
+                known |= parameters.target_flat.pieces(target)
+            values: dict[str, Any] = {name: Traced(value) for name, value in scheduled.items()}
+
+            def run() -> LossTerms:
+                self._set_coefficients(values)
+                return group.total_loss(parameters.module, parameters.target_module, _traced(columns))
+
+            try:
+                terms = traced(known, rows, run)
+            finally:
+                self._set_coefficients(self._scheduled)
+            if kept := [name for name, value in vars(group.loss).items() if isinstance(value, Traced)]:
+                raise NotCompiled(
+                    f"the loss {type(group.loss).__name__} keeps {kept[0]} from one minibatch to the next; "
+                    "return it as LossTerms(columns=...)"
+                )
+            assert terms.total is not None
+            return LossValues(
+                value_of(terms.total),
+                {name: value_of(term) for name, term in terms.terms.items()},
+                None if terms.priorities is None else value_of(terms.priorities),
+                {name: value_of(column) for name, column in terms.columns.items()},
+            )
+
+        return loss
+
+    def _set_coefficients(self, values: Mapping[str, float]) -> None:
+        # Of all groups: their losses may share some.
+        for group in self._groups:
+            group.set_coefficients(values)
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        job: UpdateJob,
+        columns: Mapping[str, Tensor],
+        epochs: Sequence[Epoch],
+        exchange: GradientExchange,
+        limit: UpdateLimit,
+        eager_step: EagerStep,
+        scheduled: Mapping[str, float],
+    ) -> UpdateResult | None:
+        self._scheduled = scheduled
+        sizes = [sum(shares) for shares in job.division.sizes()]
+        width = _rounded_up(max(sizes))
+        number, steps, left = job.updates_before + 1, list[list[float]](), len(sizes) * len(epochs)
+        priorities: list[Tensor] = []
+        for epoch in epochs:
+            priorities.clear()
+            # One minibatch of all items needs no order.
+            order = None if len(sizes) == 1 else _order_of(epoch.order, sizes, width)
+            rows = _padded({**columns, **epoch.noise}, width if order is None else _power_of_two(job.items))
+            done = 0
+            while done < len(sizes):
+                if exchange.ends(limit):
+                    return UpdateResult((*self._names, "grad_norm"), steps, minibatches_left=left)
+                count = self._count(len(sizes) - done)
+                part = slice(done, done + count)
+                taken = None if order is None else order[part]
+                if not self._is_verified:
+                    self._verify(rows, taken, sizes[done], number, eager_step)
+                ran, terms = self._call(rows, taken, sizes[part], number)
+                number += sum(math.isfinite(step[-1]) for step in terms)
+                steps += terms
+                if ran.priorities is not None:
+                    by_step = np.asarray(ran.priorities)
+                    priorities += [
+                        torch.from_numpy(row[:n].copy()) for row, n in zip(by_step, sizes[part], strict=False)
+                    ]
+                done, left = done + count, left - count
+        return UpdateResult((*self._names, "grad_norm"), steps, priorities, epochs[-1].order)
+
+    def _count(self, left: int) -> int:
+        """Return how many of the minibatches left to take in the next call."""
+        from marlflow.compiled.update import STEPS_PER_CALL
+
+        # The first call may compile, and is of few minibatches.
+        timed = 8 if math.isinf(self._seconds_per_step) else int(_CALL_S / max(self._seconds_per_step, 1e-9))
+        return max(1, min(left, STEPS_PER_CALL, timed))
+
+    def _call(
+        self, rows: Mapping[str, Any], order: Any, sizes: Sequence[int], number: int
+    ) -> tuple[Steps, list[list[float]]]:
+        count, compiled = len(sizes), self._update._cache_size()
+        began = time.perf_counter()
+        steps_of, lengths = _steps_of(order, sizes)
+        state, steps = self._update(
+            self._state(), self._inputs(), rows, steps_of, lengths, np.int32(count), np.int32(number)
+        )
+        terms: list[list[float]] = np.asarray(steps.terms)[:count].tolist()
+        took = time.perf_counter() - began
+        if self._update._cache_size() > compiled:
+            self.compiles, self.compile_s = self.compiles + 1, self.compile_s + took
+        else:
+            self._seconds_per_step = took / count
+        self._keep(state)
+        return steps, terms
+
+    def _state(self) -> Any:
+        from marlflow.compiled.update import LearnerState
+
+        flat = self._parameters.flat
+        optimizers = tuple(
+            {name: tensor.numpy() for name, tensor in group.optimizer.state().items()} for group in self._groups
+        )
+        return LearnerState(flat.vector.numpy(), flat.gradient.numpy(), optimizers)
+
+    def _inputs(self) -> Any:
+        from marlflow.compiled.update import Inputs
+
+        target = self._parameters.target_flat
+        rates = np.array([group.optimizer.learning_rate for group in self._groups], np.float32)
+        norms = np.array([group.optimizer.max_norm for group in self._groups], np.float32)
+        scheduled = {name: np.float32(value) for name, value in self._scheduled.items()}
+        frozen = np.zeros(0, np.float32) if target is None else target.vector.numpy()
+        return Inputs(frozen, tuple(buffer.numpy() for buffer in self._others), rates, norms, scheduled)
+
+    def _keep(self, state: Any) -> None:
+        flat = self._parameters.flat
+        flat.vector.numpy()[:] = state.vector
+        flat.gradient.numpy()[:] = state.gradient
+        for group, after in zip(self._groups, state.optimizers, strict=True):
+            for name, tensor in group.optimizer.state().items():
+                tensor.numpy()[...] = after[name]
+
+    # -- verifying --------------------------------------------------------------------------------------------------
+
+    def _verify(self, rows: Mapping[str, Any], order: Any, size: int, number: int, eager_step: EagerStep) -> None:
+        """Raise NotCompiled if the first minibatch has another gradient by autograd; change nothing."""
+        flat = self._parameters.flat
+        before = [tensor.clone() for tensor in self._mutable()]
+        # With padding, so that a loss that counts it is found out.
+        size = max(1, size - 3)
+        index = np.arange(size) if order is None else order[0, :size]
+        minibatch = {name: torch.from_numpy(column[index]) for name, column in rows.items()}
+        terms, norm = eager_step(self._groups, minibatch, number)
+        due = [group for group in self._groups if number % group.every == 0]
+        gradients = [flat.gradient[group.span].clone() for group in due]
+        self._restore(before)
+        _, found = self._call(rows, None if order is None else order[:1], [size], number)
+        compiled = [flat.gradient[group.span].clone() for group in due]
+        self._restore(before)
+        self._is_verified = True
+        named = dict(zip((*self._names, "grad_norm"), found[0], strict=True))
+        # Numbers that are not finite are a matter of the parameters and rows, not of the program.
+        if not math.isfinite(norm):
+            return
+        for group, left, got in zip(due, gradients, compiled, strict=True):
+            # Torch's optimizers leave a gradient clipped, and XLA's do not; the norms are compared below.
+            wanted = left * (got.norm() / left.norm().clamp(min=1e-30))
+            if not float((got - wanted).abs().max()) <= _GRADIENT_ERROR * float(got.abs().max()) + 1e-6:
+                raise NotCompiled(_MEANS.format(what=f"gradient of loss group {group.name!r}"))
+        for name, value in {**terms, "grad_norm": norm}.items():
+            if not abs(named[name] - value) <= _TERM_ERROR * abs(value) + 1e-4:
+                raise NotCompiled(_MEANS.format(what=f"term {name!r}") + f": {named[name]:g} instead of {value:g}")
+
+    def _mutable(self) -> list[Tensor]:
+        states = [tensor for group in self._groups for tensor in group.optimizer.state().values()]
+        return [self._parameters.flat.vector, self._parameters.flat.gradient, *states]
+
+    def _restore(self, before: Sequence[Tensor]) -> None:
+        for tensor, old in zip(self._mutable(), before, strict=True):
+            tensor.copy_(old)
+
+
+_MEANS = (
+    "the {what} differs from autograd's; a loss that is compiled reads nothing but its module and its minibatch, "
+    "and is a mean over rows by mean() or sum()"
+)
+
+
+def _traced(columns: Mapping[str, Any]) -> dict[str, Any]:
+    from marlflow.compiled.tracing import Traced
+
+    return {name: Traced(column) for name, column in columns.items()}
+
+
+def _padded(columns: Mapping[str, Tensor], wanted: int) -> dict[str, Any]:
+    """Return columns of `wanted` rows; padding repeats the last, so that it has no numbers that no row has."""
+    rows = {name: column.numpy() for name, column in columns.items()}
+    missing = wanted - len(next(iter(rows.values())))
+    if not missing:
+        return rows
+    return {name: np.concatenate([column, np.repeat(column[-1:], missing, 0)]) for name, column in rows.items()}
+
+
+def _steps_of(order: Any, sizes: Sequence[int]) -> tuple[Any, Any]:
+    """Return order and sizes of the steps of one call; without an order, of one step on all rows."""
+    from marlflow.compiled.update import STEPS_PER_CALL
+
+    if order is None:
+        return np.zeros((1, 0), np.int32), np.array(sizes, np.float32)
+    steps_of = np.zeros((STEPS_PER_CALL, order.shape[1]), np.int32)
+    steps_of[: len(order)] = order
+    lengths = np.ones(STEPS_PER_CALL, np.float32)
+    lengths[: len(sizes)] = sizes
+    return steps_of, lengths
+
+
+def _order_of(order: Tensor | None, sizes: Sequence[int], width: int) -> Any:
+    """Return the items of each minibatch, int32 [minibatches, width]; padding repeats a minibatch's last item."""
+    items = np.arange(sum(sizes), dtype=np.int32) if order is None else order.numpy().astype(np.int32)
+    ends = np.cumsum(sizes)
+    places = np.minimum(ends[:, None] - np.array(sizes)[:, None] + np.arange(width), ends[:, None] - 1)
+    return items[places]
+
+
+def _rounded_up(count: int) -> int:
+    """Return the least of the padded sizes of minibatches from `count` on, at most an eighth or 8 rows more."""
+    step: int = max(8, 1 << max(0, count.bit_length() - 4))
+    return -(-count // step) * step
+
+
+def _power_of_two(count: int) -> int:
+    # Padding of what minibatches are taken from costs nothing but its memory.
+    return 1 << (count - 1).bit_length()

@@ -1,0 +1,308 @@
+"""Compiled updates against those by autograd: the same parameters, terms, counts and priorities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as gym
+from torch import Tensor
+
+import marlflow as mf
+from marlflow.algorithms.dqn_loss import DQNLoss
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
+from marlflow.base.errors import InvalidInput
+from marlflow.base.items import Update
+from marlflow.base.spaces import Spaces
+from marlflow.compiled import xla
+from marlflow.learner import compiled_updates
+from marlflow.learner.compiled_updates import AUTO_AFTER
+from marlflow.learner.compute import Compute
+from marlflow.learner.learner import TorchLearner
+from marlflow.learner.loss import LossTerms
+from marlflow.learner.optimizer import Adam, Optimizer, TorchOptimizer
+from tests.algorithms.loss_cases import CASES, Case, minibatches
+from tests.learner.batches import Columns, ppo_rows
+
+SPACES = Spaces(gym.Box(-1.0, 1.0, (4,)), gym.Discrete(3))
+PPO = mf.PPO(max_grad_norm=0.05)
+
+
+def learner(compile: Any, loss: Any = None, optimizer: Optimizer = Adam(eps=1e-5), **settings: Any) -> TorchLearner:
+    """PPO's with small layers, and a loss of one's own."""
+    return TorchLearner(
+        "hunters",
+        PPO.network(SPACES, mf.MLP((8, 8)), 0),
+        PPO.losses(SPACES) if loss is None else loss,
+        trains_on=Columns,
+        learning_rate=3e-3,
+        max_grad_norm=0.05,
+        optimizer=optimizer,
+        compile=compile,
+        **settings,
+    )
+
+
+def assert_same(compiled: TorchLearner, eager: TorchLearner, report: Update, expected: Update) -> None:
+    state, other = compiled.state(), eager.state()
+    for name in state.keys() - {"generator"}:
+        np.testing.assert_allclose(state[name], other[name], rtol=1e-4, atol=2e-5, err_msg=name)
+    np.testing.assert_array_equal(state["generator"], other["generator"])
+    assert report.loss == pytest.approx(expected.loss, rel=1e-3, abs=1e-5)
+    counts = ("rows", "updates", "updates_skipped", "minibatches_left")
+    assert [getattr(report, name) for name in counts] == [getattr(expected, name) for name in counts]
+
+
+@pytest.mark.parametrize(("rows", "minibatch"), [(64, None), (70, 16), (61, 60), (5, None), (9, 2)])
+def test_rows_that_divide_unevenly_are_learned_from_as_by_autograd(rows: int, minibatch: int | None) -> None:
+    compiled, eager = learner(True), learner(False)
+    for number in range(2):
+        batch = ppo_rows(rows + number, seed=number)
+        reports = [one.update(batch, 3, minibatch) for one in (compiled, eager)]
+        assert_same(compiled, eager, *reports)
+    assert not reports[0].note
+
+
+def test_sizes_that_are_nearly_equal_share_a_program() -> None:
+    compiled = learner(True)
+    compiles = [compiled.update(ppo_rows(rows), 1, 128).compiles for rows in (2_000, 2_010, 2_047)]
+    # Of the trial before the first use, and of nothing more.
+    assert compiles == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Adam(weight_decay=0.1),
+        TorchOptimizer(torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        TorchOptimizer(torch.optim.RMSprop, {"alpha": 0.9}),
+        TorchOptimizer(torch.optim.AdamW, {"weight_decay": 0.1}),
+    ],
+    ids=["adamw", "sgd", "rmsprop", "torch-adamw"],
+)
+def test_optimizers_step_as_torchs_do(optimizer: Optimizer) -> None:
+    compiled, eager = learner("auto", optimizer=optimizer), learner(False, optimizer=optimizer)
+    for one in (compiled, eager):
+        # Torch makes an optimizer's state at its first step.
+        one.update(ppo_rows(40), 1)
+        one.parameters.updates = AUTO_AFTER
+    reports = [one.update(ppo_rows(96, seed=1), 5, 32) for one in (compiled, eager)]
+    assert reports[0].compiles
+    assert_same(compiled, eager, *reports)
+
+
+def test_an_optimizer_without_a_counterpart_is_said_once() -> None:
+    compiled = learner("auto", optimizer=TorchOptimizer(torch.optim.Adagrad))
+    compiled.parameters.updates = AUTO_AFTER
+    notes = [compiled.update(ppo_rows(40), 1).note for _ in range(2)]
+    assert notes == ["updates are not compiled: its optimizer is none of Adam, AdamW, SGD and RMSprop as compiled", ""]
+
+
+def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
+    rows = ppo_rows(64)
+    advantage = rows.columns["advantage"].copy()
+    advantage[7] = np.inf
+    broken = Columns({**rows.columns, "advantage": advantage})
+    compiled, eager = learner(True), learner(False)
+    reports = [one.update(broken, 2, 16) for one in (compiled, eager)]
+    assert reports[0].updates_skipped == 2
+    assert_same(compiled, eager, *reports)
+
+
+def test_scheduled_settings_are_inputs_of_the_program() -> None:
+    compiled, eager = learner(True), learner(False)
+    for step in range(3):
+        scheduled = {
+            "learning_rate": 1e-3 * (step + 1),
+            "clip_range": 0.05 * (step + 1),
+            "entropy_coefficient": 0.1 * step,
+            "max_grad_norm": 0.5 / (step + 1),
+        }
+        for one in (compiled, eager):
+            one.set_schedule(scheduled)
+        reports = [one.update(ppo_rows(64), 2, 16) for one in (compiled, eager)]
+        assert_same(compiled, eager, *reports)
+        assert reports[0].compiles == (step == 0)
+    assert compiled.parameters.groups[0].loss.coefficients == Coefficients(0.15000000000000002, 0.5, 0.2)  # type: ignore[attr-defined]
+
+
+class NormalizedLoss(PPOLoss):
+    """With advantages that are normalized in each minibatch, as CleanRL has them."""
+
+    def of_actor(self, actor: Any, outputs: Tensor, rows: Mapping[str, Tensor], mean: Any) -> LossTerms:
+        advantage = rows["advantage"]
+        normalized = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        return super().of_actor(actor, outputs, {**rows, "advantage": normalized}, mean)
+
+
+def entropy_floor(module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:
+    _, entropy = module.actor.log_prob_and_entropy(module.actor(minibatch["obs"]), minibatch["action"], None)
+    floor: Tensor = torch.relu(1.2 - entropy).mean()
+    return floor
+
+
+def test_losses_and_extra_losses_of_a_users_own_are_compiled_too() -> None:
+    extra = {"floor": mf.ExtraLoss(entropy_floor, 0.3)}
+    compiled, eager = (learner(one, NormalizedLoss(Coefficients()), extra_losses=extra) for one in (True, False))
+    reports = [one.update(ppo_rows(70), 3, 16) for one in (compiled, eager)]
+    assert reports[0].loss["floor"] > 0
+    assert_same(compiled, eager, *reports)
+
+
+class Printing(PPOLoss):
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        terms = super().__call__(module, target_module, minibatch)
+        assert terms.total is not None
+        return terms if float(terms.total.detach()) > -1e9 else terms._replace(total=terms.total * 2.0)
+
+
+class Remembering(PPOLoss):
+    kept: Any = 0.0
+
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        terms = super().__call__(module, target_module, minibatch)
+        self.kept = terms.total
+        return terms
+
+
+class CountingRows(PPOLoss):
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        terms = super().__call__(module, target_module, minibatch)
+        assert terms.total is not None
+        return terms._replace(total=terms.total * len(minibatch["obs"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Printing, "float() asks for a tensor's numbers, on which the code then depends: return terms if float("),
+        (Remembering, "the loss Remembering keeps kept from one minibatch to the next"),
+        (CountingRows, "differs from autograd's"),
+    ],
+)
+def test_a_loss_that_cannot_be_compiled_is_computed_by_autograd_and_said(kind: type, says: str) -> None:
+    compiled, eager = learner("auto", kind(Coefficients())), learner(False, kind(Coefficients()))
+    for one in (compiled, eager):
+        one.parameters.updates = AUTO_AFTER
+    reports = [one.update(ppo_rows(70), 2, 16) for one in (compiled, eager)]
+    assert says in reports[0].note
+    assert compiled.update(ppo_rows(70), 2, 16).note == ""
+    eager.update(ppo_rows(70), 2, 16)
+    np.testing.assert_array_equal(compiled.state()["vector"], eager.state()["vector"])
+    with pytest.raises(InvalidInput, match="compile=true, and "):
+        learner(True, kind(Coefficients())).update(ppo_rows(70), 2, 16)
+
+
+def test_auto_compiles_by_the_number_of_steps_alone_so_that_a_resume_is_exact() -> None:
+    whole = learner("auto")
+    assert whole.update(ppo_rows(64), 1, 16).compiles == 0
+    whole.parameters.updates = AUTO_AFTER - 4
+    assert whole.update(ppo_rows(64), 1, 16).compiles == 0
+    kept = whole.state()
+    assert whole.update(ppo_rows(64), 1, 16).compiles == 1
+    resumed = learner("auto")
+    resumed.load_state(kept)
+    resumed.update(ppo_rows(64), 1, 16)
+    np.testing.assert_array_equal(resumed.state()["vector"], whole.state()["vector"])
+
+
+@dataclass
+class After:
+    """Passes at the n-th question."""
+
+    left: int
+
+    def has_passed(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_an_update_ends_between_two_calls_and_counts_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = learner(True)
+    compiled.update(ppo_rows(64), 1, 2)
+    # Calls of one minibatch each.
+    monkeypatch.setattr(compiled_updates, "_CALL_S", 0.0)
+    before = compiled.updates
+    compiled.loop.limit = After(5)
+    report = compiled.update(ppo_rows(64), 2, 2)
+    assert (report.updates, report.minibatches_left) == (5, 59)
+    assert compiled.updates == before + 5
+
+
+def test_without_jax_or_a_cache_folder_training_goes_on_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xla, "cache_problem", lambda: "compiled programs are not kept for the next run: read-only")
+    report = learner(True).update(ppo_rows(64), 1)
+    assert report.note == "compiled programs are not kept for the next run: read-only"
+    monkeypatch.setattr(xla, "problem", lambda: "jax cannot be imported (No module named 'jax')")
+    compiled = learner("auto")
+    compiled.parameters.updates = AUTO_AFTER
+    report = compiled.update(ppo_rows(64), 1)
+    assert report.note == "updates are not compiled: jax cannot be imported (No module named 'jax')"
+    assert report.updates == 1
+
+
+def test_on_a_gpu_or_in_bfloat16_updates_are_not_compiled_and_true_is_refused() -> None:
+    compute = Compute(precision="bfloat16")
+    with pytest.raises(InvalidInput, match="compile=true, and updates are compiled in float32 only"):
+        learner(True, compute=compute)
+    report = learner("auto", compute=compute).update(ppo_rows(64), 1)
+    assert report.updates == 1
+
+
+def test_priorities_are_those_of_the_rows() -> None:
+    random = np.random.default_rng(0)
+    rows = 21
+
+    def normal(*shape: int) -> Any:
+        return random.standard_normal(shape).astype(np.float32)
+
+    columns = {
+        "obs": normal(rows, 4),
+        "action": random.integers(0, 3, rows),
+        "reward": normal(rows),
+        "discount": np.full(rows, 0.9, np.float32),
+        "weight": random.random(rows).astype(np.float32),
+        "next_obs": normal(rows, 4),
+    }
+    found = []
+    for compile in (True, False):
+        settings: Any = {"trains_on": Columns, "learning_rate": 1e-3, "target": True, "compile": compile}
+        made = TorchLearner("hunters", mf.DQN().network(SPACES, mf.MLP((8,)), 0), DQNLoss(), **settings)
+        found.append(made.update(Columns(columns), 2, 5))
+    assert found[0].priorities is not None
+    np.testing.assert_allclose(found[0].priorities, found[1].priorities, rtol=1e-4, atol=1e-6)
+
+
+def _by(case: Case, compile: Any) -> TorchLearner:
+    return case.spec(replace(case.algorithm, compile=compile)).learner()  # type: ignore[type-var]
+
+
+# MAML differentiates within its loss; ArCHer's groups and HAPPO's policies learn from rows of their own.
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [c for c in CASES if c.algorithm.name not in {"maml", "archer", "happo"}], ids=str)
+def test_every_shipped_loss_and_network_learns_compiled_what_it_does_by_autograd(case: Case) -> None:
+    made = next(iter(minibatches(case).values()))
+    batch = Columns({name: column.numpy() for name, column in made.items() if name != "noise"})
+    compiled, eager = _by(case, True), _by(case, False)
+    reports = [one.update(batch, 2) for one in (compiled, eager)]
+    assert not reports[0].note
+    assert reports[0].loss == pytest.approx(reports[1].loss, rel=1e-3, abs=1e-5)
+    for group, other in zip(compiled.parameters.groups, eager.parameters.groups, strict=True):
+        states = group.optimizer.state(), other.optimizer.state()
+        np.testing.assert_allclose(
+            states[0]["moment_1"], states[1]["moment_1"], rtol=1e-3, atol=1e-6, err_msg=group.name
+        )
+    if reports[1].priorities is not None:
+        assert reports[0].priorities is not None
+        np.testing.assert_allclose(reports[0].priorities, reports[1].priorities, rtol=1e-3, atol=1e-4)
+
+
+def test_maml_says_why_it_is_not_compiled() -> None:
+    case = next(case for case in CASES if case.algorithm.name == "maml")
+    batch = Columns({name: column.numpy() for name, column in next(iter(minibatches(case).values())).items()})
+    with pytest.raises(InvalidInput, match="compile=true, and "):
+        _by(case, True).update(batch, 1)
