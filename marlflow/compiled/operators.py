@@ -710,19 +710,8 @@ WITHOUT_EFFECT = frozenset(
 """Named arguments that change nothing of the result here."""
 
 DEFAULTS: Mapping[str, Any] = {
-    **dict.fromkeys(
-        [
-            "size_average",
-            "reduce",
-            "out",
-            "dtype",
-            "weight",
-            "pos_weight",
-            "max_norm",
-            "padding_idx",
-            "divisor_override",
-        ]
-    ),
+    **dict.fromkeys(("size_average", "reduce", "out", "dtype", "divisor_override")),
+    **dict.fromkeys(("weight", "pos_weight", "max_norm", "padding_idx")),
     "ignore_index": -100,
     "dilation": 1,
     "ceil_mode": False,

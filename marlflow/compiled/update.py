@@ -74,8 +74,8 @@ def update_program(groups: Sequence[Group], names: list[str]) -> Callable[..., t
     """Return the jitted update, which appends the names of all terms to `names` while it is traced.
 
     `(state, inputs, columns [N, ...], order [steps, M], sizes [steps], count, first number)`: step i trains on the rows
-    `order[i, :sizes[i]]` of the columns; the others of `order[i]` are padding. With an order [1, 0], the one step trains
-    on the first `sizes[0]` rows.
+    `order[i, :sizes[i]]` of the columns; the others of `order[i]` are padding. With an order [1, 0], the one step
+    trains on the first `sizes[0]` rows.
     """
 
     def step(
