@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from marlflow.base.errors import NotCompiled
-from marlflow.compiled.operators import DEFAULTS, OPERATORS, VIEWS, WITHOUT_EFFECT, ValuesAndIndices
+from marlflow.compiled.operators import DEFAULTS, OPERATORS, VIEWS, WITHOUT_EFFECT
+from marlflow.compiled.reductions import ValuesAndIndices
 from marlflow.compiled.rows import Rows, over_rows
 
 _TORCH_TYPES = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -70,43 +71,14 @@ class Steps(NamedTuple):
     priorities: Any
 
 
-def update_program(groups: Sequence[Group], names: list[str]) -> Callable[..., tuple[LearnerState, Steps]]:
+def update_program(groups: Sequence[Group], names: list[str]) -> Any:
     """Return the jitted update, which appends the names of all terms to `names` while it is traced.
 
     `(state, inputs, columns [N, ...], order [steps, M], sizes [steps], count, first number)`: step i trains on the rows
     `order[i, :sizes[i]]` of the columns; the others of `order[i]` are padding. With an order [1, 0], the one step
-    trains on the first `sizes[0]` rows.
+    trains on the first `sizes[0]` rows. The result is a LearnerState and Steps.
     """
-
-    def step(
-        state: LearnerState, inputs: Inputs, rows: Mapping[str, Any], size: Any, number: Any
-    ) -> tuple[LearnerState, Any, Any, Any]:
-        count = len(next(iter(rows.values())))
-        valid = Rows(jnp.arange(count) < size, size)
-        terms: dict[str, Any] = {}
-        priorities, squares, alive = None, jnp.zeros(()), jnp.asarray(True)
-        for index, group in enumerate(groups):
-            due = alive & (number % group.every == 0)
-            trained = _trained(group, index, inputs, rows, valid)
-            if group.every == 1:
-                stepped = trained(state)
-            else:
-                idle = jax.eval_shape(trained, state)
-                stepped = jax.lax.cond(due, trained, lambda state, idle=idle: _idle(state, idle), state)
-            after, own, priority, columns, norm = stepped
-            # A step that is not finite is not taken, nor are those of the groups after it.
-            taken = due & jnp.isfinite(norm)
-            state = jax.tree.map(lambda new, old, taken=taken: jnp.where(taken, new, old), after, state)
-            state = state._replace(gradient=after.gradient)
-            terms |= {name: jnp.where(due, value, jnp.nan) for name, value in own.items()}
-            squares = squares + jnp.where(due, norm * norm, 0.0)
-            alive = alive & (jnp.isfinite(norm) | ~due)
-            priorities = priority if priorities is None else priorities
-            rows = {**rows, **columns}
-        if not names:
-            names.extend(terms)
-        logged = jnp.stack([*(jnp.asarray(terms[name], jnp.float32) for name in names), jnp.sqrt(squares)])
-        return state, logged, priorities, alive
+    step = partial(_step, groups, names)
 
     def update(
         state: LearnerState,
@@ -140,6 +112,44 @@ def update_program(groups: Sequence[Group], names: list[str]) -> Callable[..., t
     return jax.jit(update)
 
 
+def _step(
+    groups: Sequence[Group],
+    names: list[str],
+    state: LearnerState,
+    inputs: Inputs,
+    columns: Mapping[str, Any],
+    size: Any,
+    number: Any,
+) -> tuple[LearnerState, Any, Any, Any]:
+    """Step the groups in order on one minibatch; return state, terms, first priorities, and whether all were taken."""
+    count = len(next(iter(columns.values())))
+    rows = Rows(jnp.arange(count) < size, size)
+    terms: dict[str, Any] = {}
+    priorities, squares, alive = None, jnp.zeros(()), jnp.asarray(True)
+    for index, group in enumerate(groups):
+        due = alive & (number % group.every == 0)
+        trained = _trained(group, index, inputs, columns, rows)
+        if group.every == 1:
+            stepped = trained(state)
+        else:
+            idle = jax.eval_shape(trained, state)
+            stepped = jax.lax.cond(due, trained, partial(_idle, idle), state)
+        after, own, priority, added, norm = stepped
+        # A step that is not finite is not taken, nor are those of the groups after it.
+        taken = due & jnp.isfinite(norm)
+        state = jax.tree.map(lambda new, old, taken=taken: jnp.where(taken, new, old), after, state)
+        state = state._replace(gradient=after.gradient)
+        terms |= {name: jnp.where(due, value, jnp.nan) for name, value in own.items()}
+        squares = squares + jnp.where(due, norm * norm, 0.0)
+        alive = alive & (jnp.isfinite(norm) | ~due)
+        priorities = priority if priorities is None else priorities
+        columns = {**columns, **added}
+    if not names:
+        names.extend(terms)
+    logged = jnp.stack([*(jnp.asarray(terms[name], jnp.float32) for name in names), jnp.sqrt(squares)])
+    return state, logged, priorities, alive
+
+
 def _trained(
     group: Group, index: int, inputs: Inputs, columns: Mapping[str, Any], rows: Rows
 ) -> Callable[[LearnerState], Any]:
@@ -166,6 +176,6 @@ def _trained(
     return trained
 
 
-def _idle(state: LearnerState, shapes: Any) -> Any:
+def _idle(shapes: Any, state: LearnerState) -> Any:
     _, terms, priority, columns, norm = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
     return state, terms, priority, columns, norm

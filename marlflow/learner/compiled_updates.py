@@ -174,11 +174,12 @@ class _Program:
                 terms = traced(known, rows, run)
             finally:
                 self._set_coefficients(self._scheduled)
-            if kept := [name for name, value in vars(group.loss).items() if isinstance(value, Traced)]:
-                raise NotCompiled(
-                    f"the loss {type(group.loss).__name__} keeps {kept[0]} from one minibatch to the next; "
-                    "return it as LossTerms(columns=...)"
-                )
+            for keeper in (group.loss, *(one for module in self._modules() for one in module.modules())):
+                if kept := [name for name, value in vars(keeper).items() if isinstance(value, Traced)]:
+                    raise NotCompiled(
+                        f"{type(keeper).__name__} keeps {kept[0]} from one minibatch to the next; a loss returns it as "
+                        "LossTerms(columns=...)"
+                    )
             assert terms.total is not None
             return LossValues(
                 value_of(terms.total),
@@ -224,7 +225,7 @@ class _Program:
                 part = slice(done, done + count)
                 taken = None if order is None else order[part]
                 if not self._is_verified:
-                    self._verify(rows, taken, sizes[done], number, eager_step)
+                    self._verify(rows, taken, sizes[done], eager_step)
                 ran, terms = self._call(rows, taken, sizes[part], number)
                 number += sum(math.isfinite(step[-1]) for step in terms)
                 steps += terms
@@ -291,27 +292,34 @@ class _Program:
 
     # -- verifying --------------------------------------------------------------------------------------------------
 
-    def _verify(self, rows: Mapping[str, Any], order: Any, size: int, number: int, eager_step: EagerStep) -> None:
+    def _verify(self, rows: Mapping[str, Any], order: Any, size: int, eager_step: EagerStep) -> None:
         """Raise NotCompiled if the first minibatch has another gradient by autograd; change nothing."""
-        flat = self._parameters.flat
-        before = [tensor.clone() for tensor in self._mutable()]
+        flat, before = self._parameters.flat, [tensor.clone() for tensor in self._mutable()]
+        # Of all groups, those of delayed updates too.
+        number = math.lcm(*(group.every for group in self._groups))
         # With padding, so that a loss that counts it is found out.
         size = max(1, size - 3)
+        try:
+            _, found = self._call(rows, None if order is None else order[:1], [size], number)
+        except (NotCompiled, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            # If it is the loss that is wrong, autograd will say so, too.
+            raise NotCompiled(f"{type(error).__name__} while it was compiled: {error}") from error
+        compiled = flat.gradient.clone()
+        self._restore(before)
         index = np.arange(size) if order is None else order[0, :size]
         minibatch = {name: torch.from_numpy(column[index]) for name, column in rows.items()}
         terms, norm = eager_step(self._groups, minibatch, number)
-        due = [group for group in self._groups if number % group.every == 0]
-        gradients = [flat.gradient[group.span].clone() for group in due]
-        self._restore(before)
-        _, found = self._call(rows, None if order is None else order[:1], [size], number)
-        compiled = [flat.gradient[group.span].clone() for group in due]
+        eager = flat.gradient.clone()
         self._restore(before)
         self._is_verified = True
         named = dict(zip((*self._names, "grad_norm"), found[0], strict=True))
         # Numbers that are not finite are a matter of the parameters and rows, not of the program.
         if not math.isfinite(norm):
             return
-        for group, left, got in zip(due, gradients, compiled, strict=True):
+        for group in self._groups:
+            got, left = compiled[group.span], eager[group.span]
             # Torch's optimizers leave a gradient clipped, and XLA's do not; the norms are compared below.
             wanted = left * (got.norm() / left.norm().clamp(min=1e-30))
             if not float((got - wanted).abs().max()) <= _GRADIENT_ERROR * float(got.abs().max()) + 1e-6:
@@ -322,7 +330,7 @@ class _Program:
 
     def _mutable(self) -> list[Tensor]:
         states = [tensor for group in self._groups for tensor in group.optimizer.state().values()]
-        return [self._parameters.flat.vector, self._parameters.flat.gradient, *states]
+        return [self._parameters.flat.vector, self._parameters.flat.gradient, *states, *self._others]
 
     def _restore(self, before: Sequence[Tensor]) -> None:
         for tensor, old in zip(self._mutable(), before, strict=True):

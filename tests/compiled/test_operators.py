@@ -153,7 +153,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "dropout": (lambda x: functional.dropout(x, 0.5), "dropout draws random numbers"),
     "no line": (lambda x: torch.fft.fft(x).real, "fft has no line in the table of operators"),
     "an argument": (
-        lambda x: torch.cumsum(x, 0, dtype=torch.float64),
+        lambda x: torch.cumsum(x, 1, dtype=torch.float64),
         "arguments that the table of operators does not know",
     ),
     "another's memory": (lambda x: KEPT.add_(x.mean()), "add_() changes a tensor that was made outside"),

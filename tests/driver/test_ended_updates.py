@@ -75,7 +75,7 @@ def test_a_signal_ends_a_long_update_and_the_run_is_saved(tmp_path: Path, monkey
     monkeypatch.setattr(Signals, "to_send", (signal.SIGTERM,))
     experiment = of_two(mf.PPO(batch_agent_steps=60, **LONG))
     env = Env(Signals, {"max_cycles": 50}, num_envs=4)
-    result = train(replace(experiment, env=env, stop=Stop(10_000, grace_period_s=2.0)), tmp_path)
+    result = train(replace(experiment, env=env, stop=Stop(10_000, grace_period_s=8.0)), tmp_path)
     assert result.stopped_by == "terminated"
     assert newest(tmp_path).env_steps == result.metrics["env_steps"] == 80
     assert result.metrics["learners"]["hunters"]["updates"] < 20_000

@@ -169,6 +169,39 @@ class Remembering(PPOLoss):
         return terms
 
 
+class _Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * 5.0
+
+
+class Straight(PPOLoss):
+    """With a gradient that is not that of its value."""
+
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        terms = super().__call__(module, target_module, minibatch)
+        total: Any = _Backward.apply(terms.total)  # type: ignore[no-untyped-call]
+        return terms._replace(total=total)
+
+
+class ByNumpy(PPOLoss):
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        terms = super().__call__(module, target_module, minibatch)
+        assert terms.total is not None
+        return terms._replace(total=terms.total * float(np.abs(minibatch["obs"].numpy()).max() > 0))
+
+
+class Broken(PPOLoss):
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+        if minibatch["obs"].device.type != "cpu":
+            raise RuntimeError("only eager tensors here")
+        return super().__call__(module, target_module, minibatch)
+
+
 class CountingRows(PPOLoss):
     def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         terms = super().__call__(module, target_module, minibatch)
@@ -180,7 +213,10 @@ class CountingRows(PPOLoss):
     ("kind", "says"),
     [
         (Printing, "float() asks for a tensor's numbers, on which the code then depends: return terms if float("),
-        (Remembering, "the loss Remembering keeps kept from one minibatch to the next"),
+        (Remembering, "Remembering keeps kept from one minibatch to the next"),
+        (Straight, "differs from autograd's"),
+        (ByNumpy, "numpy() asks for a tensor's numbers"),
+        (Broken, "RuntimeError while it was compiled: only eager tensors here"),
         (CountingRows, "differs from autograd's"),
     ],
 )

@@ -1,0 +1,185 @@
+"""Torch's products, layers and losses in JAX: torch.matmul, and what torch.nn.functional has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from marlflow.compiled.making import DTYPES
+from marlflow.compiled.shapes import SHAPES
+
+
+def _matmul(x: Any, y: Any) -> Any:
+    return jnp.matmul(x, y)
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    product = jnp.matmul(x, weight.T)
+    return product if bias is None else product + bias
+
+
+def _addmm(x: Any, a: Any, b: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
+    product = a @ b
+    return (x if beta == 1 else beta * x) + (product if alpha == 1 else alpha * product)
+
+
+def _pair(value: Any, count: int) -> tuple[int, ...]:
+    return (value,) * count if isinstance(value, int) else tuple(value)
+
+
+def _convolution(dims: int) -> Callable[..., Any]:
+    letters = "DHW"[3 - dims :]
+
+    def convolve(
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        pads = padding.upper() if isinstance(padding, str) else [(one, one) for one in _pair(padding, dims)]
+        result = jax.lax.conv_general_dilated(
+            x,
+            weight,
+            _pair(stride, dims),
+            pads,
+            rhs_dilation=_pair(dilation, dims),
+            dimension_numbers=(f"NC{letters}", f"OI{letters}", f"NC{letters}"),
+            feature_group_count=groups,
+        )
+        return result if bias is None else result + bias.reshape(-1, *[1] * dims)
+
+    return convolve
+
+
+def _pool(x: Any, kernel_size: Any, stride: Any, padding: Any, initial: Any, combine: Any) -> Any:
+    window, steps = _pair(kernel_size, 2), _pair(kernel_size if stride is None else stride, 2)
+    pads = [(0, 0)] * (x.ndim - 2) + [(one, one) for one in _pair(padding, 2)]
+    ones = (1,) * (x.ndim - 2)
+    return jax.lax.reduce_window(x, initial, combine, ones + window, ones + steps, pads)
+
+
+def _max_pool2d(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
+    return _pool(x, kernel_size, stride, padding, -jnp.inf, jax.lax.max)
+
+
+def _avg_pool2d(x: Any, kernel_size: Any, stride: Any = None) -> Any:
+    return _pool(x, kernel_size, stride, 0, 0.0, jax.lax.add) / math.prod(_pair(kernel_size, 2))
+
+
+def _layer_norm(
+    x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    axes = tuple(range(-len(normalized_shape), 0))
+    centered = x - x.mean(axes, keepdims=True)
+    scaled = centered * jax.lax.rsqrt(jnp.square(centered).mean(axes, keepdims=True) + eps)
+    scaled = scaled if weight is None else scaled * weight
+    return scaled if bias is None else scaled + bias
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Any:
+    if dropout_p:
+        raise NotImplementedError("dropout draws random numbers of its own")
+    scores = query @ jnp.swapaxes(key, -1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+    if attn_mask is not None:
+        scores = jnp.where(attn_mask, scores, -jnp.inf) if attn_mask.dtype == bool else scores + attn_mask
+    return jax.nn.softmax(scores, -1) @ value
+
+
+def _dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
+    if training and p:
+        raise NotImplementedError("dropout draws random numbers of its own")
+    return x
+
+
+def _softmax(function: Callable[..., Any]) -> Callable[..., Any]:
+    def soft(x: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
+        return function(x if dtype is None else x.astype(DTYPES[dtype]), axis=-1 if dim is None else dim)
+
+    return soft
+
+
+def _reduced(loss: Any, reduction: str) -> Any:
+    return {"mean": jnp.mean, "sum": jnp.sum, "none": lambda x: x}[reduction](loss)
+
+
+def _huber(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+    size = jnp.abs(x - target)
+    return _reduced(jnp.where(size < delta, 0.5 * size * size, delta * (size - 0.5 * delta)), reduction)
+
+
+def _smooth_l1(x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+    return _huber(x, target, reduction, beta) / beta
+
+
+def _mse(x: Any, target: Any, reduction: str = "mean") -> Any:
+    return _reduced(jnp.square(x - target), reduction)
+
+
+def _cross_entropy(
+    x: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    if weight is not None or label_smoothing or x.ndim != 2 or target.ndim != 1:
+        raise NotImplementedError("cross_entropy with weights, smoothing or more than two axes")
+    return _reduced(-SHAPES["gather"](jax.nn.log_softmax(x, -1), -1, target[:, None])[:, 0], reduction)
+
+
+def _binary_cross_entropy_with_logits(x: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
+    loss = jnp.maximum(x, 0) - x * target + jnp.log1p(jnp.exp(-jnp.abs(x)))
+    return _reduced(loss if weight is None else loss * weight, reduction)
+
+
+LAYERS: Mapping[str, Callable[..., Any]] = {
+    "linear": _linear,
+    "matmul": _matmul,
+    "rmatmul": lambda x, y: jnp.matmul(y, x),
+    "mm": _matmul,
+    "bmm": _matmul,
+    "mv": _matmul,
+    "dot": jnp.dot,
+    "inner": jnp.inner,
+    "outer": jnp.outer,
+    "einsum": jnp.einsum,
+    "addmm": _addmm,
+    "addmv": _addmm,
+    "baddbmm": _addmm,
+    "conv1d": _convolution(1),
+    "conv2d": _convolution(2),
+    "max_pool2d": _max_pool2d,
+    "avg_pool2d": _avg_pool2d,
+    "layer_norm": _layer_norm,
+    "embedding": lambda input, weight: weight[input],
+    "scaled_dot_product_attention": _attention,
+    "dropout": _dropout,
+    "solve": jnp.linalg.solve,
+    "linalg_solve": jnp.linalg.solve,
+    "softmax": _softmax(jax.nn.softmax),
+    "log_softmax": _softmax(jax.nn.log_softmax),
+    "one_hot": lambda x, num_classes=-1: jax.nn.one_hot(x, num_classes, dtype=jnp.int32),
+    "huber_loss": lambda input, target, reduction="mean", delta=1.0: _huber(input, target, reduction, delta),
+    "smooth_l1_loss": _smooth_l1,
+    "mse_loss": _mse,
+    "cross_entropy": _cross_entropy,
+    "binary_cross_entropy_with_logits": _binary_cross_entropy_with_logits,
+}
+"""By torch's names."""
