@@ -122,6 +122,7 @@ def test_shards_are_kept_and_taken_up_by_name() -> None:
             assert_equal(again.parts.replays[name].state(), run.parts.replays[name].state())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_lost_shard_is_replaced_and_drawn_from_again() -> None:
     algorithm = replace(SMALL_APEX, replay_shards=2, learning_starts_agent_steps=100)

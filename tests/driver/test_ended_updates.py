@@ -55,10 +55,12 @@ EXPERIMENTS = {
     "archer": archer,
     "dqn": of_replay,
 }
+OTHERS = ("happo", "maml", "archer", "dqn")
 ROUNDS = {"dqn": replace(ROUND, fragment_env_steps=20_000)}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+# tests/learner/test_update_limit.py has the loop of each.
+@pytest.mark.parametrize("name", ["ppo", "ddppo", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_long_update_ends_with_the_time_and_the_run_is_saved(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_run_continues_bit_for_bit_after_an_update_that_was_ended_early(
     assert asked[0] - (asks - 40) > 40, "both updates were to be ended before the checkpoint"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_over_ray_learners_replicas_and_groups_end_their_updates(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

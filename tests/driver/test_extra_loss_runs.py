@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import marlflow as mf
@@ -42,6 +43,7 @@ def test_a_resume_continues_scheduled_coefficients_bit_for_bit(tmp_path: Path) -
     assert np.abs(plain - changed).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_learners_and_workers_of_ray_take_functions_of_a_script(tmp_path: Path) -> None:
     size = 0.5
 

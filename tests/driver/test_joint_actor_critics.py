@@ -119,6 +119,7 @@ def test_a_resumed_run_of_box_and_discrete_actions_is_one_that_was_not_ended(kin
     assert {"critics/speaker", "actor/listener"} <= pair["loss"].keys()
 
 
+@pytest.mark.slow
 def test_teams_whose_agents_come_and_go_learn_over_ray(tmp_path: Path, ray_session: None) -> None:
     """Four seats and two, one never taken, with masks and the state of the environment."""
     learners = {"both": mf.LearnerConfig(["red", "blue"], MASAC(**SIZES, critic_sees=["state"]))}

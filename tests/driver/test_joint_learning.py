@@ -173,6 +173,7 @@ def test_what_only_single_policies_can_do_is_said() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_ray_gives_the_same_numbers(tmp_path: Path) -> None:
     one = Rollouts(num_workers=1, fragment_env_steps=40)

@@ -102,6 +102,7 @@ def test_a_resumed_run_is_one_that_was_not_ended(tmp_path: Path) -> None:
     assert sum(live) < resumed.metrics["agent_steps"], "rows of frozen versions are nobody's to learn from"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_ray_plays_and_learns_what_inline_does(tmp_path: Path) -> None:
     inline, parts = tmp_path / "inline", tmp_path / "parts"

@@ -162,6 +162,7 @@ def test_a_replay_with_other_seats_is_refused(tmp_path: Path) -> None:
         mf.resume(sum_run(120, **alone), tmp_path)
 
 
+@pytest.mark.slow
 def test_over_ray_rows_stay_in_their_processes_and_a_run_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_session: None
 ) -> None:

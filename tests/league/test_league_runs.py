@@ -57,7 +57,7 @@ def test_a_league_goes_on_as_it_would_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("name", ["latest_past", "pfsp"])
+@pytest.mark.parametrize("name", [pytest.param("latest_past", marks=pytest.mark.slow), "pfsp"])
 def test_over_ray_it_goes_on_as_in_one_process(name: str, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(league_run(LEAGUES[name], WHOLE), whole)

@@ -200,6 +200,7 @@ def test_each_replay_has_the_rows_of_its_sources_and_each_ratio_is_exact(
     assert_exact(*whole)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_over_ray_too_and_the_driver_opens_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from marlflow.base.batch import Batch
