@@ -16,7 +16,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.flow import Plan, source
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.learner import TorchLearner
-from marlflow.policy.torso import MLP
+from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.runtime.inline import InlinePlace
 
@@ -32,8 +32,10 @@ def experience() -> Fragment:
     raise AssertionError("building, printing and checking a plan runs nothing")
 
 
-def make_learner(algorithm: Algorithm, spaces: Spaces = DISCRETE, seed: int = 0) -> TorchLearner:
-    return algorithm.learner("hunter", {"hunter": Member(spaces, SMALL)}, seed, ON_CPU)
+def make_learner(
+    algorithm: Algorithm, spaces: Spaces = DISCRETE, seed: int = 0, model: TorsoConfig = SMALL
+) -> TorchLearner:
+    return algorithm.learner("hunter", {"hunter": Member(spaces, model)}, seed, ON_CPU)
 
 
 def spread_out(learner: TorchLearner) -> None:
@@ -42,9 +44,11 @@ def spread_out(learner: TorchLearner) -> None:
     learner.parameters.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
 
 
-def make_plan(algorithm: Algorithm, own_replay: bool = False, spaces: Spaces = DISCRETE) -> Plan:
+def make_plan(
+    algorithm: Algorithm, own_replay: bool = False, spaces: Spaces = DISCRETE, model: TorsoConfig = SMALL
+) -> Plan:
     """The algorithm's plan, checked."""
-    learner = make_learner(algorithm, spaces)
+    learner = make_learner(algorithm, spaces, model=model)
     place = learner.place = InlinePlace("learner hunter")
     replays: list[Replay] = []
     if algorithm.replay_shards:

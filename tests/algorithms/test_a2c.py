@@ -9,63 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces as gym
 
 from marlflow.algorithms.a2c import A2C
-from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.batch import Array, EstimatedBatch
 from marlflow.base.schedules import Linear
-from marlflow.base.spaces import Spaces
 from marlflow.learner.gradients import mean_gradients
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.optimizer import TorchOptimizer
-from marlflow.policy.actor import WeightedActor
 from tests.algorithms.parts import (
-    CONTINUOUS,
     DISCRETE,
     MASKED,
     NUM_ACTIONS,
-    SMALL,
     forward,
     gradient_by_differences,
     loss_and_gradient,
     make_learner,
-    make_plan,
     spread_out,
 )
-from tests.sentences import sentences
-
-
-def test_the_plan_reads_as_its_paper() -> None:
-    assert str(make_plan(A2C(batch_agent_steps=500, gae_lambda=0.9))) == (
-        "a2c\n"
-        "└── experience → Concat(agent_steps=500)\n"
-        "    → [DropStale(max_staleness=0) → Advantages(discount=0.99, gae_lambda=0.9)"
-        " → Learn(epochs=1) → Publish(every=1)] at learner hunter"
-    )
-    assert make_plan(A2C()).waits_for_rounds
-
-
-def test_with_microbatches_gradients_are_averaged_before_they_are_applied() -> None:
-    text = str(make_plan(A2C(microbatches=3)))
-    assert "→ ComputeGradients] at learner hunter" in text
-    assert "→ Average(batches=3) → [ApplyGradients → Publish(every=1)] at learner hunter" in text
-    assert "Learn" not in text
-
-
-@pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
-def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
-    assert sentences(A2C().validate(spaces, SMALL)) == []
-    assert isinstance(A2C(), Algorithm)
-    learner, actor = make_learner(A2C(), spaces, seed=1), A2C().actor(spaces, SMALL, seed=2)
-    assert isinstance(actor, WeightedActor)
-    actor.load_flat(learner.published[learner.name].flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
-
-
-def test_what_it_refuses() -> None:
-    text = Spaces(DISCRETE.observation, gym.Text(3))
-    assert len(sentences(A2C().validate(text, SMALL))) == 1
 
 
 def minibatch(masked: bool, rows: int = 11, seed: int = 5) -> dict[str, Array]:

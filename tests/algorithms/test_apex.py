@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from marlflow.algorithms.algorithm import Algorithm
@@ -61,7 +60,4 @@ def test_shards_divide_what_is_remembered_and_have_names_and_seeds_of_their_own(
 def test_settings_and_actor() -> None:
     assert ApeX().schedules(10) == {"epsilon": 0.4}
     assert ApeX(epsilon=Linear(1.0, 0.5, 100)).schedules(50) == {"epsilon": 0.75}
-    learner, actor = make_learner(ApeX(), seed=1), ApeX(epsilon_ladder=5.0).actor(DISCRETE, SMALL, seed=2)
-    assert actor.ladder == pytest.approx(5.0)
-    actor.load_flat(learner.published[learner.name].flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
+    assert ApeX(epsilon_ladder=5.0).actor(DISCRETE, SMALL, seed=2).ladder == pytest.approx(5.0)

@@ -18,7 +18,6 @@ from marlflow.policy.distributional import DistributionalQNetwork
 from marlflow.policy.torso import MLP
 from tests.algorithms.parts import DISCRETE, MASKED, NUM_ACTIONS, forward, loss_and_gradient, make_learner
 from tests.algorithms.test_dqn import apart, columns_of, transitions
-from tests.sentences import sentences
 
 ATOMS = 5
 SUPPORT = [-4.0, -2.0, 0.0, 2.0, 4.0]
@@ -84,18 +83,6 @@ def test_only_the_action_taken_has_a_gradient_and_the_target_none() -> None:
     assert not by_action[[0, 2]].any()
 
 
-def test_what_it_refuses_and_what_it_builds() -> None:
-    assert sentences(config(value_min=1.0, value_max=1.0).validate(DISCRETE, MLP())) == [
-        "dqn needs value_min below value_max, not 1.0 and 1.0"
-    ]
-    assert sentences(DQN(value_min=1.0, value_max=0.0).validate(DISCRETE, MLP())) == []
-    learner = make_learner(config(dueling=True), seed=1)
-    actor = config(dueling=True).actor(DISCRETE, MLP((4,)), seed=2)
-    actor.load_flat(learner.published[learner.name].flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
-    assert isinstance(learner.parameters.target_module, DistributionalQNetwork)
-
-
 @pytest.mark.parametrize("dueling", [False, True])
 def test_distributions_become_the_rewards_of_a_bandit(dueling: bool) -> None:
     learner = config(learning_rate=0.02, dueling=dueling, n_step=1).learner(
@@ -119,3 +106,7 @@ def test_distributions_become_the_rewards_of_a_bandit(dueling: bool) -> None:
     # Each reward's mass is on its two neighbors: -3 between -4 and -2, 0.5 between 0 and 2, 3.5 between 2 and 4.
     table = [[0.5, 0.5, 0.0, 0.0, 0.0], [0.0, 0.0, 0.75, 0.25, 0.0], [0.0, 0.0, 0.0, 0.25, 0.75]]
     np.testing.assert_allclose(found.numpy(), table, atol=0.05)
+
+
+def test_its_target_is_a_network_of_distributions() -> None:
+    assert isinstance(make_learner(config(dueling=True), seed=1).parameters.target_module, DistributionalQNetwork)

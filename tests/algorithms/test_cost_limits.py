@@ -21,20 +21,6 @@ from tests.algorithms.test_sac import naive_policy, naive_sample
 LAMBDA = 1.5
 
 
-def test_plans_read_as_their_papers() -> None:
-    config = PPO(batch_agent_steps=500, epochs=4, minibatch_agent_steps=50, cost_limit=0.5)
-    assert str(make_plan(config)) == (
-        "ppo\n"
-        "└── experience → Concat(agent_steps=500)\n"
-        "    → [DropStale(max_staleness=0) → Advantages(discount=0.99, gae_lambda=0.95)"
-        " → UpdateMultiplier(cost_limit=0.5, learning_rate=0.05)"
-        " → CostAdvantages(discount=0.99, gae_lambda=0.95)"
-        " → Normalize → Learn(epochs=4, minibatch=50) → Publish(every=1)] at learner hunter"
-    )
-    sac = str(make_plan(SAC(cost_limit=2.0, batch_agent_steps=32)))
-    assert "[Draw(agent_steps=32) → UpdateMultiplier(cost_limit=2.0, learning_rate=0.05) → Learn(epochs=1) →" in sac
-
-
 def test_advantages_may_stay_as_they_are() -> None:
     assert "Normalize" not in str(make_plan(PPO(normalize_advantages=False)))
     assert "Normalize" in str(make_plan(PPO()))

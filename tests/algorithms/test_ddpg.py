@@ -5,38 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ddpg import DDPG
 from marlflow.base.schedules import PiecewiseConstant
-from marlflow.policy.actor import WeightedActor
-from tests.algorithms.parts import CONTINUOUS, DISCRETE, SMALL, forward, make_learner, make_plan
+from tests.algorithms.parts import CONTINUOUS, forward, make_learner
 from tests.algorithms.several_losses import BOX, ROWS, apart, found, naive_q, transitions, within
-from tests.sentences import sentences
-
-
-def test_the_plan_reads_as_its_paper() -> None:
-    config = DDPG(train_every_agent_steps=4, learning_starts_agent_steps=50, batch_agent_steps=32)
-    assert str(make_plan(config, spaces=CONTINUOUS)) == (
-        "ddpg   in turn: output 1 for every 4 agent steps of store, after the first 50\n"
-        "├── store:  experience → Concat(agent_steps=1)\n"
-        "│   → [NStep(n_step=1, discount=0.99) → Insert] at learner hunter\n"
-        "└── output: [Draw(agent_steps=32) → Learn(epochs=1) → SyncTarget(every=1, tau=0.005) → Publish(every=10)]"
-        " at learner hunter"
-    )
-
-
-def test_its_actor_takes_what_its_learner_publishes() -> None:
-    config = DDPG()
-    assert sentences(config.validate(BOX, SMALL)) == []
-    assert isinstance(config, Algorithm)
-    learner, actor = make_learner(config, BOX, seed=1), config.actor(BOX, SMALL, seed=2)
-    assert isinstance(actor, WeightedActor)
-    actor.load_flat(learner.published[learner.name].flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
-
-
-def test_what_it_refuses() -> None:
-    assert sentences(DDPG().validate(DISCRETE, SMALL)) == ["ddpg cannot act in Discrete(3); it needs Box actions"]
 
 
 def test_losses_are_those_of_plain_loops() -> None:

@@ -31,8 +31,8 @@ from marlflow.runtime.sharding import payloads_by_worker
 from marlflow.runtime.spec import LearnerPlacement
 from marlflow.sampling.mapping import Rule
 from marlflow.stages import Shards
-from tests.driver.kept_runs import assert_equal, kept, without_times
-from tests.driver.watching import reports, standing
+from tests.driver.kept_runs import kept
+from tests.driver.watching import standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run
 from tests.sentences import sentences
 
@@ -45,16 +45,6 @@ def until(env_steps: int, **changes: Any) -> Experiment:
     return small_run(
         policies=BESIDE_DQN, stop=Stop(env_steps), checkpoint=CheckpointConfig(every_env_steps=None), **changes
     )
-
-
-def test_a_run_that_goes_on_does_what_it_would_have_done(tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(until(WHOLE), whole)
-    train(until(HALF), parts)
-    assert kept(parts)["driver"]["flow"]["held"], "a batch was to be half gathered"
-    resume(until(WHOLE), parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])

@@ -7,24 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm, Member
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.dqn import DQN
 from marlflow.base.batch import Array, Transitions
 from marlflow.base.schedules import Linear
-from marlflow.base.spaces import Spaces
 from marlflow.flow import source
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.learner import TorchLearner
-from marlflow.policy.actor import WeightedActor
 from marlflow.policy.torso import MLP
 from tests.algorithms.parts import (
-    CONTINUOUS,
     DISCRETE,
     MASKED,
     NUM_ACTIONS,
-    SMALL,
     experience,
     forward,
     gradient_by_differences,
@@ -32,24 +27,6 @@ from tests.algorithms.parts import (
     make_learner,
     make_plan,
 )
-from tests.sentences import sentences
-
-
-def test_the_plan_reads_as_its_paper() -> None:
-    config = DQN(
-        train_every_agent_steps=4,
-        learning_starts_agent_steps=50,
-        batch_agent_steps=32,
-        target_every_updates=200,
-        publish_every_updates=10,
-    )
-    assert str(make_plan(config)) == (
-        "dqn   in turn: output 1 for every 4 agent steps of store, after the first 50\n"
-        "├── store:  experience → Concat(agent_steps=1)\n"
-        "│   → [NStep(n_step=3, discount=0.99) → Insert] at learner hunter\n"
-        "└── output: [Draw(agent_steps=32) → Learn(epochs=1) → SyncTarget(every=200, tau=1.0) → Publish(every=10)"
-        " → Reprioritize] at learner hunter"
-    )
 
 
 def test_with_a_replay_of_its_own_rows_travel_to_the_learner() -> None:
@@ -64,31 +41,9 @@ def test_with_a_replay_of_its_own_rows_travel_to_the_learner() -> None:
     assert lines[2] == "[NStep(n_step=3, discount=0.99) → Insert] at replay hunter"
 
 
-def test_no_round_waits_for_it_and_it_needs_a_replay() -> None:
-    assert not make_plan(DQN()).waits_for_rounds
+def test_it_needs_a_replay() -> None:
     with pytest.raises(TypeError, match="unpack"):
         DQN().plan(source(experience), make_learner(DQN()), None)
-
-
-@pytest.mark.parametrize("dueling", [False, True])
-@pytest.mark.parametrize("spaces", [DISCRETE, MASKED])
-def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, dueling: bool) -> None:
-    config = DQN(dueling=dueling)
-    assert sentences(config.validate(spaces, SMALL)) == []
-    assert isinstance(config, Algorithm)
-    learner, actor = make_learner(config, spaces, seed=1), config.actor(spaces, SMALL, seed=2)
-    assert isinstance(actor, WeightedActor)
-    actor.load_flat(learner.published[learner.name].flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
-
-
-def test_what_it_refuses() -> None:
-    assert sentences(DQN().validate(CONTINUOUS, SMALL)) == ["dqn cannot act in Box(2,); it needs Discrete actions"]
-    assert sentences(DQN(learning_starts_agent_steps=11, replay_agent_steps=10).validate(DISCRETE, SMALL)) == [
-        "dqn would start learning after 11 agent steps, but its replay holds 10; raise replay_agent_steps"
-    ]
-    multi = Spaces(DISCRETE.observation, gym.MultiBinary(2))
-    assert len(sentences(DQN().validate(multi, SMALL))) == 1
 
 
 def test_epsilon_falls_linearly_and_stays() -> None:

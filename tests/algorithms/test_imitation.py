@@ -25,9 +25,7 @@ from tests.algorithms.parts import (
     gradient_by_differences,
     loss_and_gradient,
     make_learner,
-    make_plan,
 )
-from tests.sentences import sentences
 
 ROWS = 7
 MARWIL_LIKE_BC = MARWIL(beta=0.0, value_coefficient=0.0)
@@ -77,13 +75,6 @@ def test_cloning_is_the_mean_negative_log_likelihood(algorithm: Algorithm, space
         np.testing.assert_allclose(gradient, gradient_by_differences(learner, expected), atol=1e-4)
 
 
-@pytest.mark.parametrize("algorithm", [BC, MARWIL])
-def test_a_batch_smaller_than_a_minibatch_is_refused(algorithm: type[BC | MARWIL]) -> None:
-    problems = sentences(algorithm(batch_agent_steps=64, minibatch_agent_steps=65).validate(DISCRETE, SMALL))
-    refusal = "cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"
-    assert problems == [f"{algorithm.name} {refusal}"]
-
-
 def test_marwil_weighs_by_the_advantage_in_units_of_its_moving_size() -> None:
     algorithm = MARWIL(beta=0.7, max_weight=3.0, value_coefficient=0.5, scale_start=2.0, scale_rate=0.25)
     learner, rows = make_learner(algorithm), columns(DISCRETE)
@@ -126,14 +117,6 @@ def test_only_the_actor_is_published() -> None:
     for algorithm in (BC(), MARWIL(), Clone()):
         actor: Any = algorithm.actor(DISCRETE, SMALL, seed=0)
         assert make_learner(algorithm).published["hunter"].flat.shape == actor.flat().shape
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "stages"),
-    [(BC(), ["Concat", "Learn", "Publish"]), (MARWIL(), ["Concat", "Advantages", "Learn", "Publish"])],
-)
-def test_the_plan_is_that_of_the_paper(algorithm: Algorithm, stages: list[str]) -> None:
-    assert [stage.name for stage in make_plan(algorithm).stages()] == ["experience", *stages]
 
 
 def test_settings_of_marwils_loss_can_be_scheduled() -> None:

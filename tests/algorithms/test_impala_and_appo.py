@@ -2,59 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.appo import APPO
-from marlflow.algorithms.impala import IMPALA
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.schedules import Linear
 from marlflow.base.spaces import Spaces
-from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, SMALL, loss_and_gradient, make_learner, make_plan
+from tests.algorithms.parts import DISCRETE, MASKED, loss_and_gradient, make_learner
 from tests.algorithms.test_a2c import minibatch, spread_out
-from tests.sentences import sentences
-
-
-def test_impala_drops_the_oldest_and_corrects_the_rest() -> None:
-    assert str(make_plan(IMPALA(queue_fragments=6, trace_lambda=0.9, c_max=0.5))) == (
-        "impala\n"
-        "└── experience → newest(6, drop_oldest) → Concat(agent_steps=500)\n"
-        "    → [VTrace(discount=0.99, trace_lambda=0.9, rho_max=1.0, c_max=0.5) → Learn(epochs=1)"
-        " → Publish(every=1)] at learner hunter"
-    )
-
-
-def test_appo_learns_several_times_from_each_batch() -> None:
-    text = str(make_plan(APPO(batch_agent_steps=300, epochs=3, minibatch_agent_steps=50)))
-    assert "newest(4, drop_oldest) → Concat(agent_steps=300)\n" in text
-    assert "→ Normalize → Learn(epochs=3, minibatch=50) → Publish(every=1)] at learner hunter" in text
-
-
-@pytest.mark.parametrize("algorithm", [IMPALA(), APPO()])
-def test_rounds_do_not_wait_for_it_and_rows_of_any_age_are_taken(algorithm: Any) -> None:
-    plan = make_plan(algorithm)
-    assert not plan.waits_for_rounds
-    assert all(stage.traits.max_staleness is None for stage in plan.stages())
-    assert algorithm.capabilities.experience == "off-policy"
-
-
-@pytest.mark.parametrize("algorithm", [IMPALA(), APPO()])
-@pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
-def test_where_they_act(algorithm: Any, spaces: Spaces) -> None:
-    assert isinstance(algorithm, Algorithm)
-    assert sentences(algorithm.validate(spaces, SMALL)) == []
-    text = Spaces(DISCRETE.observation, gym.Text(3))
-    assert len(sentences(algorithm.validate(text, SMALL))) == 1
-
-
-def test_minibatches_that_do_not_fit_into_a_batch_are_refused() -> None:
-    assert sentences(APPO(batch_agent_steps=64, minibatch_agent_steps=65).validate(DISCRETE, SMALL)) == [
-        "appo cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"
-    ]
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED])

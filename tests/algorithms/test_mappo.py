@@ -196,7 +196,11 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ALONE.values(), ids=ALONE)
+FEW = ("ppo with value normalization", "a2c", "impala")
+EACH = [pytest.param(one, id=name, marks=() if name in FEW else pytest.mark.slow) for name, one in ALONE.items()]
+
+
+@pytest.mark.parametrize("algorithm", EACH)
 def test_a_critic_of_a_state_that_is_the_observation_is_the_usual_critic(
     algorithm: LearningAlgorithm, tmp_path: Path
 ) -> None:

@@ -83,7 +83,11 @@ def with_losses(case: Case, changed: Any) -> TorchLearner:
     return case.spec(own).learner()
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+# A network is computed like the one in closed form, or like the recurrent one.
+EACH = [pytest.param(one, id=str(one), marks=() if one.model in ("mlp", "gru") else pytest.mark.slow) for one in CASES]
+
+
+@pytest.mark.parametrize("case", EACH)
 def test_every_overridden_method_is_called_and_its_gradient_arrives(case: Case) -> None:
     plain, terms = step(with_losses(case, lambda _, loss: loss), case)
     # By autograd, of which the closed form is within rounding.

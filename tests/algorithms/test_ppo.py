@@ -9,68 +9,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces as gym
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.batch import Array, EstimatedBatch
-from marlflow.base.spaces import Spaces
 from marlflow.learner.learner import TorchLearner
-from marlflow.policy.actor import WeightedActor
 from tests.algorithms.parts import (
-    CONTINUOUS,
     DISCRETE,
     MASKED,
     NUM_ACTIONS,
-    SMALL,
     forward,
     gradient_by_differences,
     loss_and_gradient,
     make_learner,
     make_plan,
 )
-from tests.sentences import sentences
-
-
-def test_the_plan_reads_as_its_paper() -> None:
-    config = PPO(batch_agent_steps=500, epochs=4, minibatch_agent_steps=50, discount=0.99, gae_lambda=0.95)
-    assert str(make_plan(config)) == (
-        "ppo\n"
-        "└── experience → Concat(agent_steps=500)\n"
-        "    → [DropStale(max_staleness=0) → Advantages(discount=0.99, gae_lambda=0.95)"
-        " → Normalize → Learn(epochs=4, minibatch=50) → Publish(every=1)] at learner hunter"
-    )
-
-
-def test_rounds_wait_for_it() -> None:
-    assert make_plan(PPO()).waits_for_rounds
 
 
 def test_settings_reach_the_stages() -> None:
     text = str(make_plan(PPO(discount=0.5, gae_lambda=0.25, max_staleness=3)))
     assert "Advantages(discount=0.5, gae_lambda=0.25" in text
     assert "DropStale(max_staleness=3)" in text
-
-
-@pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
-def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces) -> None:
-    assert sentences(PPO().validate(spaces, SMALL)) == []
-    learner, actor = make_learner(PPO(), spaces, seed=1), PPO().actor(spaces, SMALL, seed=2)
-    assert isinstance(actor, WeightedActor)
-    actor.load_flat(learner.published[learner.name].flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
-
-
-def test_what_it_refuses() -> None:
-    text = Spaces(DISCRETE.observation, gym.Text(3))
-    kinds = "Discrete, MultiDiscrete, MultiBinary or Box actions"
-    assert sentences(PPO().validate(text, SMALL)) == [f"ppo cannot act in {text.action}; it needs {kinds}"]
-    whole = Spaces(DISCRETE.observation, gym.Box(0, 3, (2,), np.int64))
-    expected = f"ppo cannot act in Box(2,); it needs {kinds}, and a Box of floats, not of int64"
-    assert sentences(PPO().validate(whole, SMALL)) == [expected]
-    assert sentences(PPO(batch_agent_steps=64, minibatch_agent_steps=65).validate(DISCRETE, SMALL)) == [
-        "ppo cannot cut batches of 64 agent steps into minibatches of 65; lower minibatch_agent_steps"
-    ]
 
 
 def test_it_schedules_nothing_and_remembers_nothing() -> None:

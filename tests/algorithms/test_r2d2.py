@@ -8,29 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.algorithm import Algorithm, Member
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.r2d2 import R2D2
 from marlflow.base.batch import Array, Batch
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.spaces import Spaces
-from marlflow.flow import source
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.learner import TorchLearner
-from marlflow.policy.actor import RecurrentActor, WeightedActor
-from marlflow.policy.recurrent import GRU, LSTM
-from marlflow.runtime.inline import InlinePlace
+from marlflow.policy.recurrent import GRU
 from tests.algorithms.parts import (
-    CONTINUOUS,
     DISCRETE,
     MASKED,
     NUM_ACTIONS,
-    SMALL,
-    experience,
     gradient_by_differences,
     loss_and_gradient,
 )
 from tests.replay.sequence_batches import put
-from tests.sentences import sentences
 
 MODEL = GRU(hidden_size=3, encoder_sizes=(4,))
 CONFIG = R2D2(
@@ -48,47 +41,6 @@ CONFIG = R2D2(
 
 def make_learner(config: R2D2, spaces: Spaces = DISCRETE, seed: int = 0, model: Any = MODEL) -> TorchLearner:
     return config.learner("hunter", {"hunter": Member(spaces, model)}, seed, ON_CPU)
-
-
-def test_the_plan_reads_as_its_paper() -> None:
-    learner, replay = make_learner(CONFIG), CONFIG.replay("hunter", {}, seed=0)
-    learner.place = replay.place = InlinePlace("learner hunter")
-    plan = CONFIG.plan(source(experience), learner, [replay])
-    plan.check()
-    assert str(plan) == (
-        "r2d2   in turn: output 1 for every 64 agent steps of store, after the first 20\n"
-        "├── store:  experience → Concat(agent_steps=1)\n"
-        "│   → [SplitSegments(length=4, burn_in=3) → NStep(n_step=2, discount=0.8) → Insert] at learner hunter\n"
-        "└── output: [Draw(agent_steps=24) → Learn(epochs=1) → SyncTarget(every=200, tau=1.0) → Publish(every=10)"
-        " → Reprioritize] at learner hunter"
-    )
-
-
-@pytest.mark.parametrize("spaces", [DISCRETE, MASKED])
-@pytest.mark.parametrize("model", [MODEL, LSTM(hidden_size=3, encoder_sizes=(4,))])
-def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces, model: GRU | LSTM) -> None:
-    config = R2D2()
-    assert sentences(config.validate(spaces, model)) == []
-    assert isinstance(config, Algorithm)
-    learner, actor = make_learner(config, spaces, 1, model), config.actor(spaces, model, seed=2)
-    assert isinstance(actor, WeightedActor)
-    assert isinstance(actor, RecurrentActor)
-    assert actor.memory_shape == model.memory_shape
-    actor.load_flat(learner.published[learner.name].flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
-
-
-def test_what_it_refuses() -> None:
-    assert len(sentences(CONFIG.validate(CONTINUOUS, SMALL))) == 2
-    assert sentences(R2D2(n_step=21, burn_in_agent_steps=0).validate(DISCRETE, MODEL)) == [
-        "r2d2 needs n_step=21 of at most sequence_agent_steps=20"
-    ]
-    assert sentences(R2D2(batch_agent_steps=19).validate(DISCRETE, MODEL)) == [
-        "r2d2 needs batch_agent_steps=19 of at least one sequence, sequence_agent_steps=20"
-    ]
-    assert sentences(R2D2(replay_agent_steps=999).validate(DISCRETE, MODEL)) == [
-        "r2d2 needs learning_starts_agent_steps=2000 of at most replay_agent_steps=999, what its replay holds"
-    ]
 
 
 def _drawn(masked: bool) -> SequenceTransitions:

@@ -13,26 +13,20 @@ import torch
 from mpe2 import simple_spread_v3
 from pettingzoo.classic import connect_four_v3
 
-from marlflow.algorithms.algorithm import Algorithm, Member
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
+from marlflow.algorithms.algorithm import Member
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.base.batch import Array, Batch, EstimatedBatch
 from marlflow.base.sequences import Sequences, cut_sequences
 from marlflow.base.spaces import Spaces
 from marlflow.env import cartpole_team
-from marlflow.flow import source
 from marlflow.learner.advantages import advantages
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.recurrent import GRU, LSTM
-from marlflow.policy.torso import MLP
-from marlflow.runtime.inline import InlinePlace
 from marlflow.sampling import Rule
 from marlflow.sampling.protocol import Request
-from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, experience, loss_and_gradient
+from tests.algorithms.parts import DISCRETE, MASKED, NUM_ACTIONS, loss_and_gradient
 from tests.sampling.workers import rollout_worker
-from tests.sentences import sentences
 
 DEFAULT = RecurrentPPO()
 SMALL_GRU, SMALL_LSTM = GRU(6, (5,)), LSTM(6, (5,))
@@ -47,53 +41,6 @@ def learner_of(
         learner.module.actor.head.head.weight.mul_(1_000.0)
     learner.publish()
     return learner
-
-
-def test_the_plan_reads_as_its_paper() -> None:
-    config = RecurrentPPO(batch_agent_steps=500, epochs=4, minibatch_agent_steps=50, sequence_agent_steps=8)
-    learner = learner_of(config)
-    learner.place = InlinePlace("learner hunter")
-    plan = config.plan(source(experience), learner, ())
-    plan.check()
-    assert plan.waits_for_rounds
-    assert str(plan) == (
-        "recurrent_ppo\n"
-        "└── experience → Concat(agent_steps=500)\n"
-        "    → [DropStale(max_staleness=0) → Advantages(discount=0.99, gae_lambda=0.95)"
-        " → Normalize → CutSequences(length=8) → Learn(epochs=4, minibatch=50) → Publish(every=1)] at learner hunter"
-    )
-
-
-@pytest.mark.parametrize("model", [GRU(), LSTM()])
-@pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
-def test_it_acts_in_discrete_and_box_spaces(spaces: Spaces, model: Any) -> None:
-    config = RecurrentPPO()
-    assert isinstance(config, Algorithm)
-    assert sentences(config.validate(spaces, model)) == []
-    learner = config.learner("hunter", {"hunter": Member(spaces, model)}, 1, ON_CPU)
-    actor = config.actor(spaces, model, 2)
-    actor.load_flat(learner.published[learner.name].flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
-
-
-def test_who_takes_which_model() -> None:
-    for algorithm in (PPO(), DQN()):
-        assert sentences(algorithm.validate(DISCRETE, GRU())) == [
-            f"{algorithm.name} cannot learn with GRU, which has memory: it does not look at rows in their order; use "
-            "recurrent_ppo, r2d2, vdn or qmix, or a model without memory, such as mlp"
-        ]
-    assert sentences(RecurrentPPO().validate(DISCRETE, MLP())) == [
-        "recurrent_ppo needs a model with memory, gru or lstm, not MLP; or use ppo or dqn, which need none"
-    ]
-
-
-def test_sizes_that_do_not_fit() -> None:
-    assert sentences(RecurrentPPO(sequence_agent_steps=300).validate(DISCRETE, GRU())) == [
-        "recurrent_ppo needs sequence_agent_steps of at most minibatch_agent_steps, not 300 and 256"
-    ]
-    assert sentences(RecurrentPPO(minibatch_agent_steps=5_000).validate(DISCRETE, GRU())) == [
-        "recurrent_ppo cannot cut batches of 4000 agent steps into minibatches of 5000; lower minibatch_agent_steps"
-    ]
 
 
 # -- what acts is what learns ---------------------------------------------------------------------------------------

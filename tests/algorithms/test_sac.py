@@ -8,56 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.sac import SAC
 from marlflow.base.batch import Array
 from marlflow.base.schedules import PiecewiseConstant
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import WeightedActor
-from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, forward, make_learner, make_plan
+from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, forward, make_learner
 from tests.algorithms.several_losses import BOX, ROWS, apart, bandit, found, naive_q, transitions, within
-from tests.sentences import sentences
 
 SPACES = [DISCRETE, MASKED, CONTINUOUS, BOX]
 IDS = ["discrete", "masked", "box", "shifted box"]
-
-
-def test_the_plan_reads_as_its_paper() -> None:
-    config = SAC(train_every_agent_steps=4, learning_starts_agent_steps=50, batch_agent_steps=32)
-    assert str(make_plan(config)) == (
-        "sac   in turn: output 1 for every 4 agent steps of store, after the first 50\n"
-        "├── store:  experience → Concat(agent_steps=1)\n"
-        "│   → [NStep(n_step=1, discount=0.99) → Insert] at learner hunter\n"
-        "└── output: [Draw(agent_steps=32) → Learn(epochs=1) → SyncTarget(every=1, tau=0.005) → Publish(every=10)]"
-        " at learner hunter"
-    )
-    assert not make_plan(config, own_replay=True).waits_for_rounds
-
-
-@pytest.mark.parametrize("spaces", SPACES, ids=IDS)
-def test_its_actor_takes_what_its_learner_publishes(spaces: Spaces) -> None:
-    config = SAC()
-    assert sentences(config.validate(spaces, SMALL)) == []
-    assert isinstance(config, Algorithm)
-    learner, actor = make_learner(config, spaces, seed=1), config.actor(spaces, SMALL, seed=2)
-    assert isinstance(actor, WeightedActor)
-    actor.load_flat(learner.published[learner.name].flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
-
-
-def test_what_it_refuses() -> None:
-    unbounded = Spaces(DISCRETE.observation, gym.Box(-np.inf, 1.0, (2,)))
-    (problem,) = sentences(SAC().validate(unbounded, SMALL))
-    assert problem.startswith("sac cannot act in Box(2,): it needs actions with finite bounds")
-    multi = Spaces(DISCRETE.observation, gym.MultiBinary(2))
-    assert sentences(SAC().validate(multi, SMALL)) == [
-        "sac cannot act in MultiBinary(2); it needs Discrete or Box actions"
-    ]
-    assert sentences(SAC(learning_starts_agent_steps=11, replay_agent_steps=10).validate(DISCRETE, SMALL)) == [
-        "sac would start learning after 11 agent steps, but its replay holds 10; raise replay_agent_steps"
-    ]
 
 
 def test_it_acts_uniformly_until_learning_starts() -> None:

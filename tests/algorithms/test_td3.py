@@ -7,48 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.td3 import TD3
 from marlflow.base.batch import Array
 from marlflow.base.schedules import Linear
-from marlflow.base.spaces import Spaces
 from marlflow.flow.protocols import stage_call
-from marlflow.policy.actor import WeightedActor
 from marlflow.stages import Learn, SyncTarget
-from tests.algorithms.parts import CONTINUOUS, DISCRETE, SMALL, forward, make_learner, make_plan
+from tests.algorithms.parts import CONTINUOUS, forward, make_learner
 from tests.algorithms.several_losses import BOX, ROWS, apart, bandit, found, naive_q, transitions, within
-from tests.sentences import sentences
-
-
-def test_the_plan_reads_as_its_paper() -> None:
-    config = TD3(train_every_agent_steps=4, learning_starts_agent_steps=50, batch_agent_steps=32)
-    assert str(make_plan(config, spaces=CONTINUOUS)) == (
-        "td3   in turn: output 1 for every 4 agent steps of store, after the first 50\n"
-        "├── store:  experience → Concat(agent_steps=1)\n"
-        "│   → [NStep(n_step=1, discount=0.99) → Insert] at learner hunter\n"
-        "└── output: [Draw(agent_steps=32) → Learn(epochs=1) → SyncTarget(every=2, tau=0.005) → Publish(every=10)]"
-        " at learner hunter"
-    )
-
-
-def test_its_actor_takes_what_its_learner_publishes() -> None:
-    config = TD3()
-    assert sentences(config.validate(BOX, SMALL)) == []
-    assert isinstance(config, Algorithm)
-    learner, actor = make_learner(config, BOX, seed=1), config.actor(BOX, SMALL, seed=2)
-    assert isinstance(actor, WeightedActor)
-    actor.load_flat(learner.published[learner.name].flat)
-    np.testing.assert_array_equal(actor.flat(), learner.published[learner.name].flat)
-
-
-def test_what_it_refuses() -> None:
-    assert sentences(TD3().validate(DISCRETE, SMALL)) == ["td3 cannot act in Discrete(3); it needs Box actions"]
-    unbounded = Spaces(DISCRETE.observation, gym.Box(-np.inf, 1.0, (2,)))
-    (problem,) = sentences(TD3().validate(unbounded, SMALL))
-    assert problem.startswith("td3 cannot act in Box(2,): it needs actions with finite bounds")
-    assert len(sentences(TD3(learning_starts_agent_steps=9, replay_agent_steps=8).validate(BOX, SMALL))) == 1
 
 
 def test_its_exploration_is_scheduled() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -90,19 +92,33 @@ def without_times(tree: Any) -> Any:
 
 
 def assert_equal(one: Any, other: Any, where: str = "") -> None:
-    """Bit for bit."""
-    assert type(one) is type(other), where
-    if isinstance(one, Mapping):
-        assert one.keys() == other.keys(), where
+    """Bit for bit; the message has the path of each difference."""
+    assert not (found := list(islice(differences(one, other, where), 12))), "\n".join(found)
+
+
+def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """Yield each path at which two trees differ, and how."""
+    if type(one) is not type(other) or _leaf(one) != _leaf(other):
+        yield f"{where}: {_brief(one)} is not {_brief(other)}"
+    elif isinstance(one, Mapping):
+        yield from (f"{where}/{key}: only one has it" for key in sorted(one.keys() ^ other.keys(), key=str))
         for key in one:
-            assert_equal(one[key], other[key], f"{where}/{key}")
+            if key in other:
+                yield from differences(one[key], other[key], f"{where}/{key}")
     elif isinstance(one, list):
-        assert len(one) == len(other), where
-        for place, (left, right) in enumerate(zip(one, other, strict=True)):
-            assert_equal(left, right, f"{where}[{place}]")
-    elif isinstance(one, np.ndarray):
-        assert one.dtype == other.dtype, where
-        np.testing.assert_array_equal(one, other, err_msg=where)
-        assert one.tobytes() == other.tobytes(), where
-    else:
-        assert repr(one) == repr(other), where
+        if len(one) != len(other):
+            yield f"{where}: {len(one)} items are not {len(other)}"
+        for place, (left, right) in enumerate(zip(one, other, strict=False)):
+            yield from differences(left, right, f"{where}[{place}]")
+
+
+def _leaf(value: Any) -> Any:
+    """What a value that has no others in it is compared by."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    return None if isinstance(value, Mapping | list) else repr(value)
+
+
+def _brief(value: Any) -> str:
+    shape = f"{value.dtype}{list(value.shape)} " if isinstance(value, np.ndarray) else ""
+    return shape + textwrap.shorten(repr(value), 80)

@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 
 from marlflow.algorithms.apex import ApeX
+from marlflow.algorithms.ddppo import DDPPO
 from marlflow.config.experiment import Experiment, Rollouts
-from marlflow.driver.train import resume, train
+from marlflow.driver.train import train
 from marlflow.replay.shards import first_row_of
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.handles import FAR_ABOVE
 from marlflow.sampling.mapping import Rule
-from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.kept_runs import assert_equal, kept
+from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.test_resume import HALF, WHOLE, until
-from tests.driver.watching import Seen, reports
+from tests.driver.watching import Seen
 from tests.runtime.driven_runs import DrivenRun, driven
 from tests.runtime.ray.deadly import kill
 from tests.runtime.small_runs import SMALL_PPO, policies, small_run
@@ -34,6 +36,9 @@ SMALL_APEX = ApeX(
     target_every_updates=20,
     publish_every_updates=3,
 )
+
+
+SMALL_DDPPO = DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
 
 
 def apex_run(**changes: Any) -> Experiment:
@@ -61,15 +66,12 @@ def test_each_shard_earns_its_draws_and_gets_its_priorities_back(tmp_path: Path)
         assert len(np.unique(replay["sampler"]["weights"])) > 50, "rows have priorities of their own"
 
 
-def test_a_run_that_goes_on_does_what_it_would_have_done(tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(until(apex_run(), WHOLE), whole)
-    train(until(apex_run(), HALF - 80), parts)
-    turn = kept(parts)["driver"]["flow"]["next_branch"]["prey/Rotation"]
+def test_beside_replicas_on_workers_a_run_that_goes_on_does_what_it_would_have_done(tmp_path: Path) -> None:
+    experiment = small_run(policies=policies(hunters=SMALL_DDPPO, prey=SMALL_APEX))
+    resumed = resumes_exactly(until(experiment, WHOLE), tmp_path, HALF - 80)
+    resumed.assert_mid_way()
+    turn = resumed.half["driver"]["flow"]["next_branch"]["prey/Rotation"]
     assert turn != 0, "the next batch was to be for another shard than the first"
-    resume(until(apex_run(), WHOLE), parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
 
 
 def test_the_ladder_is_climbed_by_copies_whoever_plays_them(tmp_path: Path, seen: Seen) -> None:
@@ -120,6 +122,7 @@ def test_shards_are_kept_and_taken_up_by_name() -> None:
             assert_equal(again.parts.replays[name].state(), run.parts.replays[name].state())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_lost_shard_is_replaced_and_drawn_from_again() -> None:
     algorithm = replace(SMALL_APEX, replay_shards=2, learning_starts_agent_steps=100)

@@ -11,9 +11,10 @@ import pytest
 
 import marlflow as mf
 from marlflow.base.errors import ConfigInvalid
-from marlflow.driver.train import resume, train
+from marlflow.driver.train import train
 from marlflow.env import cartpole_team, guess_number
-from tests.driver.kept_runs import assert_equal, kept
+from tests.driver.kept_runs import kept
+from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import standing
 
 MLP = mf.MLP((8,))
@@ -48,15 +49,10 @@ def experiment(algorithms: dict[str, Any], env_steps: int, may_stop: bool = Fals
 RANDOM = dict.fromkeys(OTHERS, mf.Random())
 
 
-@pytest.mark.parametrize("may_stop", [False, True])
-def test_a_run_resumed_is_the_run_uninterrupted(may_stop: bool, tmp_path: Path) -> None:
-    archer = replace(ARCHER, end_token=2 if may_stop else None)
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    # Of 56 env steps a round: a batch is half gathered at the interruption, and utterances are half said.
-    train(experiment({"archer": archer, **OTHERS}, 644, may_stop), whole)
-    train(experiment({"archer": archer, **OTHERS}, 280, may_stop), parts)
-    resume(experiment({"archer": archer, **OTHERS}, 644, may_stop), parts)
-    assert_equal(kept(parts), kept(whole))
+def test_a_run_resumed_is_the_run_uninterrupted(tmp_path: Path) -> None:
+    archer = replace(ARCHER, end_token=2)
+    # Of 56 env steps a round: a batch is half gathered at the checkpoint, and utterances are half said.
+    resumes_exactly(experiment({"archer": archer, **OTHERS}, 644, may_stop=True), tmp_path, 168).assert_mid_way()
 
 
 def test_beside_ppo_and_dqn_each_learns_what_it_learns_alone(tmp_path: Path) -> None:

@@ -13,15 +13,16 @@ import pytest
 import marlflow as mf
 from marlflow.algorithms.mappo import MAPPO
 from marlflow.algorithms.sac import SAC
-from marlflow.driver.train import resume, train
+from marlflow.driver.train import train
 from marlflow.env import toll
 from marlflow.env.wrappers import joint_state
 from tests.driver.costly import CostlyGroups, carts, pendulums
-from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.kept_runs import assert_equal, kept
+from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.two_groups import SMALL as SIDES
 from tests.driver.two_groups import pair
 from tests.driver.watching import reports
-from tests.runtime.small_runs import HALVES, SMALL, SMALL_DQN, SMALL_PPO, small_run
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
 SMALL_SAC = SAC(batch_agent_steps=16, train_every_agent_steps=20, learning_starts_agent_steps=100, store_agent_steps=20)
 SMALL_MAPPO = MAPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
@@ -72,28 +73,23 @@ def ending_at(env_steps: int) -> mf.Stop:
     return mf.Stop(env_steps=env_steps)
 
 
-def beside_dqn(name: str, factor: float = 1.0, **settings: Any) -> mf.Experiment:
-    """A policy with a limit, and one with another algorithm that knows of no costs."""
-    algorithm = replace(NAMES[name], **settings)
-    env = mf.Env(carts, {"factor": factor}, (joint_state,), num_envs=4)
-    policies = {"hunters": mf.Policy(algorithm, SMALL), "prey": mf.Policy(SMALL_DQN, SMALL)}
-    return small_run(env=env, policies=policies, mapping=HALVES, checkpoint=mf.CheckpointConfig(every_env_steps=None))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_run_that_goes_on_does_what_it_would_have_done(name: str, tmp_path: Path) -> None:
-    experiment, whole, parts = beside_dqn(name, **LIMITED), tmp_path / "whole", tmp_path / "parts"
-    train(replace(experiment, stop=ending_at(800)), whole)
-    train(replace(experiment, stop=ending_at(400)), parts)
-    assert kept(parts)["workers"]["tables"]["lanes"]["costs"].any(), "running episodes were to have costs"
-    result = resume(replace(experiment, stop=ending_at(800)), parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    hunters, prey = (result.metrics["policies"][policy] for policy in ("hunters", "prey"))
-    assert hunters["cost_mean"] > 5.0
-    assert result.metrics["learners"]["hunters"]["loss"]["multiplier"] > 0.0
-    assert prey["cost_mean"] is None
-    assert prey["cost_unattributed"] == 0.0
+def test_a_run_that_goes_on_does_what_it_would_have_done(tmp_path: Path) -> None:
+    """Three policies with limits, and one with another algorithm that knows of no costs."""
+    limited = {name: mf.Policy(replace(algorithm, **LIMITED), SMALL) for name, algorithm in NAMES.items()}
+    experiment = small_run(
+        env=mf.Env(carts, {"factor": 1.0}, (joint_state,), num_envs=4),
+        policies={**limited, "dqn": mf.Policy(SMALL_DQN, SMALL)},
+        mapping=[mf.Rule(f"cart_{number}", name) for number, name in enumerate((*NAMES, "dqn"))],
+        stop=ending_at(800),
+    )
+    resumed = resumes_exactly(experiment, tmp_path, 400)
+    resumed.assert_mid_way()
+    assert resumed.half["workers"]["tables"]["lanes"]["costs"].any(), "running episodes were to have costs"
+    for name in NAMES:
+        assert resumed.metrics["policies"][name]["cost_mean"] > 5.0
+        assert resumed.metrics["learners"][name]["loss"]["multiplier"] > 0.0
+    unlimited = resumed.metrics["policies"]["dqn"]
+    assert (unlimited["cost_mean"], unlimited["cost_unattributed"]) == (None, 0.0)
 
 
 @pytest.mark.parametrize(("name", "partner"), [("ppo", "dqn"), ("ppo", "ppo"), ("sac", "ppo"), ("sac", "dqn")])

@@ -11,13 +11,12 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.experiment import Env, Experiment, PlacementOverrides, Policy, Rollouts, Stop
-from marlflow.driver.train import resume, train
+from marlflow.driver.train import train
 from marlflow.env import guess_number
 from marlflow.learner.update_limit import ClockLimit
 from marlflow.runtime.saved_runs import newest
-from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.test_graceful_shutdown import Signals
-from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run
 from tests.runtime.team_runs import teams
 from tests.runtime.test_meta_learning import family
@@ -56,10 +55,12 @@ EXPERIMENTS = {
     "archer": archer,
     "dqn": of_replay,
 }
+OTHERS = ("happo", "maml", "archer", "dqn")
 ROUNDS = {"dqn": replace(ROUND, fragment_env_steps=20_000)}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+# tests/learner/test_update_limit.py has the loop of each.
+@pytest.mark.parametrize("name", ["ppo", "ddppo", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_long_update_ends_with_the_time_and_the_run_is_saved(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,15 +93,18 @@ def test_a_run_continues_bit_for_bit_after_an_update_that_was_ended_early(
         return asks in (9, 40)
 
     monkeypatch.setattr(ClockLimit, "has_passed", passes_once)
-    train(small_run(env_steps=1_040), tmp_path / "whole")
-    asks_of_whole, asks = asks, 0
-    train(small_run(env_steps=560), tmp_path / "parts")
-    assert 40 < asks < asks_of_whole
-    resume(small_run(env_steps=1_040), tmp_path / "parts")
-    assert_equal(kept(tmp_path / "whole"), kept(tmp_path / "parts"))
-    assert_equal(without_times(reports(tmp_path / "whole")), without_times(reports(tmp_path / "parts")))
+    asked = []
+
+    def note_whole() -> None:
+        nonlocal asks
+        asked.append(asks)
+        asks = 40
+
+    resumes_exactly(small_run(env_steps=1_040), tmp_path, 560, note_whole)
+    assert asked[0] - (asks - 40) > 40, "both updates were to be ended before the checkpoint"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_over_ray_learners_replicas_and_groups_end_their_updates(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -380,6 +380,7 @@ def test_a_damaged_checkpoint_is_named(league_dir: Path, tmp_path: Path) -> None
         evaluate(tmp_path / "run", PFSP_RUN)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_over_ray_the_games_are_the_same(league_dir: Path) -> None:
     here, there = (evaluate(league_dir, PFSP_RUN, episodes=20, workers=workers) for workers in (0, 2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -10,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import marlflow as mf
-from marlflow.driver.train import resume, train
+from marlflow.driver.train import train
 from tests.algorithms.extra import Weight, entropy_floor
-from tests.driver.kept_runs import assert_equal, kept
+from tests.driver.kept_runs import kept
+from tests.driver.resumed_runs import resumes_exactly
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
 # It ends between two of the batches that its coefficients change in.
@@ -32,21 +33,17 @@ def with_extra_losses(**changes: Any) -> mf.Experiment:
 
 
 def test_a_resume_continues_scheduled_coefficients_bit_for_bit(tmp_path: Path) -> None:
-    whole, half = tmp_path / "whole", tmp_path / "half"
-    train(with_extra_losses(env_steps=WHOLE), whole)
-    train(with_extra_losses(env_steps=HALF), half)
-    resume(with_extra_losses(env_steps=WHOLE), half)
-    assert_equal(kept(half), kept(whole))
-    reports = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
-    last = reports[-1]["learners"]
+    resumed = resumes_exactly(with_extra_losses(env_steps=WHOLE), tmp_path, HALF)
+    last = resumed.metrics["learners"]
     assert last["hunters"]["loss"].keys() >= {"policy", "value", "entropy", "floor", "weight"}
     assert last["prey"]["loss"].keys() >= {"td", "weight"}
     # The two changed what was learned.
     train(small_run(env_steps=WHOLE), tmp_path / "plain")
-    plain, changed = (kept(run)["learner.hunters"]["vector"] for run in (tmp_path / "plain", whole))
+    plain, changed = (trees["learner.hunters"]["vector"] for trees in (kept(tmp_path / "plain"), resumed.trees))
     assert np.abs(plain - changed).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_learners_and_workers_of_ray_take_functions_of_a_script(tmp_path: Path) -> None:
     size = 0.5
 

@@ -75,7 +75,7 @@ def run_of(kind: Callable[[], Breaks], budget: Faults | None = None, **changes: 
         "faults": budget or Faults(),
         "seed": SEED,
         # Each hang lasts as long as it may: a few are enough.
-        "env_steps": 80 if kind is Hangs else 800,
+        "env_steps": 80 if kind is Hangs else 480,
         # A window of more steps would never be whole in rounds as short as some of these.
         "policies": policies(hunters=SMALL_PPO, prey=replace(SMALL_DQN, n_step=1)),
         **changes,
@@ -184,6 +184,7 @@ def test_within_the_budget_the_episode_is_given_up_and_counted_and_the_run_learn
         assert all(result.metrics["learners"][name]["updates"] > 0 for name in ("hunters", "prey"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Raises, Hangs], ids=lambda kind: kind.__name__)
 def test_workers_of_their_own_process_give_up_the_same_episodes(
     kind: type[Breaks], tmp_path: Path, seen: Seen, ray_session: None

@@ -54,6 +54,13 @@ def run_of(env_steps: int = 10_000, **changes: Any) -> Experiment:
     return small_run(env=Env(Signals, {"max_cycles": 50}, num_envs=4), env_steps=env_steps, **changes)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody asks to end."""
+    train(run_of(1_040), run_dir := tmp_path_factory.mktemp("whole"))
+    return run_dir
+
+
 @pytest.mark.parametrize(
     ("numbers", "reason"),
     [
@@ -63,17 +70,16 @@ def run_of(env_steps: int = 10_000, **changes: Any) -> Experiment:
     ],
 )
 def test_a_run_that_was_asked_to_end_goes_on_as_if_it_never_had(
-    numbers: list[signal.Signals], reason: str, signals: Callable[..., None], tmp_path: Path
+    numbers: list[signal.Signals], reason: str, signals: Callable[..., None], whole: Path, tmp_path: Path
 ) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    parts, whole = tmp_path / "parts", tmp_path / "whole"
+    parts = tmp_path
     signals(*numbers)
     assert train(run_of(), parts).stopped_by == reason
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert newest(parts).env_steps == reports(parts)[-1]["env_steps"] == 560, "the round of the 500th, and no other"
     signals()
     resume(run_of(1_040), parts)
-    train(run_of(1_040), whole)
     assert_equal(kept(whole), kept(parts))
     assert_equal(without_times(reports(whole)), without_times(reports(parts)))
 

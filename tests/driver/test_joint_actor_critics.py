@@ -32,8 +32,8 @@ from marlflow.env import cartpole_team, pendulum_team
 from marlflow.sampling.mapping import Rule
 from tests.driver.joint_learning import ThreeGroups, team_run
 from tests.driver.joint_replay_learning import sum_run
-from tests.driver.kept_runs import assert_equal, kept, without_times
-from tests.driver.watching import reports
+from tests.driver.kept_runs import kept
+from tests.driver.resumed_runs import resumes_exactly
 
 SIZES: dict[str, Any] = {
     "batch_agent_steps": 16,
@@ -111,19 +111,15 @@ TEAM_SIZES = {**SIZES, "learning_starts_agent_steps": 60, "train_every_agent_ste
 
 @pytest.mark.parametrize("kind", [MADDPG, MATD3, MASAC])
 def test_a_resumed_run_of_box_and_discrete_actions_is_one_that_was_not_ended(kind: Any, tmp_path: Path) -> None:
-    algorithm, whole, parts = kind(**TEAM_SIZES), tmp_path / "whole", tmp_path / "parts"
-    result = mf.train(team_of(algorithm, 160), whole)
-    mf.train(team_of(algorithm, 80), parts)
-    mf.resume(team_of(algorithm, 160), parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    pair, policies = result.metrics["learners"]["pair"], result.metrics["policies"]
+    metrics = resumes_exactly(team_of(kind(**TEAM_SIZES), 160), tmp_path, 80).metrics
+    pair, policies = metrics["learners"]["pair"], metrics["policies"]
     sampled = sum(policies[name]["agent_steps_sampled"] for name in ("speaker", "listener"))
     assert pair["updates"] == (sampled - 60) // 8 > 10
     assert all(np.isfinite(term) for term in pair["loss"].values())
     assert {"critics/speaker", "actor/listener"} <= pair["loss"].keys()
 
 
+@pytest.mark.slow
 def test_teams_whose_agents_come_and_go_learn_over_ray(tmp_path: Path, ray_session: None) -> None:
     """Four seats and two, one never taken, with masks and the state of the environment."""
     learners = {"both": mf.LearnerConfig(["red", "blue"], MASAC(**SIZES, critic_sees=["state"]))}

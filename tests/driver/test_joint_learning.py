@@ -17,6 +17,8 @@ from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
 from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import SMALL, Team, team_run
+from tests.driver.kept_runs import assert_equal, kept
+from tests.driver.resumed_runs import resumes_exactly
 
 MEMBERS = ("speaker", "listener")
 
@@ -74,24 +76,7 @@ def test_what_one_learner_does_changes_nothing_for_another(tmp_path: Path) -> No
 
 
 def test_a_resumed_run_learns_as_one_that_was_not_ended(tmp_path: Path) -> None:
-    whole = mf.train(team_run(480), tmp_path / "whole")
-    mf.train(team_run(280), tmp_path / "parts")
-    parts = mf.resume(team_run(480), tmp_path / "parts")
-    assert _kept(tmp_path / "whole").keys() == _kept(tmp_path / "parts").keys()
-    for name, state in _kept(tmp_path / "whole").items():
-        np.testing.assert_equal(_kept(tmp_path / "parts")[name], state)
-    assert _without_times(parts.metrics) == _without_times(whole.metrics)
-
-
-def _kept(run_dir: Path) -> dict[str, Any]:
-    checkpoint = newest(run_dir)
-    return {name: from_bytes(checkpoint.read(name)) for name in checkpoint.names if name.startswith("learner.")}
-
-
-def _without_times(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_times(one) for key, one in value.items() if not key.endswith("_s")}
-    return value
+    resumes_exactly(team_run(480), tmp_path, 280)
 
 
 def test_a_learner_ends_by_its_own_stop_and_its_policies_act_on(tmp_path: Path) -> None:
@@ -188,6 +173,7 @@ def test_what_only_single_policies_can_do_is_said() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_ray_gives_the_same_numbers(tmp_path: Path) -> None:
     one = Rollouts(num_workers=1, fragment_env_steps=40)
@@ -195,7 +181,7 @@ def test_ray_gives_the_same_numbers(tmp_path: Path) -> None:
     ray = mf.train(team_run(240, "ray", rollouts=one), tmp_path / "ray")
     assert inline.metrics["policies"]["listener"]["version"] > 0
     on_policy = "learner.pair"  # how far the walker's DQN has come when a round begins is a matter of time
-    np.testing.assert_equal(_kept(tmp_path / "ray")[on_policy], _kept(tmp_path / "inline")[on_policy])
+    assert_equal(kept(tmp_path / "ray")[on_policy], kept(tmp_path / "inline")[on_policy])
     resumed = mf.resume(replace(team_run(320, "ray", rollouts=one), stop=Stop(320)), tmp_path / "ray")
     versions = [one.metrics["policies"]["speaker"]["version"] for one in (ray, resumed)]
     assert versions[1] > versions[0]

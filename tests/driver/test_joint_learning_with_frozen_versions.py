@@ -15,8 +15,8 @@ from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import Rollouts
 from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import team_run
-from tests.driver.kept_runs import assert_equal, by_env, kept, without_times
-from tests.driver.watching import reports
+from tests.driver.kept_runs import assert_equal, by_env, kept
+from tests.driver.resumed_runs import resumes_exactly
 
 GROUPS = ("speaker", "listener", "walker")
 HALF, WHOLE = 440, 880
@@ -88,25 +88,21 @@ def assert_versions_of_a_pair_are_frozen_together(run_dir: Path) -> None:
 
 
 def test_a_resumed_run_is_one_that_was_not_ended(tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    result = mf.train(run(WHOLE), whole)
-    mf.train(run(HALF), parts)
-    running = [env["running"]["matchup"] for env in kept(parts)["workers"]["envs"] if env["running"]]
-    assert {seat for matchup in running for seat in matchup.values()} & set(entries_in(parts)), "some were to be seated"
-    assert mf.resume(run(WHOLE), parts).metrics["faults"]["episodes_abandoned"] == 0
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    sizes = kept(whole)["driver"]["dealer"]["matchmaker"]["sizes"]
+    resumed = resumes_exactly(run(WHOLE), tmp_path, HALF)
+    running = [env["running"]["matchup"] for env in resumed.half["workers"]["envs"] if env["running"]]
+    assert any("@" in seat for matchup in running for seat in matchup.values()), "some were to be seated"
+    sizes = resumed.trees["driver"]["dealer"]["matchmaker"]["sizes"]
     assert max(sizes) == 3, "the table was to grow"
     assert sum(after < before for before, after in pairwise(sizes)) > 3, "and to shrink"
-    assert_versions_of_a_pair_are_frozen_together(whole)
-    learners = result.metrics["learners"]
+    assert_versions_of_a_pair_are_frozen_together(resumed.whole)
+    learners = resumed.metrics["learners"]
     assert learners["pair"]["version"] > 2
     assert learners["walker"]["version"] > 2
-    live = [result.metrics["policies"][group]["agent_steps_sampled"] for group in GROUPS]
-    assert sum(live) < result.metrics["agent_steps"], "rows of frozen versions are nobody's to learn from"
+    live = [resumed.metrics["policies"][group]["agent_steps_sampled"] for group in GROUPS]
+    assert sum(live) < resumed.metrics["agent_steps"], "rows of frozen versions are nobody's to learn from"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_ray_plays_and_learns_what_inline_does(tmp_path: Path) -> None:
     inline, parts = tmp_path / "inline", tmp_path / "parts"

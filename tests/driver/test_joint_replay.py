@@ -24,8 +24,7 @@ from marlflow.sampling.protocol import Request
 from marlflow.stages import Concat, InitialPriorities, Insert, JoinSegments, NStep
 from tests.driver import coming_and_going
 from tests.driver.joint_replay_learning import RecurrentSum, Sum, sum_run
-from tests.driver.kept_runs import assert_equal, kept, without_times
-from tests.driver.watching import reports
+from tests.driver.resumed_runs import resumes_exactly
 
 EXPLORING = {"red": {"epsilon": 0.5}, "blue": {"epsilon": 0.5}}
 GRU = {"red": mf.Policy(model=mf.GRU(6, (8,))), "blue": mf.Policy(model=mf.GRU(5, (6,)))}
@@ -150,13 +149,7 @@ def test_updates_are_in_ratio_to_the_agent_steps_of_all(tmp_path: Path) -> None:
     ids=["prioritized", "recurrent, with a replay of its own process"],
 )
 def test_a_resumed_run_is_one_that_was_not_ended(tmp_path: Path, changes: dict[str, Any]) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    result = mf.train(sum_run(160, **changes), whole)
-    mf.train(sum_run(80, **changes), parts)
-    mf.resume(sum_run(160, **changes), parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    assert result.metrics["learners"]["both"]["version"] > 4
+    assert resumes_exactly(sum_run(160, **changes), tmp_path, 80).metrics["learners"]["both"]["version"] > 4
 
 
 def test_a_replay_with_other_seats_is_refused(tmp_path: Path) -> None:
@@ -169,6 +162,7 @@ def test_a_replay_with_other_seats_is_refused(tmp_path: Path) -> None:
         mf.resume(sum_run(120, **alone), tmp_path)
 
 
+@pytest.mark.slow
 def test_over_ray_rows_stay_in_their_processes_and_a_run_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_session: None
 ) -> None:

@@ -234,7 +234,7 @@ def played(episodes: Sequence[EpisodeResult]) -> dict[EpisodeId, Mapping[str, st
     return {EpisodeId(episode.env, episode.episode): episode.matchup for episode in episodes}
 
 
-@pytest.mark.parametrize("runtime", ["inline", "ray"])
+@pytest.mark.parametrize("runtime", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
 def test_every_episode_is_played_as_it_was_dealt(
     runtime: Any, tmp_path: Path, seen: Seen, request: pytest.FixtureRequest
 ) -> None:

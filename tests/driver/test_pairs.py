@@ -1,6 +1,6 @@
 """Pairs of algorithms share one environment: both learn, each from its own rows, and as it would alone.
 
-Each algorithm plays on either side, and each kind of algorithm beside each. All pairs are tried with the slow tests.
+Each algorithm plays beside one, and each kind of algorithm beside each. All pairs are tried with the slow tests.
 
 The groups of the environment have no influence on each other, and rows of one do not fit the other's networks. So if
 a learner ever saw a row, a version or a random number that its partner has to do with, it would come to something else
@@ -76,9 +76,9 @@ def kind(name: str) -> str:
 
 
 def met_in(left: str, right: str) -> set[tuple[str, str]]:
-    """What a pair tries: each on its side, and both kinds together, whichever is on the left."""
+    """What a pair tries: each algorithm, and both kinds together, whichever is on the left."""
     first, second = sorted((kind(left), kind(right)))
-    return {(left, "left"), (right, "right"), (first, second)}
+    return {(left, ""), (right, ""), (first, second)}
 
 
 PAIRS = list(combinations_with_replacement(SMALL, 2))
@@ -87,7 +87,7 @@ TO_MEET = set().union(*(met_in(*both) for both in EITHER_WAY))
 
 
 def covering() -> list[tuple[str, str]]:
-    """Few pairs: every algorithm on either side, and every two kinds together.
+    """Few pairs: every algorithm, and every two kinds together.
 
     Each time the pair that has most to try, and of these the one whose algorithms had fewest partners so far.
     """
@@ -105,8 +105,9 @@ def test_the_pairs_tried_here_are_few_and_leave_no_kind_of_partner_out() -> None
     pairs = covering()
     assert set().union(*(met_in(*both) for both in pairs)) == TO_MEET
     assert {kind(name) for name in SMALL} == {"fresh on-policy", "on-policy", "off-policy", "offline", "maml"}
-    assert len(TO_MEET) == 2 * len(SMALL) + 5 * 6 // 2
-    assert len(SMALL) <= len(set(pairs)) == len(pairs) < len(PAIRS) / 4
+    assert len(TO_MEET) == len(SMALL) + 5 * 6 // 2
+    assert {name for both in pairs for name in both} == {*SMALL}
+    assert len(set(pairs)) == len(pairs) < len(PAIRS) / 8
 
 
 @pytest.mark.parametrize(("left", "right"), covering())
@@ -143,6 +144,7 @@ def chain() -> list[tuple[str, str]]:
     return list(zip(names[:half], names[half:], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("left", "right"), chain())
 def test_pairs_over_ray(left: str, right: str, records: str, tmp_path: Path, ray_session: None) -> None:
     check(mf.train(pair(left, right, records, "ray", env_steps=240), tmp_path), left, right)

@@ -23,9 +23,9 @@ from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.matchmaking import RandomSeats
 from marlflow.sampling.population import PopulationChange
 from marlflow.sampling.protocol import FrozenPolicy
-from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.kept_runs import kept
 from tests.driver.past_selves import PastSelves, against_past_selves
-from tests.driver.watching import reports
+from tests.driver.resumed_runs import resumes_exactly
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO
 
 HALF, WHOLE = 440, 880
@@ -48,25 +48,16 @@ def entries_in(run_dir: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", MAINS)
 def test_a_run_against_frozen_selves_goes_on_as_it_would_have(name: str, tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    evaluation = Evaluation(every_env_steps=300, episodes=3)
-    made = [against_past_selves(MAINS[name], env_steps, evaluation=evaluation) for env_steps in (WHOLE, HALF)]
-    train(made[0], whole)
-    train(made[1], parts)
-    half = kept(parts)
-    running = [env_index["running"]["matchup"] for env_index in half["workers"]["envs"] if env_index["running"]]
-    assert {entry for matchup in running for entry in matchup.values()} & set(entries_in(parts)), (
-        "some were to be seated"
-    )
-    result = resume(made[0], parts)
-    assert result.metrics["faults"]["episodes_abandoned"] == 0
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    sizes = kept(whole)["driver"]["dealer"]["matchmaker"]["sizes"]
+    experiment = against_past_selves(MAINS[name], WHOLE, evaluation=Evaluation(every_env_steps=300, episodes=3))
+    resumed = resumes_exactly(experiment, tmp_path, HALF)
+    running = [env_index["running"]["matchup"] for env_index in resumed.half["workers"]["envs"] if env_index["running"]]
+    assert any("@" in entry for matchup in running for entry in matchup.values()), "some were to be seated"
+    dealer = resumed.trees["driver"]["dealer"]
+    sizes = dealer["matchmaker"]["sizes"]
     assert max(sizes) == 3, "the table was to grow"
     assert sum(after < before for before, after in pairwise(sizes)) > 3, "and to shrink"
-    assert set(kept(whole)["driver"]["dealer"]["population"]["frozen"]) <= set(entries_in(whole))
-    assert len(entries_in(whole)) < 7 < len(kept(whole)["driver"]["dealer"]["population"]["used"])
+    assert set(dealer["population"]["frozen"]) <= set(entries_in(resumed.whole))
+    assert len(entries_in(resumed.whole)) < 7 < len(dealer["population"]["used"])
 
 
 def test_an_entry_is_written_once_and_its_weights_are_those_that_were_published(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from marlflow.offline.environment import recorded_environment
 from marlflow.sampling.mapping import Rule
 from tests.config.composition import algorithms, experiment_of, ready_of
 from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.resumed_runs import resumed_exactly, resumes_exactly
 from tests.driver.watching import reports, standing
 
 ENV_STEPS = 320
@@ -151,11 +152,7 @@ def test_where_the_recorded_environment_cannot_be_made_nobody_plays(records: Pat
 
 def test_an_offline_run_that_goes_on_is_the_same_as_one_that_never_stopped(records: Path, tmp_path: Path) -> None:
     experiment = run_of(offline(records, passes=2), None, expert=Policy(SMALL_MARWIL))
-    experiment = replace(experiment, evaluation=Evaluation(episodes=0))
-    train(experiment, tmp_path / "whole")
-    train(replace(experiment, stop=Stop(env_steps=ENV_STEPS)), tmp_path / "half")
-    resume(experiment, tmp_path / "half")
-    assert_equal(kept(tmp_path / "half"), kept(tmp_path / "whole"))
+    resumes_exactly(replace(experiment, evaluation=Evaluation(episodes=0)), tmp_path, ENV_STEPS)
 
 
 def test_the_number_of_workers_changes_the_order_of_rows_alone(records: Path, tmp_path: Path) -> None:
@@ -184,11 +181,8 @@ def test_beside_others_too_a_run_that_goes_on_is_the_same(records: Path, tmp_pat
     pupil = Policy(SMALL_DQN, experience=OfflineData(str(records), "expert"))
     experiment = run_of(CARTS, 2 * ENV_STEPS, pupil=pupil, player=Policy(EXPERT))
     experiment = replace(experiment, evaluation=Evaluation(episodes=0))
-    train(experiment, tmp_path / "whole")
-    for half, stop in (("at the end of the records", ENV_STEPS), ("after it", ENV_STEPS + 160)):
-        train(replace(experiment, stop=Stop(env_steps=stop)), tmp_path / half)
-        resume(experiment, tmp_path / half)
-        assert_equal(kept(tmp_path / half), kept(tmp_path / "whole"))
+    # At the end of the records, and after it.
+    assert len(list(resumed_exactly(experiment, tmp_path, [ENV_STEPS, ENV_STEPS + 160]))) == 2
 
 
 def test_a_run_that_goes_on_records_no_row_twice_and_none_in_vain(tmp_path: Path) -> None:

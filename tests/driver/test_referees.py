@@ -19,7 +19,7 @@ from marlflow.base.items import Weights
 from marlflow.base.serialization import to_bytes
 from marlflow.config.experiment import CheckpointConfig
 from marlflow.driver.matches import MatchingWorkers, MatchTimes, RefereedWorkers, with_matches
-from marlflow.driver.train import resume, train
+from marlflow.driver.train import train
 from marlflow.league import PFSP, Fictitious, League, MatchRules
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.payoffs import Payoffs
@@ -27,6 +27,7 @@ from marlflow.league.ratings import Ratings
 from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault
 from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import reports
 from tests.league.population import NEVER, PAIR, members_of
 from tests.league.runs import OFTEN, league_run
@@ -258,17 +259,12 @@ def test_a_meta_game_waits_for_its_referees() -> None:
 
 
 def test_in_one_process_referees_play_what_rollout_workers_would(tmp_path: Path) -> None:
-    plain, refereed, parts = tmp_path / "plain", tmp_path / "refereed", tmp_path / "parts"
-
-    def run(workers: int, env_steps: int = 864) -> Any:
+    def run(workers: int) -> Any:
         with_referees = League(PFSP(), snapshots=OFTEN, matches=replace(MATCHES, workers=workers))
-        return league_run(with_referees, env_steps, checkpoint=CheckpointConfig(every_env_steps=200))
+        return league_run(with_referees, 864, checkpoint=CheckpointConfig(every_env_steps=200))
 
-    train(run(0), plain)
-    train(run(2), refereed)
-    train(run(2, 432), parts)
-    resume(run(2), parts)
-    assert kept(plain)["driver"]["dealer"]["matchmaker"]["matches"]["next"] >= 24
-    for found in (refereed, parts):
-        assert_equal(without_times(reports(found)), without_times(reports(plain)))
-        assert_equal(kept(found), kept(plain))
+    train(run(0), tmp_path / "plain")
+    resumed, plain = resumes_exactly(run(2), tmp_path, 432), kept(tmp_path / "plain")
+    assert plain["driver"]["dealer"]["matchmaker"]["matches"]["next"] >= 24
+    assert_equal(without_times(reports(resumed.whole)), without_times(reports(tmp_path / "plain")))
+    assert_equal(resumed.trees, plain)

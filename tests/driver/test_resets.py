@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
@@ -22,7 +21,7 @@ from marlflow.config.experiment import CheckpointConfig, Policy
 from marlflow.config.validation import ready
 from marlflow.driver.resets import LearnerResets
 from marlflow.driver.round_hooks import Requests
-from marlflow.driver.train import resume, train
+from marlflow.driver.train import train
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.recurrent import GRU
 from marlflow.policy.torso import MLP
@@ -30,9 +29,9 @@ from marlflow.replay.buffer import StoredReplay
 from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import Request
-from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.resetting import CARTS, TURNS, Resetting, with_resets
-from tests.driver.watching import reports
+from tests.driver.resumed_runs import resumed_exactly
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO
 
 PPO = replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32)
@@ -227,17 +226,11 @@ def test_schedules_count_from_the_reset(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", MAINS)
-@pytest.mark.parametrize("half", [400, 440])
-def test_a_run_with_resets_goes_on_as_it_would_have(name: str, half: int, tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    made = [with_resets(MAINS[name], RIVAL, env_steps, env=TURNS) for env_steps in (880, half)]
-    train(made[0], whole)
-    train(made[1], parts)
-    result = resume(made[0], parts)
-    assert result.metrics["faults"]["episodes_abandoned"] == 0
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    assert kept(whole)["driver"]["resets"] == {"main": 4, "rival": 0}
+def test_a_run_with_resets_goes_on_as_it_would_have(name: str, tmp_path: Path) -> None:
+    """From a checkpoint before the first reset, which is before the round that begins at 160, and from a later one."""
+    before, later = resumed_exactly(with_resets(MAINS[name], RIVAL, 880, env=TURNS), tmp_path, [160, 440])
+    assert [one.half["driver"]["resets"]["main"] for one in (before, later)] == [0, 2]
+    assert later.trees["driver"]["resets"] == {"main": 4, "rival": 0}
 
 
 def test_checkpoints_between_rounds_change_nothing(tmp_path: Path) -> None:
@@ -246,25 +239,6 @@ def test_checkpoints_between_rounds_change_nothing(tmp_path: Path) -> None:
     train(with_resets(MAINS["dqn"], RIVAL, 600), one)
     train(with_resets(MAINS["dqn"], RIVAL, 600, checkpoint=often), other)
     assert_equal(kept(one), kept(other))
-
-
-@pytest.mark.parametrize("name", ["ppo", "dqn"])
-def test_a_checkpoint_before_a_reset_leads_to_the_same_reset(name: str, tmp_path: Path) -> None:
-    often = CheckpointConfig(every_env_steps=40, keep=30)
-    experiment = with_resets(MAINS[name], RIVAL, 400, env=TURNS, checkpoint=often)
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for run_dir in (whole, parts):
-        train(experiment, run_dir)
-    # The first reset is before the round that begins at 160 env steps.
-    for path in (parts / "checkpoints").iterdir():
-        if path.is_dir() and int("".join(filter(str.isdigit, path.name))) > 160:
-            shutil.rmtree(path)
-    assert newest(parts).env_steps == 160
-    assert kept(parts)["driver"]["resets"]["main"] == 0
-    resume(experiment, parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    assert kept(whole)["driver"]["resets"]["main"] == 2
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.mapping import Rule
 from marlflow.sampling.matchmaking import EpisodeId, RandomSeats
-from tests.driver.kept_runs import assert_equal, by_env, driver, kept, without_times
+from tests.driver.kept_runs import assert_equal, by_env, driver, kept
+from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, SMALL_R2D2, policies, small_run
 
@@ -84,11 +85,6 @@ def remembering(kind: type[Any], like: Any) -> Any:
     return kind(**{name: getattr(like, name) for name in (field.name for field in fields(like))})
 
 
-def connect_four(mapping: Any) -> Experiment:
-    board = {"red": SMALL_PPO, "yellow": SMALL_DQN}
-    return small_run(env=Env(connect_four_v3.env, num_envs=6), policies=policies(**board), mapping=mapping)
-
-
 class Alternating:
     """A matchmaker that counts what it dealt: it has a state of its own."""
 
@@ -109,31 +105,26 @@ class Alternating:
 
 SMALL_RECURRENT_PPO = RecurrentPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, sequence_agent_steps=8)
 EVALUATED = Evaluation(every_env_steps=300, episodes=3)
+OWN = replace(Policy().placement, replay="own")
+PRIORITIZED = Policy(replace(SMALL_DQN, prioritized=True, replay_agent_steps=700), SMALL, placement=OWN)
+BOARD = policies(red=SMALL_PPO, yellow=SMALL_DQN)
+OVERLAP = Rollouts(num_workers=2, fragment_env_steps=40, pace="overlap")
 RUNS: dict[str, Experiment] = {
-    "cartpole_team": small_run(),
-    "evaluated": small_run(evaluation=EVALUATED),
-    "prioritized": small_run(
-        policies=policies(hunters=SMALL_PPO, prey=replace(SMALL_DQN, prioritized=True, replay_agent_steps=700))
+    "prioritized, evaluated": small_run(
+        policies={"hunters": Policy(SMALL_PPO, SMALL), "prey": PRIORITIZED}, evaluation=EVALUATED
     ),
-    "connect_four": connect_four((Rule("player_0", "red"), Rule("player_1", "yellow"))),
-    "connect_four_dealt": connect_four(mapping=RandomSeats(["red", "yellow"])),
-    "dealt_by_one_with_a_state": small_run(mapping=Alternating()),
-    "remembering": small_run(
+    "in turns": small_run(
+        env=Env(connect_four_v3.env, num_envs=6), policies=BOARD, mapping=RandomSeats(["red", "yellow"])
+    ),
+    "remembering, dealt by one with a state": small_run(
         policies={
             "hunters": Policy(SMALL_RECURRENT_PPO, GRU(16, (16,))),
             **policies(prey=remembering(RememberingDQN, SMALL_DQN)),
-        }
+        },
+        mapping=Alternating(),
     ),
-    "sequences": small_run(policies={"hunters": Policy(SMALL_PPO, SMALL), "prey": SMALL_R2D2}),
-    "overlap": small_run(
-        policies=policies(hunters=replace(SMALL_PPO, max_staleness=1), prey=SMALL_DQN),
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=40, pace="overlap"),
-    ),
-    "own_replay": small_run(
-        policies={
-            "hunters": Policy(SMALL_PPO, SMALL),
-            "prey": Policy(SMALL_DQN, SMALL, placement=replace(Policy().placement, replay="own")),
-        }
+    "sequences, overlapping": small_run(
+        policies={"hunters": Policy(replace(SMALL_PPO, max_staleness=1), SMALL), "prey": SMALL_R2D2}, rollouts=OVERLAP
     ),
 }
 
@@ -145,16 +136,7 @@ def until(experiment: Experiment, env_steps: int, **changes: Any) -> Experiment:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_that_goes_on_does_what_it_would_have_done(name: str, tmp_path: Path) -> None:
-    experiment, whole, parts = RUNS[name], tmp_path / "whole", tmp_path / "parts"
-    train(until(experiment, WHOLE), whole)
-    train(until(experiment, HALF if name != "remembering" else HALF - 80), parts)
-    half = kept(parts)
-    result = resume(until(experiment, WHOLE), parts)
-    assert result.metrics["env_steps"] >= WHOLE
-    assert half["driver"]["flow"]["held"], "a batch was to be half gathered"
-    assert any(env_index["running"] for env_index in half["workers"]["envs"]), "episodes were to be running"
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
+    resumes_exactly(until(RUNS[name], WHOLE), tmp_path, HALF).assert_mid_way()
 
 
 def test_reports_that_are_dropped_are_counted_and_the_last_stays_in_the_log(

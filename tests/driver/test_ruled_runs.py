@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.driver.train import resume, train
 from marlflow.env import cliff, gridworld, sign
 from marlflow.env.automaton_task import automaton
 from marlflow.env.managed import managed
 from marlflow.env.shield import shield
-from tests.driver.kept_runs import assert_equal, kept, without_times
-from tests.driver.watching import reports
+from tests.driver.resumed_runs import resumes_exactly
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 from tests.trained.runs import by_hand, by_worker, played_alike
 
@@ -27,7 +25,7 @@ def of_env(factory: str, arguments: dict[str, object], wrapper: object, mapping:
     """A run of PPO and DQN in a wrapped environment."""
     env = mf.Env("tests.trained.watched.make", {"factory": factory, **arguments}, (wrapper,), num_envs=4)  # type: ignore[arg-type]
     learns = {"one": mf.Policy(SMALL_PPO, SMALL), "two": mf.Policy(SMALL_DQN, SMALL)}
-    return small_run(env=env, policies=learns, mapping=mapping)
+    return small_run(env_steps=WHOLE, env=env, policies=learns, mapping=mapping)
 
 
 RUNS = {
@@ -95,24 +93,13 @@ RUNS["correction"] = of_env(
 )
 
 
-def until(experiment: mf.Experiment, env_steps: int) -> mf.Experiment:
-    checkpoint = mf.CheckpointConfig(every_env_steps=None)
-    return replace(experiment, stop=mf.Stop(env_steps=env_steps), checkpoint=checkpoint)
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_that_goes_on_does_what_it_would_have_done_and_is_loaded(name: str, tmp_path: Path) -> None:
-    experiment, whole, parts = RUNS[name], tmp_path / "whole", tmp_path / "parts"
-    train(until(experiment, WHOLE), whole)
-    train(until(experiment, HALF), parts)
-    assert any(env["running"] for env in kept(parts)["workers"]["envs"]), "episodes were to be running"
-    result = resume(until(experiment, WHOLE), parts)
-    assert result.metrics["faults"]["episodes_abandoned"] == 0
-    assert all(learner["updates"] > 0 for learner in result.metrics["learners"].values())
-    assert (result.metrics["rollouts"]["actions_corrected"] > 20) == (name == "correction")
-    assert name != "managed" or result.metrics["policies"]["two"]["rows_carried"] > 3
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    worker = by_worker(experiment, parts, 4, "greedy")
+    resumed = resumes_exactly(RUNS[name], tmp_path, HALF)
+    assert any(env["running"] for env in resumed.half["workers"]["envs"]), "episodes were to be running"
+    assert all(learner["updates"] > 0 for learner in resumed.metrics["learners"].values())
+    assert (resumed.metrics["rollouts"]["actions_corrected"] > 20) == (name == "correction")
+    assert name != "managed" or resumed.metrics["policies"]["two"]["rows_carried"] > 3
+    worker = by_worker(RUNS[name], resumed.parts, 4, "greedy")
     assert len(worker) == 4
-    assert played_alike(worker, by_hand(mf.load(parts), 4, "greedy"))
+    assert played_alike(worker, by_hand(mf.load(resumed.parts), 4, "greedy"))

@@ -11,9 +11,10 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.imports import load_policy
-from marlflow.driver.train import resume, train
+from marlflow.driver.train import train
 from marlflow.env import token_signal
 from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
@@ -37,19 +38,20 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_near_a_warm_start_continues_bit_for_bit(source: Path, tmp_path: Path) -> None:
-    whole, parts, init = tmp_path / "whole", tmp_path / "parts", mf.FromRun(source)
-    train(tokens(0.1, WHOLE, init=init), whole)
-    train(tokens(0.1, HALF, init=init), parts)
-    result = resume(tokens(0.1, WHOLE, init=init), parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    assert all(learner["updates"] > 0 for learner in result.metrics["learners"].values())
-    # The reference is what the first run ended with, while the policy has learned on.
-    state = kept(parts)["learner.speaker"]
-    np.testing.assert_array_equal(state["reference"], load_policy(source, "speaker").flat)
-    assert not np.array_equal(state["published"], state["reference"])
-    assert result.metrics["learners"]["speaker"]["loss"]["kl_to_reference"] != 0.0
+def test_a_run_near_its_warm_start_and_its_beginning_continues_bit_for_bit(source: Path, tmp_path: Path) -> None:
+    """The speaker's replicas are near what another run ended with, the listener near its own first parameters."""
+    near = mf.DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, kl_to_reference=0.1)
+    experiment = tokens(0.1, WHOLE, algorithm=near, init=mf.FromRun(source))
+    listener = mf.Policy(replace(SMALL_PPO, kl_to_reference=0.1), SMALL)
+    experiment = replace(experiment, policies={**experiment.policies, "listener": listener})
+    assert "KLToReference(beta=0.1) → Advantages" in str(mf.plan(experiment))
+    resumed = resumes_exactly(experiment, tmp_path, HALF)
+    for name in ("speaker", "listener"):
+        assert resumed.metrics["learners"][name]["loss"]["kl_to_reference"] != 0.0
+        state = resumed.trees[f"learner.{name}"]
+        assert not np.array_equal(state["published"], state["reference"])
+    speaker = resumed.trees["learner.speaker"]
+    np.testing.assert_array_equal(speaker["reference"], load_policy(source, "speaker").flat)
 
 
 def test_at_zero_it_learns_as_without_bit_for_bit_and_reports_the_divergence(tmp_path: Path) -> None:
@@ -64,18 +66,6 @@ def test_at_zero_it_learns_as_without_bit_for_bit_and_reports_the_divergence(tmp
     # A mean over sampled actions may be below zero.
     assert 0.0 < abs(kl) < 1.0
     assert_equal(without_times(last["policies"]), without_times(reports(tmp_path / "without")[-1]["policies"]))
-
-
-def test_replicas_on_workers_have_the_reference_too(tmp_path: Path) -> None:
-    near = mf.DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, kl_to_reference=0.1)
-    assert "KLToReference(beta=0.1) → Advantages" in str(mf.plan(tokens(0.1, WHOLE, algorithm=near)))
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(tokens(0.1, WHOLE, algorithm=near), whole)
-    train(tokens(0.1, HALF, algorithm=near), parts)
-    resume(tokens(0.1, WHOLE, algorithm=near), parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    assert reports(whole)[-1]["learners"]["speaker"]["loss"]["kl_to_reference"] != 0.0
 
 
 def test_returns_are_the_environments_whatever_the_penalty(tmp_path: Path) -> None:

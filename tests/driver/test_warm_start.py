@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,11 @@ import marlflow as mf
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.config.imports import load_policy
 from marlflow.driver.train import resume, train
+from marlflow.runtime.checkpoints import CheckpointStore
 from marlflow.runtime.saved_league import saved_run
 from marlflow.runtime.saved_policies import from_export, saved_policy
 from marlflow.runtime.saved_runs import newest
-from tests.driver.kept_runs import assert_equal, kept, without_times
-from tests.driver.watching import reports
+from tests.driver.resumed_runs import resumes_exactly, saved_at
 from tests.league.runs import LEAGUES, MAIN, league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
@@ -44,16 +45,11 @@ def begun(source: Path, env_steps: int, **changes: mf.Policy) -> mf.Experiment:
 
 def test_a_run_goes_on_bit_for_bit_though_its_source_is_gone(source: Path, tmp_path: Path) -> None:
     shutil.copytree(source, tmp_path / "source")
-    experiment = begun(tmp_path / "source", HALF)
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(replace(experiment, stop=mf.Stop(env_steps=WHOLE)), whole)
-    train(experiment, parts)
-    files = {name: newest(parts).files[name] for name in ("init.hunters", "init.prey", "member.past")}
-    shutil.rmtree(tmp_path / "source")
-    resume(replace(experiment, stop=mf.Stop(env_steps=WHOLE)), parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    assert {name: newest(parts).files[name] for name in files} == files, "the same bytes, in each checkpoint"
+    gone = partial(shutil.rmtree, tmp_path / "source")
+    resumed = resumes_exactly(begun(tmp_path / "source", WHOLE), tmp_path, HALF, gone)
+    parts, middle = resumed.parts, CheckpointStore(resumed.parts / "checkpoints", 1).at(saved_at(resumed.parts)[-2])
+    for name in ("init.hunters", "init.prey", "member.past"):
+        assert newest(parts).files[name] == middle.files[name], "the same bytes, in each checkpoint"
     # The frozen policy is what it was, and learned nothing; the others have learned.
     copy = from_export(bytes(newest(parts).read("member.past")), "")
     assert copy.sha256 == load_policy(source, "prey").sha256

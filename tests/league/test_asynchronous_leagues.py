@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from marlflow.config.experiment import Evaluation, Experiment, Policy, Rollouts
-from marlflow.driver.train import resume, train
+from marlflow.driver.train import train
 from marlflow.league import AlphaStar, League
-from tests.driver.kept_runs import assert_equal, kept, without_times
-from tests.driver.watching import Seen, reports
+from tests.driver.kept_runs import kept
+from tests.driver.resumed_runs import resumes_exactly
+from tests.driver.watching import Seen
 from tests.league.runs import LEAGUES, MAIN, OFTEN, league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN
 
@@ -62,12 +63,7 @@ def test_games_count_as_they_were_played_in_the_order_of_their_delivery(
 
 
 def test_resumed_it_goes_on_as_it_would_have(tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(asynchronous(LEAGUES["latest_past"], WHOLE), whole)
-    train(asynchronous(LEAGUES["latest_past"], HALF), parts)
-    resume(asynchronous(LEAGUES["latest_past"], WHOLE), parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
+    resumes_exactly(asynchronous(LEAGUES["latest_past"], WHOLE), tmp_path, HALF)
 
 
 def test_after_a_reset_no_game_of_before_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

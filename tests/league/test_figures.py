@@ -71,7 +71,7 @@ def test_cells_with_few_games_are_hatched() -> None:
     assert [text.get_text() for text in axes.texts] == [".50", ".90", ".10"]
 
 
-@pytest.mark.parametrize("count", [0, 1, MOST_SHOWN + 40])
+@pytest.mark.parametrize("count", [0, 1, pytest.param(MOST_SHOWN + 40, marks=pytest.mark.slow)])
 def test_leagues_of_any_size_are_drawn_at_a_size_that_can_be_opened(count: int, tmp_path: Path) -> None:
     members = members_of({"main": count})
     payoffs = Payoffs(PAIR)

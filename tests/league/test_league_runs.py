@@ -30,6 +30,7 @@ from marlflow.observe.report import LeaguePlayerMetrics, LeagueReport
 from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.mapping import Rule
 from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import Seen, reports
 from tests.league.runs import LEAGUES, MAIN, OFTEN, league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN
@@ -46,23 +47,17 @@ def frozen_files(run_dir: Path) -> set[str]:
     return {name.removeprefix("frozen.") for name in newest(run_dir).names if name.startswith("frozen.")}
 
 
-@pytest.mark.parametrize("name", LEAGUES)
-def test_a_league_goes_on_as_it_would_have(name: str, tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(league_run(LEAGUES[name], WHOLE), whole)
-    train(league_run(LEAGUES[name], HALF), parts)
-    before = len(league_of(parts)["members"]["snapshots"])
-    result = resume(league_run(LEAGUES[name], WHOLE), parts)
-    assert result.metrics["faults"]["episodes_abandoned"] == 0
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    snapshots = league_of(whole)["members"]["snapshots"]
-    assert 1 < before < len(snapshots), "snapshots were to be taken before and after"
-    assert {f"{one['policy']}@{one['number']}" for one in snapshots} == frozen_files(whole)
+def test_a_league_goes_on_as_it_would_have(tmp_path: Path) -> None:
+    resumed = resumes_exactly(league_run(LEAGUES["pfsp"], WHOLE), tmp_path, HALF)
+    before, snapshots = (
+        trees["driver"]["dealer"]["matchmaker"]["members"]["snapshots"] for trees in (resumed.half, resumed.trees)
+    )
+    assert 1 < len(before) < len(snapshots), "snapshots were to be taken before and after"
+    assert {f"{one['policy']}@{one['number']}" for one in snapshots} == frozen_files(resumed.whole)
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("name", ["latest_past", "pfsp"])
+@pytest.mark.parametrize("name", [pytest.param("latest_past", marks=pytest.mark.slow), "pfsp"])
 def test_over_ray_it_goes_on_as_in_one_process(name: str, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(league_run(LEAGUES[name], WHOLE), whole)

@@ -21,8 +21,9 @@ from marlflow.league import NFSP, League, LeaguePlayer, SnapshotRules
 from marlflow.league.sides import sides_of
 from marlflow.sampling.matchmaking import EpisodeId
 from tests.config.composition import ready_of
-from tests.driver.kept_runs import assert_equal, kept, without_times
-from tests.driver.watching import Seen, reports
+from tests.driver.kept_runs import kept
+from tests.driver.resumed_runs import resumes_exactly
+from tests.driver.watching import Seen
 from tests.league.population import agents_of, agree, frequencies, matchmaker_of, members_of, view_of
 from tests.league.runs import league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN
@@ -167,11 +168,11 @@ def sampled(seen: Seen, policy: str) -> int:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Seen, Mapping[str, Any]]:
-    run_dir = tmp_path_factory.mktemp("whole")
+    """A run, which is resumed from its middle and does what it would have done."""
     with pytest.MonkeyPatch.context() as patch:
         seen = Seen(patch)
-        metrics: Any = train(nfsp_run(WHOLE), run_dir).metrics
-    return run_dir, seen, metrics
+        resumed = resumes_exactly(nfsp_run(WHOLE), tmp_path_factory.mktemp("nfsp"), HALF, patch.undo)
+    return resumed.whole, seen, resumed.metrics
 
 
 def assert_exact(run_dir: Path, seen: Seen, metrics: Mapping[str, Any]) -> None:
@@ -199,6 +200,7 @@ def test_each_replay_has_the_rows_of_its_sources_and_each_ratio_is_exact(
     assert_exact(*whole)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_over_ray_too_and_the_driver_opens_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from marlflow.base.batch import Batch
@@ -220,14 +222,6 @@ def test_the_reservoir_has_only_actions_of_the_response(tmp_path: Path, monkeypa
     trees = kept(tmp_path)
     assert set(trees["replay.average rows"]["columns"]["version"].tolist()) == {0}
     assert len(set(trees["replay.response rows"]["columns"]["version"].tolist())) > 5
-
-
-def test_it_goes_on_as_it_would_have(whole: tuple[Path, Seen, Mapping[str, Any]], tmp_path: Path) -> None:
-    run_dir, _, _ = whole
-    train(nfsp_run(HALF), tmp_path)
-    assert resume(nfsp_run(WHOLE), tmp_path).metrics["faults"]["episodes_abandoned"] == 0
-    assert_equal(without_times(reports(run_dir)), without_times(reports(tmp_path)))
-    assert_equal(kept(run_dir), kept(tmp_path))
 
 
 def test_a_run_of_other_sources_is_not_resumed(whole: tuple[Path, Seen, Mapping[str, Any]], tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Rollouts, Stop
-from marlflow.driver.train import resume, train
 from marlflow.league.alphastar import AlphaStar
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.members import Members
@@ -11,9 +10,8 @@ from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import default_sides
 from marlflow.league.snapshots import SnapshotRules
-from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.rock_paper_scissors import RockPaperScissors
-from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run
 
 AGENTS = ["player_0", "player_1"]
@@ -36,13 +34,7 @@ def alphastar(env_steps: int) -> Experiment:
 
 
 def test_an_exploiter_begins_again_and_a_resumed_run_does_the_same(tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(alphastar(1_600), whole)
-    train(alphastar(800), parts)
-    resume(alphastar(1_600), parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert_equal(kept(whole), kept(parts))
-    driver = kept(whole)["driver"]
+    driver = resumes_exactly(alphastar(1_600), tmp_path, 800).trees["driver"]
     league = driver["dealer"]["matchmaker"]
     assert driver["resets"]["main"] == league["members"]["incarnations"]["main"] == 0
     assert driver["resets"]["finder"] == league["members"]["incarnations"]["finder"] >= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from marlflow.driver.train import resume, train
 from marlflow.league import Fictitious, League, SnapshotRules, StoreSettings
 from marlflow.runtime.saved_runs import newest
 from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import Seen, reports
 from tests.league.runs import LEAGUES, OFTEN, league_run
 
@@ -45,15 +47,15 @@ def test_a_damaged_snapshot_is_named_and_the_checkpoint_before_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    often = CheckpointConfig(every_env_steps=160)
-    train(league_run(LEAGUES["pfsp"], WHOLE, checkpoint=often), whole)
-    train(league_run(LEAGUES["pfsp"], 480, checkpoint=often), parts)
+    experiment = league_run(LEAGUES["pfsp"], 640, checkpoint=CheckpointConfig(every_env_steps=160, keep=9))
+    train(experiment, whole)
+    shutil.copytree(whole, parts)
     last = newest(parts)
     before = sorted((parts / "checkpoints").iterdir(), key=lambda path: int(path.name))[-2]
     new = [path for path in last.path.glob("frozen.*") if not (before / path.name).exists()]
     assert new, "there was to be a snapshot since the checkpoint before"
     new[0].write_bytes(new[0].read_bytes()[:-1] + b"?")
-    resume(league_run(LEAGUES["pfsp"], WHOLE, checkpoint=often), parts)
+    resume(experiment, parts)
     name = new[0].name.removesuffix(".safetensors").replace("%40", "@")
     assert any(name in record.getMessage() and "is not whole" in record.getMessage() for record in caplog.records)
     assert_equal(league_of(parts), league_of(whole))
@@ -71,12 +73,11 @@ def test_with_hardly_any_memory_a_run_is_the_same(tmp_path: Path) -> None:
 def test_with_few_different_snapshots_in_a_round_all_are_met_and_it_goes_on_as_it_would_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = Seen(monkeypatch)
+    seen, met = Seen(monkeypatch), set[str]()
     league = League(Fictitious(), snapshots=OFTEN, store=StoreSettings(distinct_members=2))
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(league_run(league, WHOLE), whole)
-    met = {name for episode in seen.episodes for name in episode.matchup.values() if "@" in name}
-    train(league_run(league, HALF), parts)
-    resume(league_run(league, WHOLE), parts)
-    assert_equal(without_times(reports(whole)), without_times(reports(parts)))
-    assert len(met) >= len(league_of(whole)["members"]["snapshots"]) - 1 > 3
+
+    def note_whole() -> None:
+        met.update(name for episode in seen.episodes for name in episode.matchup.values() if "@" in name)
+
+    resumed = resumes_exactly(league_run(league, WHOLE), tmp_path, HALF, note_whole)
+    assert len(met) >= len(league_of(resumed.whole)["members"]["snapshots"]) - 1 > 3

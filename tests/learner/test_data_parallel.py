@@ -58,7 +58,7 @@ def assert_same_reports(found: Update, expected: Update) -> None:
 UPDATES = [(50, 3, 8), (7, 2, None), (4, 2, 1), (1, 1, None), (0, 2, 4), (23, 1, 5)]
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_group_learns_what_one_learner_does(kind: str, world_size: int, others: Sequence[Process]) -> None:
     present = others[: world_size - 1]

@@ -38,12 +38,21 @@ class DrivenRun:
         """So many rounds, and all that comes of them; `before[n]` is called before the n-th of them is asked for."""
         first, calls = len(self.rounds), dict(before or {})
 
-        def request() -> Request | None:
-            number = len(self.rounds)
-            if number - first == rounds:
-                return None
-            if (call := calls.pop(number - first, None)) is not None:
+        def is_enough() -> bool:
+            number = len(self.rounds) - first
+            if number < rounds and (call := calls.pop(number, None)) is not None:
                 call()
+            return number == rounds
+
+        self.play_until(is_enough)
+
+    def play_until(self, is_enough: Callable[[], bool]) -> None:
+        """Rounds, and all that comes of them, until it is enough, which is asked before each."""
+
+        def request() -> Request | None:
+            if is_enough():
+                return None
+            number = len(self.rounds)
             weights = self.parts.published()
             for name, published in weights.items():
                 self.versions.setdefault(name, []).append(published.version)

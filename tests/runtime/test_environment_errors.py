@@ -40,7 +40,7 @@ class Fragile(CartPoleTeam):
         raise ValueError("the pole snapped")
 
 
-@pytest.fixture(params=["inline", "ray"])
+@pytest.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.slow)])
 def runtime(request: pytest.FixtureRequest) -> Literal["inline", "ray"]:
     """Each runtime, with the session's Ray where it is needed."""
     if request.param == "ray":

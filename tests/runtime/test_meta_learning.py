@@ -76,6 +76,7 @@ def test_it_may_share_its_environment_with_ppo() -> None:
     assert run.updates["other"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_over_ray_it_learns_the_same() -> None:
     def learned(runtime: Runtime) -> list[Mapping[str, float]]:

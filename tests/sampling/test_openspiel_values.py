@@ -32,7 +32,8 @@ def worker_of(game, num_envs=NUM_ENVS):
 
 
 @pytest.mark.parametrize(
-    ("game", "exact", "games_per_env"), [("kuhn_poker", 0.125, 320), ("leduc_poker", -0.078125, 160)]
+    ("game", "exact", "games_per_env"),
+    [("kuhn_poker", 0.125, 320), pytest.param("leduc_poker", -0.078125, 160, marks=pytest.mark.slow)],
 )
 def test_random_play_is_worth_what_the_game_tree_says(game, exact, games_per_env):
     assert value(pyspiel.load_game(game).new_initial_state()) == exact

@@ -16,7 +16,7 @@ from tests.driver.kept_runs import kept
 from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run, without_times
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.slow]
 
 LIMITED = dataclasses.replace(SMALL_PPO, batch_agent_steps=100, cost_limit=0.25, multiplier_learning_rate=0.5)
 

@@ -47,6 +47,7 @@ class Probe:
         }
 
 
+@pytest.mark.slow
 def test_workers_of_ray_are_forks_that_draw_different_numbers(ray_session: None) -> None:
     actors = [ray.remote(Probe).options(num_cpus=0.1).remote() for _ in range(3)]
     drawn = ray.get([actor.draws.remote() for actor in actors])

@@ -24,6 +24,8 @@ from marlflow.runtime.ray.actors import cause
 from marlflow.runtime.ray.health import MAX_FAILED_CONNECTS, Endpoints, Watch, dead_daemon
 from marlflow.runtime.ray.local_ray import start_local
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_loss_is_told_once_and_remembered() -> None:
     looks: Iterator[str | None] = iter([None, None, "the raylet is gone"])

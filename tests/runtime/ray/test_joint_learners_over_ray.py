@@ -23,6 +23,7 @@ MEMBERS = ("speaker", "listener")
 ONE_WORKER = Rollouts(num_workers=1, fragment_env_steps=40)
 
 
+@pytest.mark.slow
 def test_a_lost_learner_is_replaced_with_the_parameters_of_both_policies() -> None:
     with driven(team_run(runtime="ray", rollouts=ONE_WORKER), RayRuntime()) as run:
         run.play(12)  # far from the parameters at the start
@@ -42,6 +43,7 @@ def test_a_lost_learner_is_replaced_with_the_parameters_of_both_policies() -> No
             assert np.abs(flat - start).mean() < np.abs(flat - new).mean() / 2
 
 
+@pytest.mark.slow
 def test_a_lost_learner_with_a_replay_of_joint_rows_begins_to_store_and_learns_on() -> None:
     vdn = mf.VDN(
         batch_agent_steps=16, train_every_agent_steps=8, learning_starts_agent_steps=40, publish_every_updates=1

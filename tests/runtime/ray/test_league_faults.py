@@ -31,7 +31,7 @@ from tests.league.runs import LEAGUES, league_run
 from tests.runtime.ray.deadly import DeadlyPPO, die_if_told
 from tests.runtime.small_runs import SMALL
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.slow]
 
 
 class DeadlyRockPaperScissors(RockPaperScissors):

@@ -60,6 +60,7 @@ def test_stages_on_workers_give_the_numbers_of_one_process_and_the_driver_opens_
         np.testing.assert_array_equal(ran.kept[rows]["columns"][column], one_process.kept[rows]["columns"][column])
 
 
+@pytest.mark.slow
 def test_the_driver_opens_rows_where_a_stage_is_to_run_there() -> None:
     one_process = run(placed(PPO_OF_A_ROUND, {}), InlineRuntime(), ROUNDS)
     ran = run(placed(PPO_OF_A_ROUND, {"Advantages": "driver"}), RayRuntime(), ROUNDS)

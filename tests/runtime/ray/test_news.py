@@ -25,6 +25,8 @@ from marlflow.sampling.messages import Logged, News, Printed, StepRunning
 from marlflow.sampling.protocol import Request
 from tests.runtime.small_runs import small_spec
 
+pytestmark = pytest.mark.slow
+
 
 class Talks(CartPoleTeam):
     """Says something in its first step; hangs in its third until a file is there; is debugged in its fifth."""

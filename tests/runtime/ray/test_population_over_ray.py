@@ -59,6 +59,7 @@ def test_a_run_against_frozen_selves_goes_on_as_it_would_have_and_as_inline(tmp_
     assert_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_league_over_ray_plays_the_matches_that_it_plays_inline(tmp_path: Path) -> None:
     inline, over_ray = tmp_path / "inline", tmp_path / "ray"
     train(psro_run("matrix_brps", 1_000, PSRO(agent_steps=300, games=12)), inline)
@@ -114,6 +115,7 @@ def opened(made: Round) -> dict[int, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_weights_of_an_entry_are_sent_once_to_each_process_that_seats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[str]] = []
 
@@ -157,6 +159,7 @@ def test_weights_of_an_entry_are_sent_once_to_each_process_that_seats_it(monkeyp
         same.close()
 
 
+@pytest.mark.slow
 def test_a_run_whose_actions_one_actor_chooses_goes_on_against_its_frozen_selves(tmp_path: Path) -> None:
     placement = RunPlacement(inference=InferencePlacement(num_cpus=0.5))
     train(against_past_selves(MAIN, 200, "ray", placement=placement), tmp_path)
@@ -168,6 +171,7 @@ def test_a_run_whose_actions_one_actor_chooses_goes_on_against_its_frozen_selves
     assert result.metrics["faults"]["episodes_abandoned"] == 0
 
 
+@pytest.mark.slow
 def test_one_actor_acts_for_more_entries_than_it_would_keep_versions() -> None:
     placement = RunPlacement(inference=InferencePlacement(num_cpus=0.5))
     inline, over_ray = InlineRuntime(), RayRuntime()

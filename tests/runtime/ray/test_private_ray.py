@@ -21,6 +21,8 @@ from marlflow.runtime.forked.template import SWITCH_VARIABLE
 from marlflow.runtime.ray import local_ray as local
 from marlflow.runtime.ray.local_ray import start_local
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 DRIVER = """
 from dataclasses import replace

@@ -115,6 +115,7 @@ class Closing(CartPoleTeam):
         raise RuntimeError("it sticks")
 
 
+@pytest.mark.slow
 def test_environments_are_closed_once_everything_is_kept_and_cannot_hold_the_end_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

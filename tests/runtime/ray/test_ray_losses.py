@@ -65,6 +65,7 @@ def test_a_run_without_any_worker_waits_for_one_and_not_for_ever(
     assert "free are" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_learner_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
     algorithm = DeadlyPPO(
         batch_agent_steps=50, minibatch_agent_steps=50, marker=tmp_path / "stage", barred=tmp_path / "barred"

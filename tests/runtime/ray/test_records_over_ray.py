@@ -23,7 +23,7 @@ from tests.offline.batches import assert_same
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import policies, small_run
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.slow]
 
 ROUNDS = 4
 

@@ -56,6 +56,7 @@ def test_a_run_counts_each_match_of_its_referees_and_is_resumed(tmp_path: Path) 
     assert second["faults"]["workers_lost"] == 0
 
 
+@pytest.mark.slow
 def test_asynchronous_workers_need_not_wait_for_matches_either(tmp_path: Path) -> None:
     patient = replace(MAIN, algorithm=PPO(batch_agent_steps=60, epochs=1, minibatch_agent_steps=32, max_staleness=50))
     rollouts = replace(run(1).rollouts, pace="asynchronous")
@@ -64,6 +65,7 @@ def test_asynchronous_workers_need_not_wait_for_matches_either(tmp_path: Path) -
     assert dealt == counted == metrics["league"]["matches"] >= 6
 
 
+@pytest.mark.slow
 def test_a_lost_referee_is_replaced_and_its_games_are_played_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +105,7 @@ class DeadlyWhereItArrives:
         return [self.marker]
 
 
+@pytest.mark.slow
 def test_a_referee_that_is_lost_while_it_starts_is_counted_and_replaced_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,6 +128,7 @@ def test_a_referee_that_is_lost_while_it_starts_is_counted_and_replaced_again(
     assert "never retrieved" not in caplog.text
 
 
+@pytest.mark.slow
 def test_psro_waits_for_the_matches_of_its_referees(tmp_path: Path) -> None:
     mode = PSRO(agent_steps=300, games=8)
     league = League(mode, snapshots=SnapshotRules(every_agent_steps=None), matches=MATCHES)
@@ -134,6 +138,7 @@ def test_psro_waits_for_the_matches_of_its_referees(tmp_path: Path) -> None:
     assert all(len(mixture) == state["mode"]["iteration"] + 1 for mixture in state["mode"]["meta"])
 
 
+@pytest.mark.slow
 def test_referees_play_as_rollout_workers_do_and_hold_nothing_afterwards() -> None:
     # With an inference actor, which referees do not ask.
     experiment = run(100, placement=RunPlacement(inference=InferencePlacement()))

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 HALF, WHOLE = 400, 640
 
 
+@pytest.mark.slow
 def test_a_run_with_resets_is_as_inline_and_goes_on_as_it_would_have(tmp_path: Path) -> None:
     inline, parts = tmp_path / "inline", tmp_path / "parts"
     train(with_resets(MAINS["ppo"], RIVAL, WHOLE, env=TURNS), inline)
@@ -58,6 +59,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_replay_has_no_row_of_before(apart: bool, tmp_path: Path, versions: list[tuple[int, int]]) -> None:
     placement = PlacementOverrides(replay="own" if apart else "with_learner")
@@ -70,6 +72,7 @@ def test_a_replay_has_no_row_of_before(apart: bool, tmp_path: Path, versions: li
     assert rows["columns"]["version"].min() >= versions[-1][1]
 
 
+@pytest.mark.slow
 def test_a_learner_that_is_always_behind_gets_nothing_of_before(
     tmp_path: Path, versions: list[tuple[int, int]]
 ) -> None:

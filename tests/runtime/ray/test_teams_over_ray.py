@@ -15,7 +15,7 @@ from tests.driver.watching import reports
 from tests.runtime.small_runs import without_times
 from tests.runtime.team_runs import teams
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.slow]
 
 LEARNERS = ("mappo", "recurrent", "happo")
 

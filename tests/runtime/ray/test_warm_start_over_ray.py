@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
@@ -13,6 +14,8 @@ from marlflow.config.imports import load_policy
 from marlflow.driver.train import train
 from marlflow.runtime.saved_runs import newest
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_learner_over_ray_begins_with_parameters_of_another_run(tmp_path: Path) -> None:
