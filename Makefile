@@ -2,6 +2,9 @@
 
 .DEFAULT_GOAL := help
 
+# Tests start processes, each of which would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
