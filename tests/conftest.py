@@ -137,6 +137,16 @@ def _hydra_keeps_what_no_test_changes() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _speeds_are_measured_briefly() -> Iterator[None]:
+    """check-env steps an environment for some seconds to measure its speed, which no test looks at."""
+    from marlflow.check_env import speed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speed, "_ROUND_S", 0.01)
+        yield
+
+
 @pytest.fixture(scope="module")
 def drawn_curves() -> Iterator[None]:
     """Runs draw their learning curves, in spite of `_runs_draw_no_curves`."""

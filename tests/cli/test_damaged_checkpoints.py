@@ -103,7 +103,8 @@ def test_python_says_it_in_one_line_and_strict_refuses(
         "evaluate": lambda run, **strict: mf.evaluate(run, episodes=2, **strict),
         "export": lambda run, **strict: mf.export(run, format="pt2", **strict),
     }
-    for name, use in uses.items():
+    # All read the checkpoint by the same function: of one damage every use says so, of the others the quickest.
+    for name, use in uses.items() if damage == "a file cut off" else [("load", mf.load)]:
         caplog.clear()
         use(run)
         (record,) = [record for record in caplog.records if record.name == "marlflow"]

@@ -24,7 +24,6 @@ def test_the_example_is_a_batched_environment(meeting):
     assert isinstance(meeting(3, size=2.0), BatchedEnv)
 
 
-@pytest.mark.slow
 def test_check_env_finds_the_example_ready(meeting):
     trial = check_environment(Env(meeting, {"size": 3.0}), episodes=20)
     assert trial.ready, trial.problems
@@ -33,7 +32,6 @@ def test_check_env_finds_the_example_ready(meeting):
     assert trial.episodes.conserved
 
 
-@pytest.mark.slow
 def test_check_env_finds_environments_that_depend_on_each_other(meeting):
     class Mixed(meeting):
         def step(self, actions):

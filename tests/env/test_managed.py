@@ -218,7 +218,6 @@ def test_it_passes_pettingzoos_test(manager: str) -> None:
     api_test(managed(cartpole_team.parallel_env(), 3, every=3, manager=manager), num_cycles=100)
 
 
-@pytest.mark.slow
 def test_check_env_finds_one_whose_managers_act_at_every_env_step_ready() -> None:
     wrapper = partial(managed, options=3, every=3, manager_acts="every_env_step")
     trial = check_environment(Env(cartpole_team.parallel_env, {"max_cycles": 12}, (wrapper,), num_envs=1), 3)
