@@ -2,13 +2,17 @@
 
 .DEFAULT_GOAL := help
 
+# Tests start processes, each of which would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS := all,dev,docs
 PYTEST_ARGS ?=
 # Three processes on two cores: the tests that share a Ray are all in one of them, and wait for its processes much of the time.
-TESTS := $(BIN)/python -m pytest -n 3 --dist loadgroup
+# Which begin first is said in tests/conftest.py.
+TESTS := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help demo test test-quick test-all test-learning test-interpreters check format docs bench wheel clean
 

@@ -3,15 +3,17 @@
 import atexit
 import contextlib
 import copy
+import dataclasses
 import gc
 import logging
 import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 # Set before any library is imported, because each reads them once. One thread per process: several processes at once
 # share few cores, and the sums of a matrix product do not then depend on how many cores there are.
@@ -50,14 +52,21 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, as they share fixtures, and all that share a Ray in one, too."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of a file in one process, as they share fixtures, and all that share a Ray in one, too.
+
+    Those of Ray begin first, as they take longest, then the files with most tests.
+    """
     of_ray = {item.path for item in items if "ray_session" in getattr(item, "fixturenames", ())}
+    paths = {item.path for item in items}
+    groups = {path: "ray" if path in of_ray else f"{path.parent.name}.{path.stem}" for path in paths}
     for item in items:
-        group = "ray" if item.path in of_ray else f"{item.path.parent.name}.{item.path.stem}"
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.drawn)
+    if hasattr(config, "workerinput"):
+        sizes = Counter(groups[item.path] for item in items)
+        items.sort(key=lambda item: (item.path not in of_ray, -sizes[groups[item.path]]))
 
 
 def pytest_collection_finish() -> None:
@@ -102,25 +111,53 @@ def _files_are_not_forced_to_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _files_of_conf_are_parsed_once() -> Iterator[None]:
-    """A text that Hydra has parsed before is not parsed again: it is a third of the time of a composition."""
-    import omegaconf.omegaconf
-    import yaml
+def _hydra_keeps_what_no_test_changes() -> Iterator[None]:
+    """Composing takes half as long: files of packages are read once, and what is not used is not made.
 
-    parsed: dict[str, Any] = {}
+    The files of folders are read again each time, as tests write some.
+    """
+    from hydra._internal import config_loader_impl, config_repository, defaults_list
+    from hydra.core.object_type import ObjectType
 
-    class Yaml:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(yaml, name)
+    read: dict[tuple[str, str], Any] = {}
+    loader, repository = config_loader_impl.ConfigLoaderImpl, config_repository.ConfigRepository
+    load, embed = repository.load_config, loader._embed_result_config
+    interpolated = defaults_list._create_interpolation_map
 
-        def load(self, stream: TextIO | str, Loader: type) -> Any:
-            text = stream if isinstance(stream, str) else stream.read()
-            if text not in parsed:
-                parsed[text] = yaml.load(text, Loader)
-            return copy.deepcopy(parsed[text])
+    def load_once(this: Any, config_path: str) -> Any:
+        source = this._find_object_source(config_path, ObjectType.CONFIG)
+        # Not by its class, as Hydra imports its plugins again when it looks for them.
+        if source is None or source.scheme() != "pkg":
+            return load(this, config_path)
+        key = source.path, config_path
+        if key not in read:
+            read[key] = load(this, config_path)
+        return copy.copy(read[key])
+
+    def embedded(result: Any, package_override: str | None) -> Any:
+        whole = embed(result, package_override)
+        # Hydra copies what it puts into a package. Of all else the composed configuration would take the nodes.
+        return dataclasses.replace(whole, config=copy.deepcopy(whole.config)) if whole is result else whole
+
+    def known_choices(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
+        needed = any(not default.is_self() and default.is_interpolation() for default in defaults)
+        return interpolated(overrides, defaults, self_added) if needed else None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(omegaconf.omegaconf, "yaml", Yaml())
+        patch.setattr(repository, "load_config", load_once)
+        patch.setattr(loader, "_embed_result_config", staticmethod(embedded))
+        patch.setattr(defaults_list, "_create_interpolation_map", known_choices)
+        patch.setattr(repository, "__deepcopy__", lambda this, memo: copy.copy(this), raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _speeds_are_measured_briefly() -> Iterator[None]:
+    """check-env steps an environment for some seconds to measure its speed, which no test looks at."""
+    from marlflow.check_env import speed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speed, "_ROUND_S", 0.01)
         yield
 
 

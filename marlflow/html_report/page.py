@@ -7,11 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import yaml
-from jinja2 import BaseLoader, Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from marlflow.html_report import texts
@@ -145,17 +146,6 @@ def _by_return(task: Task, comparisons: Sequence[GroupComparison]) -> list[RunGr
 
 def render(content: PageContent) -> str:
     """Return the page as HTML."""
-    environment = Environment(
-        loader=_loader(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "amount": texts.amount,
-        "breakable": breakable,
-        "duration": texts.duration,
-        "percent": texts.percent,
-        "plural": texts.count,
-        "seeds": texts.seeds,
-    }
     functions: dict[str, Any] = {
         "columns": columns,
         "decimals": decimals,
@@ -169,27 +159,48 @@ def render(content: PageContent) -> str:
         "whisker": whisker,
     }
     names = list(dict.fromkeys(str(group.config.get("name") or group.name) for group in content.groups))
-    return environment.get_template("index.html").render(
-        content=content,
-        title=", ".join(names) if len(names) <= 3 else texts.count(len(content.runs), "run"),
-        generator=GENERATOR,
-        notes=[
-            *content.notes,
-            *notes_on({content.title(group): group for group in content.groups}),
-            *lengths(content),
-            *grouped(content),
-            *too_few(content),
-        ],
-        differences=group_differences(content.groups),
-        resamples=RESAMPLES,
-        most_settings=MOST_DRAWN,
-        **functions,
+    return (
+        _templates()
+        .get_template("index.html")
+        .render(
+            content=content,
+            title=", ".join(names) if len(names) <= 3 else texts.count(len(content.runs), "run"),
+            generator=GENERATOR,
+            notes=[
+                *content.notes,
+                *notes_on({content.title(group): group for group in content.groups}),
+                *lengths(content),
+                *grouped(content),
+                *too_few(content),
+            ],
+            differences=group_differences(content.groups),
+            resamples=RESAMPLES,
+            most_settings=MOST_DRAWN,
+            **functions,
+        )
     )
 
 
-def _loader() -> BaseLoader:
+@cache
+def _templates() -> Environment:
+    """Return the templates, which are compiled once: that takes as long as all else of a small report."""
     folder = files("marlflow.html_report") / "templates"
-    return FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8"))
+    templates = Environment(
+        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {
+        "amount": texts.amount,
+        "breakable": breakable,
+        "duration": texts.duration,
+        "percent": texts.percent,
+        "plural": texts.count,
+        "seeds": texts.seeds,
+    }
+    return templates
 
 
 def breakable(name: str) -> Markup:

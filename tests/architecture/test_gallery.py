@@ -159,6 +159,7 @@ def record(folder: Path) -> None:
     mf.train(from_config(prepared.config, prepared.problems), folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(DATA))
 def test_the_commands_of_a_page_are_plans_that_can_run(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -54,6 +54,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
 HEAVY = "pyspiel open_spiel supersuit mpe2 rlcard scipy matplotlib pandas pyarrow tensorboard rich"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "unneeded"),
     [

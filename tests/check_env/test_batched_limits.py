@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 import marlflow as mf
 from marlflow.base.errors import ConfigInvalid
-from marlflow.check_env import check_environment, speed
+from marlflow.check_env import check_environment
 from marlflow.config.experiment import Env
 from marlflow.config.validation import ready
 from marlflow.env import BatchedStep
@@ -59,8 +59,7 @@ def test_a_run_says_at_its_start_that_seeds_do_not_determine_episodes(shared):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_episodes_that_no_seed_determines_are_not_compared_with_those_alone(shared, monkeypatch):
-    monkeypatch.setattr(speed, "_ROUND_S", 0.01)
+def test_episodes_that_no_seed_determines_are_not_compared_with_those_alone(shared):
     trial = check_environment(Env(Drift, {"shared": shared}, num_envs=2), 4, 3)
     assert trial.ready
     verdicts = {test.name: test.verdict for test in trial.tests}

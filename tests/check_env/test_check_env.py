@@ -9,7 +9,7 @@ import pytest
 
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.errors import ConfigInvalid
-from marlflow.check_env import Trial, check_environment, speed
+from marlflow.check_env import Trial, check_environment
 from marlflow.check_env.balance import unbalanced
 from marlflow.check_env.play import Played, play
 from marlflow.check_env.same_spaces import SameSpaces
@@ -36,11 +36,6 @@ from tests.check_env.trial_environments import (
 )
 
 SEED = 3
-
-
-@pytest.fixture(autouse=True)
-def _measured_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "_ROUND_S", 0.01)
 
 
 def tried(factory: Callable[..., Any], episodes: int = 6, **arguments: Any) -> Trial:

@@ -7,18 +7,13 @@ from typing import Any
 
 import pytest
 
-from marlflow.check_env import Trial, check_environment, speed
+from marlflow.check_env import Trial, check_environment
 from marlflow.config.experiment import Env
 from marlflow.env import cartpole_team, sign, toll
 from marlflow.env.managed import managed
 from marlflow.env.wrappers import reward_scale
 from tests.driver.costly import Costly
 from tests.sampling.test_batched_costs import Costing
-
-
-@pytest.fixture(autouse=True)
-def _measured_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "_ROUND_S", 0.01)
 
 
 def tried(factory: Any, arguments: Any = None, wrappers: Any = (), episodes: int = 20) -> Trial:

@@ -7,16 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.check_env import speed
 from tests.cli.conftest import Marlflow
 
 BROKEN = "tests.cli.broken_environments"
 FEW = ("--episodes", "5")
-
-
-@pytest.fixture(autouse=True)
-def _measured_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "_ROUND_S", 0.01)
 
 
 def line(text: str, label: str) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,7 +103,8 @@ def test_python_says_it_in_one_line_and_strict_refuses(
         "evaluate": lambda run, **strict: mf.evaluate(run, episodes=2, **strict),
         "export": lambda run, **strict: mf.export(run, format="pt2", **strict),
     }
-    for name, use in uses.items():
+    # All read the checkpoint by the same function: of one damage every use says so, of the others the quickest.
+    for name, use in uses.items() if damage == "a file cut off" else [("load", mf.load)]:
         caplog.clear()
         use(run)
         (record,) = [record for record in caplog.records if record.name == "marlflow"]
@@ -146,9 +145,8 @@ def test_a_checkpoint_that_another_run_has_removed_since_is_read_no_more(run: Pa
     assert team[f"{run}:player@1"].about["member"] == "player@1"
 
 
-def test_the_line_is_on_standard_error_and_json_stays_json(run: Path) -> None:
+def test_the_line_is_on_standard_error_and_json_stays_json(run: Path, marlflow: Marlflow) -> None:
     cut(run / "checkpoints" / "2400" / "driver.safetensors")
-    words = [sys.executable, "-m", "marlflow", "evaluate", "run", "episodes=2", "--json"]
-    said = subprocess.run(words, cwd=run.parent, capture_output=True, text=True, check=True)
-    assert json.loads(said.stdout)["checkpoint"] == "1600"
-    assert re.match(line(DAMAGES["a file cut off"][1]) + "\nwrote evaluations/1.json", said.stderr)
+    said = marlflow("evaluate", "run", "episodes=2", "--json")
+    assert json.loads(said.out)["checkpoint"] == "1600"
+    assert re.match(line(DAMAGES["a file cut off"][1]) + "\nwrote evaluations/1.json", said.err)

@@ -35,6 +35,7 @@ def test_version(marlflow: Marlflow) -> None:
     assert marlflow("--version").out == f"marlflow {__version__}\n"
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_that_takes_long() -> None:
     heavy = ("torch", "ray", "hydra", "gymnasium", "pettingzoo", "numpy")
     code = f"""
@@ -55,6 +56,7 @@ NOT_FOR_PLANS = (
 )
 
 
+@pytest.mark.slow
 def test_a_plan_imports_neither_ray_nor_what_checks_environments_and_collects_no_imports() -> None:
     code = f"""
 import gc, sys
@@ -82,6 +84,7 @@ def test_a_command_in_a_process_of_ones_own_leaves_its_garbage_collection_alone(
         gc.enable()
 
 
+@pytest.mark.slow
 def test_tab_completion_of_an_override_imports_nothing_of_a_run() -> None:
     code = f"""
 import sys

@@ -54,6 +54,17 @@ def test_each_file_is_written_with_the_name(folder: Path) -> None:
         assert "ring_walk" in text or path == "README.md"
 
 
+def test_its_experiment_can_be_trained(
+    folder: Path, kind: str, marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    said = marlflow("train", "--config-dir", "conf", "experiment=ring_walk", "runtime=inline", "stop.env_steps=800")
+    del sys.modules["ring_walk"]  # of the other kind there is another
+    assert said.code == 0, said.err
+    assert {"parallel": "walker", "aec": "player"}[kind] in said.out
+
+
 def run_tests(folder: Path) -> None:
     # Without the settings of these tests, as in a folder of the user's.
     pytest_words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."]
@@ -63,6 +74,7 @@ def run_tests(folder: Path) -> None:
     assert ran.returncode == 0, ran.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["aec"], indirect=True)
 def test_readme_and_tests_stay_when_the_game_is_replaced(folder: Path) -> None:
     for path in ("README.md", "test_ring_walk.py", "conf/experiment/ring_walk.yaml", "ring_walk.ipynb"):
@@ -72,6 +84,7 @@ def test_readme_and_tests_stay_when_the_game_is_replaced(folder: Path) -> None:
     run_tests(folder)
 
 
+@pytest.mark.slow
 def test_its_tests_pass_and_it_learns(folder: Path, kind: str) -> None:
     run_tests(folder)
     words = ["train", "--config-dir", "conf", "experiment=ring_walk", "hydra.run.dir=run", "stop.env_steps=6000"]
@@ -87,6 +100,7 @@ def test_its_tests_pass_and_it_learns(folder: Path, kind: str) -> None:
     assert last > first + more
 
 
+@pytest.mark.slow
 def test_its_notebook_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ipykernel")
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")

@@ -47,6 +47,7 @@ def test_a_run_that_is_terminated_ends_in_order(tmp_path: Path) -> None:
         assert_in_order(command, tmp_path / "run", "terminated")
 
 
+@pytest.mark.slow
 def test_a_run_over_ray_ends_in_order_when_its_whole_group_gets_ctrl_c_and_is_terminated(tmp_path: Path) -> None:
     with started(["train", *RAY], tmp_path) as command:
         command.wait_for("updates", 6)
@@ -103,6 +104,7 @@ def test_past_the_grace_the_last_whole_checkpoint_stands(tmp_path: Path) -> None
     assert f"to resume from 800 env steps: marlflow resume {tmp_path / 'run'}" in command.said
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     with started(["train", *INLINE, "checkpoint.every_env_steps=null", STUCK], tmp_path) as command:
         command.wait_for("stuck")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.cli.main import main
 from marlflow.config import recorded
 from marlflow.config.recorded import check_modules
 from marlflow.runtime.saved_runs import newest
@@ -43,11 +44,18 @@ def content(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-@pytest.fixture
-def run(marlflow: Marlflow, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 400 env steps that has ended."""
-    assert marlflow("train", *WORDS).code == 0
-    return tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder := tmp_path_factory.mktemp("trained"))
+        assert main(["train", *WORDS]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def test_it_goes_on_in_its_own_directory_and_files_with_what_it_was_started_with(marlflow: Marlflow, run: Path) -> None:

@@ -48,7 +48,7 @@ def mounted(*words: str) -> None:
         pytest.skip(f"this user or machine mounts nothing: {done.stderr.strip()}")
 
 
-@pytest.fixture(params=["read-only", "full"])
+@pytest.fixture(params=["full", pytest.param("read-only", marks=pytest.mark.slow)])
 def disk(request: pytest.FixtureRequest, trained: Path, tmp_path: Path) -> Iterator[str]:
     """What the system says of a disk that has the run, and takes no more."""
     if shutil.which("mount") is None:

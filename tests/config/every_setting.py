@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import sys
 from collections import Counter
@@ -20,7 +21,7 @@ from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant
 from marlflow.config.construct import LEFT, construct, imported
 from marlflow.config.limits import limit_problems
 from marlflow.config.schema import read_values
-from marlflow.config.settings import setting_problems
+from marlflow.config.settings import range_of, setting_problems
 from marlflow.config.target_nodes import TARGET
 from tests.architecture.sources import REPOSITORY
 from tests.sentences import sentences
@@ -135,7 +136,8 @@ def sites() -> Iterator[tuple[str, dict[str, Any], Callable[[dict[str, Any]], li
     """Path, values and check of the run, and of each algorithm, model, and schedule."""
     yield "", run_values(), _of_run
     offline = {**_read(CONF / "env" / "offline.yaml"), "folder": "records"}
-    yield "env", offline, lambda env: _of_run({**run_values(), "env": env})
+    run = run_values()
+    yield "env", offline, lambda env: _of_run({**run, "env": env})
     for path in sorted(CONF.glob("algorithm/*.yaml")):
         if path.stem not in ("random", "scripted"):
             run = {"run": "runs/a"} if path.stem == "frozen" else {}
@@ -167,10 +169,24 @@ def _written(path: tuple[str | int, ...], root: str) -> str:
     return text
 
 
-def tried() -> Iterator[Tried]:
-    """Every key with every value."""
+def _declared(values: dict[str, Any], path: tuple[str | int, ...]) -> Any:
+    """The type and the range of the setting at a path, which decide what is said of a value."""
+    made: Any = imported(values[TARGET], TARGET, [])
+    if not dataclasses.is_dataclass(made) or path[0] not in (fields := made.__dataclass_fields__):
+        return made, path
+    setting = fields[path[0]]
+    return str(setting.type), path, str(range_of(made, setting.name, setting.default))
+
+
+def tried(again: bool) -> Iterator[Tried]:
+    """Every key with every value; one of the same type and range once, or `again` for each class that has it."""
+    seen = set()
     for root, values, check in sites():
         for path in _keys(values):
+            if TARGET in values and not again:
+                if (declared := _declared(values, path)) in seen:
+                    continue
+                seen.add(declared)
             for name, value in VALUES.items():
                 changed = copy.deepcopy(values)
                 inner: Any = changed
@@ -182,7 +198,7 @@ def tried() -> Iterator[Tried]:
 
 def table() -> Iterator[str]:
     """One line for each key: what was accepted of it, all else being refused; then how many gave what."""
-    found = list(tried())
+    found = list(tried(again=True))
     accepted: dict[str, list[str]] = {one.key: [] for one in found}
     for one in found:
         if one.outcome != "refused":

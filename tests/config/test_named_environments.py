@@ -94,6 +94,7 @@ def test_a_run_without_a_name_has_that_of_its_environment(env: mf.Env, name: str
     assert default_run_name(env) == name
 
 
+@pytest.mark.slow
 def test_the_page_on_environments_has_the_groups_of_each() -> None:
     page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.+) \| (.+) \|$", page.partition("\n## Groups\n")[2].partition("\n## ")[0], re.M)[1:]

@@ -274,6 +274,7 @@ write_report([Path(sys.argv[1])], Path(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 def test_a_report_needs_neither_ray_nor_hydra_nor_torch(tmp_path: Path) -> None:
     runs = write_seeds(tmp_path / "runs", [[1.0]])
     subprocess.run([sys.executable, "-c", _CHILD, str(runs), str(tmp_path / "out")], check=True, timeout=120)

@@ -64,6 +64,7 @@ def expected(path: Path) -> dict[str, dict[int, float]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_file_store_of_mlflow_has_what_metrics_jsonl_has(store: Any, info: RunInfo, tmp_path: Path) -> None:
     records = [record(number) for number in (1, 2, 3)]
     tell(MlflowSink(str(tmp_path / "mlruns"), tags={"team": "a"}), *records, info=info)
@@ -119,6 +120,7 @@ def leveldb_records(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
+@pytest.mark.slow
 def test_wandb_offline_has_all_numbers_over_env_steps(
     info: RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ def test_a_loop_by_hand_plays_as_the_worker_does(name: str, mode: EvaluationMode
     assert played_alike(worker, by_hand(mf.load(run_dir), 12, mode))
 
 
+@pytest.mark.slow
 def test_it_needs_neither_ray_nor_hydra(trained: Trained) -> None:
     code = f"""
 import sys
@@ -197,6 +198,7 @@ def test_an_experiment_that_cannot_be_built_again_is_passed(tmp_path: Path) -> N
     assert {team.act(agent, seen[agent], infos[agent]) for agent in team.agents} <= {0, 1}
 
 
+@pytest.mark.slow
 def test_modules_are_found_where_the_run_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / "project"
     project.mkdir()
