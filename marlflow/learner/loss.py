@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import isfunction
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -55,7 +56,10 @@ def closed_form_of(loss: LossFunction) -> ClosedForm | None:
     """Return `loss.in_closed_form`, if the exact class of the loss defines it.
 
     What a class inherits was derived for the loss of its base class: a subclass, which may override any method, is
-    computed by autograd.
+    computed by autograd. So is an object with a method that was replaced on it (`loss.of_actor = mine`).
     """
-    defined: ClosedForm | None = vars(type(loss)).get("in_closed_form")
-    return None if defined is None else getattr(loss, "in_closed_form")  # noqa: B009  no LossFunction must have it
+    kind = type(loss)
+    defined: ClosedForm | None = vars(kind).get("in_closed_form")
+    if defined is None or any(isfunction(getattr(kind, name, None)) for name in getattr(loss, "__dict__", ())):
+        return None
+    return getattr(loss, "in_closed_form")  # noqa: B009  no LossFunction must have it

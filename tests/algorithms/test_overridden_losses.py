@@ -136,6 +136,12 @@ def test_a_closed_form_is_that_of_the_exact_class(loss: Any) -> None:
     assert closed_form_of(loss) == loss.in_closed_form
 
 
+@pytest.mark.parametrize(("loss", "method"), [(PPOLoss(Coefficients()), "of_actor"), (DQNLoss(), "_target")])
+def test_an_object_whose_method_was_replaced_has_no_closed_form(loss: Any, method: str) -> None:
+    setattr(loss, method, getattr(loss, method))
+    assert closed_form_of(loss) is None
+
+
 class Wrapping:
     """A loss that has a shipped one, and adds a term to its total."""
 
