@@ -179,7 +179,6 @@ class _Program:
                     f"the loss {type(group.loss).__name__} keeps {kept[0]} from one minibatch to the next; "
                     "return it as LossTerms(columns=...)"
                 )
-            assert terms.total is not None
             return LossValues(
                 value_of(terms.total),
                 {name: value_of(term) for name, term in terms.terms.items()},
