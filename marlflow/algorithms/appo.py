@@ -66,14 +66,6 @@ class APPOLoss(PPOLoss):
     """PPO's loss with the ratio to the policy at the start of the batch."""
 
     def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
-        return super().__call__(module, target_module, _from_start(minibatch))
-
-    def in_closed_form(
-        self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]
-    ) -> LossTerms | None:
-        return super().in_closed_form(module, target_module, _from_start(minibatch))
-
-
-def _from_start(minibatch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    # `logp` is from VTrace, at the start of the batch; `behavior_logp` is from sampling.
-    return {**minibatch, "behavior_logp": minibatch["logp"]}
+        # `logp` is from VTrace, at the start of the batch; `behavior_logp` is from sampling.
+        from_start = {**minibatch, "behavior_logp": minibatch["logp"]}
+        return super().__call__(module, target_module, from_start)

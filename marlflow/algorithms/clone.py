@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
 from marlflow.algorithms.bc import BCLoss, Cloner
@@ -21,13 +20,9 @@ from marlflow.base.items import Fragment
 from marlflow.base.schedules import ScheduledFloat
 from marlflow.base.spaces import Spaces
 from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learner.closed_form.imitation import cloning_gradient
-from marlflow.learner.loss import LossTerms
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
 from marlflow.policy.actor_critic import stochastic_actor
-from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.dense import as_rows
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay
 from marlflow.replay.reservoir import Reservoir
@@ -70,25 +65,8 @@ class Clone(LearningAlgorithm):
     def network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Cloner:
         return Cloner(stochastic_actor(spaces, model, torch.Generator().manual_seed(seed)))
 
-    def losses(self, spaces: Spaces) -> CloneLoss:
-        return CloneLoss()
+    def losses(self, spaces: Spaces) -> BCLoss:
+        return BCLoss()
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> Reservoir:
         return Reservoir(self.replay_agent_steps, seed, name)
-
-
-class CloneLoss(BCLoss):
-    """The mean negative log-likelihood of the actions."""
-
-    def in_closed_form(self, module: Cloner, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms | None:
-        """Write the gradients of the same loss, for small networks on a CPU; see learner.loss."""
-        actor = module.actor
-        if not isinstance(actor, CategoricalActor) or actor.layers is None or not actor.layers.take_gradients:
-            return None
-        with torch.inference_mode():
-            outputs, mask = actor.layers.record(as_rows(minibatch["obs"])), minibatch.get("action_mask")
-            terms, gradient = cloning_gradient(
-                outputs[-1].numpy(), minibatch["action"].numpy(), None if mask is None else mask.numpy()
-            )
-            actor.layers.pull(torch.from_numpy(gradient), outputs)
-        return LossTerms(None, terms)

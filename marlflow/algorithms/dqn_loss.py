@@ -1,21 +1,15 @@
-"""The (double) Q-learning loss, and its closed form."""
+"""The (double) Q-learning loss."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from marlflow.base.batch import Array
-from marlflow.learner.closed_form.blocks import in_blocks
-from marlflow.learner.closed_form.q_learning import TransitionRows, q_learning_gradient
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.q_learning import double_q_learning_target, huber_loss, q_learning_target, td_error
-from marlflow.policy.q import QNetwork, QPass
-
-_COLUMNS = "obs", "action", "reward", "discount", "weight", "next_obs", "next_mask"
+from marlflow.policy.q import QNetwork
 
 
 class DQNLoss:
@@ -35,45 +29,6 @@ class DQNLoss:
             priorities = error.abs()
             terms = {"td": total.detach(), "td_error_mean": priorities.mean(), "q_mean": q_tm1.mean()}
         return LossTerms(total, terms, priorities)
-
-    def in_closed_form(
-        self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]
-    ) -> LossTerms | None:
-        """Write the gradients of the same loss, for small networks on a CPU; see learner.loss."""
-        if not QPass.fits(module):
-            return None
-        errors: list[Array] = []
-
-        def write(block: Mapping[str, Tensor], share: float) -> dict[str, float]:
-            terms, error = self._write_gradients(module, target_module, block, share)
-            errors.append(error)
-            return terms
-
-        rows = {name: minibatch[name] for name in _COLUMNS if name in minibatch}
-        with torch.inference_mode():
-            terms = in_blocks(module, rows, write)
-        return LossTerms(None, terms, torch.from_numpy(abs(np.concatenate(errors))))
-
-    def _write_gradients(
-        self, module: QNetwork, target_module: QNetwork, block: Mapping[str, Tensor], share: float
-    ) -> tuple[dict[str, float], Array]:
-        """Write the gradients of the mean over `block`, times `share`; return the terms, times `share`, and errors."""
-        forward, next_obs, mask = QPass(module, block["obs"]), block["next_obs"], block.get("next_mask")
-        q_t_value = target_module(next_obs)
-        q_t_selector = module(next_obs) if self.double else q_t_value
-        rows = TransitionRows(
-            action=block["action"].numpy(),
-            r_t=block["reward"].numpy(),
-            discount_t=block["discount"].numpy(),
-            weight=block["weight"].numpy(),
-            mask_t=None if mask is None else mask.numpy(),
-        )
-        terms, d_q, error = q_learning_gradient(
-            forward.q.numpy(), q_t_selector.numpy(), q_t_value.numpy(), rows, self.huber_delta
-        )
-        # Writes the parameters' gradients, so no backward pass is needed: the loss is None above.
-        forward.pull(torch.from_numpy(d_q if share == 1.0 else d_q * np.float32(share)))
-        return {name: share * term for name, term in terms.items()}, error
 
     def priorities(self, module: QNetwork, target_module: QNetwork, minibatch: Mapping[str, Tensor]) -> Tensor:
         """Return each row's absolute TD error, [N]."""

@@ -22,9 +22,6 @@ class FirstPolicyLoss(PPOLoss):
     def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         return super().__call__(module.first, target_module, minibatch)
 
-    def in_closed_form(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms | None:
-        return super().in_closed_form(module.first, target_module, minibatch)
-
 
 class ActorLoss(PPOLoss):
     """The clipped surrogate and entropy bonus of the actor of `policy`."""

@@ -1,4 +1,4 @@
-"""The loss of mixers (VDN, QMIX): Q-learning of a team's mixed value, and its closed form."""
+"""The loss of mixers (VDN, QMIX): Q-learning of a team's mixed value."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from marlflow.learner.closed_form.q_learning import huber_gradient
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.mixing import greedy_value, reward_spread, taken_value, team_target
 from marlflow.losses.q_learning import huber_loss
-from marlflow.policy.team_q import TeamQNetwork, TeamQPass
+from marlflow.policy.team_q import TeamQNetwork
 
 
 class MixingLoss:
@@ -35,31 +34,6 @@ class MixingLoss:
         total = (huber_loss(error, self.huber_delta) * minibatch["weight"]).mean()
         with torch.no_grad():
             return LossTerms(total, self._terms(total, error, q_tot_tm1, present, module, minibatch), error.abs())
-
-    def in_closed_form(
-        self, module: TeamQNetwork, target_module: TeamQNetwork, minibatch: Mapping[str, Tensor]
-    ) -> LossTerms | None:
-        """Write the gradients of the same loss, for small networks on a CPU; the mixer's by autograd."""
-        if not TeamQPass.fits(module):
-            return None
-        with torch.no_grad():
-            forward, present, actions = (
-                TeamQPass(module, minibatch),
-                module.present(minibatch),
-                _actions(module, minibatch),
-            )
-            target = self._target(module, target_module, minibatch)
-            taken = _taken(forward.values, actions)
-        q_tot_tm1 = module.mixed(taken.requires_grad_(), present, minibatch)
-        error = target - q_tot_tm1.detach()
-        total, d_q_tot = huber_gradient(error.numpy(), minibatch["weight"].numpy(), self.huber_delta)
-        # Adds to the mixer's gradients, and gives that of each agent's value.
-        q_tot_tm1.backward(torch.from_numpy(d_q_tot))
-        with torch.no_grad():
-            assert taken.grad is not None
-            forward.pull(taken.grad, actions)
-            terms = self._terms(torch.tensor(total), error, q_tot_tm1, present, module, minibatch)
-        return LossTerms(None, terms, error.abs())
 
     def _target(self, module: TeamQNetwork, target_module: TeamQNetwork, minibatch: Mapping[str, Tensor]) -> Tensor:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""PPO's loss, and its closed form."""
+"""PPO's loss."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from marlflow.learner.closed_form.blocks import in_blocks
-from marlflow.learner.closed_form.gaussian import GaussianRows, gaussian_ppo_gradient
-from marlflow.learner.closed_form.ppo import PPORows, ppo_gradient
 from marlflow.learner.loss import LossTerms
 from marlflow.losses.ppo import approximate_kl, clipped_surrogate_loss, clipped_value_loss, value_loss
-from marlflow.policy.actor_critic import ActorCritic, DensePass, StochasticActor
-from marlflow.policy.gaussian import GaussianActor
+from marlflow.policy.actor_critic import ActorCritic, StochasticActor
 
-_COLUMNS = "obs", "central", "action", "action_mask", "behavior_logp", "advantage", "value_target", "value"
 _SETTINGS = {"value": "value_coefficient", "entropy": "entropy_coefficient"}
 """Coefficients that settings have other names for."""
 
@@ -69,8 +63,6 @@ class PPOLoss:
         `value_error` converts squared errors to the critic's scale.
         """
         acting, values = self.of_actor(actor, outputs, rows, mean), self.of_critic(value_error, value, rows, mean)
-        assert acting.total is not None
-        assert values.total is not None
         terms: dict[str, Any] = {**acting.terms, **values.terms}
         return LossTerms(acting.total + values.total, terms)
 
@@ -96,54 +88,6 @@ class PPOLoss:
         """Return the critic's part of the loss: the value loss."""
         values = mean(value_error(self._value_loss(value, rows)))
         return LossTerms(self.coefficients.value * values, {"value": values.detach()})
-
-    def in_closed_form(
-        self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]
-    ) -> LossTerms | None:
-        """Write the gradients of the same loss, for small networks on a CPU; see learner.loss."""
-        if not DensePass.fits(module):
-            return None
-        rows = {name: minibatch[name] for name in _COLUMNS if name in minibatch}
-        with torch.inference_mode():
-            terms = in_blocks(module, rows, lambda *block: self._write_gradients(module, *block))
-        return LossTerms(None, _with_reference(terms, minibatch))
-
-    def _write_gradients(self, module: ActorCritic, block: Mapping[str, Tensor], share: float) -> dict[str, float]:
-        """Write the gradients of the mean over `block`, times `share`; return the terms, times `share`."""
-        forward = DensePass(module, block["obs"], block.get("central"))
-        mask = block.get("action_mask")
-        rows = PPORows(
-            action=block["action"].numpy(),
-            behavior_logp_t=block["behavior_logp"].numpy(),
-            advantage_t=block["advantage"].numpy(),
-            target_tm1=block["value_target"].numpy(),
-            behavior_v_tm1=block["value"].numpy(),
-            mask=None if mask is None else mask.numpy(),
-        )
-        # The value loss is in the squared units of the critic's head.
-        per_variance = 1.0 / forward.value_unit**2
-        outputs, value, now = forward.outputs.numpy(), forward.value.numpy(), self.coefficients
-        weights: dict[str, Any] = {
-            "clip_range": now.clip_range,
-            "value": now.value * per_variance,
-            "entropy": now.entropy,
-            "value_clip_range": now.value_clip_range,
-        }
-        terms: Mapping[str, float]
-        if isinstance(module.actor, GaussianActor):
-            log_std = module.actor.log_std
-            actions = GaussianRows(*(column.numpy() for column in module.actor.placed(block["action"])))
-            terms, gradients = gaussian_ppo_gradient(outputs, log_std.detach().numpy(), value, rows, actions, **weights)
-            by_outputs, by_log_std, by_value = gradients
-            assert log_std.grad is not None, "fits() says so"
-            log_std.grad.copy_(torch.from_numpy(by_log_std * np.float32(share)))
-        else:
-            terms, by_outputs, by_value = ppo_gradient(outputs, value, rows, **weights)
-        if share != 1.0:
-            by_outputs, by_value = by_outputs * np.float32(share), by_value * np.float32(share)
-        # Writes the layers' gradients, so no backward pass is needed: the loss is None above.
-        forward.pull(torch.from_numpy(by_outputs), torch.from_numpy(by_value))
-        return {name: share * term * (per_variance if name == "value" else 1.0) for name, term in terms.items()}
 
     def _value_loss(self, value: Tensor, minibatch: Mapping[str, Tensor]) -> Tensor:
         target, limit = minibatch["value_target"], self.coefficients.value_clip_range

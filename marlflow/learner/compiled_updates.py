@@ -180,7 +180,6 @@ class _Program:
                         f"{type(keeper).__name__} keeps {kept[0]} from one minibatch to the next; a loss returns it as "
                         "LossTerms(columns=...)"
                     )
-            assert terms.total is not None
             return LossValues(
                 value_of(terms.total),
                 {name: value_of(term) for name, term in terms.terms.items()},

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from marlflow.base.errors import InvalidInput
 from marlflow.learner.extra_losses import AddedLoss
 from marlflow.learner.flat_parameters import FlatParameters
-from marlflow.learner.loss import LossFunction, LossTerms, Terms, closed_form_of
+from marlflow.learner.loss import LossFunction, LossTerms, Terms
 from marlflow.learner.optimizer import Optimizer
 
 
@@ -71,12 +71,8 @@ class OptimizerGroup:
         """Compute the loss of a minibatch and the extra losses, and add their gradients to `gradient`, which is 0."""
         # Without `inputs`, a backward pass would also add to the gradients of other groups.
         inputs = None if self._is_whole else self._parameters
-        closed_form = closed_form_of(self.loss)
-        terms = None if closed_form is None else closed_form(module, target_module, minibatch)
-        if terms is None:
-            terms = self.loss(module, target_module, minibatch)
-            if terms.total is not None:
-                terms.total.backward(inputs=inputs)
+        terms = self.loss(module, target_module, minibatch)
+        terms.total.backward(inputs=inputs)
         if not self.extra_losses:
             return terms
         extra = {loss.term: loss.add_gradient(module, minibatch, inputs) for loss in self.extra_losses}
@@ -87,8 +83,10 @@ class OptimizerGroup:
         terms = self.loss(module, target_module, minibatch)
         for extra in self.extra_losses:
             value = extra.value(module, minibatch)
-            total = extra.coefficient * value if terms.total is None else terms.total + extra.coefficient * value
-            terms = terms._replace(total=total, terms=joined_terms(terms.terms, {extra.term: value.detach()}))
+            terms = terms._replace(
+                total=terms.total + extra.coefficient * value,
+                terms=joined_terms(terms.terms, {extra.term: value.detach()}),
+            )
         return terms
 
     def set_coefficients(self, values: Mapping[str, float]) -> None:

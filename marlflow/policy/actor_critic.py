@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias, cast
+from typing import TypeAlias
 
 import torch
 from gymnasium import spaces as gym
@@ -13,7 +13,7 @@ from marlflow.base.critic_input import OWN_OBSERVATION, CriticInput, CriticSees,
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import DISCRETE_KINDS, Spaces
 from marlflow.policy.categorical import CategoricalActor
-from marlflow.policy.dense import Dense, Layers, as_rows, linear, through
+from marlflow.policy.dense import linear, through
 from marlflow.policy.gaussian import GaussianActor
 from marlflow.policy.multi_categorical import MultiCategoricalActor
 from marlflow.policy.normalized import NormalizedRows, ReturnScale, in_units_of
@@ -50,7 +50,6 @@ class ActorCritic(nn.Module):
         self.critic_head = linear(features, 1, 1.0, generator)
         self.returns = ReturnScale(self.critic_head) if normalize_values else None
         self.cost_critic: nn.Module | None = None
-        self.layers = _layers_of(self)
 
     def forward(self, obs: Tensor, central: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the actor's outputs [N, ...] of `obs` [N, ...], and the critic's values [N].
@@ -99,63 +98,3 @@ def stochastic_head(spaces: Spaces, body: nn.Module, features: int, generator: t
     if isinstance(spaces.action, DISCRETE_KINDS):
         return MultiCategoricalActor(body, features, spaces.choices, spaces.action_shape, generator)
     raise ConfigInvalid([f"a policy gradient needs whole-number or Box actions, not {spaces.action}"])
-
-
-class DensePass:
-    """Forward pass of an ActorCritic without autograd, with a closed-form backward pass, if it `fits`."""
-
-    __slots__ = ("_actor", "_critic", "_layers", "_shared", "outputs", "value", "value_unit")
-
-    @staticmethod
-    def fits(module: ActorCritic) -> bool:
-        """Return whether actions are Discrete or Box, torsos fully connected, and gradients on a CPU."""
-        return module.layers is not None and module.layers.actor.take_gradients
-
-    def __init__(self, module: ActorCritic, obs: Tensor, central: Tensor | None = None) -> None:
-        layers, returns = cast(ActorCriticLayers, module.layers), module.returns
-        self._layers = layers
-        x = as_rows(obs)
-        self._shared = None if layers.shared is None else layers.shared.record(x)
-        if self._shared is not None:
-            x = self._shared[-1]
-        self._actor = layers.actor.record(x)
-        self._critic = layers.critic.record(x if central is None else as_rows(central))
-        self.outputs, value = self._actor[-1], self._critic[-1].squeeze(-1)
-        """The logits of Discrete actions, or the means of Box actions."""
-        self.value_unit = 1.0 if returns is None else returns.moments.deviation.item()
-        """The critic's values are its head's output times this, plus a constant."""
-        self.value = value if returns is None else returns(value)
-
-    def pull(self, d_outputs: Tensor, d_value: Tensor) -> None:
-        """Write the layers' gradients, given those of `outputs` [N, A] and `value` [N]; a log_std's is left out."""
-        layers = self._layers
-        layers.actor.pull(d_outputs, self._actor)
-        d_output = d_value if self.value_unit == 1.0 else d_value * self.value_unit
-        by_value = d_output.unsqueeze(-1)
-        layers.critic.pull(by_value, self._critic)
-        if layers.shared is not None and self._shared is not None:
-            # Actor and critic are then one linear layer each.
-            by_features = torch.mm(d_outputs, layers.actor.parameters[0])
-            layers.shared.pull(by_features.addmm_(by_value, layers.critic.parameters[0]), self._shared)
-
-
-class ActorCriticLayers(NamedTuple):
-    """An ActorCritic as plain layers: the shared torso, if any, then the actor's and the critic's own."""
-
-    shared: Layers | None
-    actor: Layers
-    critic: Layers
-
-
-def _layers_of(module: ActorCritic) -> ActorCriticLayers | None:
-    # Exact types: a subclass may compute something else.
-    actor, critic_torso = module.actor, module.critic_torso
-    if type(module) is not ActorCritic or type(actor) not in (CategoricalActor, GaussianActor):
-        return None
-    if type(actor.torso) is not Dense:
-        return None
-    if critic_torso is None:
-        return ActorCriticLayers(Layers(actor.torso, None), Layers(None, actor.head), Layers(None, module.critic_head))
-    if type(critic_torso) is not Dense:
-        return None
-    return ActorCriticLayers(None, Layers(actor.torso, actor.head), Layers(critic_torso, module.critic_head))

@@ -57,14 +57,6 @@ class GaussianActor(NetworkActor):
         entropy = (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum().expand(len(flat))
         return self._log_prob(mean, self.log_std, flat), entropy
 
-    def placed(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `action` [N, *shape] in the coordinates of the means, and which are at a low and a high bound.
-
-        [N, D] each.
-        """
-        flat = action.flatten(1) if action.dim() > 1 else action.unsqueeze(1)
-        return (flat - self.center) / self.scale, flat <= self.low, flat >= self.high
-
     # [N] of clipped actions [N, D]; `log_std` is [D] or [N, D].
     def _log_prob(self, mean: Tensor, log_std: Tensor, flat: Tensor) -> Tensor:
         noise = ((flat - self.center) / self.scale - mean) * torch.exp(-log_std)

@@ -100,31 +100,10 @@ class QNetwork(nn.Module):
         actions = spaces.num_actions
         head = DuelingHead(features, actions, generator) if dueling else linear(features, actions, 1.0, generator)
         self.actor = QActor(body, head)
-        self.layers = self.actor.layers if type(self) is QNetwork else None
 
     def forward(self, obs: Tensor) -> Tensor:
         q: Tensor = self.actor(obs)
         return q
-
-
-class QPass:
-    """Forward pass of a QNetwork without autograd, with a closed-form backward pass, if it `fits`."""
-
-    __slots__ = ("_layers", "_values", "q")
-
-    @staticmethod
-    def fits(module: QNetwork) -> bool:
-        """Return whether the network is fully connected, not dueling, and gradients are on a CPU."""
-        return module.layers is not None and module.layers.take_gradients
-
-    def __init__(self, module: QNetwork, obs: Tensor) -> None:
-        self._layers = cast(Layers, module.layers)
-        self._values = self._layers.record(as_rows(obs))
-        self.q = self._values[-1]
-
-    def pull(self, d_q: Tensor) -> None:
-        """Write every parameter's gradient, given the gradient of `q` [N, A]."""
-        self._layers.pull(d_q, self._values)
 
 
 def _checked(q: Array) -> Array:

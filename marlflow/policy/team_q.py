@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
-from marlflow.policy.dense import Layers, as_rows
 from marlflow.policy.mixers import MixerInput
 from marlflow.policy.normalized import normalize_by
 from marlflow.policy.q import QActor
@@ -33,7 +32,6 @@ class TeamQNetwork(nn.Module):
         self.policies = tuple(actors)
         for policy, actor in actors.items():
             normalize_by(actor, f"{policy}:obs", f"{policy}:present")
-        self.layers = [actor.layers if isinstance(actor, QActor) else None for actor in actors.values()]
 
     def values(self, columns: Mapping[str, Tensor], prefix: Prefix = "") -> list[Tensor]:
         """Return each policy's action values, [N, K_p, A_p] each, of a minibatch of JointTransitions."""
@@ -81,38 +79,3 @@ class RecurrentTeamQNetwork(TeamQNetwork):
         steps = slice(first, first + q.shape[1])
         rows = {name: columns[name][:, steps].flatten(0, 1) for name in seen if name in columns}
         return self.mixed(q.flatten(0, 1), present.flatten(0, 1), rows).view(q.shape[:2])
-
-
-class TeamQPass:
-    """Forward pass of a TeamQNetwork's actors without autograd, with a closed-form backward pass, if it `fits`."""
-
-    __slots__ = ("_layers", "_outputs", "_seats", "values")
-
-    @staticmethod
-    def fits(module: TeamQNetwork) -> bool:
-        """Return whether all actors are fully connected, not dueling, and gradients are on a CPU."""
-        # The exact type: a subclass may compute something else.
-        is_plain = type(module) is TeamQNetwork
-        return is_plain and all(layers is not None and layers.take_gradients for layers in module.layers)
-
-    def __init__(self, module: TeamQNetwork, columns: Mapping[str, Tensor]) -> None:
-        self._layers = [cast(Layers, layers) for layers in module.layers]
-        observed = [columns[f"{policy}:obs"] for policy in module.policies]
-        self._seats = [obs.shape[1] for obs in observed]
-        rows = (as_rows(obs.flatten(0, 1)) for obs in observed)
-        self._outputs = [layers.record(own) for layers, own in zip(self._layers, rows, strict=True)]
-        self.values = [
-            outputs[-1].unflatten(0, obs.shape[:2]) for outputs, obs in zip(self._outputs, observed, strict=True)
-        ]
-        """As TeamQNetwork.values."""
-
-    def pull(self, d_taken: Tensor, actions: Sequence[Tensor]) -> None:
-        """Write the actors' gradients, given the gradient of the taken actions' values, [N, K].
-
-        `actions` are each policy's, [N, K_p].
-        """
-        gradients = d_taken.split(self._seats, 1)
-        for layers, outputs, action, gradient in zip(self._layers, self._outputs, actions, gradients, strict=True):
-            d_q = torch.zeros_like(outputs[-1])
-            d_q.scatter_(1, action.reshape(-1, 1), gradient.reshape(-1, 1))
-            layers.pull(d_q, outputs)

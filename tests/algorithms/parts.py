@@ -67,8 +67,7 @@ def loss_and_gradient(learner: TorchLearner, columns: Mapping[str, Array]) -> tu
     total, terms, priorities, _ = learner.parameters.groups[0].loss(
         learner.module, learner.parameters.target_module, minibatch
     )
-    if total is not None:
-        total.backward()
+    total.backward()
     return (
         {name: float(term) for name, term in terms.items()},
         learner.parameters.flat.gradient.numpy().copy(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -84,14 +83,10 @@ def loss_of(learner: TorchLearner) -> MixingLoss:
     return loss
 
 
-def gradient_of(
-    learner: TorchLearner, minibatch: Mapping[str, Tensor], form: str = "closed"
-) -> tuple[LossTerms, Array]:
+def gradient_of(learner: TorchLearner, minibatch: Mapping[str, Tensor]) -> tuple[LossTerms, Array]:
     """The result of a loss, and the gradient by all parameters."""
-    loss, parameters = loss_of(learner), learner.parameters
+    parameters = learner.parameters
     parameters.flat.gradient.zero_()
-    way: Any = loss.in_closed_form if form == "closed" else loss
-    terms = way(learner.module, parameters.target_module, minibatch)
-    if terms.total is not None:
-        terms.total.backward()
+    terms = loss_of(learner)(learner.module, parameters.target_module, minibatch)
+    terms.total.backward()
     return terms, parameters.flat.gradient.numpy().copy()

@@ -147,7 +147,6 @@ def test_the_losses_of_a_turn_are_ppos() -> None:
     learner.parameters.flat.gradient.zero_()
     outputs, value = module.actors["items"](minibatch["obs"]), module.critic(minibatch["central"])
     expected = loss.of_rows(module.actors["items"], module.value_error, outputs, value, minibatch, torch.mean)
-    assert expected.total is not None
     expected.total.backward()
     assert {name: float(term) for name, term in terms.items()} == {
         name: float(term) for name, term in expected.terms.items()

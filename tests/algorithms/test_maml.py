@@ -92,14 +92,12 @@ def logp(module: MetaActor, tasks: Mapping[str, Tensor], task: int, phase: int, 
 
 def value(module: MetaActor, tasks: Mapping[str, Tensor]) -> float:
     total = MetaLoss(InnerStep(RATE, "second"), CLIP)(module, None, tasks).total
-    assert total is not None
     return total.item()
 
 
 def gradient(module: MetaActor, tasks: Mapping[str, Tensor], order: Literal["first", "second"]) -> np.ndarray:
     module.zero_grad()
     total = MetaLoss(InnerStep(RATE, order), CLIP)(module, None, tasks).total
-    assert total is not None
     total.backward()
     found = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
     return torch.cat([grad.reshape(-1) for grad in found]).numpy()
@@ -139,7 +137,6 @@ def test_of_first_order_it_is_the_gradient_where_the_steps_lead() -> None:
         # A loss without inner steps whose last phase is this one is -min(...), which without a clip is the inner loss.
         adapted.zero_grad()
         total = MetaLoss(InnerStep(RATE, "first"), 1e9)(adapted, None, only_phase(tasks, phase)).total
-        assert total is not None
         total.backward()
         with torch.no_grad():
             for parameter in adapted.parameters():

@@ -31,7 +31,7 @@ from marlflow.env import cartpole_team
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.wrappers import joint_state
 from marlflow.learner.learner import TorchLearner
-from marlflow.policy.actor_critic import ActorCritic, DensePass
+from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.recurrent_actors import RecurrentActorCritic
 from marlflow.policy.torso import MLP
@@ -70,40 +70,6 @@ def estimated(rows: int = ROWS) -> EstimatedBatch:
         "version": np.zeros(rows, np.int64),
     }
     return EstimatedBatch(columns, {"length": np.full(1, rows), "carried": np.zeros(1, bool)})
-
-
-@pytest.mark.parametrize("normalize_values", [False, True])
-@pytest.mark.parametrize("value_clip_range", [None, 20.0])
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_the_closed_form_equals_autograd(
-    activation: Any, value_clip_range: float | None, normalize_values: bool
-) -> None:
-    model = MLP((7, 6), activation)
-    module = ActorCritic(SEEN, model, MLP((8,), activation), 0, normalize_values, EVERYTHING)
-    loss = PPOLoss(Coefficients(0.2, 0.5, 0.05, value_clip_range))
-    learner = TorchLearner("p", module, loss, trains_on=EstimatedBatch, learning_rate=1e-2)
-    learner.update(estimated(), 2, 32)
-    if module.returns is not None:
-        assert module.returns.moments.deviation.item() > 20.0
-    assert DensePass.fits(module)
-    minibatch = {name: torch.from_numpy(c) for name, c in estimated().columns_for_losses().items()}
-    gradient = learner.parameters.flat.gradient
-    for parameter in module.parameters():
-        if parameter.requires_grad:
-            assert parameter.grad is not None
-            parameter.grad.fill_(99.0)
-    found = loss.in_closed_form(module, None, minibatch)
-    assert found is not None
-    assert found.total is None
-    by_hand = gradient.clone()
-    gradient.zero_()
-    total, expected, *_ = loss(module, None, minibatch)
-    assert total is not None
-    total.backward()
-    assert {name: float(x) for name, x in found.terms.items()} == pytest.approx(
-        {name: float(x) for name, x in expected.items()}, rel=1e-5, abs=1e-6
-    )
-    torch.testing.assert_close(by_hand, gradient, atol=1e-6, rtol=1e-5)
 
 
 def test_actor_and_critic_learn_from_their_own_inputs_only() -> None:

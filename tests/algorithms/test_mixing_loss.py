@@ -21,12 +21,12 @@ from marlflow.base.joint_transitions import JointTransitions
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.normalized import RunningMoments
-from marlflow.policy.team_q import TeamQPass
 from marlflow.policy.torso import MLP
 from tests.algorithms.teams import SCOUT, TEAM, gradient_of, loss_of, team_learner, team_rows, tensors
 
-FORMS: list[VDN] = [
+SETTINGS: list[VDN] = [
     VDN(),
+    VDN(dueling=True),
     VDN(double=False, huber_delta=0.5),
     QMIX(embed_size=8, hypernet_layers=1),
     QMIX(double=False, mixer_sees="observations", squash_state=False, hypernet_layers=2, embed_size=4, huber_delta=1.0),
@@ -87,11 +87,10 @@ def mixed(module: Any, given: Mapping[str, Tensor], n: int, prefix: str, value: 
     return total[0]
 
 
-@pytest.mark.parametrize("form", ["closed", "composed"])
-@pytest.mark.parametrize("algorithm", FORMS, ids=names)
-def test_the_loss_against_a_loop_over_rows_and_seats(algorithm: VDN, form: str) -> None:
+@pytest.mark.parametrize("algorithm", SETTINGS, ids=names)
+def test_the_loss_against_a_loop_over_rows_and_seats(algorithm: VDN) -> None:
     learner, columns = team_learner(algorithm), team_rows()
-    terms, _ = gradient_of(learner, tensors(columns), form)
+    terms, _ = gradient_of(learner, tensors(columns))
     loss, errors = looped(algorithm, learner, columns)
     assert float(terms.terms["td"]) == pytest.approx(loss, rel=1e-4)
     assert float(terms.terms["td_error_mean"]) == pytest.approx(np.mean(errors), rel=1e-4)
@@ -100,14 +99,10 @@ def test_the_loss_against_a_loop_over_rows_and_seats(algorithm: VDN, form: str) 
     assert float(np.min(errors)) > 0
 
 
-@pytest.mark.parametrize("algorithm", FORMS, ids=names)
-def test_gradients_by_differences_and_in_both_forms(algorithm: VDN) -> None:
+@pytest.mark.parametrize("algorithm", SETTINGS, ids=names)
+def test_gradients_by_differences(algorithm: VDN) -> None:
     learner, given = team_learner(algorithm), tensors(team_rows())
-    assert TeamQPass.fits(learner.module)
     _, gradient = gradient_of(learner, given)
-    terms, composed = gradient_of(learner, given, "composed")
-    np.testing.assert_allclose(gradient, composed, rtol=1e-4, atol=1e-5)
-    assert terms.total is not None
     vector, loss = learner.parameters.flat.vector, loss_of(learner)
     # With a target that does not move: the one of now is added to the rewards.
     target = loss._target(learner.module, learner.parameters.target_module, given)
@@ -121,13 +116,6 @@ def test_gradients_by_differences_and_in_both_forms(algorithm: VDN) -> None:
                 values.append(float(loss(learner.module, learner.parameters.target_module, fixed).terms["td"]))
             vector.sub_(moved, alpha=sign)
         assert (values[0] - values[1]) / 4e-4 == pytest.approx(float(gradient @ direction), rel=0.05, abs=0.2)
-
-
-def test_another_network_than_dense_layers_has_the_composed_form() -> None:
-    learner = team_learner(VDN(dueling=True))
-    assert not TeamQPass.fits(learner.module)
-    result = loss_of(learner)(learner.module, learner.parameters.target_module, tensors(team_rows()))
-    assert result.total is not None
 
 
 @pytest.mark.parametrize("algorithm", [VDN(), QMIX(embed_size=8, hypernet_layers=1)], ids=names)
@@ -151,17 +139,16 @@ def test_a_seat_that_is_always_absent_changes_no_loss_and_no_gradient(algorithm:
     assert any(parameter.grad.any() for parameter in scout.parameters())
 
 
-@pytest.mark.parametrize("form", ["closed", "composed"])
-def test_permuting_the_seats_of_a_policy_permutes_the_mixers_gradients_and_no_actors(form: str) -> None:
+def test_permuting_the_seats_of_a_policy_permutes_the_mixers_gradients_and_no_actors() -> None:
     algorithm = QMIX(embed_size=8, hypernet_layers=1)
     learner, columns = team_learner(algorithm), team_rows()
-    _, gradient = gradient_of(learner, tensors(columns), form)
+    _, gradient = gradient_of(learner, tensors(columns))
     first = parts(learner)
     swapped = {n: c[:, ::-1].copy() if n.startswith("scout:") else c for n, c in columns.items()}
     # The mixer's weights of the two seats (0 and 1 of 3) and of their presence bits change places, too.
     for module in (learner.module, learner.parameters.target_module):
         permute(module)
-    _, _ = gradient_of(learner, tensors(swapped), form)
+    _, _ = gradient_of(learner, tensors(swapped))
     permute(learner.module, gradients=True)
     second = parts(learner)
     assert np.abs(gradient).max() > 0
@@ -215,8 +202,6 @@ def test_the_state_is_needed_unless_the_mixer_sees_observations() -> None:
 def test_normalization_learns_from_the_observations_of_present_seats() -> None:
     members = {"scout": Member(SCOUT, MLP((6,), normalize_observations=True)), "carrier": TEAM["carrier"]}
     learner, columns = VDN().learner("team", members, 0, ON_CPU), team_rows()
-    before = loss_of(learner)(learner.module, learner.parameters.target_module, tensors(columns))
-    assert before.total is not None
     learner.update(JointTransitions(columns))
     obs = columns["scout:obs"][columns["scout:present"]]
     (moments,) = (part for part in learner.module.modules() if isinstance(part, RunningMoments))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import FunctionType
@@ -17,15 +18,16 @@ import marlflow as mf
 from marlflow.algorithms.dqn_loss import DQNLoss
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.learner.learner import TorchLearner
-from marlflow.learner.loss import LossTerms, closed_form_of
+from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import as_groups
 from marlflow.policy.q import QNetwork
 from tests.algorithms.loss_cases import CASES, Case, minibatches
 from tests.algorithms.parts import DISCRETE, SMALL, make_learner, terms_of_step
 from tests.architecture.sources import modules, parsed, within
+from tests.learner.batches import Columns
 
-# Methods that a step does not call: schedules and priorities are tried below, the others belong to closed forms.
-OTHERS = {"__init__", "set_schedule", "priorities", "in_closed_form", "_write_gradients"}
+# Methods that a step does not call; schedules are tried below.
+OTHERS = {"__init__", "set_schedule", "priorities"}
 # Those of one kind of actions.
 KIND_OF = {"_sampled": "Box", "_expected": "Discrete"}
 # HAPPO trains the two parts of PPO's loss apart.
@@ -41,7 +43,6 @@ def overridable(kind: type) -> Iterator[str]:
 def tripled(result: Any) -> Any:
     """A result of a loss's method, as a subclass may change it: losses with a gradient three times as large."""
     if isinstance(result, LossTerms):
-        assert result.total is not None
         return LossTerms(3.0 * result.total, {**result.terms, "own": torch.tensor(7.0)}, result.priorities)
     if isinstance(result, Tensor | float):
         return 3.0 * result + 0.7
@@ -83,14 +84,13 @@ def with_losses(case: Case, changed: Any) -> TorchLearner:
     return case.spec(own).learner()
 
 
-# A network is computed like the one in closed form, or like the recurrent one.
+# Networks are like the dense one, or like the recurrent one.
 EACH = [pytest.param(one, id=str(one), marks=() if one.model in ("mlp", "gru") else pytest.mark.slow) for one in CASES]
 
 
 @pytest.mark.parametrize("case", EACH)
 def test_every_overridden_method_is_called_and_its_gradient_arrives(case: Case) -> None:
     plain, terms = step(with_losses(case, lambda _, loss: loss), case)
-    # By autograd, of which the closed form is within rounding.
     for group, loss in {one.name: one.loss for one in case.spec().learner().parameters.groups}.items():
         for method in {*overridable(type(loss))} - NO_PART_OF.get(type(loss).__name__, set()):
             if KIND_OF.get(method, case.action) != case.action:
@@ -124,22 +124,6 @@ def test_every_shipped_loss_is_among_the_cases() -> None:
     tried = {type(group.loss).__name__ for case in CASES for group in case.spec().learner().parameters.groups}
     assert tried >= shipped
     assert len(shipped) >= 20
-
-
-@pytest.mark.parametrize("loss", [PPOLoss(Coefficients()), DQNLoss()], ids=["ppo", "dqn"])
-def test_a_closed_form_is_that_of_the_exact_class(loss: Any) -> None:
-    kind = type(loss)
-    assert closed_form_of(loss) == loss.in_closed_form
-    loss.__class__ = type("Inheriting", (kind,), {})
-    assert closed_form_of(loss) is None
-    loss.__class__ = type("SayingSo", (kind,), {"in_closed_form": kind.in_closed_form})
-    assert closed_form_of(loss) == loss.in_closed_form
-
-
-@pytest.mark.parametrize(("loss", "method"), [(PPOLoss(Coefficients()), "of_actor"), (DQNLoss(), "_target")])
-def test_an_object_whose_method_was_replaced_has_no_closed_form(loss: Any, method: str) -> None:
-    setattr(loss, method, getattr(loss, method))
-    assert closed_form_of(loss) is None
 
 
 class Wrapping:
@@ -241,18 +225,19 @@ def frozen(network: QNetwork) -> QNetwork:
     ],
     ids=["subclass", "swapped head", "frozen head"],
 )
-def test_the_closed_form_is_for_the_exact_network(network: Any) -> None:
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_network_of_a_users_own_is_trained_as_it_is(network: Any, compile: bool) -> None:
     case = next(one for one in CASES if type(one.algorithm) is mf.DQN)
     draw = {name: column[..., :2] if "obs" in name else column for name, column in minibatches(case)["all"].items()}
     made = network()
-    learner = TorchLearner("own", made, DQNLoss(), trains_on=mf.Transitions, learning_rate=0.1, target=True)
-    (group,), target = learner.parameters.groups, learner.parameters.target_module
-    group.gradient.zero_()
-    group.add_gradient(made, target, draw)
-    written = group.gradient.clone()
-    group.gradient.zero_()
-    total = DQNLoss()(made, target, draw).total
-    assert total is not None
-    total.backward()
-    torch.testing.assert_close(written, group.gradient)
-    assert float(written.abs().max()) > 0
+    expected = copy.deepcopy(made)
+    settings: Any = {"trains_on": Columns, "learning_rate": 0.1, "target": True, "compile": compile}
+    learner = TorchLearner("own", made, DQNLoss(), **settings)
+    update = learner.update(Columns({name: column.numpy() for name, column in draw.items()}))
+    assert not update.note
+    assert (update.compiles > 0) == compile
+    DQNLoss()(expected, expected, draw).total.backward()
+    gradients = [parameter.grad for parameter in expected.parameters() if parameter.requires_grad]
+    trained = [parameter.grad for parameter in made.parameters() if parameter.requires_grad]
+    torch.testing.assert_close(trained, gradients, rtol=1e-4, atol=1e-6)
+    assert max(float(gradient.abs().max()) for gradient in gradients) > 0

@@ -118,7 +118,7 @@ def test_updates_equal_plain_torch(shared: bool, masked: bool) -> None:
         torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-5)
 
 
-def test_the_closed_form_of_q_learning_and_autograd_agree() -> None:
+def test_an_update_of_q_learning_has_the_gradient_and_priorities_of_its_loss() -> None:
     learner, reference = dqn_learner(), dqn_learner()
     draw = transitions(20)
     names = ("obs", "action", "reward", "discount", "next_obs", "weight")

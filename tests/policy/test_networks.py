@@ -9,9 +9,8 @@ from torch import nn
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
-from marlflow.policy import scratch
-from marlflow.policy.actor_critic import ActorCritic, DensePass
-from marlflow.policy.q import QNetwork, QPass
+from marlflow.policy.actor_critic import ActorCritic
+from marlflow.policy.q import QActor, QNetwork
 from marlflow.policy.tensors import as_tensor
 from marlflow.policy.torso import CNN, MLP
 
@@ -36,67 +35,12 @@ def test_mlp_equals_torchs_own_layers_in_either_pass(activation, module) -> None
     expected = reference([5, 7, 6, 3], module, list(network.parameters()))
     obs = torch.randn(11, 5, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(network(obs), expected(obs))
+    for one in (network, expected):
+        one(obs).square().sum().backward()
+    for own, theirs in zip(network.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, theirs.grad)
     with torch.inference_mode():
         torch.testing.assert_close(network(obs), expected(obs))
-
-
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize("shared", [False, True])
-def test_gradients_in_closed_form_equal_autograd(activation, shared: bool) -> None:
-    torso = MLP((7, 6), activation)
-    module = ActorCritic(SEEN, torso, None if shared else torso, seed=0)
-    generator = torch.Generator().manual_seed(1)
-    obs, d_logits, d_value = (torch.randn(*size, generator=generator) for size in ((11, 5), (11, 3), (11,)))
-    logits, value = module(obs)
-    torch.autograd.backward([logits, value], [d_logits, d_value])
-    expected = [parameter.grad.clone() for parameter in module.parameters()]
-    for parameter in module.parameters():
-        parameter.grad.fill_(99.0)
-    assert DensePass.fits(module)
-    with torch.inference_mode():
-        ahead = DensePass(module, obs)
-        ahead.pull(d_logits, d_value)
-    torch.testing.assert_close(ahead.outputs, logits.detach())
-    torch.testing.assert_close(ahead.value, value.detach())
-    for parameter, gradient in zip(module.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize("shared", [False, True])
-def test_passes_at_once_do_not_share_scratch_memory(activation, shared: bool) -> None:
-    # So many rows that outputs are in memory that is used again; other numbers of rows have the same arrays.
-    torso = MLP((64, 70), activation)
-    generator = torch.Generator().manual_seed(1)
-    rows = (300, 512, 257)
-    modules = [ActorCritic(SEEN, torso, None if shared else torso, seed) for seed in range(len(rows))]
-    inputs = [[torch.randn(*size, generator=generator) for size in ((n, 5), (n, 3), (n,))] for n in rows]
-    expected = []
-    for module, (obs, d_logits, d_value) in zip(modules, inputs, strict=True):
-        torch.autograd.backward(module(obs), [d_logits, d_value])
-        expected.append([parameter.grad.clone() for parameter in module.parameters()])
-    for _ in range(2):
-        with torch.inference_mode():
-            passes = [DensePass(module, obs) for module, (obs, _, _) in zip(modules, inputs, strict=True)]
-            for ahead, (_, d_logits, d_value) in zip(passes, inputs, strict=True):
-                ahead.pull(d_logits, d_value)
-        for module, gradients in zip(modules, expected, strict=True):
-            for parameter, gradient in zip(module.parameters(), gradients, strict=True):
-                torch.testing.assert_close(parameter.grad, gradient, atol=1e-4, rtol=1e-4)
-                parameter.grad.fill_(99.0)
-
-
-def test_scratch_memory_has_one_holder_at_a_time() -> None:
-    first, second = scratch.take(300, 64), scratch.take(300, 64)
-    assert first.data_ptr() != second.data_ptr()
-    assert scratch.take(2, 64) is None, "so small that a new one is cheaper"
-    scratch.give_back(first)
-    again = scratch.take(500, 64)
-    assert again.data_ptr() == first.data_ptr()
-    assert again.shape == (500, 64)
-    assert again.is_contiguous()
-    scratch.give_back(again)
-    assert scratch.take(513, 64).data_ptr() != first.data_ptr(), "300 to 512 rows have one size, 513 has another"
 
 
 def test_a_copy_runs_on_its_own_parameters() -> None:
@@ -108,20 +52,28 @@ def test_a_copy_runs_on_its_own_parameters() -> None:
     obs = torch.ones(2, 5)
     assert not network(obs).any()
     assert other(obs).any()
-    for parameter in other.parameters():
-        parameter.grad = torch.zeros_like(parameter)
     with torch.inference_mode():
-        torch.testing.assert_close(QPass(other, obs).q, other(obs))
+        torch.testing.assert_close(other.actor.outputs(obs, None)[0], other(obs))
 
 
-def test_what_may_compute_something_else_is_left_to_autograd() -> None:
-    class Own(ActorCritic):
-        pass
+class Doubled:
+    """Outputs twice as large as those of the class after it."""
 
-    several = Spaces(spaces.Box(-1.0, 1.0, (5,)), spaces.MultiDiscrete([2, 3]))
-    modules = [Own(SEEN, MLP(), None, 0), ActorCritic(several, MLP(), None, 0), ActorCritic(SEEN, MLP(), None, 0)]
-    assert not any(DensePass.fits(module) for module in modules)
-    assert not QPass.fits(QNetwork(SEEN, MLP(), dueling=True, seed=0))
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return 2.0 * super().forward(obs)
+
+
+def test_actors_of_a_subclass_act_by_its_forward() -> None:
+    obs = np.ones((2, 5), np.float32)
+    for actor in (ActorCritic(SEEN, MLP(), None, 0).actor, QNetwork(SEEN, MLP(), dueling=False, seed=0).actor):
+        plain, kind = actor.outputs_of(obs), type(actor)
+        own = type("Own", (Doubled, kind), {})
+        if kind is QActor:
+            doubled = own(actor.torso, actor.head)
+        else:
+            doubled = own(actor.torso, actor.head.in_features, 3, torch.Generator())
+            doubled.head.load_state_dict(actor.head.state_dict())
+        np.testing.assert_allclose(doubled.outputs_of(obs), 2.0 * plain, rtol=1e-6)
 
 
 def test_weights_start_orthogonal_by_seed() -> None:

@@ -1,1 +1,0 @@
-"""Losses with hand-written gradients, faster than autograd for small networks on a CPU."""
