@@ -1,11 +1,13 @@
-"""Measure optimizer steps of PPO and DQN at several sizes of minibatches: marlflow's, torch's autograd, torch.compile.
+"""Measure optimizer steps of PPO and DQN at several sizes of minibatches: by autograd, by torch.compile, and by XLA.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.learner_sizes [--rows 128 2048] [--no-compile]
+    OMP_NUM_THREADS=1 python -m benchmarks.learner_sizes [--rows 128 2048] [--no-torch-compile]
 
-MLPs of 64 x 64, 16 observations, 5 actions or 2 forces, one thread. The reference is plain torch: `nn.Sequential`, the
-loss as one writes it, `clip_grad_norm_`, and Adam with `fused=True`; compiled, loss and backward pass are one graph.
-Figures are microseconds of CPU time per step, the best of several, and in brackets the share of the core's limit: the
-operations of the matrix products, as a share of those of a product of 1,024 x 1,024 matrices in the same time.
+MLPs of 64 x 64, 16 observations, 5 actions or 2 forces, one thread. Plain torch is the reference: `nn.Sequential`, the
+loss as one writes it, `clip_grad_norm_`, and Adam with `fused=True`; with torch.compile, loss and backward pass are one
+graph. Beside it are updates of marlflow's learner, with `compile=false` (autograd) and `compile=true` (XLA): of PPO
+over several minibatches, of DQN over one draw. Figures are microseconds of CPU time per step, the best of several, and
+in brackets the share of the core's limit: the operations of the matrix products, as a share of those of a product of
+1,024 x 1,024 matrices in the same time.
 """
 
 from __future__ import annotations
@@ -38,22 +40,26 @@ Kind = Literal["ppo, Discrete", "ppo, Box", "dqn, double"]
 KINDS: tuple[Kind, ...] = ("ppo, Discrete", "ppo, Box", "dqn, double")
 ROWS = (128, 512, 2_048, 8_192)
 OBS, ACTIONS, FORCES, WIDTH = 16, 5, 2, 64
+MINIBATCHES = 8
+"""Of PPO's update."""
 _SECONDS, _REPEATS = 0.1, 4
 
 
-def best_us(step: Callable[[], object]) -> float:
-    """Return microseconds of CPU time per call, the best of several turns."""
-    step()
+def best_us(run: Callable[[], object], steps: int = 1) -> float:
+    """Return microseconds of CPU time per step, the best of several turns; a call of `run` is `steps` steps."""
+    # Twice, because XLA may compile once for a few minibatches and once for more.
+    run()
+    run()
     began, count = time.process_time(), 0
     while time.process_time() - began < _SECONDS:
-        step()
+        run()
         count += 1
     times = []
     for _ in range(_REPEATS):
         began = time.process_time()
         for _ in range(count):
-            step()
-        times.append((time.process_time() - began) / count)
+            run()
+        times.append((time.process_time() - began) / (count * steps))
     return min(times) * 1e6
 
 
@@ -91,21 +97,23 @@ def columns_of(kind: Kind, rows: int, rng: np.random.Generator) -> dict[str, Any
     return columns
 
 
-def marlflow_step(kind: Kind, rows: int, columns: Mapping[str, Any]) -> Callable[[], object]:
-    """Return a step of marlflow's learner."""
+def marlflow_update(kind: Kind, rows: int, columns: Mapping[str, Any], compile: bool) -> Callable[[], object]:
+    """Return an update of marlflow's learner, with minibatches of `rows`: one of DQN, all of the columns of PPO."""
     action = spaces.Box(-1.0, 1.0, (FORCES,)) if kind == "ppo, Box" else spaces.Discrete(ACTIONS)
     seen = Spaces(spaces.Box(-1.0, 1.0, (OBS,)), action, num_agents=4)
+    settings: dict[str, Any] = {"learning_rate": 3e-4, "compile": compile}
     if kind == "dqn, double":
         network = QNetwork(seen, MLP(), dueling=False, seed=0)
-        dqn = TorchLearner("dqn", network, DQNLoss(), trains_on=Transitions, learning_rate=3e-4, target=True)
-        names = ("obs", "action", "reward", "discount", "next_obs")
-        draw = Transitions(*(columns[name] for name in names), np.ones(rows, np.float32), np.arange(rows))
+        dqn = TorchLearner("dqn", network, DQNLoss(), trains_on=Transitions, target=True, **settings)
+        drawn = [columns[name][:rows] for name in ("obs", "action", "reward", "discount", "next_obs")]
+        draw = Transitions(*drawn, np.ones(rows, np.float32), np.arange(rows))
         return lambda: dqn.update(draw)
     module = ActorCritic(seen, MLP(), MLP(), 0)
     loss = PPOLoss(Coefficients())
-    ppo = TorchLearner("ppo", module, loss, trains_on=EstimatedBatch, learning_rate=3e-4, max_grad_norm=0.5)
+    ppo = TorchLearner("ppo", module, loss, trains_on=EstimatedBatch, max_grad_norm=0.5, **settings)
     own = {name: column for name, column in columns.items() if name not in ("next_obs", "discount")}
-    batch = Batch({**own, "version": np.zeros(rows, np.int64)}, {"carried": np.zeros(1, bool)})
+    version = np.zeros(len(columns["obs"]), np.int64)
+    batch = Batch({**own, "version": version}, {"carried": np.zeros(1, bool)})
     return lambda: ppo.update(batch, 1, rows)
 
 
@@ -180,32 +188,36 @@ def plain_step(kind: Kind, columns: Mapping[str, Any], compiled: bool) -> Callab
     return step
 
 
-def report(kind: Kind, rows: int, compiled: bool = True) -> None:
-    """Measure all three, and print a line."""
-    columns = columns_of(kind, rows, np.random.default_rng(0))
-    steps = {"marlflow": marlflow_step(kind, rows, columns), "autograd": plain_step(kind, columns, compiled=False)}
-    if compiled:
-        steps["torch.compile"] = plain_step(kind, columns, compiled=True)
+def report(kind: Kind, rows: int, torch_compile: bool = True) -> None:
+    """Measure all ways, and print a line."""
+    steps = MINIBATCHES if kind.startswith("ppo") else 1
+    columns = columns_of(kind, rows * steps, np.random.default_rng(0))
+    one = {name: column[:rows] for name, column in columns.items()}
+    times = {"autograd": best_us(plain_step(kind, one, compiled=False))}
+    if torch_compile:
+        times["torch.compile"] = best_us(plain_step(kind, one, compiled=True))
+    for name, compile in (("marlflow by autograd", False), ("marlflow by XLA", True)):
+        times[name] = best_us(marlflow_update(kind, rows, columns, compile), steps)
     limit = limit_gflops()
-    parts, times = [], {}
-    for name, step in steps.items():
-        times[name] = us = best_us(step)
-        parts.append(f"{name} {us:9.1f} us ({flops(kind, rows) / (us * 1e3) / limit:.2f})")
-    best = min(others for name, others in times.items() if name != "marlflow")
-    print(f"{kind:13s} {rows:5,} rows: {', '.join(parts)}; {best / times['marlflow']:.2f} times the best of torch's")
+    parts = [f"{name} {us:9.1f} us ({flops(kind, rows) / (us * 1e3) / limit:.2f})" for name, us in times.items()]
+    xla = times.pop("marlflow by XLA")
+    print(
+        f"{kind:13s} {rows:5,} rows: {', '.join(parts)}; {min(times.values()) / xla:.2f} times the best other",
+        flush=True,
+    )
 
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Print one line for each algorithm and size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--no-torch-compile", action="store_true", help="leave torch.compile out")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     print(f"limit of the core: {limit_gflops():.1f} GFLOP/s; load {os.getloadavg()[0]:.1f}", flush=True)
     for kind in KINDS:
         for rows in options.rows:
-            report(kind, rows, not options.no_compile)
+            report(kind, rows, not options.no_torch_compile)
 
 
 if __name__ == "__main__":

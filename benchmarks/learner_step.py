@@ -1,15 +1,15 @@
 """Measure one optimizer step: microseconds per step of PPO (128 rows) and DQN (64 rows) on one thread.
 
 MAPPO's steps are PPO's with a central critic whose input is as wide as the observation, without and with value
-normalization. Run as `OMP_NUM_THREADS=1 python benchmarks/learner_step.py`. The step is also taken apart: the loss with
-its gradient, in closed form and by autograd, and the optimizer (clearing, norm, Adam); the rest is minibatches and
-reports.
+normalization. Run as `OMP_NUM_THREADS=1 python benchmarks/learner_step.py`. Steps are by autograd, and compiled by XLA.
+The step by autograd is also taken apart: the loss with its gradient, and the optimizer (clearing, norm, Adam); the rest
+is minibatches and reports.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from gymnasium import spaces
 from marlflow.algorithms.dqn import DQNLoss
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
+from marlflow.base.critic_input import CriticSees
 from marlflow.base.spaces import Spaces
 from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor_critic import ActorCritic
@@ -31,6 +32,8 @@ STEPS = 64
 
 def best_us(run: Callable[[], object], per_call: int, repeats: int = 9) -> float:
     """Return the best of `repeats` timings, in microseconds per step."""
+    # Twice, because XLA may compile once for a few minibatches and once for more.
+    run()
     run()
     times = []
     for _ in range(repeats):
@@ -57,28 +60,34 @@ def transitions(rows: int, rng: np.random.Generator) -> Transitions:
     return Transitions(obs, rng.integers(0, 2, rows), ones, 0.99 * ones, next_obs, ones, np.arange(rows))
 
 
-def composed(step: Any, learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> Any:
-    """Return the loss by autograd."""
-    target = [] if learner.parameters.target_module is None else [learner.parameters.target_module]
-    return step.composed(learner.module, *target, minibatch)
-
-
 def shares(learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> str:
-    """Measure microseconds of the loss with its gradient, of the same by autograd, and of the optimizer."""
-    step: Any = learner.parameters.groups[0].loss
-
-    def autograd() -> None:
-        composed(step, learner, minibatch).total.backward()
-
-    def optimize() -> None:
-        learner.parameters.flat.gradient.zero_()
-        learner.parameters.groups[0].optimizer.step()
+    """Measure microseconds of the loss with its gradient by autograd, and of the optimizer."""
+    parameters = learner.parameters
+    (group,) = parameters.groups
 
     def gradient() -> None:
-        step(learner.module, learner.parameters.target_module, minibatch)
+        group.add_gradient(parameters.module, parameters.target_module, minibatch)
 
-    found = [best_us(lambda f=f: [f() for _ in range(STEPS)], STEPS) for f in (gradient, autograd, optimize)]
-    return "gradient {:6.1f} (by autograd {:6.1f})  optimizer {:6.1f}".format(*found)
+    def optimize() -> None:
+        parameters.flat.gradient.zero_()
+        group.optimizer.step()
+
+    found = [best_us(lambda f=f: [f() for _ in range(STEPS)], STEPS) for f in (gradient, optimize)]
+    return "gradient {:6.1f}  optimizer {:6.1f}".format(*found)
+
+
+def ppo_learner(critic: MLP | None, normalized: bool, sees: Sequence[CriticSees], compile: bool) -> TorchLearner:
+    """Make PPO's learner."""
+    module = ActorCritic(SPACES, MLP(), critic, 0, normalized, sees)
+    settings: dict[str, Any] = {"learning_rate": 3e-4, "max_grad_norm": 0.5, "compile": compile}
+    return TorchLearner("ppo", module, PPOLoss(Coefficients()), trains_on=EstimatedBatch, **settings)
+
+
+def dqn_learner(compile: bool) -> TorchLearner:
+    """Make DQN's learner."""
+    network = QNetwork(SPACES, MLP(), dueling=False, seed=0)
+    settings: dict[str, Any] = {"learning_rate": 3e-4, "target": True, "compile": compile}
+    return TorchLearner("dqn", network, DQNLoss(), trains_on=Transitions, **settings)
 
 
 def main() -> None:
@@ -95,19 +104,16 @@ def main() -> None:
     ):
         columns = {name: c for name, c in with_central.columns.items() if name != "central" or sees == ["state"]}
         batch = Batch(columns, with_central.segments)
-        one = {name: torch.from_numpy(column[:128]) for name, column in columns.items()}
-        module = ActorCritic(SPACES, MLP(), critic, 0, normalized, sees)
-        loss = PPOLoss(Coefficients())
-        ppo = TorchLearner("ppo", module, loss, trains_on=EstimatedBatch, learning_rate=3e-4, max_grad_norm=0.5)
-        total = best_us(lambda ppo=ppo, batch=batch: ppo.update(batch, 1, 128), STEPS)
-        print(f"{label:18s} 128 rows {total:6.1f} us a step:  {shares(ppo, one)}")
+        minibatch = {name: torch.from_numpy(column[:128]) for name, column in columns.items()}
+        learners = [ppo_learner(critic, normalized, sees, compile) for compile in (False, True)]
+        eager, compiled = (best_us(lambda one=one, batch=batch: one.update(batch, 1, 128), STEPS) for one in learners)
+        print(f"{label:18s} 128 rows {eager:6.1f} us a step, by XLA {compiled:6.1f}:  {shares(learners[0], minibatch)}")
     draw = transitions(64, rng)
-    network = QNetwork(SPACES, MLP(), dueling=False, seed=0)
-    dqn = TorchLearner("dqn", network, DQNLoss(), trains_on=Transitions, learning_rate=3e-4, target=True)
-    total = best_us(lambda: [dqn.update(draw) for _ in range(STEPS)], STEPS)
+    learners = [dqn_learner(compile) for compile in (False, True)]
+    eager, compiled = (best_us(lambda one=one: [one.update(draw) for _ in range(STEPS)], STEPS) for one in learners)
     names = ("obs", "action", "reward", "discount", "next_obs", "weight")
     inputs = {name: torch.from_numpy(getattr(draw, name)) for name in names}
-    print(f"dqn, double         64 rows {total:6.1f} us a step:  {shares(dqn, inputs)}")
+    print(f"dqn, double         64 rows {eager:6.1f} us a step, by XLA {compiled:6.1f}:  {shares(learners[0], inputs)}")
 
 
 if __name__ == "__main__":
