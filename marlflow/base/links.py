@@ -63,7 +63,10 @@ def link_problems(folder: Path) -> Iterator[str]:
                     continue
                 path = path.resolve()
                 is_folder = path.is_dir()
-            if is_folder and path not in seen and not (inner is folder and entry.name in OUTER):
+            # Opening a named pipe would wait for ever.
+            if not is_folder and path.exists() and not path.is_file():
+                yield f"{path} is neither a file nor a folder, as a run's are; remove it"
+            elif is_folder and path not in seen and not (inner is folder and entry.name in OUTER):
                 seen.add(path)
                 left.append(path)
 

@@ -100,10 +100,7 @@ def untrusted_records(folder: Path, trust: Collection[str] = ()) -> list[Untrust
 
 
 def _found(value: Any, place: Allowed, path: tuple[str, ...]) -> Iterator[Untrusted]:
-    if isinstance(value, str):
-        if value != _UNSET and not place.text.fullmatch(value):
-            yield Untrusted(path, value)
-    elif isinstance(value, Mapping):
+    if isinstance(value, Mapping):
         for key, entry in value.items():
             if key != TARGET:
                 yield from _found(entry, place.below(value, str(key)), (*path, str(key)))
@@ -112,6 +109,9 @@ def _found(value: Any, place: Allowed, path: tuple[str, ...]) -> Iterator[Untrus
     elif isinstance(value, list | tuple):
         for number, entry in enumerate(value):
             yield from _found(entry, place, (*path, f"[{number}]"))
+    # YAML has paths and bytes, too, which open files as texts do.
+    elif not isinstance(value, bool | int | float | None) and value != _UNSET and not place.text.fullmatch(str(value)):
+        yield Untrusted(path, str(value))
 
 
 def names(found: Sequence[Untrusted]) -> list[str]:

@@ -189,7 +189,10 @@ def _known_requests(experiment: Experiment, learners: Mapping[str, LearnerConfig
     rollouts, run = experiment.rollouts, experiment.placement
     requests: list[ResourceRequest] = []
     if not any(setting_problems(rollouts)) and not any(reservation_problems("", rollouts.placement)):
-        requests += requests_of_workers(rollouts.num_workers, num_referees(experiment), rollouts.placement)
+        # Not a request for each of billions of referees, which are refused already.
+        league = experiment.league
+        referees = 0 if league is None or any(setting_problems(league.matches)) else league.matches.workers
+        requests += requests_of_workers(rollouts.num_workers, referees, rollouts.placement)
     if not any(setting_problems(RunPlacement(shared_gpus=run.shared_gpus))):
         for name, placement in placements(run, learners).items():
             is_valid = not any(setting_problems(placement)) and not any(reservation_problems("", placement.process))

@@ -165,6 +165,7 @@ FOUND: Mapping[str, tuple[dict[str, Any], list[str]]] = {
         ["env.parameters.game='efg_game(filename=x)'"],
     ),
     "a path": ({"env": {**CARTS, "x": "/etc/passwd", "y": "../x", "z": "~", "w": "a\\b"}}, ["x", "y", "z", "w"]),
+    "a path that is no text": ({"env": {**CARTS, "x": Path("/etc/passwd"), "y": b"../x"}}, ["x", "y"]),
     "an address": ({"runtime": {"address": "ray://x:1"}}, ["runtime.address='ray://x:1'"]),
     "a function": (
         {"env": {**CARTS, "wrappers": [{"_target_": "marlflow.env.shield.shield", "safe": "shutil.rmtree"}]}},
