@@ -39,7 +39,7 @@ from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.mapping import Rule
 from marlflow.sampling.worker import RolloutWorker
 
-COPIES, ROUND, END = 4, 40, 1_200  # env steps of a round of one worker, and of the whole run
+COPIES, ROUND, END = 4, 40, 1_600  # env steps of a round of one worker, and of the whole run
 POLICIES = ("left", "manifest.json")  # the second as if to take the place of the record's own file
 Row = tuple[int, ...]
 

@@ -228,7 +228,7 @@ def test_schedules_count_from_the_reset(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", MAINS)
 def test_a_run_with_resets_goes_on_as_it_would_have(name: str, tmp_path: Path) -> None:
     """From a checkpoint before the first reset, which is before the round that begins at 160, and from a later one."""
-    before, later = resumed_exactly(with_resets(MAINS[name], RIVAL, 880, env=TURNS), tmp_path, [160, 440])
+    before, later = resumed_exactly(with_resets(MAINS[name], RIVAL, 880, env=TURNS), tmp_path, [160, 480])
     assert [one.half["driver"]["resets"]["main"] for one in (before, later)] == [0, 2]
     assert later.trees["driver"]["resets"] == {"main": 4, "rival": 0}
 
