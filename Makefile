@@ -12,7 +12,7 @@ EXTRAS := all,dev,docs
 PYTEST_ARGS ?=
 # Three processes on two cores: the tests that share a Ray are all in one of them, and wait for its processes much of the time.
 # Which begin first is said in tests/conftest.py.
-TESTS := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+TESTS := $(BIN)/python -m pytest -n 3
 
 .PHONY: help demo test test-quick test-all test-learning test-interpreters check format docs bench wheel clean
 

@@ -4,13 +4,13 @@ import atexit
 import contextlib
 import copy
 import dataclasses
+import functools
 import gc
 import logging
 import os
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import psutil
 import pytest
 from absl import logging as absl_logging
 from hypothesis import is_hypothesis_test, settings
+from xdist.scheduler import LoadScopeScheduling
 
 # Until the tests are collected: imports make a million objects, and none of them is garbage.
 gc.disable()
@@ -51,22 +52,31 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, as they share fixtures, and all that share a Ray in one, too.
+class ByFile(LoadScopeScheduling):
+    """Keeps the tests of a file in one process, as they share fixtures, and all that share a Ray in one, too.
 
-    Those of Ray begin first, as they take longest, then the files with most tests.
+    pytest-xdist's own `loadgroup` writes groups into ids where pytest 9.2 does not look for them.
     """
-    of_ray = {item.path for item in items if "ray_session" in getattr(item, "fixturenames", ())}
-    paths = {item.path for item in items}
-    groups = {path: "ray" if path in of_ray else f"{path.parent.name}.{path.stem}" for path in paths}
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group_of(nodeid.partition("::")[0])
+
+
+@functools.cache
+def _group_of(path: str) -> str:
+    return "ray" if "ray_session" in (Path(__file__).parent.parent / path).read_text(encoding="utf-8") else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Make the scheduler of pytest-xdist."""
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests by hypothesis."""
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.drawn)
-    if hasattr(config, "workerinput"):
-        sizes = Counter(groups[item.path] for item in items)
-        items.sort(key=lambda item: (item.path not in of_ray, -sizes[groups[item.path]]))
 
 
 def pytest_collection_finish() -> None:
