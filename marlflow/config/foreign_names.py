@@ -81,7 +81,10 @@ FOREIGN_NAMES: Final = {
         replay=("n_step",),
     ),
     **_same("nstep n_step_returns", "n_step"),
-    **_same("buffer_size replay_buffer_size replay_size memory_size off_policy_memory_size capacity", _REPLAY),
+    **_same(
+        "buffer_size replay_buffer_size replay_buffer_config replay_size memory_size off_policy_memory_size capacity",
+        _REPLAY,
+    ),
     **_same(
         "learning_starts num_steps_sampled_before_learning_starts start_steps warmup_steps random_steps "
         "off_policy_init_random_frames",

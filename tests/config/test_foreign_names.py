@@ -56,6 +56,7 @@ ANSWERS = {
     "dqn": {
         "batch_size": f"{PATH}.batch_agent_steps",
         "buffer_size": f"{PATH}.replay_agent_steps",
+        "replay_buffer_config": f"{PATH}.replay_agent_steps",
         "off_policy_memory_size": f"{PATH}.replay_agent_steps",
         "n_steps": f"{PATH}.n_step",
         "learning_starts": f"{PATH}.learning_starts_agent_steps",
