@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,8 +147,9 @@ def test_a_checkpoint_that_another_run_has_removed_since_is_read_no_more(run: Pa
     assert team[f"{run}:player@1"].about["member"] == "player@1"
 
 
-def test_the_line_is_on_standard_error_and_json_stays_json(run: Path, marlflow: Marlflow) -> None:
+def test_the_line_is_on_standard_error_and_json_stays_json(run: Path) -> None:
     cut(run / "checkpoints" / "2400" / "driver.safetensors")
-    said = marlflow("evaluate", "run", "episodes=2", "--json")
-    assert json.loads(said.out)["checkpoint"] == "1600"
-    assert re.match(line(DAMAGES["a file cut off"][1]) + "\nwrote evaluations/1.json", said.err)
+    words = [sys.executable, "-m", "marlflow", "evaluate", "run", "episodes=2", "--json"]
+    said = subprocess.run(words, cwd=run.parent, capture_output=True, text=True, check=True)
+    assert json.loads(said.stdout)["checkpoint"] == "1600"
+    assert re.match(line(DAMAGES["a file cut off"][1]) + "\nwrote evaluations/1.json", said.stderr)
