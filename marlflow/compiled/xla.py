@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def problem() -> str:
         import jax
 
         jax.devices("cpu")
+        # What marlflow forks calls exec, or uses no JAX.
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called.*JAX", RuntimeWarning)
         # A call is waited for at once, so a thread for it would only be one more hop.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     except ImportError as error:

@@ -54,6 +54,8 @@ LEARNER_KEYS = {
     "staleness_mean",
     "stale_rows_dropped",
     "rows_bootstrapped_at_death",
+    "compiles",
+    "compile_s",
     "seats_left_early",
     "schedules",
     "loss",

@@ -76,6 +76,8 @@ def learner(number: int, updates: int, loss: dict[str, float]) -> LearnerMetrics
         staleness_mean=0.5 if updates else None,
         stale_rows_dropped=0,
         rows_bootstrapped_at_death=0,
+        compiles=0,
+        compile_s=0.0,
         seats_left_early=0,
         schedules={"learning_rate": 0.001 / number} if updates else {},
         loss=loss,
