@@ -99,18 +99,22 @@ def test_state_through_bytes_restores_everything() -> None:
     assert restored.snapshots["hunter@3"].incarnation == 1
 
 
+ROLE_OF = {"hunter": 0, "chaser": 0, "prey": 1}
+
+
 def pool_of(newest: int | None, best: int | None, count: int = 6) -> Members:
-    members = Members(default_sides(TAG), {"hunter": TAG[:3], "prey": ["agent_0"]}, ["hunter", "prey"], newest, best)
+    fits = {"hunter": TAG[:3], "chaser": TAG[:3], "prey": ["agent_0"]}
+    members = Members(default_sides(TAG), fits, list(ROLE_OF), newest, best)
     for number in range(count):
-        members.add("hunter", number, number, number)
-        members.add("prey", number, number, number)
+        for policy in ROLE_OF:
+            members.add(policy, number, number, number)
     return members
 
 
 @given(
     st.one_of(st.none(), st.integers(1, 7)),
     st.one_of(st.none(), st.integers(1, 7)),
-    st.lists(st.integers(0, 3), min_size=12, max_size=12),
+    st.lists(st.integers(0, 3), min_size=18, max_size=18),
 )
 def test_the_newest_and_the_best_of_each_policy_are_dealt(
     newest: int | None, best: int | None, ratings: list[int]
@@ -118,20 +122,22 @@ def test_the_newest_and_the_best_of_each_policy_are_dealt(
     members = pool_of(newest, best)
     rating = dict(zip(members.snapshots, map(float, ratings), strict=True))
     members.choose_dealt(rating.__getitem__)
-    for role, policy in enumerate(["hunter", "prey"]):
+    expected: dict[str, int] = {}
+    for policy, role in ROLE_OF.items():
         names = [f"{policy}@{number}" for number in range(1, 7)]
         beaten_by = {
             name: sum((rating[other], place) > (rating[name], names.index(name)) for place, other in enumerate(names))
             for name in names
         }
-        expected = [
-            name
-            for place, name in enumerate(names)
-            if (newest is None and best is None)
-            or (newest is not None and place >= 6 - newest)
-            or (best is not None and beaten_by[name] < best)
-        ]
-        assert members.past_in(role) == expected
+        for place, name in enumerate(names):
+            if (
+                (newest is None and best is None)
+                or (newest is not None and place >= 6 - newest)
+                or (best is not None and beaten_by[name] < best)
+            ):
+                expected[name] = role
+    for role in (0, 1):
+        assert members.past_in(role) == [name for name in members.snapshots if expected.get(name) == role]
     restored = pool_of(newest, best, count=1)
     restored.load_state(from_bytes(to_bytes(members.state())))
     assert [restored.past_in(role) for role in (0, 1)] == [members.past_in(role) for role in (0, 1)]

@@ -135,7 +135,7 @@ def test_many_short_segments_need_many_bootstraps(make_batch: Any, per_batch: in
 def _go_on(buffer: ReplayBuffer, batch: Batch) -> Transitions:
     put(buffer, batch)
     drawn = buffer.draw(9)
-    buffer.reprioritize(drawn.row_id, np.cos(drawn.row_id) ** 2)
+    buffer.reprioritize(drawn.row_id, 9.0 * np.cos(drawn.row_id) ** 2)
     return drawn
 
 

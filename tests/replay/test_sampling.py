@@ -65,15 +65,16 @@ def test_beta_follows_its_schedule(make_batch: Any) -> None:
     np.testing.assert_array_equal(buffer.draw(9).weight, np.ones(9))
 
 
-def test_a_new_row_has_the_largest_priority_seen(make_batch: Any) -> None:
-    buffer = _filled(make_batch, Prioritized(alpha=1.0, beta=1.0), np.array([9.0, 0.5]))
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_a_new_row_has_the_largest_priority_seen(make_batch: Any, alpha: float) -> None:
+    buffer = _filled(make_batch, Prioritized(alpha=alpha, beta=1.0), np.array([9.0, 0.5]))
     buffer.reprioritize(np.array([0]), np.array([0.5]))
     put(buffer, make_batch([[0.0]], "o"))
-    # Weights undo the probabilities, so with beta 1 their ratio is that of the priorities, inverted.
+    # Weights undo the probabilities, so with beta 1 their ratio is that of the priorities to the alpha, inverted.
     drawn = buffer.draw(200)
     weight = {row: float(drawn.weight[drawn.row_id == row][0]) for row in (0, 1, 2)}
     assert weight[0] == weight[1] == 1.0
-    assert weight[2] == pytest.approx(0.5 / 9.0, rel=1e-4)
+    assert weight[2] == pytest.approx((0.5 / 9.0) ** alpha, rel=1e-4)
 
 
 def test_new_rows_begin_alike(make_batch: Any) -> None:
