@@ -141,7 +141,7 @@ class _Program:
             start, stop = group.span.start, group.span.stop
             made.append(Group(group.name, self._loss_of(group), start, stop, group.every, step))
         self._update = update_program(made, self._names)
-        self._is_verified = False
+        self._verified: set[int] = set()
         self._seconds_per_step = math.inf
         self.compiles, self.compile_s = 0, 0.0
         self._scheduled: Mapping[str, float] = {}
@@ -175,7 +175,9 @@ class _Program:
             finally:
                 self._set_coefficients(self._scheduled)
             for keeper in (group.loss, *(one for module in self._modules() for one in module.modules())):
-                if kept := [name for name, value in vars(keeper).items() if isinstance(value, Traced)]:
+                if kept := [
+                    name for name, value in getattr(keeper, "__dict__", {}).items() if isinstance(value, Traced)
+                ]:
                     raise NotCompiled(
                         f"{type(keeper).__name__} keeps {kept[0]} from one minibatch to the next; a loss returns it as "
                         "LossTerms(columns=...)"
@@ -223,8 +225,10 @@ class _Program:
                 count = self._count(len(sizes) - done)
                 part = slice(done, done + count)
                 taken = None if order is None else order[part]
-                if not self._is_verified:
+                # For each padded size, because parameters of just that size would be taken for rows.
+                if width not in self._verified:
                     self._verify(rows, taken, sizes[done], eager_step)
+                    self._verified.add(width)
                 ran, terms = self._call(rows, taken, sizes[part], number)
                 number += sum(math.isfinite(step[-1]) for step in terms)
                 steps += terms
@@ -292,7 +296,7 @@ class _Program:
     # -- verifying --------------------------------------------------------------------------------------------------
 
     def _verify(self, rows: Mapping[str, Any], order: Any, size: int, eager_step: EagerStep) -> None:
-        """Raise NotCompiled if the first minibatch has another gradient by autograd; change nothing."""
+        """Raise NotCompiled if the next minibatch has another gradient by autograd; change nothing."""
         flat, before = self._parameters.flat, [tensor.clone() for tensor in self._mutable()]
         # Of all groups, those of delayed updates too.
         number = math.lcm(*(group.every for group in self._groups))
@@ -312,7 +316,6 @@ class _Program:
         terms, norm = eager_step(self._groups, minibatch, number)
         eager = flat.gradient.clone()
         self._restore(before)
-        self._is_verified = True
         named = dict(zip((*self._names, "grad_norm"), found[0], strict=True))
         # Numbers that are not finite are a matter of the parameters and rows, not of the program.
         if not math.isfinite(norm):

@@ -153,6 +153,24 @@ def test_losses_and_extra_losses_of_a_users_own_are_compiled_too() -> None:
     assert_same(compiled, eager, *reports)
 
 
+def weight_penalty(module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:
+    penalty: Tensor = module.actor.torso.layers[0].weight.square().mean()
+    return penalty
+
+
+def test_parameters_of_the_size_of_a_padded_minibatch_are_not_taken_for_rows() -> None:
+    extra = {"penalty": mf.ExtraLoss(weight_penalty, 3.0)}
+    compiled, eager = (learner(one, extra_losses=extra) for one in ("auto", False))
+    for one in (compiled, eager):
+        one.parameters.updates = AUTO_AFTER
+    assert not compiled.update(ppo_rows(70), 1).note
+    eager.update(ppo_rows(70), 1)
+    # A minibatch of 6 rows is padded to 8, the size of the layers: here autograd computes it.
+    reports = [one.update(ppo_rows(6, seed=1), 2) for one in (compiled, eager)]
+    assert "differs from autograd's" in reports[0].note
+    assert_same(compiled, eager, *reports)
+
+
 class Printing(PPOLoss):
     def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         terms = super().__call__(module, target_module, minibatch)
