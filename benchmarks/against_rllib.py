@@ -1,15 +1,23 @@
 """Compare PPO with RLlib's on the same work, in turns.
 
+    python -m benchmarks.against_rllib [--repeats 3] [--iterations 40] [--their-iterations 4]
+
+marlflow runs with its defaults: updates are by autograd at first, and by XLA from 1,000 optimizer steps on, after some
+eight iterations. Compiling is part of the time. The first iteration is a warm-up for both.
+
 RLlib needs a virtual environment of its own; name its Python in MARLFLOW_RLLIB_PYTHON:
 `python -m venv V && V/bin/pip install torch "ray[rllib]==2.60.0"`.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from marlflow.algorithms.ppo import PPO
@@ -24,7 +32,7 @@ TARGET = 5.0
 ENV_STEPS = 4_000
 
 
-def marlflow_env_steps_per_s(iterations: int = 12) -> float:
+def marlflow_env_steps_per_s(iterations: int) -> float:
     """Measure marlflow: two policies, batches of 4,000 env steps, 4 epochs of minibatches of 128, MLP 64x64."""
     # An untrained team has 2.6 of its 4 agents alive, later up to 4: every round of 4,000 env steps fills a batch.
     ppo = PPO(batch_agent_steps=ENV_STEPS, epochs=4, minibatch_agent_steps=128)
@@ -44,13 +52,13 @@ def marlflow_env_steps_per_s(iterations: int = 12) -> float:
     return (last["env_steps"] - first["env_steps"]) / (last["time_s"] - first["time_s"])
 
 
-def rllib_env_steps_per_s(python: str) -> float:
+def rllib_env_steps_per_s(python: str, iterations: int) -> float:
     """Measure RLlib on the same work."""
-    done = subprocess.run([python, str(SCRIPT)], check=True, capture_output=True, text=True)
+    done = subprocess.run([python, str(SCRIPT), str(iterations)], check=True, capture_output=True, text=True)
     return float(done.stdout.split("env_steps_per_s")[1].split()[0])
 
 
-def report(repeats: int = 3) -> None:
+def report(repeats: int = 3, iterations: int = 40, their_iterations: int = 4) -> None:
     """Measure and print; print a note if there is no RLlib."""
     python = os.environ.get("MARLFLOW_RLLIB_PYTHON")
     if python is None:
@@ -58,8 +66,9 @@ def report(repeats: int = 3) -> None:
         return
     ours, theirs = [], []
     for _ in range(repeats):
-        theirs.append(rllib_env_steps_per_s(python))
-        ours.append(marlflow_env_steps_per_s())
+        theirs.append(rllib_env_steps_per_s(python, their_iterations))
+        ours.append(marlflow_env_steps_per_s(iterations))
+        print(f"{ours[-1]:,.0f} env steps/s, RLlib {theirs[-1]:,.0f}", flush=True)
     mine, other = statistics.median(ours), statistics.median(theirs)
     print(
         f"PPO for all agents, batches of {ENV_STEPS:,} env steps: {mine:,.0f} env steps/s, RLlib {other:,.0f}: "
@@ -68,5 +77,15 @@ def report(repeats: int = 3) -> None:
     )
 
 
+def main(arguments: Sequence[str] = ()) -> None:
+    """Read the options, and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=40, help="of marlflow, 4,000 env steps each")
+    parser.add_argument("--their-iterations", type=int, default=4, help="of RLlib, after one as a warm-up")
+    options = parser.parse_args(arguments)
+    report(options.repeats, options.iterations, options.their_iterations)
+
+
 if __name__ == "__main__":
-    report()
+    main(sys.argv[1:])
