@@ -2,8 +2,8 @@
 
     python -m benchmarks.against_rllib [--repeats 3] [--iterations 40] [--their-iterations 4]
 
-marlflow runs with its defaults: updates are by autograd at first, and by XLA from 1,000 optimizer steps on, after some
-eight iterations. Compiling is part of the time. The first iteration is a warm-up for both.
+marlflow runs with its defaults: updates are by autograd at first, and by XLA from 1,000 optimizer steps on, after a few
+iterations. Compiling is part of the time. The first iteration is a warm-up for both.
 
 RLlib needs a virtual environment of its own; name its Python in MARLFLOW_RLLIB_PYTHON:
 `python -m venv V && V/bin/pip install torch "ray[rllib]==2.60.0"`.
