@@ -44,6 +44,23 @@ def spread_out(learner: TorchLearner) -> None:
     learner.parameters.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
 
 
+def minibatch(masked: bool, rows: int = 11, seed: int = 5) -> dict[str, Array]:
+    """Random rows for an on-policy loss with Discrete actions."""
+    rng = np.random.default_rng(seed)
+    action = rng.integers(0, NUM_ACTIONS, rows)
+    mask = rng.random((rows, NUM_ACTIONS)) < 0.6
+    mask[np.arange(rows), action] = True
+    columns: dict[str, Array] = {
+        "obs": rng.standard_normal((rows, 2)).astype(np.float32),
+        "action": action,
+        "behavior_logp": np.log(rng.uniform(0.15, 0.6, rows)).astype(np.float32),
+        "advantage": rng.standard_normal(rows).astype(np.float32),
+        "value": rng.standard_normal(rows).astype(np.float32),
+        "value_target": rng.standard_normal(rows).astype(np.float32),
+    }
+    return {**columns, "action_mask": mask} if masked else columns
+
+
 def make_plan(
     algorithm: Algorithm, own_replay: bool = False, spaces: Spaces = DISCRETE, model: TorsoConfig = SMALL
 ) -> Plan:

@@ -24,24 +24,9 @@ from tests.algorithms.parts import (
     gradient_by_differences,
     loss_and_gradient,
     make_learner,
+    minibatch,
     spread_out,
 )
-
-
-def minibatch(masked: bool, rows: int = 11, seed: int = 5) -> dict[str, Array]:
-    rng = np.random.default_rng(seed)
-    action = rng.integers(0, NUM_ACTIONS, rows)
-    mask = rng.random((rows, NUM_ACTIONS)) < 0.6
-    mask[np.arange(rows), action] = True
-    columns: dict[str, Array] = {
-        "obs": rng.standard_normal((rows, 2)).astype(np.float32),
-        "action": action,
-        "behavior_logp": np.full(rows, -1.0, np.float32),
-        "advantage": rng.standard_normal(rows).astype(np.float32),
-        "value": rng.standard_normal(rows).astype(np.float32),
-        "value_target": rng.standard_normal(rows).astype(np.float32),
-    }
-    return {**columns, "action_mask": mask} if masked else columns
 
 
 def naive_terms(config: A2C, module: Any, columns: dict[str, Array]) -> dict[str, float]:

@@ -9,8 +9,7 @@ from marlflow.algorithms.appo import APPO
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.schedules import Linear
 from marlflow.base.spaces import Spaces
-from tests.algorithms.parts import DISCRETE, MASKED, loss_and_gradient, make_learner
-from tests.algorithms.test_a2c import minibatch, spread_out
+from tests.algorithms.parts import DISCRETE, MASKED, loss_and_gradient, make_learner, minibatch, spread_out
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED])

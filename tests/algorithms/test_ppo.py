@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.ppo import PPO
@@ -23,6 +22,8 @@ from tests.algorithms.parts import (
     loss_and_gradient,
     make_learner,
     make_plan,
+    minibatch,
+    spread_out,
 )
 
 
@@ -40,22 +41,6 @@ def test_it_schedules_nothing_and_remembers_nothing() -> None:
 
 
 # -- the loss -------------------------------------------------------------------------------------------------------
-
-
-def minibatch(masked: bool, rows: int = 11) -> dict[str, Array]:
-    rng = np.random.default_rng(5)
-    action = rng.integers(0, NUM_ACTIONS, rows)
-    mask = rng.random((rows, NUM_ACTIONS)) < 0.6
-    mask[np.arange(rows), action] = True
-    columns: dict[str, Array] = {
-        "obs": rng.standard_normal((rows, 2)).astype(np.float32),
-        "action": action,
-        "behavior_logp": np.log(rng.uniform(0.15, 0.6, rows)).astype(np.float32),
-        "advantage": rng.standard_normal(rows).astype(np.float32),
-        "value": rng.standard_normal(rows).astype(np.float32),
-        "value_target": rng.standard_normal(rows).astype(np.float32),
-    }
-    return {**columns, "action_mask": mask} if masked else columns
 
 
 def naive_terms(config: PPO, module: Any, columns: dict[str, Array]) -> dict[str, float]:
@@ -83,12 +68,6 @@ def naive_terms(config: PPO, module: Any, columns: dict[str, Array]) -> dict[str
     terms = {name: total / rows for name, total in sums.items()}
     weighed = config.value_coefficient * terms["value"] - config.entropy_coefficient * terms["entropy"]
     return {**terms, "total": terms["policy"] + weighed}
-
-
-def spread_out(learner: TorchLearner) -> None:
-    """Heads begin near zero; larger parameters let every branch of the loss be taken."""
-    noise = np.random.default_rng(3).standard_normal(len(learner.parameters.flat.vector)).astype(np.float32)
-    learner.parameters.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -14,9 +14,9 @@ from marlflow.base.errors import BudgetExceeded, EnvironmentFailed
 from marlflow.config.experiment import CheckpointConfig, Evaluation, Experiment, Faults, Log
 from marlflow.driver.callbacks import MOST_FAILURES_IN_A_ROW
 from marlflow.driver.train import resume, train
-from marlflow.observe.callback import Callback, EvaluationEvent, FaultEvent, RunEnd, StopRun
+from marlflow.observe.callback import Callback, StopRun
 from marlflow.observe.early_stop import EarlyStop
-from marlflow.observe.report import Report, RunInfo
+from marlflow.observe.report import Report
 from marlflow.runtime.saved_runs import newest
 from tests.driver.breaking_environments import Raises
 from tests.driver.watching import reports
@@ -31,29 +31,8 @@ class Listener(Callback):
     def __init__(self) -> None:
         self.heard: list[tuple[str, Any]] = []
         self.told: Mapping[str, Any] | None = None
-
-    def began(self, info: RunInfo) -> StopRun | None:
-        self.heard.append(("began", info))
-        return None
-
-    def reported(self, record: Report) -> StopRun | None:
-        self.heard.append(("reported", record))
-        return None
-
-    def evaluated(self, evaluation: EvaluationEvent) -> StopRun | None:
-        self.heard.append(("evaluated", evaluation))
-        return None
-
-    def saved(self, path: Path) -> StopRun | None:
-        self.heard.append(("saved", path))
-        return None
-
-    def fault(self, fault: FaultEvent) -> StopRun | None:
-        self.heard.append(("fault", fault))
-        return None
-
-    def ended(self, result: RunEnd) -> None:
-        self.heard.append(("ended", result))
+        for hook in ("began", "reported", "evaluated", "saved", "fault", "ended"):
+            setattr(self, hook, lambda what, hook=hook: self.heard.append((hook, what)))
 
     def state(self) -> Mapping[str, Any]:
         return {"heard": len(self.heard)}

@@ -219,27 +219,6 @@ def test_dropped_and_filtered_items_earn_nothing() -> None:
     assert executor.meters()["dqn/draw"]["items"] == len(kept.seen) < 20
 
 
-def test_a_pace_goes_on_where_it_was() -> None:
-    def plan() -> tuple[Plan, Count]:
-        draw, store = Count(None), source(Count(7, lambda n: Item(n, 3)), name="store")
-        return Plan("dqn", source(draw), {"store": store}, InTurn(store=AgentSteps(4, 5), output=1)), draw
-
-    first, drawn = plan()
-    executor = Executor(first)
-    executor.run_sync()
-    state = executor.state(lambda item: item)
-    pace = state["paces"]["dqn"]
-    pace["leader_left"] = False
-    pace["followers"] = {**pace["followers"], "shares": [["output", 1]]}
-    state["exhausted"] = []
-    second, drawn_then = plan()
-    executor = Executor(second)
-    executor.load_state(state, lambda item: item)
-    executor.run_sync()
-    assert drawn.made == (21 - 5) // 4
-    assert drawn.made + drawn_then.made == (42 - 5) // 4
-
-
 # -- looking ----------------------------------------------------------------------------------------------------
 
 

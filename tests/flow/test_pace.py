@@ -64,21 +64,6 @@ def test_a_ratio_may_stop_only_when_all_had_their_share_and_nothing_is_under_way
     assert ledger.may_stop("b", idle=True)
 
 
-def test_rows_earn_turns_after_the_first() -> None:
-    ledger = InTurn(store=AgentSteps(4, starts=10), output=1).ledger()
-    earned = []
-    for rows in (9, 4, 1, 12, 0, 3):
-        assert ledger.permits("store") > 0
-        ledger.took("store", rows)
-        earned.append(ledger.permits("output"))
-        while ledger.permits("output"):
-            assert ledger.permits("store") == 0
-            ledger.took("output", 64)
-    assert earned == [0, 0, 1, 3, 0, 0]
-    ledger.took("store", 1)
-    assert ledger.permits("output") == 1
-
-
 def test_several_followers_share_each_turn() -> None:
     ledger = InTurn(store=AgentSteps(10), a=1, b=2).ledger()
     ledger.took("store", 25)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from marlflow.flow import AgentSteps, InTurn
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 5), st.integers(0, 15), st.integers(0, 11))
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 5), st.integers(0, 15), st.integers(0, 12))
 def test_a_lost_replay_keeps_its_credit_and_starts_again(rows: list[int], per: int, starts: int, at: int) -> None:
     ledger = InTurn(store=AgentSteps(per, starts), output=1).ledger()
     counted, to_start, taken = 0, starts, 0

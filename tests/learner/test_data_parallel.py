@@ -41,6 +41,13 @@ def assert_same(learner: TorchLearner, alone: TorchLearner) -> None:
     assert torch.equal(learner.loop.generator.get_state(), alone.loop.generator.get_state())
 
 
+def assert_followed(learner: TorchLearner, others: Sequence[Process]) -> None:
+    """Ends the group: each follower has the leader's parameters, bit for bit."""
+    learner.disband()
+    for other in others:
+        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
+
+
 def assert_same_reports(found: Update, expected: Update) -> None:
     assert found.loss == pytest.approx(expected.loss, rel=1e-4, abs=1e-6)
     assert (found.rows, found.updates, found.updates_skipped) == (
@@ -93,11 +100,9 @@ def test_followers_train_the_groups_that_the_leader_trains(others: Sequence[Proc
         found, expected = (each.update(batch, 2, 4, groups=groups) for each in (learner, alone))
         assert_same_reports(found, expected)
         assert_same(learner, alone)
-    learner.disband()
     steps = {name: learner.state()[f"optimizer/{name}/steps"] for name in ("critics", "actor", "temperature")}
     assert {name: int(count) for name, count in steps.items()} == {"critics": 16, "actor": 8, "temperature": 8}
-    for other in others:
-        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
+    assert_followed(learner, others)
 
 
 def test_a_state_loaded_later_reaches_the_followers(others: Sequence[Process]) -> None:
@@ -110,9 +115,7 @@ def test_a_state_loaded_later_reaches_the_followers(others: Sequence[Process]) -
         each.update(batch, 2, 4)
     assert_same(learner, alone)
     assert (learner.version, alone.version) == (7, 7)
-    learner.disband()
-    for other in others:
-        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
+    assert_followed(learner, others)
 
 
 def test_a_reset_reaches_the_followers(others: Sequence[Process]) -> None:
@@ -124,9 +127,7 @@ def test_a_reset_reaches_the_followers(others: Sequence[Process]) -> None:
         each.update(batch, 2, 4)
     assert_same(learner, alone)
     assert learner.version == 2
-    learner.disband()
-    for other in others:
-        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
+    assert_followed(learner, others)
 
 
 def test_a_step_whose_gradient_is_not_finite_is_skipped_by_all(others: Sequence[Process]) -> None:
@@ -139,9 +140,7 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_by_all(others: Sequence[
     assert found.updates_skipped == 2
     assert_same_reports(found, expected)
     assert_same(learner, alone)
-    learner.disband()
-    for other in others:
-        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
+    assert_followed(learner, others)
 
 
 def test_two_groups_at_once(others: Sequence[Process]) -> None:
@@ -153,8 +152,7 @@ def test_two_groups_at_once(others: Sequence[Process]) -> None:
                 each.update(KINDS[kind].batch(9, seed), 2, 3)
             assert_same(learner, alone)
     for learner, other in zip(groups, others, strict=True):
-        learner.disband()
-        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
+        assert_followed(learner, [other])
 
 
 def test_a_process_that_dies_is_an_error_to_all_others() -> None:
@@ -236,6 +234,4 @@ def test_gradients_that_were_found_apart_are_applied_by_all(others: Sequence[Pro
         each.apply(alone.gradients(batch))
         each.update(batch, 1, 4)
     assert_same(learner, alone)
-    learner.disband()
-    for other in others:
-        np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
+    assert_followed(learner, others)
