@@ -13,23 +13,9 @@ import yaml
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from marlflow.config.experiment import (
-    Env,
-    Evaluation,
-    Experiment,
-    Faults,
-    LearnerConfig,
-    Log,
-    Policy,
-    Rollouts,
-    RunPlacement,
-    RuntimeConfig,
-    Stop,
-)
+import marlflow as mf
 from marlflow.env import pettingzoo_registry
 from marlflow.env.make import import_factory
-from marlflow.league import League
-from marlflow.runtime.spec import InferencePlacement
 from tests.architecture.sources import REPOSITORY, within
 from tests.env.optional import is_installed
 
@@ -86,10 +72,10 @@ def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("placement/*.yaml")), ids=within)
 def test_a_placement_says_only_what_differs_so_that_several_go_together(path: Path) -> None:
-    values, usual = _read(path), _defaults(RunPlacement)
+    values, usual = _read(path), _defaults(mf.RunPlacement)
     learners = values.pop("learners", {})
     if "inference" in values:
-        assert values.pop("inference") == {**_defaults(InferencePlacement), "num_gpus": 1.0}
+        assert values.pop("inference") == {**_defaults(mf.InferencePlacement), "num_gpus": 1.0}
     assert values.keys() <= usual.keys()
     assert learners.keys() <= usual["learners"].keys()
     assert not [key for key in values if values[key] == usual[key]]
@@ -108,19 +94,19 @@ def test_a_policy_has_the_defaults_of_the_dataclass(name: str) -> None:
     composed_of_groups = ("algorithm", "model")
     values = _read(CONF / "policy" / f"{name}.yaml")
     assert [list(entry) for entry in values["defaults"][:2]] == [[f"/{group}@{group}"] for group in composed_of_groups]
-    assert _without(values, "defaults") == _without(_defaults(Policy), *composed_of_groups)
+    assert _without(values, "defaults") == _without(_defaults(mf.Policy), *composed_of_groups)
 
 
 def test_a_member_of_a_learner_has_a_model_alone() -> None:
     values = _read(CONF / "policy" / "member.yaml")
-    assert values == {"defaults": [{"/model@model": "mlp"}, "_self_"], "algorithm": Policy().algorithm}
+    assert values == {"defaults": [{"/model@model": "mlp"}, "_self_"], "algorithm": mf.Policy().algorithm}
 
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("learner/*.yaml")), ids=within)
 def test_a_learner_has_the_defaults_of_the_dataclass_and_the_algorithm_of_its_name(path: Path) -> None:
     values = _read(path)
     assert values["defaults"] == [{"/algorithm@algorithm": path.stem}, "_self_"]
-    assert _without(values, "defaults") == _without(_defaults(LearnerConfig), "algorithm")
+    assert _without(values, "defaults") == _without(_defaults(mf.LearnerConfig), "algorithm")
     assert (CONF / "algorithm" / path.name).exists()
 
 
@@ -130,7 +116,7 @@ def test_a_league_has_the_defaults_of_its_classes_but_for_when_snapshots_are_tak
     if path.stem == "none":
         assert values == {"league": None}
         return
-    usual, mode = _defaults(League), values.pop("matchmaker")
+    usual, mode = _defaults(mf.League), values.pop("matchmaker")
     snapshots = {
         "at_start": path.stem not in ("self_play", "nfsp"),
         "every_agent_steps": values["snapshots"]["every_agent_steps"],
@@ -141,21 +127,21 @@ def test_a_league_has_the_defaults_of_its_classes_but_for_when_snapshots_are_tak
 
 
 def test_the_runtimes_are_those_of_the_dataclass() -> None:
-    assert _read(CONF / "runtime" / "ray.yaml") == _defaults(RuntimeConfig)
+    assert _read(CONF / "runtime" / "ray.yaml") == _defaults(mf.RuntimeConfig)
     assert _read(CONF / "runtime" / "inline.yaml") == {"name": "inline"}
 
 
 def test_the_root_has_every_section_and_the_defaults_of_each() -> None:
     root = _read(CONF / "train.yaml")
     composed = {"env", "runtime", "default_policy"}
-    assert set(root) - {"defaults", "hydra"} == {field.name for field in dataclasses.fields(Experiment)} - composed
-    assert root["evaluation"] == _defaults(Evaluation)
-    assert root["faults"] == _defaults(Faults)
-    assert root["log"] == _defaults(Log)
-    assert root["rollouts"] == _defaults(Rollouts)
-    assert root["placement"] == _defaults(RunPlacement)
-    run = _defaults(Experiment)
-    assert root["stop"] == {**_defaults(Stop), "env_steps": run["stop"]["env_steps"]}
+    assert set(root) - {"defaults", "hydra"} == {field.name for field in dataclasses.fields(mf.Experiment)} - composed
+    assert root["evaluation"] == _defaults(mf.Evaluation)
+    assert root["faults"] == _defaults(mf.Faults)
+    assert root["log"] == _defaults(mf.Log)
+    assert root["rollouts"] == _defaults(mf.Rollouts)
+    assert root["placement"] == _defaults(mf.RunPlacement)
+    run = _defaults(mf.Experiment)
+    assert root["stop"] == {**_defaults(mf.Stop), "env_steps": run["stop"]["env_steps"]}
     for name in ("seed", "objective", "policies", "mapping"):
         assert root[name] == run[name]
 
@@ -170,7 +156,7 @@ ENVIRONMENTS = sorted(CONF.glob("env/*.yaml"))
 
 @pytest.mark.parametrize("path", ENVIRONMENTS, ids=within)
 def test_an_environment_has_the_defaults_of_the_dataclass(path: Path) -> None:
-    values, defaults = _read(path), _defaults(Env)
+    values, defaults = _read(path), _defaults(mf.Env)
     assert values["num_envs"] == NUM_ENVS.get(path.stem, defaults["num_envs"])
     assert values["step_timeout_s"] == defaults["step_timeout_s"]
     assert values["batched"] == defaults["batched"]

@@ -12,14 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from marlflow.base.batch import Array, Batch, EstimatedBatch
-from marlflow.base.errors import CheckpointUnusable
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.base.sequences import cut_sequences
 from marlflow.base.serialization import to_bytes
-from marlflow.base.train_batch import TrainBatch
-from marlflow.learner.learner import TorchLearner
-from marlflow.learner.loss import LossTerms
-from marlflow.learner.optimizer import TorchOptimizer
 from marlflow.learner.task_batches import TaskBatch
 from marlflow.runtime.packing import pack_batch, unpack_batch
 from marlflow.runtime.stage_chain import Rows
@@ -28,7 +24,7 @@ from tests.learner.group import sequence_transitions
 
 
 @dataclass(frozen=True, slots=True)
-class Preferences(TrainBatch):
+class Preferences(mf.TrainBatch):
     """Pairs of observations of which the first was preferred, as somebody may want to learn from."""
 
     better: Array
@@ -51,11 +47,11 @@ class Ranking:
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Nothing of it is scheduled."""
 
-    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         assert minibatch.keys() == {"better", "worse"}
         margin = module.actor(minibatch["better"]) - module.actor(minibatch["worse"])
         total = -nn.functional.logsigmoid(margin).mean()
-        return LossTerms(total, {"pairs": float(len(margin))})
+        return mf.LossTerms(total, {"pairs": float(len(margin))})
 
 
 class Judge(nn.Module):
@@ -71,13 +67,13 @@ def preferences(pairs: int = 6) -> Preferences:
 
 
 def test_a_batch_of_a_users_own_is_learned_from_and_saved_without_being_registered() -> None:
-    learner = TorchLearner(
+    learner = mf.TorchLearner(
         "judge",
         Judge(),
         Ranking(),
         trains_on=Preferences,
         learning_rate=0.1,
-        optimizer=TorchOptimizer(torch.optim.SGD),
+        optimizer=mf.TorchOptimizer(torch.optim.SGD),
     )
     learner.parameters.version = 5
     update = learner.update(preferences(), epochs=2, minibatch_agent_steps=4)
@@ -104,7 +100,7 @@ def test_what_each_kind_says_of_its_rows() -> None:
     batch.columns["version"][:] = [0, 1, 2, 3, 4]
     batch.segments["carried"][:] = [True, False]
     memory = np.zeros((5, 2), np.float32)
-    cut = cut_sequences(EstimatedBatch({**batch.columns, "memory": memory}, batch.segments), 2)
+    cut = cut_sequences(mf.EstimatedBatch({**batch.columns, "memory": memory}, batch.segments), 2)
     found = [(kind.rows, kind.count, kind.mean_version(), kind.rows_carried()) for kind in (batch, cut)]
     assert found == [(5, 5, 2.0, 1), (5, 3, 2.0, 1)]
     assert {"valid", "memory", "weight"} <= cut.columns_for_losses().keys()
@@ -117,7 +113,7 @@ def test_what_each_kind_says_of_its_rows() -> None:
 
 @pytest.mark.parametrize("kind", ["os.path", "subprocess.Popen", "tests.base.test_train_batch.Judge", "nowhere.Batch"])
 def test_a_checkpoint_can_name_no_other_class(kind: str) -> None:
-    with pytest.raises(CheckpointUnusable, match="no TrainBatch of this name"):
+    with pytest.raises(mf.CheckpointUnusable, match="no TrainBatch of this name"):
         unpack_batch(to_bytes({"kind": kind, "of": {}}))
-    with pytest.raises(CheckpointUnusable, match="are not whole"):
-        unpack_batch(to_bytes({"kind": f"{Batch.__module__}.Batch", "of": {"columns": {}}}))
+    with pytest.raises(mf.CheckpointUnusable, match="are not whole"):
+        unpack_batch(to_bytes({"kind": f"{mf.Batch.__module__}.Batch", "of": {"columns": {}}}))

@@ -7,11 +7,7 @@ import pytest
 from gymnasium import spaces
 
 import marlflow as mf
-from marlflow.base.errors import ConfigInvalid
-from marlflow.check_env import check_environment
-from marlflow.config.experiment import Env
 from marlflow.config.validation import ready
-from marlflow.env import BatchedStep
 
 NEITHER = "episodes of the environment depend on more than their seeds"
 
@@ -37,13 +33,13 @@ class Drift:
     def reset(self, envs, seeds):
         self.time[envs] = 0
         self.place[envs] = (seeds % 7)[:, None] + (len(envs) if self.shared else 0)
-        return BatchedStep({"boat": self.see()})
+        return mf.BatchedStep({"boat": self.see()})
 
     def step(self, actions):
         self.time += 1
         self.place += actions["boat"]
         over = np.repeat((self.time >= 5)[:, None], 2, axis=1)
-        return BatchedStep({"boat": self.see()}, {"boat": self.place * 0.0}, {"boat": over}, {"boat": ~over & False})
+        return mf.BatchedStep({"boat": self.see()}, {"boat": self.place * 0.0}, {"boat": over}, {"boat": ~over & False})
 
     def see(self):
         return self.place[..., None].astype(np.float32)
@@ -60,7 +56,7 @@ def test_a_run_says_at_its_start_that_seeds_do_not_determine_episodes(shared):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_episodes_that_no_seed_determines_are_not_compared_with_those_alone(shared):
-    trial = check_environment(Env(Drift, {"shared": shared}, num_envs=2), 4, 3)
+    trial = mf.check_environment(mf.Env(Drift, {"shared": shared}, num_envs=2), 4, 3)
     assert trial.ready
     verdicts = {test.name: test.verdict for test in trial.tests}
     assert verdicts["batched_test"] == ("left out" if shared else "passed")
@@ -80,5 +76,5 @@ def test_observations_in_parts_are_refused_before_the_run(space):
         f"agents of group 'boat' observe a {type(space).__name__}, and batched environments have Box, Discrete, "
         "MultiDiscrete and MultiBinary observations: flatten it"
     )
-    with pytest.raises(ConfigInvalid, match=re.escape(expected)):
+    with pytest.raises(mf.ConfigInvalid, match=re.escape(expected)):
         ready(mf.Experiment(mf.Env(InParts)))

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
+import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.base.errors import ConfigInvalid
-from marlflow.check_env import Trial, check_environment
 from marlflow.check_env.balance import unbalanced
 from marlflow.check_env.play import Played, play
 from marlflow.check_env.same_spaces import SameSpaces
 from marlflow.check_env.seats import Seats, seats_of
-from marlflow.config.experiment import Env
 from marlflow.env import open_adapter
 from marlflow.env.cartpole_family import CartPoleFamily
 from marlflow.env.cartpole_team import CartPoleTeam
@@ -38,8 +36,8 @@ from tests.check_env.trial_environments import (
 SEED = 3
 
 
-def tried(factory: Callable[..., Any], episodes: int = 6, **arguments: Any) -> Trial:
-    return check_environment(Env(factory, arguments, num_envs=2), episodes, SEED)
+def tried(factory: Callable[..., Any], episodes: int = 6, **arguments: Any) -> mf.Trial:
+    return mf.check_environment(mf.Env(factory, arguments, num_envs=2), episodes, SEED)
 
 
 def test_a_good_environment_is_ready_and_its_figures_agree() -> None:
@@ -144,7 +142,7 @@ def test_spaces_that_differ_at_each_call_are_a_problem() -> None:
 
 
 def test_an_environment_that_never_ends_is_told_so() -> None:
-    trial = check_environment(Env(Endless, num_envs=1), 2, SEED, budget_s=0.05)
+    trial = mf.check_environment(mf.Env(Endless, num_envs=1), 2, SEED, budget_s=0.05)
     assert trial.episodes.out_of_time_s == 0.05
     (problem,) = [problem for problem in trial.problems if problem.what.startswith("time ran out after 0.05 s and ")]
     assert "if they have no limit, truncate its agents" in problem.remedy
@@ -201,12 +199,12 @@ def test_actions_that_nobody_can_choose_are_a_problem_before_anything_is_played(
 
 
 def test_what_cannot_be_made_is_invalid() -> None:
-    with pytest.raises(ConfigInvalid, match="num_agents and max_cycles must be at least 1"):
+    with pytest.raises(mf.ConfigInvalid, match="num_agents and max_cycles must be at least 1"):
         tried(CartPoleTeam, num_agents=0)
 
 
 def test_no_episodes_are_invalid() -> None:
-    with pytest.raises(ConfigInvalid, match="episodes must be at least 1, not 0"):
+    with pytest.raises(mf.ConfigInvalid, match="episodes must be at least 1, not 0"):
         tried(CartPoleTeam, episodes=0)
 
 
@@ -259,7 +257,7 @@ class NeverReturns(CartPoleTeam):
 
 
 def test_a_step_that_does_not_return_fails_pettingzoos_test_too() -> None:
-    trial = check_environment(Env(NeverReturns, step_timeout_s=0.2), episodes=3)
+    trial = mf.check_environment(mf.Env(NeverReturns, step_timeout_s=0.2), episodes=3)
     assert not trial.ready
     [first, *_] = trial.tests
     assert (first.verdict, first.why) == ("failed", "a step or reset took longer than env.step_timeout_s")

@@ -201,10 +201,6 @@ CASES = {
         ["plan", "env=rps", "league=pfsp", "league.matches.workers=99999999999"],
         "league.matches.workers must be at most 10,000, not 99999999999",
     ),
-    "an agent that is a number": (
-        ["plan", "env=python", "env._target_=tests.env.test_agent_names.numbers"],
-        "environment tests.env.test_agent_names.numbers cannot start: agent 0 is of type int, and agents are named by",
-    ),
     "endless": (
         ["plan", "stop.env_steps=null"],
         "nothing ends this run; set stop.env_steps, stop.time_s or stop.policies.<id>.return_mean",
@@ -409,10 +405,7 @@ def test_a_policy_for_a_single_agent_is_told_the_mapping_that_it_needs(marlflow:
 @pytest.mark.parametrize(("words", "message"), CASES.values(), ids=CASES)
 def test_bad_input_is_one_clear_error(marlflow: Marlflow, tmp_path: Path, words: list[str], message: str) -> None:
     said = marlflow(*words)
-    assert said.code == 2
-    assert said.out == ""
-    assert said.err.startswith(f"error: {message}")
-    assert "Traceback" not in said.err
+    said.assert_refused(begins=message)
     assert len(said.err.rstrip()) <= 2_000
     assert not list(tmp_path.iterdir()), "nothing may be left of a run that never began"
 

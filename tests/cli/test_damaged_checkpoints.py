@@ -15,9 +15,8 @@ import pytest
 
 import marlflow as mf
 from marlflow.base.errors import CheckpointUnusable
-from marlflow.cli.main import main
 from marlflow.runtime.saved_runs import chosen
-from tests.cli.conftest import Marlflow
+from tests.cli.conftest import Marlflow, trained_in
 from tests.cli.test_league import TRAINED
 from tests.cli.test_links import COMMANDS
 
@@ -57,10 +56,7 @@ def line(why: str) -> str:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run that has a league and two checkpoints."""
-    folder = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(["train", *TRAINED, "checkpoint.every_env_steps=1000"]) == 0
+    folder = trained_in(tmp_path_factory.mktemp("trained"), ["train", *TRAINED, "checkpoint.every_env_steps=1000"])
     assert sorted(path.name for path in (folder / "trained" / "checkpoints").iterdir()) == ["1600", "2400"]
     return folder / "trained"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -12,10 +11,16 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from marlflow.cli.main import main
-from tests.cli.conftest import Marlflow
+from tests.cli.conftest import Marlflow, table, trained_in
+from tests.cli.spoiled import (
+    Spoilt,
+    assert_refused_untouched,
+    cut_off,
+    nothing,
+    without_any_checkpoint,
+    without_checkpoints,
+)
 from tests.cli.test_league import TRAINED
-from tests.cli.test_resume import content
 
 USAGE = "marlflow evaluate RUN [RUN ...] [name=value ...]"
 
@@ -23,14 +28,13 @@ USAGE = "marlflow evaluate RUN [RUN ...] [name=value ...]"
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run with a league, an exported member of it, and a run without a league."""
-    folder = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(["train", *TRAINED]) == 0
-        assert main(["league", "trained", "--export", "player@1", "first.safetensors"]) == 0
-        plain = [word for word in TRAINED if not word.startswith(("league", "hydra", "stop"))]
-        assert main(["train", *plain, "hydra.run.dir=plain", "stop.env_steps=50"]) == 0
-    return folder
+    plain = [word for word in TRAINED if not word.startswith(("league", "hydra", "stop"))]
+    return trained_in(
+        tmp_path_factory.mktemp("trained"),
+        ["train", *TRAINED],
+        ["league", "trained", "--export", "player@1", "first.safetensors"],
+        ["train", *plain, "hydra.run.dir=plain", "stop.env_steps=50"],
+    )
 
 
 @pytest.fixture
@@ -55,8 +59,7 @@ def test_it_prints_a_table_and_writes_every_game(marlflow: Marlflow, tmp_path: P
     data = json.loads((tmp_path / "trained" / "evaluations" / "1.json").read_text(encoding="utf-8"))
     assert len(data["games"]) == 72
     assert data["members"]["trained:player@1"]["sha256"] == data["members"]["first.safetensors"]["sha256"]
-    with (tmp_path / "trained" / "matrix.csv").open(encoding="utf-8") as file:
-        matrix = [row for row in csv.DictReader(file) if not row["side"]]
+    matrix = [row for row in table(tmp_path / "trained" / "matrix.csv") if not row["side"]]
     for row, result in zip(matrix, data["results"], strict=True):
         assert (row["member"], row["opponent"]) == (result["member"], result["opponent"])
         assert float(row["win"]) + float(row["draw"]) + float(row["loss"]) == pytest.approx(1.0)
@@ -132,51 +135,33 @@ def test_an_import_of_a_league_is_planned_trained_and_evaluated(marlflow: Marlfl
 # -- bad input ------------------------------------------------------------------------------------------------------
 
 
-def nothing(runs: Path) -> None:
-    """Leaves the runs as they are."""
+def unrecorded(run: Path) -> None:
+    (run / "experiment.json").unlink()
 
 
-def without_checkpoints(runs: Path) -> None:
-    shutil.rmtree(runs / "trained" / "checkpoints")
-
-
-def without_any_checkpoint(runs: Path) -> None:
-    for path in (runs / "trained" / "checkpoints").iterdir():
-        shutil.rmtree(path)
-
-
-def truncated(runs: Path) -> None:
-    for path in (runs / "trained" / "checkpoints").glob("*/driver.safetensors"):
-        path.write_bytes(path.read_bytes()[:-1])
-
-
-def unrecorded(runs: Path) -> None:
-    (runs / "trained" / "experiment.json").unlink()
-
-
-def changed(runs: Path, run: str, change: Callable[[dict[str, Any]], None]) -> None:
-    path = runs / run / "experiment.json"
+def changed(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = run / "experiment.json"
     values = json.loads(path.read_text("utf-8"))
     change(values)
     path.write_text(json.dumps(values), encoding="utf-8")
 
 
-def of_somebody_else(runs: Path) -> None:
-    changed(runs, "trained", lambda values: values["env"].update({"_target_": "evil.make"}))
+def of_somebody_else(run: Path) -> None:
+    changed(run, lambda values: values["env"].update({"_target_": "evil.make"}))
 
 
-def with_another_environment(runs: Path) -> None:
+def with_another_environment(run: Path) -> None:
     rps = {"_target_": "marlflow.env.pettingzoo_registry.make", "id": "classic/rps-v2"}
-    changed(runs, "plain", lambda values: values.update({"env": rps}))
+    changed(run.parent / "plain", lambda values: values.update({"env": rps}))
 
 
-CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
+CASES: dict[str, Spoilt] = {
     "no directory": (nothing, [], [f"evaluate needs RUN: {USAGE}"]),
     "not there": (nothing, ["nowhere"], ["there is no directory nowhere; evaluate needs that of a run"]),
     "what it is in": (nothing, ["."], [". is not the directory of a run", " (did you mean "]),
     "no checkpoints": (without_checkpoints, ["trained"], ["trained has no checkpoints, so there is nothing"]),
     "no checkpoint": (without_any_checkpoint, ["trained"], ["there is no checkpoint in "]),
-    "truncated": (truncated, ["trained"], ["driver.safetensors has", "checkpoints is whole"]),
+    "truncated": (cut_off("driver.safetensors"), ["trained"], ["driver.safetensors has", "checkpoints is whole"]),
     "unrecorded": (unrecorded, ["trained"], ["has no experiment.json, the record of its experiment"]),
     "of somebody else": (of_somebody_else, ["trained"], ["evil.make", "on the command line --trust"]),
     "another environment": (
@@ -210,20 +195,9 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_bad_input_is_one_clear_error_and_touches_nothing(
-    case: str, marlflow: Marlflow, runs: Path, tmp_path: Path
-) -> None:
-    spoil, words, messages = CASES[case]
-    spoil(runs)
-    before = content(tmp_path)
-    said = marlflow("evaluate", *words)
-    assert (said.code, said.out) == (2, ""), said.err
-    assert said.err.startswith("error: ")
-    for message in messages:
-        assert message in said.err
-    assert "Traceback" not in said.err
-    assert content(tmp_path) == before
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_bad_input_is_one_clear_error_and_touches_nothing(case: Spoilt, marlflow: Marlflow, runs: Path) -> None:
+    assert_refused_untouched(marlflow, "evaluate", case, runs / "trained")
 
 
 @pytest.mark.usefixtures("runs")
@@ -233,32 +207,3 @@ def test_a_folder_that_cannot_be_written_to_is_said_after_the_table(marlflow: Ma
     assert said.code == 2
     assert "random" in said.out
     assert "trained cannot be written to: " in said.err
-
-
-def test_help(marlflow: Marlflow) -> None:
-    shown = marlflow("evaluate", "--help")
-    assert (shown.code, shown.err) == (0, "")
-    for text in ("members=", "against=", "episodes=N", "evaluations/<n>.json", "mixture", ".safetensors"):
-        assert text in shown.out
-    assert "  evaluate " in marlflow("--help").out
-    assert max(map(len, shown.out.splitlines())) <= 120
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("marlflow eva", "evaluate\n"),
-        ("marlflow evaluate ru", ""),
-        ("marlflow evaluate run --ep", "--episodes\n"),
-        ("marlflow evaluate run ep", "episodes=\n"),
-        (
-            "marlflow evaluate run --members main --",
-            "--episodes --against --mode --checkpoint --strict --seed --workers --json --trust\n",
-        ),
-    ],
-)
-def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMP_LINE", line)
-    monkeypatch.setenv("COMP_POINT", str(len(line)))
-    said = marlflow("--shell-completion", "query=bash")
-    assert (said.code, said.out) == (0, offered)

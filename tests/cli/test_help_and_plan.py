@@ -233,12 +233,54 @@ def test_the_command_line_of_the_design_composes(marlflow: Marlflow) -> None:
             "learner@learners.x=maddpg learner@learners.x=masac learner@learners.x=matd3",
         ),
         ("marlflow train learner@learners.x=vdn learners.x.algorithm.n_", "learners.x.algorithm.n_step="),
+        ("marlflow eva", "evaluate"),
+        ("marlflow evaluate run --ep", "--episodes"),
+        ("marlflow evaluate run ep", "episodes="),
+        (
+            "marlflow evaluate run --members main --",
+            "--episodes --against --mode --checkpoint --strict --seed --workers --json --trust",
+        ),
+        ("marlflow lea", "league"),
+        ("marlflow league run --e", "--export"),
+        ("marlflow league run --export main f --", "--nash-conv --strict --trust"),
+        ("marlflow res", "resume"),
+        ("marlflow resume run stop.env", "stop.env_steps="),
+        ("marlflow resume run seed=1 rollouts.num_w", "rollouts.num_workers="),
     ],
 )
 def test_tab_completion(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch, line: str, offered: str) -> None:
     monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
     said = marlflow("-sc", "query=bash")
     assert (said.code, said.out) == (0, f"{offered}\n")
+
+
+@pytest.mark.parametrize("words", ["evaluate ru", "league ", "league ru", "league run --export main ", "resume ru"])
+def test_files_are_left_to_the_shell(marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.setenv("COMP_LINE", f"marlflow {words}")
+    monkeypatch.setenv("COMP_POINT", str(len(f"marlflow {words}")))
+    said = marlflow("--shell-completion", "query=bash")
+    assert (said.code, said.out) == (0, "")
+
+
+HELP = {
+    "evaluate": ("members=", "against=", "episodes=N", "evaluations/<n>.json", "mixture", ".safetensors"),
+    "league": ("marlflow league RUN", "export=MEMBER,FILE", "payoffs.parquet", "nash"),
+    "resume": ("marlflow resume <run directory> [key=value ...]", "what may change:"),
+    "check-env": ("connect_four", "my_module.make_env", "--episodes", "--json", "exit codes"),
+    "play": ("video=FILE", "episodes=N", "as=AGENT", "--record", "against=NAME", "seats=", "clock=S", "view=VIEW"),
+}
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_the_help_of_a_command_has_what_it_takes_and_is_shown_for_a_run_too(marlflow: Marlflow, command: str) -> None:
+    said = marlflow(command, "--help")
+    assert (said.code, said.err) == (0, "")
+    for text in HELP[command]:
+        assert text in said.out
+    assert f"  {command} " in marlflow("--help").out
+    assert marlflow(command, "run", "-h").out == said.out
+    assert max(map(len, said.out.splitlines())) <= 120
 
 
 def test_tab_completion_is_installed_by_one_line(marlflow: Marlflow) -> None:

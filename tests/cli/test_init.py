@@ -136,7 +136,5 @@ def test_what_cannot_be_written_is_refused(words: list[str], expected: str, marl
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    said = marlflow("init", *words)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith(f"error: {expected}")
+    marlflow("init", *words).assert_refused(begins=expected)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["file", "full", "full/mine"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -16,18 +15,13 @@ import pytest
 from benchmarks.killed_drivers import SETTINGS, Command, started
 from marlflow.cli.requeue import requeued_on_signal
 from marlflow.runtime.saved_runs import newest
-from tests.cli.conftest import Marlflow
+from tests.cli.conftest import Marlflow, table
 from tests.cli.test_train import SHORT
 from tests.driver.kept_runs import without_times
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]  # of the plugins
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 ENDLESS = (*SETTINGS, "runtime=inline", "stop.env_steps=900000000", "checkpoint.every_env_steps=1000000")
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "sweep.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def content(run: Path) -> tuple[Any, dict[str, str]]:
@@ -47,7 +41,9 @@ def test_parallel_jobs_equal_those_in_the_commands_process_bit_for_bit(marlflow:
     for job in ("0", "1"):
         assert content(tmp_path / "serial" / job) == content(tmp_path / "parallel" / job)
     assert content(tmp_path / "serial" / "0") != content(tmp_path / "serial" / "1")
-    untimed = [[{**row, "folder": ""} for row in rows(tmp_path / name)] for name in ("serial", "parallel")]
+    untimed = [
+        [{**row, "folder": ""} for row in table(tmp_path / name / "sweep.csv")] for name in ("serial", "parallel")
+    ]
     assert untimed[0] == untimed[1]
     assert not list((tmp_path / "parallel").glob(".jobs-*"))
 
@@ -71,8 +67,8 @@ def test_interrupted_parallel_jobs_end_in_order_and_no_other_begins(tmp_path: Pa
         assert command.left() == []
     assert not any("Traceback" in line for line in command.said), command.said
     reason = "interrupted" if number == signal.SIGINT else "terminated"
-    assert {row["job"] for row in rows(several)} == {"0", "1"}
-    for row in rows(several):
+    assert {row["job"] for row in table(several / "sweep.csv")} == {"0", "1"}
+    for row in table(several / "sweep.csv"):
         assert row["ended_by"] in (reason, "terminated")
         last = json.loads((several / row["folder"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
         assert newest(several / row["folder"]).env_steps == last["env_steps"]
@@ -90,7 +86,7 @@ def test_a_preempted_job_of_submitit_is_requeued_and_resumes_its_run(tmp_path: P
         assert command.ends() == 0, command.said
     logs = "".join(path.read_text(encoding="utf-8") for path in (several / ".submitit").rglob("*_log.*"))
     assert "Requeued job" in logs
-    assert [row["ended_by"] for row in rows(several)] == [until, until]
+    assert [row["ended_by"] for row in table(several / "sweep.csv")] == [until, until]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = [line["env_steps"] for line in lines]
     assert steps == sorted(steps)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,15 @@ from PIL import Image
 from safetensors import safe_open
 
 from marlflow.league.payoffs import Payoffs
-from tests.cli.conftest import Marlflow
-from tests.cli.test_resume import content
+from tests.cli.conftest import Marlflow, content
+from tests.cli.spoiled import (
+    Spoilt,
+    assert_refused_untouched,
+    cut_off,
+    nothing,
+    without_any_checkpoint,
+    without_checkpoints,
+)
 from tests.cli.test_train import SHORT
 from tests.driver.watching import reports
 from tests.league.population import PAIR, add_games
@@ -182,26 +187,8 @@ def test_the_configuration_of_an_export_is_what_the_run_recorded(
 # -- bad input ------------------------------------------------------------------------------------------------------
 
 
-def nothing(run: Path) -> None:
-    """Leaves the run as it is."""
-
-
-def without_checkpoints(run: Path) -> None:
-    shutil.rmtree(run / "checkpoints")
-
-
-def without_any_checkpoint(run: Path) -> None:
-    for path in (run / "checkpoints").iterdir():
-        shutil.rmtree(path)
-
-
 def without_league(run: Path) -> None:
     write_checkpoint(run, None, env_steps=9_000)
-
-
-def truncated(run: Path) -> None:
-    for path in (run / "checkpoints").glob("*/driver.safetensors"):
-        path.write_bytes(path.read_bytes()[:-1])
 
 
 def malformed(run: Path) -> None:
@@ -221,7 +208,7 @@ def with_league_file(run: Path) -> None:
 
 
 USAGE = "marlflow league RUN [name=value ...]"
-CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
+CASES: dict[str, Spoilt] = {
     "no directory": (nothing, [], [f"league needs RUN: {USAGE}"]),
     "not there": (nothing, ["nowhere"], ["there is no directory nowhere; league needs that of a run"]),
     "a setting": (
@@ -233,7 +220,11 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     "no checkpoints": (without_checkpoints, ["run"], ["run has no checkpoints, so there is nothing to show"]),
     "no checkpoint": (without_any_checkpoint, ["run"], ["there is no checkpoint in run/checkpoints"]),
     "no league": (without_league, ["run"], ["run has no league", "marlflow train env=connect_four league=pfsp"]),
-    "truncated": (truncated, ["run"], ["driver.safetensors has", "none in run/checkpoints is whole"]),
+    "truncated": (
+        cut_off("driver.safetensors"),
+        ["run"],
+        ["driver.safetensors has", "none in run/checkpoints is whole"],
+    ),
     "malformed": (malformed, ["run"], ["run/checkpoints/9000 cannot be used", "remove it"]),
     "flag": (nothing, ["run", "--exprt"], ["marlflow league has no option 'exprt'; did you mean 'export'?"]),
     "flag of another": (nothing, ["run", "--mermaid"], ["no option 'mermaid'; it is an option of marlflow plan"]),
@@ -259,20 +250,9 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_bad_input_is_one_clear_error_and_touches_nothing(
-    case: str, marlflow: Marlflow, run: Path, tmp_path: Path
-) -> None:
-    spoil, words, messages = CASES[case]
-    spoil(run)
-    before = content(tmp_path)
-    said = marlflow("league", *words)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("error: ")
-    for message in messages:
-        assert message in said.err
-    assert "Traceback" not in said.err
-    assert content(tmp_path) == before
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_bad_input_is_one_clear_error_and_touches_nothing(case: Spoilt, marlflow: Marlflow, run: Path) -> None:
+    assert_refused_untouched(marlflow, "league", case, run)
 
 
 def test_a_folder_that_cannot_be_written_to_is_said_after_the_standings(marlflow: Marlflow, run: Path) -> None:
@@ -294,43 +274,12 @@ def test_another_command_says_whose_flag_export_is(marlflow: Marlflow) -> None:
     assert "it is an option of marlflow league" in marlflow("resume", "run", "--export").err
 
 
-# -- help -----------------------------------------------------------------------------------------------------------
-
-
-def test_help(marlflow: Marlflow) -> None:
-    shown = marlflow("league", "--help")
-    assert (shown.code, shown.err) == (0, "")
-    for text in ("marlflow league RUN", "export=MEMBER,FILE", "payoffs.parquet", "nash"):
-        assert text in shown.out
-    assert "  league " in marlflow("--help").out
-    assert marlflow("league", "run", "-h").out == shown.out
-    assert max(map(len, shown.out.splitlines())) <= 120
-
-
 def test_reading_a_league_imports_nothing_of_the_run(marlflow: Marlflow, run: Path, tmp_path: Path) -> None:
     (run / ".hydra" / "config.yaml").write_text("policies: {main: {_target_: evil.Policy}}\n", encoding="utf-8")
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')\n", encoding="utf-8")
     said = marlflow("league", "run", "--export", "main", "live.safetensors")
     assert (said.code, said.err) == (0, "")
     assert "evil" not in sys.modules
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("marlflow lea", "league\n"),
-        ("marlflow league ", ""),
-        ("marlflow league ru", ""),
-        ("marlflow league run --e", "--export\n"),
-        ("marlflow league run --export main ", ""),
-        ("marlflow league run --export main f --", "--nash-conv --strict --trust\n"),
-    ],
-)
-def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMP_LINE", line)
-    monkeypatch.setenv("COMP_POINT", str(len(line)))
-    said = marlflow("--shell-completion", "query=bash")
-    assert (said.code, said.out) == (0, offered)
 
 
 COMMANDS = """

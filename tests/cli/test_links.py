@@ -12,10 +12,8 @@ import pytest
 import marlflow as mf
 from marlflow.base.errors import InvalidInput
 from marlflow.base.links import FILES, FOLDERS, OUTER
-from marlflow.cli.main import main
-from tests.cli.conftest import Marlflow
+from tests.cli.conftest import Marlflow, content, trained_in
 from tests.cli.test_league import TRAINED
-from tests.cli.test_resume import content
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "resume": ("resume", "run", "stop.env_steps=2200"),
@@ -55,11 +53,7 @@ LINKS = (
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run that has a league."""
-    folder = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(["train", *TRAINED]) == 0
-    return folder / "trained"
+    return trained_in(tmp_path_factory.mktemp("trained"), ["train", *TRAINED]) / "trained"
 
 
 @pytest.fixture

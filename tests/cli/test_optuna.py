@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 import yaml
 
 from marlflow.cli import sweep_checks
-from tests.cli.conftest import Marlflow
+from tests.cli.conftest import Marlflow, table
 from tests.cli.test_train import FAILING, SHORT
 
 # Optuna 2 uses what newer packages have deprecated.
@@ -46,8 +45,7 @@ def test_the_best_of_all_jobs_is_named_and_a_refused_one_ends_nothing(marlflow: 
     best = max(found, key=lambda name: (found[name], -int(name)))
     result = yaml.safe_load((several / "optimization_results.yaml").read_text(encoding="utf-8"))
     assert result["best_value"] == found[best]
-    with (several / "sweep.csv").open(encoding="utf-8", newline="") as file:
-        rows = {row["job"]: row for row in csv.DictReader(file)}
+    rows = {row["job"]: row for row in table(several / "sweep.csv")}
     assert sorted(rows) == ["0", "1", "2", "3", "4", "5"]
     assert {name: float(row["objective"]) for name, row in rows.items() if row["objective"]} == found
     for key, value in result["best_params"].items():
@@ -89,8 +87,7 @@ def test_parameters_of_a_file_are_completed_as_on_the_command_line(marlflow: Mar
     words = ("train", "-m", *SHORT, *SMALL, "--config-dir", "conf", "experiment=rates", "hydra.sweep.dir=several")
     said = marlflow(*words, "seed=3")
     assert said.code == 0, said.err
-    with (tmp_path / "several" / "sweep.csv").open(encoding="utf-8", newline="") as file:
-        assert [row["policies.cart.algorithm.epochs"] for row in csv.DictReader(file)] == ["1", "2"]
+    assert [row["policies.cart.algorithm.epochs"] for row in table(tmp_path / "several" / "sweep.csv")] == ["1", "2"]
 
 
 def test_a_value_of_another_class_replaces_the_old_one_in_each_job(marlflow: Marlflow, tmp_path: Path) -> None:
@@ -129,10 +126,7 @@ def test_a_value_of_another_class_replaces_the_old_one_in_each_job(marlflow: Mar
 def test_a_sweep_that_cannot_work_is_refused_at_its_start(
     marlflow: Marlflow, tmp_path: Path, words: list[str], message: str
 ) -> None:
-    said = marlflow("train", *words, "policy@policies.cart=ppo", "runtime=inline")
-    assert said.code == 2
-    assert said.err.startswith("error: ")
-    assert message in said.err
+    marlflow("train", *words, "policy@policies.cart=ppo", "runtime=inline").assert_refused(message)
     assert not list(tmp_path.iterdir())
 
 

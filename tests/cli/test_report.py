@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Marlflow
-from tests.cli.test_resume import content
+from tests.cli.conftest import Marlflow, content, table
 from tests.cli.test_train import SHORT
 from tests.html_report.written import write_seeds
 
@@ -27,12 +25,9 @@ def test_seeds_of_a_sweep_are_one_group_and_a_resumed_run_another(marlflow: Marl
         "marl_eval.json, report.json next to it",
     ]
     assert content(tmp_path / "sweep") == before
-    with (tmp_path / "compared" / "runs.csv").open(encoding="utf-8", newline="") as file:
-        assert [(row["state"], row["reason"]) for row in csv.DictReader(file)] == [
-            ("finished", "stop.env_steps=400")
-        ] * 2
-    with (tmp_path / "compared" / "table.csv").open(encoding="utf-8", newline="") as file:
-        (row,) = csv.DictReader(file)
+    runs = table(tmp_path / "compared" / "runs.csv")
+    assert [(row["state"], row["reason"]) for row in runs] == [("finished", "stop.env_steps=400")] * 2
+    (row,) = table(tmp_path / "compared" / "table.csv")
     finals = []
     for number in range(2):
         lines = (tmp_path / "sweep" / str(number) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -79,8 +74,7 @@ def test_groups_and_environments_can_be_chosen(marlflow: Marlflow, tmp_path: Pat
 def test_returns_to_reach_can_be_given(marlflow: Marlflow, tmp_path: Path, words: tuple[str, ...]) -> None:
     write_seeds(tmp_path / "runs", [[1.0, 5.0]])
     assert marlflow("report", "runs", *words).code == 0
-    with (tmp_path / "report" / "table.csv").open(encoding="utf-8", newline="") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = table(tmp_path / "report" / "table.csv")
     assert [float(row["level_1"]), float(row["level_2"])] == [4.0, 1000.0]
     assert (row["level_1_env_steps"], row["level_2_env_steps"]) == ("2000.0", "")
 
@@ -88,17 +82,17 @@ def test_returns_to_reach_can_be_given(marlflow: Marlflow, tmp_path: Path, words
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "error: report needs RUN: marlflow report RUN [RUN ...] [name=value ...]"),
-        (("nowhere",), "error: there is no directory nowhere; give the directory of a run, or of several"),
-        (("empty",), "error: empty is not the directory of a run, and no run is in it; a run has metrics.jsonl"),
-        (("runs", "oot=x"), "error: marlflow report has no option 'oot'; did you mean 'out'?"),
-        (("runs", "returns=much"), "error: returns must be a number, not 'much'"),
-        (("runs", "out=runs/0/metrics.jsonl"), "error: out: runs/0/metrics.jsonl cannot be written to"),
-        (("runs", "group_by=quue"), "error: group_by: no run has a key 'quue' in its configuration"),
-        (("runs", "group_by="), "error: group_by needs a value: group_by=KEYS"),
-        (("runs", "merge=seed"), "error: merge: 'seed' is not a key of env"),
-        (("runs", "merge=size"), "error: merge: 'size' is a key of no run's env"),
-        (("runs", "out=page"), "error: out: page/index.html is not a report of marlflow; choose another directory"),
+        ((), "report needs RUN: marlflow report RUN [RUN ...] [name=value ...]"),
+        (("nowhere",), "there is no directory nowhere; give the directory of a run, or of several"),
+        (("empty",), "empty is not the directory of a run, and no run is in it; a run has metrics.jsonl"),
+        (("runs", "oot=x"), "marlflow report has no option 'oot'; did you mean 'out'?"),
+        (("runs", "returns=much"), "returns must be a number, not 'much'"),
+        (("runs", "out=runs/0/metrics.jsonl"), "out: runs/0/metrics.jsonl cannot be written to"),
+        (("runs", "group_by=quue"), "group_by: no run has a key 'quue' in its configuration"),
+        (("runs", "group_by="), "group_by needs a value: group_by=KEYS"),
+        (("runs", "merge=seed"), "merge: 'seed' is not a key of env"),
+        (("runs", "merge=size"), "merge: 'size' is a key of no run's env"),
+        (("runs", "out=page"), "out: page/index.html is not a report of marlflow; choose another directory"),
     ],
 )
 def test_bad_input_is_one_error(marlflow: Marlflow, tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
@@ -106,7 +100,5 @@ def test_bad_input_is_one_error(marlflow: Marlflow, tmp_path: Path, words: tuple
     (tmp_path / "empty").mkdir()
     (tmp_path / "page").mkdir()
     (tmp_path / "page" / "index.html").write_text("mine", encoding="utf-8")
-    said = marlflow("report", *words)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith(sentence)
+    marlflow("report", *words).assert_refused(begins=sentence)
     assert not (tmp_path / "report").exists()

@@ -7,18 +7,17 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.cli.main import main
 from marlflow.config import recorded
 from marlflow.config.recorded import check_modules
 from marlflow.runtime.saved_runs import newest
-from tests.cli.conftest import Marlflow
+from tests.cli.conftest import Marlflow, content, trained_in
+from tests.cli.spoiled import Spoilt, assert_refused_untouched, cut_off, nothing, without_checkpoints
 from tests.cli.test_train import SHORT
 
 WORDS = (*SHORT, "rollouts.fragment_env_steps=100", "hydra.run.dir=run")
@@ -35,22 +34,10 @@ def overrides(run: Path) -> list[str]:
     return [line.removeprefix("- ").strip("'") for line in lines]
 
 
-def content(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """All files below a folder, and when each was written."""
-    return {
-        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 400 env steps that has ended."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder := tmp_path_factory.mktemp("trained"))
-        assert main(["train", *WORDS]) == 0
-    return folder / "run"
+    return trained_in(tmp_path_factory.mktemp("trained"), ["train", *WORDS]) / "run"
 
 
 @pytest.fixture
@@ -138,21 +125,8 @@ def test_a_run_that_was_moved_goes_on_where_it_is(marlflow: Marlflow, run: Path,
 # -- bad input ------------------------------------------------------------------------------------------------------
 
 
-def nothing(run: Path) -> None:
-    """Leaves the run as it is."""
-
-
 def without_hydra(run: Path) -> None:
     shutil.rmtree(run / ".hydra")
-
-
-def without_checkpoints(run: Path) -> None:
-    shutil.rmtree(run / "checkpoints")
-
-
-def truncated(run: Path) -> None:
-    for path in (run / "checkpoints").glob("*/learner.cart.safetensors"):
-        path.write_bytes(path.read_bytes()[:-1])
 
 
 def of_another_format(run: Path) -> None:
@@ -164,7 +138,7 @@ def overrides_that_are_no_list(run: Path) -> None:
     (run / ".hydra" / "overrides.yaml").write_text("a: [", encoding="utf-8")
 
 
-CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
+CASES: dict[str, Spoilt] = {
     "no directory": (nothing, [], ["resume needs the directory of a run first: marlflow resume <run directory>"]),
     "an override first": (nothing, ["seed=1"], ["resume needs the directory of a run first"]),
     "not there": (nothing, ["nowhere"], ["there is no directory nowhere; resume needs that of a run"]),
@@ -174,7 +148,11 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     "what it is in": (nothing, ["."], [" (did you mean ", "/run?)"]),
     "damaged .hydra": (overrides_that_are_no_list, ["run"], [".hydra/overrides.yaml cannot be read: "]),
     "no checkpoint": (without_checkpoints, ["run"], ["there is no checkpoint in ", "start a new run"]),
-    "truncated": (truncated, ["run"], ["learner.cart.safetensors has", "none in ", " is whole"]),
+    "truncated": (
+        cut_off("learner.cart.safetensors"),
+        ["run"],
+        ["learner.cart.safetensors has", "none in ", " is whole"],
+    ),
     "another format": (of_another_format, ["run"], ["400 cannot be used: its format is 7, written by marlflow "]),
     "misspelt key": (
         nothing,
@@ -202,59 +180,9 @@ CASES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has ended, to be copied."""
-    from marlflow.cli.main import main
-
-    where = tmp_path_factory.mktemp("ended") / "run"
-    assert main(["train", *WORDS[:-1], f"hydra.run.dir={where}"]) == 0
-    return where
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_bad_input_is_one_clear_error_and_touches_nothing(
-    case: str, marlflow: Marlflow, ended: Path, tmp_path: Path
-) -> None:
-    spoil, words, messages = CASES[case]
-    shutil.copytree(ended, tmp_path / "run")
-    spoil(tmp_path / "run")
-    before = content(tmp_path)
-    said = marlflow("resume", *words)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("error: ")
-    for message in messages:
-        assert message in said.err
-    assert "Traceback" not in said.err
-    assert content(tmp_path) == before
-
-
-# -- help -----------------------------------------------------------------------------------------------------------
-
-
-def test_help_says_what_may_change_and_is_shown_for_a_run_too(marlflow: Marlflow) -> None:
-    shown = marlflow("resume", "--help")
-    assert shown.code == 0
-    assert "marlflow resume <run directory> [key=value ...]" in shown.out
-    assert "what may change:" in shown.out
-    assert "  resume " in marlflow("--help").out
-    assert marlflow("resume", "run", "-h").out == shown.out
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("marlflow res", "resume\n"),
-        ("marlflow resume ru", ""),
-        ("marlflow resume run stop.env", "stop.env_steps=\n"),
-        ("marlflow resume run seed=1 rollouts.num_w", "rollouts.num_workers=\n"),
-    ],
-)
-def test_tab_completion(line: str, offered: str, marlflow: Marlflow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMP_LINE", line)
-    monkeypatch.setenv("COMP_POINT", str(len(line)))
-    said = marlflow("--shell-completion", "query=bash")
-    assert (said.code, said.out) == (0, offered)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_bad_input_is_one_clear_error_and_touches_nothing(case: Spoilt, marlflow: Marlflow, run: Path) -> None:
+    assert_refused_untouched(marlflow, "resume", case, run)
 
 
 # -- from another folder ----------------------------------------------------------------------------------------------

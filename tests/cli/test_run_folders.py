@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from marlflow.runtime.run_state import LOCK
-from tests.cli.conftest import Marlflow
-from tests.cli.test_resume import content, overrides
+from tests.cli.conftest import Marlflow, content
+from tests.cli.test_resume import overrides
 from tests.cli.test_train import SHORT
 
 WORDS = (*SHORT, "rollouts.fragment_env_steps=100")

@@ -8,37 +8,31 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.algorithms.ddppo import DDPPO
-from marlflow.algorithms.mappo import MAPPO
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.sac import SAC
-from marlflow.config.experiment import Env, Experiment, Policy
 from marlflow.config.validation import problems_of, ready
 from marlflow.env import cartpole_team, toll
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
-from marlflow.policy.torso import MLP
 from marlflow.sampling.batched_runner import BatchedRunner
 from tests.driver.costly import carts
 from tests.runtime.small_runs import small_run
 from tests.sentences import sentences
 
-LIMITED = PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=64, cost_limit=0.25)
-ROADS = Env(toll.parallel_env, {}, num_envs=4)
+LIMITED = mf.PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=64, cost_limit=0.25)
+ROADS = mf.Env(toll.parallel_env, {}, num_envs=4)
 
 
-def experiment(algorithm: Any, env: Env = ROADS, **changes: Any) -> Experiment:
+def experiment(algorithm: Any, env: mf.Env = ROADS, **changes: Any) -> mf.Experiment:
     return small_run(
-        env=env, policies={"team": Policy(algorithm, MLP((8,)), **changes)}, mapping=[mf.Rule("*", "team")]
+        env=env, policies={"team": mf.Policy(algorithm, mf.MLP((8,)), **changes)}, mapping=[mf.Rule("*", "team")]
     )
 
 
-def refused(algorithm: Any, env: Env = ROADS, **changes: Any) -> str:
+def refused(algorithm: Any, env: mf.Env = ROADS, **changes: Any) -> str:
     _, problems = problems_of(experiment(algorithm, env, **changes))
     (problem,) = sentences(problems)
     return problem
 
 
-@pytest.mark.parametrize("algorithm", [LIMITED, replace(LIMITED, normalize_advantages=False), SAC(cost_limit=0.25)])
+@pytest.mark.parametrize("algorithm", [LIMITED, replace(LIMITED, normalize_advantages=False), mf.SAC(cost_limit=0.25)])
 def test_what_can_have_a_limit(algorithm: Any) -> None:
     checked = ready(experiment(algorithm))
     assert checked.spec.with_costs == ("team",)
@@ -46,24 +40,24 @@ def test_what_can_have_a_limit(algorithm: Any) -> None:
 
 
 def test_a_central_critic_can_have_one() -> None:
-    assert ready(experiment(MAPPO(cost_limit=0.25, minibatch_agent_steps=64))).spec.with_costs == ("team",)
+    assert ready(experiment(mf.MAPPO(cost_limit=0.25, minibatch_agent_steps=64))).spec.with_costs == ("team",)
 
 
 def test_infos_of_aec_environments_would_count_twice() -> None:
-    assert refused(LIMITED, Env(cartpole_team.env, {"max_cycles": 50}, num_envs=4)) == (
+    assert refused(LIMITED, mf.Env(cartpole_team.env, {"max_cycles": 50}, num_envs=4)) == (
         "policy 'team' (ppo) has a cost_limit, and in env, an AEC environment, infos stay from one turn to the next, "
         "so that a cost would count several times; use the environment's parallel_env, or set algorithm.cost_limit=null"
     )
 
 
 def test_batched_environments_without_costs_are_refused() -> None:
-    batched = Env(cartpole_team.parallel_env, {}, num_envs=4, batched=True)
+    batched = mf.Env(cartpole_team.parallel_env, {}, num_envs=4, batched=True)
     assert refused(LIMITED, batched) == (
         "policy 'team' (ppo) has a cost_limit, and parallel_env has a batched version (env.batched=true) that gives no "
         "costs; set env.batched=auto, or algorithm.cost_limit=null"
     )
     for how in (True, False, "auto"):
-        assert refused(LIMITED, Env(BatchedCartPoleTeam, {}, num_envs=4, batched=how)) == (
+        assert refused(LIMITED, mf.Env(BatchedCartPoleTeam, {}, num_envs=4, batched=how)) == (
             "policy 'team' (ppo) has a cost_limit, and BatchedCartPoleTeam makes a BatchedEnv without "
             "gives_costs=True, so its steps have no costs; give BatchedStep.costs and set gives_costs, or set "
             "algorithm.cost_limit=null"
@@ -86,17 +80,17 @@ costly_carts.batched = BatchedCartPoleTeam  # type: ignore[attr-defined]  # whic
 
 
 def test_auto_takes_the_version_that_gives_costs() -> None:
-    worker = ready(experiment(LIMITED, Env(costly_carts, {}, num_envs=4, batched="auto"))).spec.worker(0)
+    worker = ready(experiment(LIMITED, mf.Env(costly_carts, {}, num_envs=4, batched="auto"))).spec.worker(0)
     assert not isinstance(worker._runner, BatchedRunner)
     assert worker.collect(5)[1]["team"]["cost"].any()
     worker.close()
     assert "parallel_env gives no info['cost'] of cart_0, cart_1, cart_2 and others in its first env step" in refused(
-        LIMITED, Env(cartpole_team.parallel_env, {}, num_envs=4, batched="auto")
+        LIMITED, mf.Env(cartpole_team.parallel_env, {}, num_envs=4, batched="auto")
     )
 
 
 def test_replicas_see_no_costs_of_others() -> None:
-    assert refused(DDPPO(cost_limit=0.25)) == (
+    assert refused(mf.DDPPO(cost_limit=0.25)) == (
         "policy 'team' (ddppo) cannot have a cost_limit: no learner of it sees the costs of all workers; use ppo, "
         "mappo or sac, or set cost_limit=null"
     )

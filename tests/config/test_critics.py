@@ -9,50 +9,40 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.algorithms.impala import IMPALA
-from marlflow.algorithms.mappo import MAPPO
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.recurrent_ppo import RecurrentPPO
-from marlflow.base.errors import StageFailed
 from marlflow.config.construct import build
-from marlflow.config.experiment import Env, Experiment, OfflineData, Policy
 from marlflow.config.validation import problems_of, ready
-from marlflow.driver.train import train
 from marlflow.env import cartpole_team
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.wrappers import joint_state
-from marlflow.policy.recurrent import GRU
-from marlflow.policy.torso import MLP
-from marlflow.sampling.mapping import Rule
 from tests.runtime.small_runs import small_run
 from tests.sentences import sentences
 
-TEAM = Env(cartpole_team.parallel_env, {"max_cycles": 50}, num_envs=4)
-IN_TURNS = Env(cartpole_team.env, {"max_cycles": 50}, num_envs=4)
+TEAM = mf.Env(cartpole_team.parallel_env, {"max_cycles": 50}, num_envs=4)
+IN_TURNS = mf.Env(cartpole_team.env, {"max_cycles": 50}, num_envs=4)
 SMALL = {"batch_agent_steps": 200, "epochs": 1, "minibatch_agent_steps": 64}
 
 
-def experiment(algorithm: Any, env: Env = TEAM, model: Any = None, **changes: Any) -> Experiment:
-    policies = {"team": Policy(algorithm, model or MLP((8,)), **changes)}
-    return small_run(env=env, policies=policies, mapping=[Rule("*", "team")], env_steps=200)
+def experiment(algorithm: Any, env: mf.Env = TEAM, model: Any = None, **changes: Any) -> mf.Experiment:
+    policies = {"team": mf.Policy(algorithm, model or mf.MLP((8,)), **changes)}
+    return small_run(env=env, policies=policies, mapping=[mf.Rule("*", "team")], env_steps=200)
 
 
-def refused(algorithm: Any, env: Env = TEAM, **changes: Any) -> str:
+def refused(algorithm: Any, env: mf.Env = TEAM, **changes: Any) -> str:
     _, problems = problems_of(experiment(algorithm, env, **changes))
     (problem,) = sentences(problems)
     return problem
 
 
-def wrapped(env: Env) -> Env:
-    return Env(env.factory, env.arguments, (joint_state,), num_envs=4)
+def wrapped(env: mf.Env) -> mf.Env:
+    return mf.Env(env.factory, env.arguments, (joint_state,), num_envs=4)
 
 
 def test_no_state_names_the_wrapper_that_makes_one_and_it_does() -> None:
-    assert refused(MAPPO(**SMALL)) == (
+    assert refused(mf.MAPPO(**SMALL)) == (
         "policy 'team' (mappo) has a critic that sees state (critic_sees), and the environment has no state() of "
         "numbers; add wrappers=joint_state, which makes one of all agents' observations, or leave state out"
     )
-    ready(experiment(MAPPO(**SMALL), wrapped(TEAM)))
+    ready(experiment(mf.MAPPO(**SMALL), wrapped(TEAM)))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +53,7 @@ def test_no_state_names_the_wrapper_that_makes_one_and_it_does() -> None:
     ],
 )
 def test_a_list_without_sense_is_refused(critic_sees: Any, said: str) -> None:
-    assert said in refused(PPO(**SMALL, critic_sees=critic_sees))
+    assert said in refused(mf.PPO(**SMALL, critic_sees=critic_sees))
 
 
 def test_unknown_names_are_refused_with_the_near_one() -> None:
@@ -73,11 +63,11 @@ def test_unknown_names_are_refused_with_the_near_one() -> None:
     assert problems == [
         "policies.cart.algorithm.critic_sees[0] must be one of state, obs, agent, not 'stat'; did you mean 'state'?"
     ]
-    assert "critic_sees[0] must be one of state, obs, agent" in refused(PPO(critic_sees=("stat",)))  # type: ignore[arg-type]
+    assert "critic_sees[0] must be one of state, obs, agent" in refused(mf.PPO(critic_sees=("stat",)))  # type: ignore[arg-type]
 
 
 def test_a_shared_torso_is_refused() -> None:
-    assert refused(PPO(**SMALL, shared_torso=True, critic_sees=("obs", "agent"))) == (
+    assert refused(mf.PPO(**SMALL, shared_torso=True, critic_sees=("obs", "agent"))) == (
         "policy 'team' (ppo) cannot share layers of an actor, which sees obs, with a critic that sees obs, agent; "
         "set shared_torso=false"
     )
@@ -85,13 +75,13 @@ def test_a_shared_torso_is_refused() -> None:
 
 def test_deaths_in_turns_are_refused() -> None:
     assert "cannot bootstrap at a death (bootstrap_at_death)" in refused(
-        PPO(**SMALL, bootstrap_at_death=True), IN_TURNS
+        mf.PPO(**SMALL, bootstrap_at_death=True), IN_TURNS
     )
 
 
 def test_records_have_no_states() -> None:
-    offline = OfflineData("nowhere")
-    algorithm = IMPALA(critic_sees=("obs", "agent"), bootstrap_at_death=True)
+    offline = mf.OfflineData("nowhere")
+    algorithm = mf.IMPALA(critic_sees=("obs", "agent"), bootstrap_at_death=True)
     _, problems = problems_of(experiment(algorithm, experience=offline))
     settings = [problem for problem in sentences(problems) if "learns from records, which have only" in problem]
     assert [problem.rpartition("algorithm.")[2] for problem in settings] == [
@@ -101,10 +91,10 @@ def test_records_have_no_states() -> None:
 
 
 def test_a_memory_beside_a_joint_state_is_remarked() -> None:
-    algorithm = RecurrentPPO(**SMALL, critic_sees=("state",))
-    (remark,) = ready(experiment(algorithm, wrapped(TEAM), GRU(8, (8,)))).remarks
+    algorithm = mf.RecurrentPPO(**SMALL, critic_sees=("state",))
+    (remark,) = ready(experiment(algorithm, wrapped(TEAM), mf.GRU(8, (8,)))).remarks
     assert remark.startswith("policy 'team': its critic has no memory, and the state of wrappers=joint_state")
-    assert list(ready(experiment(RecurrentPPO(**SMALL), wrapped(TEAM), GRU(8, (8,)))).remarks) == []
+    assert list(ready(experiment(mf.RecurrentPPO(**SMALL), wrapped(TEAM), mf.GRU(8, (8,)))).remarks) == []
 
 
 class Growing(CartPoleTeam):
@@ -130,23 +120,23 @@ class Undeclared(CartPoleTeam):
 
 
 def test_a_state_of_changing_shape_ends_the_run_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(StageFailed, match=r"the state has shape \(2,\), not \(1,\)"):
-        train(experiment(PPO(**SMALL, critic_sees=("state",)), Env(Growing, num_envs=4)), tmp_path)
+    with pytest.raises(mf.StageFailed, match=r"the state has shape \(2,\), not \(1,\)"):
+        mf.train(experiment(mf.PPO(**SMALL, critic_sees=("state",)), mf.Env(Growing, num_envs=4)), tmp_path)
 
 
 def test_agents_without_numbers_cannot_be_seen() -> None:
     assert "no possible_agents to number" in refused(
-        PPO(**SMALL, critic_sees=("obs", "agent")), Env(Undeclared, num_envs=4)
+        mf.PPO(**SMALL, critic_sees=("obs", "agent")), mf.Env(Undeclared, num_envs=4)
     )
 
 
 @pytest.mark.parametrize("env", [TEAM, IN_TURNS], ids=["parallel", "aec"])
-def test_it_runs_in_both_kinds_of_environments(env: Env, tmp_path: Path) -> None:
-    train(experiment(MAPPO(**SMALL), wrapped(env)), tmp_path)
+def test_it_runs_in_both_kinds_of_environments(env: mf.Env, tmp_path: Path) -> None:
+    mf.train(experiment(mf.MAPPO(**SMALL), wrapped(env)), tmp_path)
 
 
 def test_an_opponent_needs_no_state_of_its_own() -> None:
     """Only a learner has a critic: elsewhere an actor is made without one."""
-    spec = ready(experiment(MAPPO(**SMALL), wrapped(TEAM))).spec.policies["team"]
-    without_state = mf.MAPPO(**SMALL).actor(ready(experiment(PPO())).spec.policies["team"].spaces, MLP((8,)), 0)
+    spec = ready(experiment(mf.MAPPO(**SMALL), wrapped(TEAM))).spec.policies["team"]
+    without_state = mf.MAPPO(**SMALL).actor(ready(experiment(mf.PPO())).spec.policies["team"].spaces, mf.MLP((8,)), 0)
     np.testing.assert_array_equal(spec.actor().flat().shape, without_state.flat().shape)  # type: ignore[attr-defined]

@@ -6,24 +6,22 @@ from typing import Any
 
 import pytest
 
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import Env, Experiment, Policy
+import marlflow as mf
 
 
 def test_slips_of_the_pen_are_named_together() -> None:
-    policies: Any = {"odd": PPO(epochs=3)}
+    policies: Any = {"odd": mf.PPO(epochs=3)}
     mapping: Any = {"cart_*": "odd"}
     env: Any = dict
-    with pytest.raises(ConfigInvalid) as caught:
-        Experiment(env, policies, mapping)
+    with pytest.raises(mf.ConfigInvalid) as caught:
+        mf.Experiment(env, policies, mapping)
     named = caught.value.problems
     assert [problem.split(" ")[0] for problem in named] == ["env", "policies['odd']", "mapping"]
     assert "write Policy(PPO(...))" in named[1]
     assert "[Rule('adversary_*', 'hunters'), ...]" in named[2]
 
 
-_policy: Any = Policy
+_policy: Any = mf.Policy
 
 
 @pytest.mark.parametrize(
@@ -34,7 +32,7 @@ _policy: Any = Policy
             "policies['cart'].algorithm is 'dqn', where an object is wanted; write Policy(algorithm=DQN())",
         ),
         (
-            _policy(PPO),
+            _policy(mf.PPO),
             "policies['cart'].algorithm is the class PPO, where an object is wanted; write Policy(algorithm=PPO())",
         ),
         (
@@ -43,20 +41,20 @@ _policy: Any = Policy
         ),
         (_policy(model="cnn"), "policies['cart'].model is 'cnn', where an object is wanted; write Policy(model=CNN())"),
         ("dqn", "policies['cart'] is 'dqn', not a Policy; write Policy(DQN())"),
-        (PPO, "policies['cart'] is the class PPO, not a Policy; write Policy(PPO())"),
+        (mf.PPO, "policies['cart'] is the class PPO, not a Policy; write Policy(PPO())"),
     ],
 )
 def test_names_and_classes_in_place_of_objects_are_answered_with_what_is_wanted(policy: Any, said: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
-        Experiment(Env(dict), {"cart": policy})
+    with pytest.raises(mf.ConfigInvalid) as caught:
+        mf.Experiment(mf.Env(dict), {"cart": policy})
     assert caught.value.problems == (said,)
 
 
 def test_an_environments_name_is_no_env() -> None:
     env: Any = "simple_tag"
-    with pytest.raises(ConfigInvalid, match=r"^env is 'simple_tag', not an Env; write Env\('simple_tag'\)$"):
-        Experiment(env)
+    with pytest.raises(mf.ConfigInvalid, match=r"^env is 'simple_tag', not an Env; write Env\('simple_tag'\)$"):
+        mf.Experiment(env)
 
 
 def test_a_plain_experiment_is_one() -> None:
-    assert Experiment(Env(dict)).policies == {}
+    assert mf.Experiment(mf.Env(dict)).policies == {}

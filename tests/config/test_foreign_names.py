@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.ppo import PPO
+import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import Env, Experiment, Policy
 from marlflow.config.foreign_names import FOREIGN_NAMES, own_key
 from marlflow.config.renamed import unknown_key
 from tests.config.composition import experiment_of
@@ -21,7 +18,7 @@ ALGORITHMS = {algorithm.name: algorithm for algorithm in SHIPPED}
 PATH = "policies.a.algorithm"
 
 
-def keys_of(algorithm: Algorithm) -> list[str]:
+def keys_of(algorithm: mf.Algorithm) -> list[str]:
     return [field.name for field in fields(algorithm)]  # type: ignore[arg-type]
 
 
@@ -84,7 +81,7 @@ def test_a_name_is_answered_with_the_key_of_the_algorithm(algorithm: str) -> Non
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_answer_is_a_key_that_exists(algorithm: str) -> None:
-    experiment = Experiment(Env("cartpole_team"), policies={"a": Policy(ALGORITHMS[algorithm])})
+    experiment = mf.Experiment(mf.Env("cartpole_team"), policies={"a": mf.Policy(ALGORITHMS[algorithm])})
     for name in FOREIGN_NAMES:
         if (path := answer(name, algorithm)) is not None:
             reduce(member, path.split("."), experiment)
@@ -96,7 +93,7 @@ def member(value: Any, name: str) -> Any:
 
 def test_every_key_of_the_table_is_of_some_algorithm_or_of_the_run() -> None:
     taken = {key for algorithm in SHIPPED for key in keys_of(algorithm)} | {"hidden_size", "hidden_sizes"}
-    experiment = Experiment(Env("cartpole_team"), policies={"<id>": Policy(PPO())})
+    experiment = mf.Experiment(mf.Env("cartpole_team"), policies={"<id>": mf.Policy(mf.PPO())})
     for name, foreign in FOREIGN_NAMES.items():
         for key in (*foreign.keys, *foreign.replay):
             if key.partition(".")[0] not in taken:
@@ -133,7 +130,7 @@ def test_every_key_of_the_table_is_of_some_algorithm_or_of_the_run() -> None:
     ],
 )
 def test_an_override_under_another_name_is_answered(override: str, said: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(mf.ConfigInvalid) as caught:
         experiment_of("env=cartpole_team", "policy@policies.cart=dqn", override)
     assert len(caught.value.problems) == 1
     assert str(caught.value.problems[0]).startswith(said)

@@ -11,59 +11,37 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
+import marlflow as mf
 from marlflow import conf
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import ConfigInvalid
 from marlflow.config.construct import fit
 from marlflow.config.dealers import dealer_of
 from marlflow.config.description import plain
 from marlflow.config.drawn_league import league_work
-from marlflow.config.experiment import Env, Evaluation, Experiment, Policy
 from marlflow.config.league import mode_name
 from marlflow.config.placement_table import drawn_placement
 from marlflow.config.validation import problems_of, ready
 from marlflow.driver.checkpointing import identity
-from marlflow.league import (
-    NFSP,
-    PFSP,
-    PSRO,
-    AlphaStar,
-    DeltaUniform,
-    Fictitious,
-    LatestPast,
-    League,
-    LeaguePlayer,
-    LeagueView,
-    MatchRules,
-    NaiveSelfPlay,
-    Pool,
-    SnapshotRules,
-    StoreSettings,
-)
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.runtime.resources import Machines, requests_of
-from marlflow.sampling.mapping import Rule
 from marlflow.sampling.receipts import EpisodeResult
 from tests.config.composition import algorithms, experiment_of, prepared, ready_of
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.sentences import sentences
 
 MODES = {
-    "self_play": NaiveSelfPlay,
-    "latest_past": LatestPast,
-    "delta_uniform": DeltaUniform,
-    "fictitious": Fictitious,
-    "pfsp": PFSP,
-    "alphastar": AlphaStar,
-    "psro": PSRO,
-    "nfsp": NFSP,
+    "self_play": mf.NaiveSelfPlay,
+    "latest_past": mf.LatestPast,
+    "delta_uniform": mf.DeltaUniform,
+    "fictitious": mf.Fictitious,
+    "pfsp": mf.PFSP,
+    "alphastar": mf.AlphaStar,
+    "psro": mf.PSRO,
+    "nfsp": mf.NFSP,
 }
-PAIR = Env(RockPaperScissors, num_envs=4)
+PAIR = mf.Env(RockPaperScissors, num_envs=4)
 SELF = {"player_0": "player", "player_1": "player"}
-NEVER = SnapshotRules(at_start=False, every_agent_steps=None)
-BY_MODE = SnapshotRules(every_agent_steps=None)
+NEVER = mf.SnapshotRules(at_start=False, every_agent_steps=None)
+BY_MODE = mf.SnapshotRules(every_agent_steps=None)
 
 
 class Teams(RockPaperScissors):
@@ -83,14 +61,14 @@ class EqualTeams(Teams):
     wide = ()
 
 
-TEAMS, EQUAL_TEAMS = Env(Teams, num_envs=4), Env(EqualTeams, num_envs=4)
+TEAMS, EQUAL_TEAMS = mf.Env(Teams, num_envs=4), mf.Env(EqualTeams, num_envs=4)
 
 
-def run(env: Env = PAIR, league: League | None = None, **changes: Any) -> Experiment:
-    return Experiment(env, league=League() if league is None else league, **changes)
+def run(env: mf.Env = PAIR, league: mf.League | None = None, **changes: Any) -> mf.Experiment:
+    return mf.Experiment(env, league=mf.League() if league is None else league, **changes)
 
 
-def problems(experiment: Experiment) -> list[str]:
+def problems(experiment: mf.Experiment) -> list[str]:
     return sentences(problems_of(experiment)[1])
 
 
@@ -109,8 +87,8 @@ def test_each_choice_has_the_defaults_of_the_classes(name: str) -> None:
         "alphastar": BY_MODE,
         "psro": BY_MODE,
         "nfsp": NEVER,
-    }.get(name, SnapshotRules())
-    assert league == League(MODES[name](), snapshots=rules)
+    }.get(name, mf.SnapshotRules())
+    assert league == mf.League(MODES[name](), snapshots=rules)
     assert mode_name(MODES[name]()) == name
 
 
@@ -161,7 +139,7 @@ def test_referees_have_processes_over_ray_and_none_in_one_process() -> None:
 
 def test_psro_by_nash_is_refused_where_there_are_more_than_two_sides() -> None:
     three = [["red_0"]], [["red_1"]], [["blue_0", "blue_1"]]
-    league = League(PSRO(), sides=dict(zip("abc", three, strict=True)), snapshots=BY_MODE)
+    league = mf.League(mf.PSRO(), sides=dict(zip("abc", three, strict=True)), snapshots=BY_MODE)
     assert any("the solver 'nash' is for two sides of one role each" in text for text in problems(run(TEAMS, league)))
 
 
@@ -183,9 +161,9 @@ def test_all_keys_can_be_set_from_the_command_line() -> None:
         "league.symmetric=true",
     ).league
     assert league is not None
-    assert league.matchmaker == PFSP(weighting="variance")
-    assert (league.snapshots.win_rate, league.pool, league.payoffs.decay) == (0.7, Pool(3), 1.0)
-    assert league.players == {"player": LeaguePlayer(share=2.0)}
+    assert league.matchmaker == mf.PFSP(weighting="variance")
+    assert (league.snapshots.win_rate, league.pool, league.payoffs.decay) == (0.7, mf.Pool(3), 1.0)
+    assert league.players == {"player": mf.LeaguePlayer(share=2.0)}
     assert league.sides == {"first": (("player_0",),), "second": (("player_1",),)}
     assert league.symmetric
 
@@ -193,7 +171,7 @@ def test_all_keys_can_be_set_from_the_command_line() -> None:
 def test_another_mode_replaces_the_chosen_one_and_its_keys() -> None:
     league = experiment_of("env=rps", "league=pfsp", "league.matchmaker={_target_: marlflow.league.LatestPast}").league
     assert league is not None
-    assert league.matchmaker == LatestPast()
+    assert league.matchmaker == mf.LatestPast()
 
 
 @pytest.mark.parametrize(
@@ -213,16 +191,16 @@ def test_another_mode_replaces_the_chosen_one_and_its_keys() -> None:
     ],
 )
 def test_a_wrong_choice_or_value_is_said(overrides: list[str], problem: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(mf.ConfigInvalid) as caught:
         ready_of("env=rps", *overrides)
     assert problem in str(caught.value)
 
 
 def test_a_league_written_to_the_log_is_the_same_when_it_is_read() -> None:
-    league = League(LatestPast(0.25, 3), players={"main": LeaguePlayer(["player_*"])}, pool=Pool(2))
+    league = mf.League(mf.LatestPast(0.25, 3), players={"main": mf.LeaguePlayer(["player_*"])}, pool=mf.Pool(2))
     said: list[str] = []
-    assert fit(plain(league), League, "league", said) == dataclasses.replace(
-        league, players={"main": LeaguePlayer(("player_*",))}
+    assert fit(plain(league), mf.League, "league", said) == dataclasses.replace(
+        league, players={"main": mf.LeaguePlayer(("player_*",))}
     )
     assert said == []
 
@@ -259,13 +237,15 @@ def test_each_group_has_a_policy_its_own_or_the_default_one() -> None:
 
 
 def test_policies_with_other_names_play_all_seats() -> None:
-    made = ready(run(policies={"main": Policy(PPO()), "exploiter": Policy(DQN())}))
+    made = ready(run(policies={"main": mf.Policy(mf.PPO()), "exploiter": mf.Policy(mf.DQN())}))
     assert made.players == {"main": ["player_0", "player_1"], "exploiter": ["player_0", "player_1"]}
 
 
 def test_players_narrow_what_a_policy_plays_and_the_default_policy_plays_what_is_left() -> None:
-    league = League(NaiveSelfPlay(), players={"main": LeaguePlayer(["*_0"]), "player": LeaguePlayer(["player_1"])})
-    made = ready(run(league=league, policies={"main": Policy(PPO())}))
+    league = mf.League(
+        mf.NaiveSelfPlay(), players={"main": mf.LeaguePlayer(["*_0"]), "player": mf.LeaguePlayer(["player_1"])}
+    )
+    made = ready(run(league=league, policies={"main": mf.Policy(mf.PPO())}))
     assert made.players == {"main": ["player_0"], "player": ["player_1"]}
 
 
@@ -275,16 +255,16 @@ def test_groups_are_kept_apart_even_if_their_spaces_are_equal() -> None:
 
 
 def test_an_opponent_of_evaluations_alone_is_no_member() -> None:
-    policies = {"main": Policy(PPO()), "weak": Policy(Random())}
-    made = ready(run(policies=policies, evaluation=Evaluation(opponents=["weak"])))
+    policies = {"main": mf.Policy(mf.PPO()), "weak": mf.Policy(mf.Random())}
+    made = ready(run(policies=policies, evaluation=mf.Evaluation(opponents=["weak"])))
     assert list(made.spec.policies) == ["main"]
 
 
 def test_the_matchmaker_of_a_run_has_what_was_configured() -> None:
-    league = League(
-        Fictitious(), symmetric=True, players={"main": LeaguePlayer(share=3.0)}, teammates="past", pool=Pool(2)
+    league = mf.League(
+        mf.Fictitious(), symmetric=True, players={"main": mf.LeaguePlayer(share=3.0)}, teammates="past", pool=mf.Pool(2)
     )
-    dealer = dealer_of(ready(run(league=league, policies={"main": Policy(PPO()), "other": Policy(DQN())})))
+    dealer = dealer_of(ready(run(league=league, policies={"main": mf.Policy(mf.PPO()), "other": mf.Policy(mf.DQN())})))
     assert dealer is not None
     matchmaker = dealer.matchmaker
     assert isinstance(matchmaker, LeagueMatchmaker)
@@ -318,7 +298,7 @@ def test_an_outcome_is_a_function_with_settings_or_an_object_that_can_be_called(
         (f"{{_target_: {path.format('shorter_is_better')}, limits: 3}}", "did you mean 'league.outcome.limit'?"),
         ("{limit: 3}", "league.outcome must be null or {_target_: package.module.function, ...}"),
     ):
-        with pytest.raises(ConfigInvalid) as refused:
+        with pytest.raises(mf.ConfigInvalid) as refused:
             experiment_of(*words, f"league.outcome={word}")
         assert problem in str(refused.value)
 
@@ -333,16 +313,16 @@ def test_one_line_says_what_the_league_is() -> None:
 
 
 def test_the_identity_of_a_run_has_mode_sides_and_players_but_no_numbers() -> None:
-    def of(league: League | None) -> Any:
-        return identity(ready(Experiment(PAIR, league=league))).get("league")
+    def of(league: mf.League | None) -> Any:
+        return identity(ready(mf.Experiment(PAIR, league=league))).get("league")
 
-    one = of(League(PFSP(past=0.5)))
+    one = of(mf.League(mf.PFSP(past=0.5)))
     assert of(None) is None
-    assert one == of(League(PFSP(past=0.9), snapshots=SnapshotRules(every_agent_steps=7), pool=Pool(3)))
+    assert one == of(mf.League(mf.PFSP(past=0.9), snapshots=mf.SnapshotRules(every_agent_steps=7), pool=mf.Pool(3)))
     others = [
-        of(League(Fictitious())),
-        of(League(sides={"a": [["player_1"]], "b": [["player_0"]]})),
-        of(League(symmetric=True)),
+        of(mf.League(mf.Fictitious())),
+        of(mf.League(sides={"a": [["player_1"]], "b": [["player_0"]]})),
+        of(mf.League(symmetric=True)),
     ]
     assert all(one != other for other in others)
 
@@ -353,121 +333,126 @@ def test_the_identity_of_a_run_has_mode_sides_and_players_but_no_numbers() -> No
 class Wrong:
     """A mode of a user's own that seats somebody whom nobody knows."""
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: mf.LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         return "mian"
 
 
 class Raising:
     """A mode of a user's own that fails."""
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: mf.LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         raise KeyError(launcher)
 
 
 @pytest.mark.parametrize(
     ("experiment", "problem"),
     [
-        (run(mapping=[Rule("*", "main")], policies={"main": Policy()}), "set mapping=null, or league=none"),
-        (run(league=League(sides={"a": [["player_0"]]})), "league.sides needs at least two sides"),
+        (run(mapping=[mf.Rule("*", "main")], policies={"main": mf.Policy()}), "set mapping=null, or league=none"),
+        (run(league=mf.League(sides={"a": [["player_0"]]})), "league.sides needs at least two sides"),
         (
-            run(league=League(sides={"a": [["player_0"]], "b": [["plaier_1"]]})),
+            run(league=mf.League(sides={"a": [["player_0"]], "b": [["plaier_1"]]})),
             "league.sides.b: 'plaier_1' matches no agent; the agents are player_0, player_1",
         ),
         (
-            run(TEAMS, League(sides={"a": [["red_0", "blue_0"]], "b": [["red_1", "blue_1"]]})),
+            run(TEAMS, mf.League(sides={"a": [["red_0", "blue_0"]], "b": [["red_1", "blue_1"]]})),
             "league: no policy can play role 'a' (red_0, blue_0), all of whose agents one policy has to play",
         ),
         (
-            run(TEAMS, policies={"main": Policy()}),
+            run(TEAMS, policies={"main": mf.Policy()}),
             "league: policy 'main' cannot play all agents, whose spaces differ; say which ones it plays, "
             "league.players.main.plays=[...], or name it like their group: red, blue",
         ),
-        (run(league=League(players={"plaier": LeaguePlayer()})), "did you mean 'player'?"),
+        (run(league=mf.League(players={"plaier": mf.LeaguePlayer()})), "did you mean 'player'?"),
         (
-            run(league=League(players={"player": LeaguePlayer(["seat_*"])})),
+            run(league=mf.League(players={"player": mf.LeaguePlayer(["seat_*"])})),
             "league.players.player.plays: 'seat_*' matches no agent; the agents are player_0, player_1",
         ),
-        (run(league=League(players={"player": LeaguePlayer([])})), "league.players.player.plays is empty"),
+        (run(league=mf.League(players={"player": mf.LeaguePlayer([])})), "league.players.player.plays is empty"),
         (
-            run(EQUAL_TEAMS, League(players={"red": LeaguePlayer(["red_0"])})),
+            run(EQUAL_TEAMS, mf.League(players={"red": mf.LeaguePlayer(["red_0"])})),
             "league: policy 'red' can play no role: it plays red_0",
         ),
         (
-            run(TEAMS, League(symmetric=True)),
+            run(TEAMS, mf.League(symmetric=True)),
             "league.symmetric: sides 'red' and 'blue' are not interchangeable, since their agents differ in number or "
             "in their spaces; set league.symmetric=false",
         ),
         (
-            run(league=League(store=StoreSettings(distinct_members=1))),
+            run(league=mf.League(store=mf.StoreSettings(distinct_members=1))),
             "league.store.distinct_members: a game has 2 roles",
         ),
-        (run(policies={"player": Policy(Random())}), "no policy of this run learns"),
+        (run(policies={"player": mf.Policy(mf.Random())}), "no policy of this run learns"),
         (
-            run(league=League(players={"player": LeaguePlayer(share=0.0)})),
+            run(league=mf.League(players={"player": mf.LeaguePlayer(share=0.0)})),
             "league.players: the share of every policy that learns is 0",
         ),
-        (run(league=League(snapshots=NEVER)), "no rule ever takes a snapshot, and pfsp plays against snapshots"),
+        (run(league=mf.League(snapshots=NEVER)), "no rule ever takes a snapshot, and pfsp plays against snapshots"),
         (
-            run(league=League(NaiveSelfPlay(), snapshots=dataclasses.replace(NEVER, win_rate=0.7))),
+            run(league=mf.League(mf.NaiveSelfPlay(), snapshots=dataclasses.replace(NEVER, win_rate=0.7))),
             "win_rate needs a snapshot to win against, and there will never be a first one",
         ),
         (
-            run(league=League(pool=Pool(best=3), matches=MatchRules(every_env_steps=None))),
+            run(league=mf.League(pool=mf.Pool(best=3), matches=mf.MatchRules(every_env_steps=None))),
             "league.pool.best: the best are those with the highest ratings, which come from matches",
         ),
         (
-            run(league=League(matches=MatchRules(every_env_steps=None, workers=2))),
+            run(league=mf.League(matches=mf.MatchRules(every_env_steps=None, workers=2))),
             "league.matches.workers: 2 referees would have nothing to do, since league.matches.every_env_steps is "
             "null; set it, or league.matches.workers=0",
         ),
         (
-            run(league=League(matches=MatchRules(workers=-1))),
+            run(league=mf.League(matches=mf.MatchRules(workers=-1))),
             "league.matches.workers must be at least 0, not -1",
         ),
         (
-            run(league=League(outcome=lambda result, sides: [0.0, 1.0])),
+            run(league=mf.League(outcome=lambda result, sides: [0.0, 1.0])),
             "it gave [0.0, 1.0], not a score for each side, such as {'player_0': 1.0, 'player_1': 0.0}",
         ),
         (
-            run(league=League(outcome=lambda result, sides: dict.fromkeys(sides, float("nan")))),
+            run(league=mf.League(outcome=lambda result, sides: dict.fromkeys(sides, float("nan")))),
             "it gave side 'player_0' the score nan, which is no finite number",
         ),
         (
-            run(league=League(outcome=lambda result, sides: result.infos)),  # type: ignore[attr-defined]
+            run(league=mf.League(outcome=lambda result, sides: result.infos)),  # type: ignore[attr-defined]
             "it raised AttributeError: 'EpisodeResult' object has no attribute 'infos'",
         ),
         (
-            run(league=League(NFSP(), players={"player": LeaguePlayer(share=2.0)}, teammates="past")),
+            run(league=mf.League(mf.NFSP(), players={"player": mf.LeaguePlayer(share=2.0)}, teammates="past")),
             "league.players.player.share is not used: nfsp decides who plays how often; leave it out",
         ),
-        (run(league=League(NFSP(), teammates="past")), "league.teammates is not used: nfsp seats all roles of a game"),
-        (run(league=League(Wrong())), "it seated 'mian' as agent 'player_"),
-        (run(league=League(Raising())), "it raised KeyError: 'player'"),
+        (
+            run(league=mf.League(mf.NFSP(), teammates="past")),
+            "league.teammates is not used: nfsp seats all roles of a game",
+        ),
+        (run(league=mf.League(Wrong())), "it seated 'mian' as agent 'player_"),
+        (run(league=mf.League(Raising())), "it raised KeyError: 'player'"),
     ],
 )
-def test_what_cannot_be_a_league_is_refused_with_one_sentence(experiment: Experiment, problem: str) -> None:
+def test_what_cannot_be_a_league_is_refused_with_one_sentence(experiment: mf.Experiment, problem: str) -> None:
     found = problems(experiment)
     assert any(problem in one for one in found), found
 
 
 def test_all_problems_are_said_at_once() -> None:
-    league = League(snapshots=NEVER, symmetric=True, players={"nobody": LeaguePlayer(), "red": LeaguePlayer(share=0.0)})
-    found = problems(run(TEAMS, dataclasses.replace(league, store=StoreSettings(distinct_members=1))))
+    league = mf.League(
+        snapshots=NEVER, symmetric=True, players={"nobody": mf.LeaguePlayer(), "red": mf.LeaguePlayer(share=0.0)}
+    )
+    found = problems(run(TEAMS, dataclasses.replace(league, store=mf.StoreSettings(distinct_members=1))))
     for part in ("league.symmetric:", "'nobody'", "league.snapshots:", "league.store.distinct_members"):
         assert sum(part in one for one in found) == 1, found
 
 
 def test_symmetric_is_accepted_where_sides_are_alike() -> None:
-    assert problems(run(EQUAL_TEAMS, League(symmetric=True))) == []
+    assert problems(run(EQUAL_TEAMS, mf.League(symmetric=True))) == []
 
 
 def test_snapshots_may_never_be_taken_where_nobody_plays_against_them() -> None:
-    assert problems(run(league=League(NaiveSelfPlay(), snapshots=NEVER))) == []
+    assert problems(run(league=mf.League(mf.NaiveSelfPlay(), snapshots=NEVER))) == []
 
 
 def test_a_league_that_is_none_is_refused_where_it_is_written() -> None:
-    with pytest.raises(ConfigInvalid, match=r"league is 'pfsp', not a League; write League\(PFSP\(\)\)"):
-        Experiment(PAIR, league="pfsp")  # type: ignore[arg-type]
+    with pytest.raises(mf.ConfigInvalid, match=r"league is 'pfsp', not a League; write League\(PFSP\(\)\)"):
+        mf.Experiment(PAIR, league="pfsp")  # type: ignore[arg-type]
 
 
 def test_an_environment_that_declares_no_agents_has_no_league() -> None:
@@ -484,4 +469,6 @@ def test_an_environment_that_declares_no_agents_has_no_league() -> None:
         def action_space(self, agent: str) -> Any:
             return Discrete(3)
 
-    assert any("league: the environment does not declare its agents" in one for one in problems(run(Env(Undeclared))))
+    assert any(
+        "league: the environment does not declare its agents" in one for one in problems(run(mf.Env(Undeclared)))
+    )

@@ -13,16 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.dqn import DQN
+import marlflow as mf
 from marlflow.algorithms.imported import Imported, SavedPolicy
-from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import ConfigInvalid, InvalidInput
-from marlflow.config.experiment import Experiment, Policy
 from marlflow.config.imports import imported_policy, load_policy, policy_of
 from marlflow.config.league_members import described_member
 from marlflow.config.validation import ready
-from marlflow.driver.train import train
-from marlflow.league import League, LeaguePlayer
 from marlflow.runtime.saved_league import saved_run
 from marlflow.runtime.saved_policies import from_export, read_export, to_export
 from marlflow.runtime.saved_runs import EXPERIMENT
@@ -36,24 +31,26 @@ RUN = league_run(LEAGUES["pfsp"], 300)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of this game, an exported member of it, and a run of another game."""
     folder = tmp_path_factory.mktemp("runs")
-    train(RUN, folder / "rps")
-    train(small_run(env_steps=200), folder / "carts")
+    mf.train(RUN, folder / "rps")
+    mf.train(small_run(env_steps=200), folder / "carts")
     (folder / "second.safetensors").write_bytes(to_export(policy_of(saved_run(folder / "rps"), "main@2")))
     (folder / "empty").mkdir()
     (folder / "text.safetensors").write_text("not tensors", encoding="utf-8")
     return folder
 
 
-def with_members(members: Mapping[str, Mapping[str, Any]], trust: tuple[str, ...] = (), **changes: Any) -> Experiment:
+def with_members(
+    members: Mapping[str, Mapping[str, Any]], trust: tuple[str, ...] = (), **changes: Any
+) -> mf.Experiment:
     return replace(RUN, league=replace(LEAGUES["pfsp"], members=members, trust=trust), **changes)
 
 
-def veteran(runs: Path, **given: str) -> Experiment:
+def veteran(runs: Path, **given: str) -> mf.Experiment:
     return with_members({"veteran": {"from": str(runs / "rps"), "member": "main@2"} | given})
 
 
-def problems(experiment: Experiment) -> list[str]:
-    with pytest.raises(InvalidInput) as raised:
+def problems(experiment: mf.Experiment) -> list[str]:
+    with pytest.raises(mf.InvalidInput) as raised:
         ready(experiment)
     return [str(problem) for problem in raised.value.problems]
 
@@ -80,22 +77,22 @@ def test_a_file_is_the_same_member(runs: Path) -> None:
 
 
 def test_policies_of_the_run_and_random_by_another_name(runs: Path) -> None:
-    policies = {**RUN.policies, "script": Policy(Random())}
+    policies = {**RUN.policies, "script": mf.Policy(mf.Random())}
     members = {"dice": {"policy": "random"}, "same": {"policy": "script"}}
     spec = ready(with_members(members, policies=policies)).spec
-    assert [spec.policies[name].algorithm for name in members] == [Random(), Random()]
+    assert [spec.policies[name].algorithm for name in members] == [mf.Random(), mf.Random()]
 
 
 def test_players_may_narrow_the_agents_of_a_member(runs: Path) -> None:
     league = veteran(runs).league
     assert league is not None
-    narrowed = replace(league, players={"veteran": LeaguePlayer(["player_1"])})
+    narrowed = replace(league, players={"veteran": mf.LeaguePlayer(["player_1"])})
     assert ready(replace(RUN, league=narrowed)).players["veteran"] == ["player_1"]
 
 
 def test_scheduled_values_of_a_live_member_are_those_of_its_agent_steps(runs: Path, tmp_path: Path) -> None:
-    dqn = {"main": Policy(DQN(learning_starts_agent_steps=100), RUN.policies["main"].model)}
-    train(replace(RUN, policies=dqn), tmp_path / "dqn")
+    dqn = {"main": mf.Policy(mf.DQN(learning_starts_agent_steps=100), RUN.policies["main"].model)}
+    mf.train(replace(RUN, policies=dqn), tmp_path / "dqn")
     live = imported_policy(load_policy(tmp_path / "dqn", "main"), ()).acts_by
     assert isinstance(live, Imported)
     steps = live.saved.description["agent_steps"]
@@ -198,8 +195,8 @@ def test_classes_are_marlflows_or_trusted(
     (tmp_path / "changed.safetensors").write_bytes(to_export(changed))
     member = {"veteran": {"from": str(tmp_path / "changed.safetensors")}}
     found = problems(with_members(member, trust))
-    with pytest.raises(ConfigInvalid, match=message):
-        raise ConfigInvalid(found)
+    with pytest.raises(mf.ConfigInvalid, match=message):
+        raise mf.ConfigInvalid(found)
 
 
 def test_a_trusted_class_is_imported_and_any_other_is_not(
@@ -212,7 +209,7 @@ def test_a_trusted_class_is_imported_and_any_other_is_not(
         read_export(runs / "second.safetensors"),
         lambda description: description["config"]["model"].update(_target_="evil_module.Model"),
     )
-    with pytest.raises(ConfigInvalid, match=r"set league.trust=\[evil_module.Model\]"):
+    with pytest.raises(mf.ConfigInvalid, match=r"set league.trust=\[evil_module.Model\]"):
         imported_policy(saved, ())
     assert "evil_module" not in sys.modules
     assert type(imported_policy(saved, ["evil_module.Model"]).model).__module__ == "evil_module"
@@ -246,14 +243,14 @@ def without(name: str) -> Callable[[dict[str, Any]], Any]:
 )
 def test_a_malformed_description_is_no_member(change: Any, runs: Path) -> None:
     data = to_export(described(read_export(runs / "second.safetensors"), change))
-    with pytest.raises(ConfigInvalid, match=r"x is no file of a member \(its description has"):
+    with pytest.raises(mf.ConfigInvalid, match=r"x is no file of a member \(its description has"):
         from_export(data, "x")
 
 
 def test_parameters_that_are_not_finite_are_refused(runs: Path) -> None:
     saved = read_export(runs / "second.safetensors")
     data = to_export(SavedPolicy(saved.flat * np.float32(np.nan), saved.description, ""))
-    with pytest.raises(ConfigInvalid, match="its parameters are not finite"):
+    with pytest.raises(mf.ConfigInvalid, match="its parameters are not finite"):
         from_export(data, "x")
 
 
@@ -265,4 +262,4 @@ def test_a_run_that_recorded_nothing_says_so(runs: Path, tmp_path: Path) -> None
 
 
 def test_no_members_is_the_default() -> None:
-    assert (League().members, League().trust) == ({}, ())
+    assert (mf.League().members, mf.League().trust) == ({}, ())

@@ -12,21 +12,13 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 from torch import nn
 
 import marlflow as mf
-from marlflow.algorithms.algorithm import LearningAlgorithm
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.base.batch import Batch
-from marlflow.base.items import Fragment
-from marlflow.base.schedules import initial_value
 from marlflow.base.spaces import Spaces
 from marlflow.config.rehearsal import rehearsal_problems
 from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.spaces_only import SpacesOnlyEnv
-from marlflow.flow import Flow, Plan
-from marlflow.learner.protocol import Learner
-from marlflow.replay.protocol import Replay
-from marlflow.runtime.spec import LearnerPlacement, LearnerSpec, PolicySpec, RunSpec
-from marlflow.stages import Advantages, Concat, DropStale, Learn, Normalize, Publish
+from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 from tests.algorithms.conversations import SPACES as CONVERSATION
 
 PIXELS = Box(0, 255, (36, 36, 3), np.uint8)
@@ -40,7 +32,7 @@ SMALL_CNN = mf.CNN((4,), (5,), (3,), (8,))
 class Signs:
     """An operator that says nothing of where it runs."""
 
-    def __call__(self, batch: Batch) -> Batch:
+    def __call__(self, batch: mf.Batch) -> mf.Batch:
         return batch.with_columns(reward=np.sign(batch["reward"]))
 
 
@@ -51,7 +43,7 @@ class Bonus:
     column: str = "novelty"
     least_rows: int = 1
 
-    def __call__(self, batch: Batch) -> Batch:
+    def __call__(self, batch: mf.Batch) -> mf.Batch:
         if batch.rows < self.least_rows:
             raise ValueError(f"{batch.rows} rows are not enough")
         np.random.rand()  # noqa: NPY002  of the run's own random numbers
@@ -65,19 +57,19 @@ class With(mf.PPO):
     name: ClassVar[str] = "with"
     stage: Any = None
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+    def plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replays: Sequence[mf.Replay]) -> mf.Plan:
         if self.stage is None:
             raise KeyError("stage")
         reports = (
-            experience.gather(Concat(agent_steps=self.batch_agent_steps))
-            .then(DropStale(self.max_staleness), at=learner)
+            experience.gather(mf.Concat(agent_steps=self.batch_agent_steps))
+            .then(mf.DropStale(self.max_staleness), at=learner)
             .then(self.stage, at=None if isinstance(self.stage, Signs) else learner)
-            .then(Advantages(initial_value(self.discount), initial_value(self.gae_lambda)), at=learner)
-            .then(Normalize(), at=learner)
-            .then(Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
-            .then(Publish(), at=learner)
+            .then(mf.Advantages(mf.initial_value(self.discount), mf.initial_value(self.gae_lambda)), at=learner)
+            .then(mf.Normalize(), at=learner)
+            .then(mf.Learn(epochs=self.epochs, minibatch=self.minibatch_agent_steps), at=learner)
+            .then(mf.Publish(), at=learner)
         )
-        return Plan("with", output=reports, waits_for_rounds=True)
+        return mf.Plan("with", output=reports, waits_for_rounds=True)
 
 
 @dataclass(frozen=True)
@@ -239,7 +231,7 @@ def _as_a_users(algorithm: Any) -> Any:
     return type(f"Own{type(algorithm).__name__}", (type(algorithm),), {"__module__": __name__})()
 
 
-LEARNING = [one for one in SHIPPED if isinstance(one, LearningAlgorithm)]
+LEARNING = [one for one in SHIPPED if isinstance(one, mf.LearningAlgorithm)]
 
 
 @pytest.mark.parametrize("observation", [NUMBERS, PIXELS, PARTS, BOARD], ids=["numbers", "pixels", "parts", "board"])
@@ -273,7 +265,7 @@ def test_of_archer_the_networks_alone_are_tried() -> None:
 def _spec(policy: PolicySpec, replay: Literal["with_learner", "own"] = "with_learner") -> RunSpec:
     return RunSpec(
         {"own": policy},
-        {"own": LearnerSpec("own", (policy,), policy.algorithm, policy.seed, LearnerPlacement(replay=replay))},
+        {"own": LearnerSpec("own", (policy,), policy.algorithm, policy.seed, mf.LearnerPlacement(replay=replay))},
         {"agent_0": "own"},
         SpacesOnlyEnv,
         num_envs=2,

@@ -6,9 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from pettingzoo import ParallelEnv
 
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import Env, Experiment, Policy
+import marlflow as mf
 from marlflow.config.renamed import KEYS, renamed_hooks
 from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import parallel_env
@@ -43,7 +41,7 @@ CASES = {
 
 
 def problems_of_overrides(*overrides: str) -> list[str]:
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(mf.ConfigInvalid) as caught:
         experiment_of(*overrides)
     return list(map(str, caught.value.problems))
 
@@ -81,23 +79,23 @@ def test_the_old_import_path_of_adam_gives_its_public_name() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class WithProblems(PPO):
+class WithProblems(mf.PPO):
     def problems(self, spaces: Any, model: Any) -> list[str]:
         raise AssertionError("nothing calls it")
 
 
 @dataclasses.dataclass(frozen=True)
-class WithFrom0(PPO):
+class WithFrom0(mf.PPO):
     from_0: ClassVar[frozenset[str]] = frozenset({"epochs"})
 
 
 @dataclasses.dataclass(frozen=True)
-class WithOnlyForActors(PPO):
+class WithOnlyForActors(mf.PPO):
     only_for_actors: ClassVar[frozenset[str]] = frozenset({"discount"})
 
 
 @dataclasses.dataclass(frozen=True)
-class WithSeesAllRows(PPO):
+class WithSeesAllRows(mf.PPO):
     @property
     def sees_all_rows(self) -> bool:
         return True
@@ -118,12 +116,12 @@ HOOKS = {
 
 
 @pytest.mark.parametrize(("algorithm", "problem"), HOOKS.items(), ids=lambda value: getattr(value, "__name__", ""))
-def test_an_old_hook_of_a_users_algorithm_gives_its_new_name(algorithm: type[PPO], problem: str) -> None:
-    experiment = Experiment(Env("cartpole_team", num_envs=2), policies={"cart": Policy(algorithm())})
-    with pytest.raises(ConfigInvalid) as caught:
+def test_an_old_hook_of_a_users_algorithm_gives_its_new_name(algorithm: type[mf.PPO], problem: str) -> None:
+    experiment = mf.Experiment(mf.Env("cartpole_team", num_envs=2), policies={"cart": mf.Policy(algorithm())})
+    with pytest.raises(mf.ConfigInvalid) as caught:
         ready(experiment)
     assert list(map(str, caught.value.problems)) == [f"policy 'cart' ({algorithm().name}) has {problem}"]
 
 
 def test_hooks_of_today_give_no_error() -> None:
-    assert list(renamed_hooks(PPO())) == []
+    assert list(renamed_hooks(mf.PPO())) == []

@@ -8,20 +8,17 @@ from typing import Any
 
 import pytest
 
-from marlflow.algorithms.ddppo import DDPPO
-from marlflow.algorithms.maml import MAML
-from marlflow.algorithms.scripted import Random
-from marlflow.config.experiment import Experiment, LearnerConfig, Policy, PolicyStop
+import marlflow as mf
 from marlflow.config.validation import problems_of
 from tests.driver.joint_learning import Team
 from tests.driver.resetting import Resetting, with_resets
 from tests.runtime.small_runs import SMALL, SMALL_PPO
 from tests.sentences import sentences
 
-PLAIN = Policy(SMALL_PPO, SMALL)
+PLAIN = mf.Policy(SMALL_PPO, SMALL)
 
 
-def problems(main: Policy, matchmaker: object | None = None, **changes: Any) -> list[str]:
+def problems(main: mf.Policy, matchmaker: object | None = None, **changes: Any) -> list[str]:
     return sentences(problems_of(with_resets(main, PLAIN, 400, matchmaker=matchmaker, **changes))[1])
 
 
@@ -33,22 +30,22 @@ def test_a_policy_with_a_learner_of_its_own_may_be_reset() -> None:
     ("main", "problem"),
     [
         (
-            Policy(DDPPO(batch_agent_steps=40, minibatch_agent_steps=20), SMALL),
+            mf.Policy(mf.DDPPO(batch_agent_steps=40, minibatch_agent_steps=20), SMALL),
             "policy 'main' (ddppo) cannot be reset by Seating: it learns on the workers, each of which has a copy of "
             "it; use ppo",
         ),
         (
-            Policy(MAML(), SMALL),
+            mf.Policy(mf.MAML(), SMALL),
             "policy 'main' (maml) cannot be reset by Seating: it learns on the workers, each of which has a copy of it",
         ),
-        (Policy(Random()), "policy 'main' (random) cannot be reset by Seating: it does not learn; give it"),
+        (mf.Policy(mf.Random()), "policy 'main' (random) cannot be reset by Seating: it does not learn; give it"),
         (
-            replace(PLAIN, stop=PolicyStop(agent_steps=100)),
+            replace(PLAIN, stop=mf.PolicyStop(agent_steps=100)),
             "policy 'main' (ppo) cannot be reset by Seating: its own stop ends its learning for good; leave out its",
         ),
     ],
 )
-def test_a_policy_that_cannot_begin_again_is_refused(main: Policy, problem: str) -> None:
+def test_a_policy_that_cannot_begin_again_is_refused(main: mf.Policy, problem: str) -> None:
     (found,) = problems(main, Seating())
     assert found.startswith(problem)
 
@@ -83,7 +80,7 @@ def test_what_reset_policies_raises_is_said() -> None:
 
 
 def test_a_policy_that_is_trained_with_others_is_refused() -> None:
-    experiment: Experiment = with_resets(Policy(), Policy(), 400, matchmaker=Seating())
-    team = LearnerConfig(("main", "rival"), Team())
+    experiment: mf.Experiment = with_resets(mf.Policy(), mf.Policy(), 400, matchmaker=Seating())
+    team = mf.LearnerConfig(("main", "rival"), Team())
     found = sentences(problems_of(replace(experiment, learners={"team": team}))[1])
     assert any("learner 'team' trains it together with rival; give it a learner of its own" in text for text in found)

@@ -12,57 +12,12 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.from_run import FromRun
-from marlflow.algorithms.ppo import PPO
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import ProblemKind
-from marlflow.base.schedules import CosineDecay, Linear, PiecewiseConstant
-from marlflow.config.experiment import (
-    CheckpointConfig,
-    Env,
-    Evaluation,
-    Experiment,
-    Faults,
-    Log,
-    OfflineData,
-    PlacementOverrides,
-    Policy,
-    PolicyStop,
-    Rollouts,
-    RunPlacement,
-    RuntimeConfig,
-    Stop,
-)
 from marlflow.config.limits import limit_problems
 from marlflow.config.ranges import RANGES, REMARKS
 from marlflow.config.settings import remarks, setting_problems
 from marlflow.config.validation import problems_of
-from marlflow.league import (
-    NFSP,
-    PFSP,
-    PSRO,
-    AlphaStar,
-    DeltaUniform,
-    Fictitious,
-    LatestPast,
-    League,
-    LeaguePlayer,
-    MatchRules,
-    NaiveSelfPlay,
-    PayoffSettings,
-    Pool,
-    RatingSettings,
-    SnapshotRules,
-    StoreSettings,
-)
-from marlflow.learner.optimizer import Adam, TorchOptimizer
-from marlflow.observe.early_stop import EarlyStop
-from marlflow.policy.recurrent import GRU, LSTM
-from marlflow.policy.torso import CNN, MLP
-from marlflow.policy.transformer import Transformer
-from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
 from tests.config.every_setting import tried
 from tests.runtime.small_runs import small_run
 from tests.sentences import sentences
@@ -102,7 +57,7 @@ ACCEPTED: Mapping[str, set[str]] = {
         target_entropy_share target_noise tau td_lambda temperature trace_lambda value_coefficient verify
         warm_up_updates weight_decay win_rate workers
     """)
-    | {field.name for field in dataclasses.fields(Faults)}
+    | {field.name for field in dataclasses.fields(mf.Faults)}
     | ANY_SIZE
     | BOUNDS_OF_SCHEDULES
     | OF_THE_ENVIRONMENT,
@@ -155,13 +110,42 @@ def test_every_key_with_every_value_is_accepted_by_the_table_or_refused_by_its_n
 
 KINDS = (
     *(type(algorithm) for algorithm in SHIPPED),
-    *(Experiment, Env, Policy, PolicyStop, PlacementOverrides, RunPlacement, OfflineData, Rollouts, Stop, Faults),
-    FromRun,
-    *(CheckpointConfig, Evaluation, Log, RuntimeConfig, LearnerPlacement, InferencePlacement, Resources),
-    *(MLP, CNN, GRU, LSTM, Transformer, Adam, Linear, CosineDecay, PiecewiseConstant),
-    *(League, LeaguePlayer, Pool, PayoffSettings, RatingSettings, SnapshotRules, MatchRules, PSRO, StoreSettings),
-    EarlyStop,
-    *(AlphaStar, DeltaUniform, Fictitious, LatestPast, NaiveSelfPlay, PFSP, NFSP),
+    *(
+        mf.Experiment,
+        mf.Env,
+        mf.Policy,
+        mf.PolicyStop,
+        mf.PlacementOverrides,
+        mf.RunPlacement,
+        mf.OfflineData,
+        mf.Rollouts,
+        mf.Stop,
+        mf.Faults,
+    ),
+    mf.FromRun,
+    *(
+        mf.CheckpointConfig,
+        mf.Evaluation,
+        mf.Log,
+        mf.RuntimeConfig,
+        mf.LearnerPlacement,
+        mf.InferencePlacement,
+        mf.Resources,
+    ),
+    *(mf.MLP, mf.CNN, mf.GRU, mf.LSTM, mf.Transformer, mf.Adam, mf.Linear, mf.CosineDecay, mf.PiecewiseConstant),
+    *(
+        mf.League,
+        mf.LeaguePlayer,
+        mf.Pool,
+        mf.PayoffSettings,
+        mf.RatingSettings,
+        mf.SnapshotRules,
+        mf.MatchRules,
+        mf.PSRO,
+        mf.StoreSettings,
+    ),
+    mf.EarlyStop,
+    *(mf.AlphaStar, mf.DeltaUniform, mf.Fictitious, mf.LatestPast, mf.NaiveSelfPlay, mf.PFSP, mf.NFSP),
 )
 
 
@@ -183,32 +167,32 @@ def test_every_number_has_an_entry_in_the_table_and_every_entry_a_number() -> No
     ("algorithm", "problem"),
     [
         (
-            PPO(learning_rate=math.nan),
+            mf.PPO(learning_rate=math.nan),
             "policies.prey.algorithm.learning_rate must be a number, at least 0 and at most 1, not nan",
         ),
-        (PPO(epochs=2.5), "policies.prey.algorithm.epochs must be a whole number, not 2.5"),  # type: ignore[arg-type]
-        (PPO(discount=Linear(0.5, 1.5, 10)), "policies.prey.algorithm.discount.end must be at most 1, not 1.5"),
-        (DQN(optimizer=Adam(beta_1=2)), "policies.prey.algorithm.optimizer.beta_1 must be less than 1, not 2"),
+        (mf.PPO(epochs=2.5), "policies.prey.algorithm.epochs must be a whole number, not 2.5"),  # type: ignore[arg-type]
+        (mf.PPO(discount=mf.Linear(0.5, 1.5, 10)), "policies.prey.algorithm.discount.end must be at most 1, not 1.5"),
+        (mf.DQN(optimizer=mf.Adam(beta_1=2)), "policies.prey.algorithm.optimizer.beta_1 must be less than 1, not 2"),
         (
-            DQN(epsilon=PiecewiseConstant([1, math.inf], [5])),
+            mf.DQN(epsilon=mf.PiecewiseConstant([1, math.inf], [5])),
             "policies.prey.algorithm.epsilon.values[1] must be a finite number",
         ),
-        (DQN(value_min=100), "policies.prey.algorithm.value_min is 100, and atoms is 1"),
-        (DQN(batch_agent_steps=200_000), "policies.prey.algorithm.batch_agent_steps is 200,000, and its replay"),
+        (mf.DQN(value_min=100), "policies.prey.algorithm.value_min is 100, and atoms is 1"),
+        (mf.DQN(batch_agent_steps=200_000), "policies.prey.algorithm.batch_agent_steps is 200,000, and its replay"),
     ],
 )  # fmt: skip
 def test_settings_from_python_are_checked_like_those_of_a_configuration(algorithm: Any, problem: str) -> None:
     experiment = small_run()
-    policies = {**experiment.policies, "prey": Policy(algorithm)}
-    with pytest.raises(ConfigInvalid) as caught:
+    policies = {**experiment.policies, "prey": mf.Policy(algorithm)}
+    with pytest.raises(mf.ConfigInvalid) as caught:
         mf.train(dataclasses.replace(experiment, policies=policies))
     (said,) = caught.value.problems
     assert said.startswith(problem)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    assert list(sentences(setting_problems(PPO(epochs=np.int64(3), learning_rate=np.float32(1e-3))))) == []  # type: ignore[arg-type]
-    (problem,) = sentences(setting_problems(PPO(epochs=np.int64(0)), "algorithm"))  # type: ignore[arg-type]
+    assert list(sentences(setting_problems(mf.PPO(epochs=np.int64(3), learning_rate=np.float32(1e-3))))) == []  # type: ignore[arg-type]
+    (problem,) = sentences(setting_problems(mf.PPO(epochs=np.int64(0)), "algorithm"))  # type: ignore[arg-type]
     assert problem == "algorithm.epochs must be at least 1, not 0"
 
 
@@ -217,12 +201,12 @@ def test_a_schedule_of_a_users_own_is_looked_at_where_it_begins_and_ends() -> No
         def at(self, agent_steps: int) -> float:
             return float(agent_steps > 0) * 2.0
 
-    (problem,) = sentences(setting_problems(PPO(discount=Rising()), "algorithm"))
+    (problem,) = sentences(setting_problems(mf.PPO(discount=Rising()), "algorithm"))
     assert problem == f"algorithm.discount.at({2**62}) must be at most 1, not 2"
 
 
 @dataclasses.dataclass(frozen=True)
-class Own(PPO):
+class Own(mf.PPO):
     """An algorithm of a user's own, with settings that the table does not know."""
 
     tries: int = 3
@@ -245,7 +229,7 @@ def test_a_run_or_a_policy_whose_name_cannot_be_a_folders_is_refused(name: str) 
     experiment = small_run()
     (problem,) = sentences(limit_problems(dataclasses.replace(experiment, name=name)))
     assert problem.startswith("name must be a name for a folder")
-    (problem,) = sentences(limit_problems(dataclasses.replace(experiment, policies={name: Policy()})))
+    (problem,) = sentences(limit_problems(dataclasses.replace(experiment, policies={name: mf.Policy()})))
     assert problem.startswith("a name in policies must be a name for a folder")
 
 
@@ -255,7 +239,7 @@ def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> 
     ) -> None: ...
 
     def of(**arguments: Any) -> list[str]:
-        return sentences(limit_problems(dataclasses.replace(small_run(), env=Env(factory, arguments, num_envs=4))))
+        return sentences(limit_problems(dataclasses.replace(small_run(), env=mf.Env(factory, arguments, num_envs=4))))
 
     assert of(max_cycles=3, name="b", render=True, speed=2, far=math.inf) == []
     assert of(max_cycles="abc", name=3, render="no", speed=math.nan) == [
@@ -265,14 +249,14 @@ def test_an_argument_of_another_kind_than_the_environment_takes_is_refused() -> 
         "env.speed must be a finite number, not nan",
     ]
     # Its parallel_env takes whatever there is, and hands it on to the raw_env beside it.
-    passing_on = Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": "abc"}, num_envs=4)
+    passing_on = mf.Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": "abc"}, num_envs=4)
     assert sentences(limit_problems(dataclasses.replace(small_run(), env=passing_on))) == [
         "env.max_cycles must be a number, such as 25, not 'abc'"
     ]
 
 
 def test_more_learners_than_rows_for_them_are_refused() -> None:
-    thousand = dataclasses.replace(small_run(), placement=RunPlacement(LearnerPlacement(num_learners=1_000)))
+    thousand = dataclasses.replace(small_run(), placement=mf.RunPlacement(mf.LearnerPlacement(num_learners=1_000)))
     problems = sentences(limit_problems(thousand))
     assert problems[0].startswith(
         "1,000 learners (num_learners) would share policies.hunters.algorithm.minibatch_agent_steps=64, and each needs"
@@ -282,7 +266,7 @@ def test_more_learners_than_rows_for_them_are_refused() -> None:
 def test_what_is_allowed_and_unusual_is_said() -> None:
     assert list(remarks(small_run())) == []
     experiment = dataclasses.replace(
-        small_run(), stop=Stop(policies={"prey": 9.0}), policies={"hunters": Policy(PPO(discount=0.0))}
+        small_run(), stop=mf.Stop(policies={"prey": 9.0}), policies={"hunters": mf.Policy(mf.PPO(discount=0.0))}
     )
     assert [remark.partition(":")[0] for remark in remarks(experiment)] == [
         "policies.hunters.algorithm.discount is 0",
@@ -293,8 +277,8 @@ def test_what_is_allowed_and_unusual_is_said() -> None:
 def test_an_optimizer_of_torch_has_ranges_too() -> None:
     import torch
 
-    optimizer = TorchOptimizer(torch.optim.SGD, {"momentum": math.nan})
-    (problem,) = sentences(setting_problems(PPO(optimizer=optimizer), "algorithm"))
+    optimizer = mf.TorchOptimizer(torch.optim.SGD, {"momentum": math.nan})
+    (problem,) = sentences(setting_problems(mf.PPO(optimizer=optimizer), "algorithm"))
     assert problem.startswith("algorithm.optimizer.momentum must be a number")
 
 
@@ -324,14 +308,14 @@ class Late:
     ],
 )
 def test_a_schedule_of_ones_own_is_asked_for_numbers(first: Any, later: Any, problem: str | None) -> None:
-    problems = sentences(setting_problems(PPO(learning_rate=Late(first, later)), "ppo"))
+    problems = sentences(setting_problems(mf.PPO(learning_rate=Late(first, later)), "ppo"))
     assert len(problems) == (problem is not None)
     assert all(re.match(rf"ppo\.{problem}", one) for one in problems)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_ends_the_checks_that_would_compute_with_it(number: float) -> None:
-    (kind,) = {one.kind for one in setting_problems(RunPlacement(shared_gpus=number)) if not isinstance(one, str)}
+    (kind,) = {one.kind for one in setting_problems(mf.RunPlacement(shared_gpus=number)) if not isinstance(one, str)}
     assert kind is ProblemKind.WRONG_TYPE
-    _, problems = problems_of(small_run(placement=RunPlacement(shared_gpus=number)))
+    _, problems = problems_of(small_run(placement=mf.RunPlacement(shared_gpus=number)))
     assert any("placement.shared_gpus must be a number, more than 0" in str(one) for one in problems)

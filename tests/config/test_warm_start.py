@@ -12,13 +12,10 @@ import pytest
 
 import marlflow as mf
 from marlflow.algorithms.imported import Imported
-from marlflow.base.errors import InvalidInput
 from marlflow.base.serialization import from_bytes
 from marlflow.cli.plan import run_plan
 from marlflow.config.imports import load_policy, policy_of
 from marlflow.config.validation import CheckedExperiment, ready
-from marlflow.driver.train import train
-from marlflow.learner.learner import TorchLearner
 from marlflow.learner.named_parameters import is_part, named_parameters
 from marlflow.policy.unwrapped import network_of
 from marlflow.runtime.saved_league import SavedRun, saved_run
@@ -43,8 +40,8 @@ def solo(**policies: mf.Policy) -> mf.Experiment:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of carts, a run of teams, and an exported policy."""
     folder = tmp_path_factory.mktemp("runs")
-    train(solo(), folder / "carts")
-    train(teams(240), folder / "teams")
+    mf.train(solo(), folder / "carts")
+    mf.train(teams(240), folder / "teams")
     (folder / "prey.safetensors").write_bytes(to_export(policy_of(saved_run(folder / "carts"), "prey")))
     (folder / "empty").mkdir()
     return folder
@@ -54,7 +51,7 @@ def kept(run: Path, learner: str) -> Any:
     return from_bytes(newest(run).read(f"learner.{learner}"))
 
 
-def learner(checked: CheckedExperiment, name: str) -> TorchLearner:
+def learner(checked: CheckedExperiment, name: str) -> mf.TorchLearner:
     return checked.spec.learners[name].learner()
 
 
@@ -212,7 +209,7 @@ def test_default_policy_takes_the_policy_of_each_group(runs: Path) -> None:
 
 
 def problems(experiment: mf.Experiment) -> Sequence[str]:
-    with pytest.raises(InvalidInput) as raised:
+    with pytest.raises(mf.InvalidInput) as raised:
         ready(experiment)
     return [str(problem) for problem in raised.value.problems]
 

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.check_env import check_environment
-from marlflow.config.experiment import Env
-from marlflow.env import BatchedEnv
+import marlflow as mf
 
 PAGE = Path(__file__).parents[2] / "docs/batched_environments.md"
 
@@ -21,11 +19,11 @@ def meeting():
 
 
 def test_the_example_is_a_batched_environment(meeting):
-    assert isinstance(meeting(3, size=2.0), BatchedEnv)
+    assert isinstance(meeting(3, size=2.0), mf.BatchedEnv)
 
 
 def test_check_env_finds_the_example_ready(meeting):
-    trial = check_environment(Env(meeting, {"size": 3.0}), episodes=20)
+    trial = mf.check_environment(mf.Env(meeting, {"size": 3.0}), episodes=20)
     assert trial.ready, trial.problems
     assert {test.name: test.verdict for test in trial.tests}["batched_test"] == "passed"
     assert trial.reproducible
@@ -39,7 +37,7 @@ def test_check_env_finds_environments_that_depend_on_each_other(meeting):
             made.rewards = {"walker": made.rewards["walker"] - self.time.max()}
             return made
 
-    trial = check_environment(Env(Mixed, {"size": 3.0}), episodes=20)
+    trial = mf.check_environment(mf.Env(Mixed, {"size": 3.0}), episodes=20)
     (problem,) = trial.problems
     assert "stepped by one call, it is another environment: reward of 'walker_0' differs in row" in problem.what
     assert "env.batched=false" in problem.remedy

@@ -11,8 +11,6 @@ import pytest
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 import marlflow as mf
-from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import Evaluation, Log, Rollouts, RuntimeConfig, Stop
 from marlflow.env import make_environment, open_adapter
 from marlflow.env.gymnasium_team import GymnasiumTeam, parallel_env
 from tests.env.tuple_game import ID, TupleGame
@@ -121,7 +119,7 @@ def test_masks_of_each_agent_reach_the_one_that_acts() -> None:
     ],
 )
 def test_what_it_cannot_make_is_said(id: str, arguments: dict[str, Any], max_cycles: int | None, problem: str) -> None:
-    with pytest.raises(ConfigInvalid, match=problem) as caught:
+    with pytest.raises(mf.ConfigInvalid, match=problem) as caught:
         parallel_env(id, arguments, max_cycles)
     assert len(caught.value.problems) == 1
 
@@ -144,11 +142,11 @@ def test_a_run_plays_it_with_a_policy_for_each_space(tmp_path: Path) -> None:
         env=mf.Env("gymnasium_team", {"id": ID}, num_envs=4),
         policies=policies,
         mapping=[mf.Rule(f"agent_{number}", f"p{number}") for number in range(3)],
-        rollouts=Rollouts(num_workers=1, fragment_env_steps=40),
-        runtime=RuntimeConfig("inline"),
-        stop=Stop(80),
-        evaluation=Evaluation(episodes=0),
-        log=Log(every_env_steps=80, console="none", tensorboard=False),
+        rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=40),
+        runtime=mf.RuntimeConfig("inline"),
+        stop=mf.Stop(80),
+        evaluation=mf.Evaluation(episodes=0),
+        log=mf.Log(every_env_steps=80, console="none", tensorboard=False),
     )
     metrics = mf.train(experiment, tmp_path).metrics
     # Paid (number + 1) * step for 2 and for 5 steps.

@@ -14,10 +14,7 @@ if not is_installed("jaxmarl"):
 import jax
 from gymnasium import spaces
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import Env, Policy, Stop
-from marlflow.driver.train import resume, train
-from marlflow.env import BatchedEnv, SnapshotEnv
+import marlflow as mf
 from marlflow.env.batched.jaxmarl import JaxmarlEnv
 from marlflow.env.batched.jaxmarl_import import make
 from tests.driver.test_batched_runs import reports
@@ -136,8 +133,8 @@ class Beside:
 @pytest.mark.parametrize(("name", "parameters"), CASES, ids=[name for name, _ in CASES])
 def test_steps_and_ends_are_those_of_jaxmarl(name, parameters):
     env, direct = JaxmarlEnv(4, name, parameters), make(name, **parameters)
-    assert isinstance(env, BatchedEnv)
-    assert isinstance(env, SnapshotEnv)
+    assert isinstance(env, mf.BatchedEnv)
+    assert isinstance(env, mf.SnapshotEnv)
     both, random = Beside(env, direct, name), np.random.default_rng(0)
     both.compare_views()
     for _ in range(2 * direct.max_steps + 4):
@@ -277,19 +274,19 @@ def test_jax_is_imported_for_these_environments_only_and_leaves_the_output_alone
     ],
 )
 def test_wrong_arguments_are_refused(arguments, expected):
-    with pytest.raises(ConfigInvalid, match=expected):
+    with pytest.raises(mf.ConfigInvalid, match=expected):
         JaxmarlEnv(2, **arguments)
 
 
 def test_a_run_is_resumed_bit_for_bit(tmp_path):
     def until(env_steps):
-        env = Env("marlflow.env.batched.jaxmarl.JaxmarlEnv", {"name": "MPE_simple_spread_v3"}, num_envs=4)
-        policies = {"agent": Policy(SMALL_PPO, SMALL)}
-        return small_run(env=env, policies=policies, mapping=None, stop=Stop(env_steps=env_steps))
+        env = mf.Env("marlflow.env.batched.jaxmarl.JaxmarlEnv", {"name": "MPE_simple_spread_v3"}, num_envs=4)
+        policies = {"agent": mf.Policy(SMALL_PPO, SMALL)}
+        return small_run(env=env, policies=policies, mapping=None, stop=mf.Stop(env_steps=env_steps))
 
-    train(until(400), tmp_path / "two")
-    result = resume(until(800), tmp_path / "two")
-    train(until(800), tmp_path / "one")
+    mf.train(until(400), tmp_path / "two")
+    result = mf.resume(until(800), tmp_path / "two")
+    mf.train(until(800), tmp_path / "one")
     assert reports(tmp_path / "two")[-1]["policies"] == reports(tmp_path / "one")[-1]["policies"]
     assert result.metrics["faults"]["episodes_restarted"] == 0
     assert result.metrics["faults"]["env_errors"] == 0

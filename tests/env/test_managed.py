@@ -13,9 +13,7 @@ from gymnasium import spaces
 from pettingzoo.classic import rps_v2
 from pettingzoo.test import api_test
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.check_env import check_environment
-from marlflow.config.experiment import Env
+import marlflow as mf
 from marlflow.env import cartpole_team, cliff, open_adapter, relay, sacrifice, sign
 from marlflow.env.managed import managed
 from marlflow.env.shield import shield
@@ -220,7 +218,7 @@ def test_it_passes_pettingzoos_test(manager: str) -> None:
 
 def test_check_env_finds_one_whose_managers_act_at_every_env_step_ready() -> None:
     wrapper = partial(managed, options=3, every=3, manager_acts="every_env_step")
-    trial = check_environment(Env(cartpole_team.parallel_env, {"max_cycles": 12}, (wrapper,), num_envs=1), 3)
+    trial = mf.check_environment(mf.Env(cartpole_team.parallel_env, {"max_cycles": 12}, (wrapper,), num_envs=1), 3)
     assert trial.ready, str(trial)
     assert any("4 + 4 / 1 = 8 of them on average" in note for note in trial.notes)
 
@@ -352,13 +350,13 @@ def test_the_same_seed_plays_the_same_episode() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_before_a_run(settings: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(mf.ConfigInvalid) as caught:
         managed(cliff.parallel_env(), **{"options": 2, **settings})
     assert problem in str(caught.value)
 
 
 def test_it_needs_a_parallel_environment() -> None:
-    with pytest.raises(ConfigInvalid, match="name its parallel_env"):
+    with pytest.raises(mf.ConfigInvalid, match="name its parallel_env"):
         managed(rps_v2.env(), 2)
 
 

@@ -17,8 +17,6 @@ from pettingzoo.test import api_test
 from pettingzoo.utils.conversions import parallel_to_aec
 
 import marlflow as mf
-from marlflow.base.errors import ConfigInvalid
-from marlflow.driver.train import train
 from marlflow.env import cliff, open_adapter, pendulum_team
 from marlflow.env.shield import SafetyRule, shield
 from marlflow.env.wrappers import mask_in_info, reward_scale
@@ -225,15 +223,15 @@ def never(observation: Any, agent: str) -> np.ndarray:
     ],
 )
 def test_what_does_not_fit_is_refused_before_a_run(settings: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(mf.ConfigInvalid) as caught:
         shield(cliff.parallel_env(), **settings)
     assert problem in str(caught.value)
 
 
 def test_joint_corrections_need_a_parallel_environment_and_masks_whole_numbers() -> None:
-    with pytest.raises(ConfigInvalid, match="post corrects joint actions, of Parallel environments"):
+    with pytest.raises(mf.ConfigInvalid, match="post corrects joint actions, of Parallel environments"):
         shield(cliff.env(), post=lambda _, actions: actions)
-    with pytest.raises(ConfigInvalid, match=r"masks are for Discrete.*correct joint actions by post"):
+    with pytest.raises(mf.ConfigInvalid, match=r"masks are for Discrete.*correct joint actions by post"):
         shield(pendulum_team.parallel_env(), cliff.stays_up)
 
 
@@ -241,7 +239,7 @@ def test_joint_corrections_need_a_parallel_environment_and_masks_whole_numbers()
 def test_a_correction_must_give_every_agent_an_action(corrected: Any) -> None:
     env = shield(cliff.parallel_env(), post=lambda *_: corrected)
     env.reset(seed=0)
-    with pytest.raises(ConfigInvalid, match="post returned"):
+    with pytest.raises(mf.ConfigInvalid, match="post returned"):
         env.step({"walker_0": 0, "walker_1": 0})
 
 
@@ -265,8 +263,8 @@ def experiment(*wrappers: Any) -> mf.Experiment:
 def test_nobody_falls_in_all_of_training_and_evaluation(tmp_path: Path) -> None:
     """With a policy that masks its choices by probability, and one that does so by value."""
     FALLS.clear()
-    result = train(experiment(partial(shield, safe=cliff.stays_up)), tmp_path / "with")
+    result = mf.train(experiment(partial(shield, safe=cliff.stays_up)), tmp_path / "with")
     assert FALLS == []
     assert min(result.metrics["learners"][name]["updates"] for name in ("ppo", "dqn")) > 0
-    train(experiment(), tmp_path / "without")
+    mf.train(experiment(), tmp_path / "without")
     assert {"walker_0", "walker_1"} <= set(FALLS)

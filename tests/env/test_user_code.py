@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from marlflow.base.errors import ConfigInvalid
+import marlflow as mf
 from marlflow.config.construct import build
 from marlflow.config.environment import environment_maker, opened
-from marlflow.config.experiment import Env
 from marlflow.env.user_code import does_not_fit
-from marlflow.learner.optimizer import TorchOptimizer
 
 INSIDE = {
     "a type error": ("return None + 1", "TypeError: unsupported operand"),
@@ -45,8 +43,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def _problem_of_env(target: str, **arguments: Any) -> str:
-    env = Env(target, arguments)
-    with pytest.raises(ConfigInvalid) as refused, opened(environment_maker(env), env):
+    env = mf.Env(target, arguments)
+    with pytest.raises(mf.ConfigInvalid) as refused, opened(environment_maker(env), env):
         pass
     (problem,) = refused.value.problems
     return problem
@@ -149,9 +147,9 @@ def test_what_is_no_import_path(name: str) -> None:
 
 def test_a_wrapper_that_raises_has_its_own_line(module: Any) -> None:
     path = module("def wrap(env, size):\n    return None + size\n")
-    with pytest.raises(ConfigInvalid) as refused:
+    with pytest.raises(mf.ConfigInvalid) as refused:
         environment_maker(
-            Env("marlflow.env.cartpole_team.parallel_env", wrappers=[lambda env: __import__("written").wrap(env, 1)])
+            mf.Env("marlflow.env.cartpole_team.parallel_env", wrappers=[lambda env: __import__("written").wrap(env, 1)])
         )()
     assert "raised TypeError: unsupported operand" in str(refused.value)
     assert f'File "{path}", line 2, in wrap' in str(refused.value)
@@ -161,11 +159,11 @@ def test_an_optimizer_that_raises_inside_is_not_one_that_refuses_its_settings(mo
     path = module("def steps(parameters, lr, momentum):\n    return None + lr\n")
     from written import steps  # type: ignore[import-not-found]
 
-    with pytest.raises(ConfigInvalid, match=r"optimizer steps raised TypeError: unsupported operand") as refused:
-        TorchOptimizer(steps, {"momentum": 0.5})
+    with pytest.raises(mf.ConfigInvalid, match=r"optimizer steps raised TypeError: unsupported operand") as refused:
+        mf.TorchOptimizer(steps, {"momentum": 0.5})
     assert f'File "{path}", line 2, in steps' in str(refused.value)
-    with pytest.raises(ConfigInvalid, match=r"optimizer steps does not take these values: .*'nesterov'"):
-        TorchOptimizer(steps, {"nesterov": True})
+    with pytest.raises(mf.ConfigInvalid, match=r"optimizer steps does not take these values: .*'nesterov'"):
+        mf.TorchOptimizer(steps, {"nesterov": True})
 
 
 def test_only_type_errors_are_about_arguments() -> None:

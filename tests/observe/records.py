@@ -2,21 +2,19 @@
 
 from pathlib import Path
 
-from marlflow.observe.callback import Callback, RunEnd
+import marlflow as mf
 from marlflow.observe.report import (
     EvaluationMetrics,
     LearnerMetrics,
     ObjectStoreMetrics,
     PolicyInfo,
     PolicyMetrics,
-    Report,
     RolloutMetrics,
-    RunInfo,
     StageMetrics,
 )
 from marlflow.observe.sinks import JsonlSink
 
-INFO = RunInfo(
+INFO = mf.RunInfo(
     name="tag",
     run_dir=Path("runs/tag"),
     policies={
@@ -84,9 +82,9 @@ def learner(number: int, updates: int, loss: dict[str, float]) -> LearnerMetrics
     )
 
 
-def record(number: int) -> Report:
+def record(number: int) -> mf.Report:
     """The report after `number` times 4 seconds and 1000 env steps."""
-    return Report(
+    return mf.Report(
         time_s=4.0 * number,
         env_steps=1000 * number,
         agent_steps=5000 * number,
@@ -131,15 +129,15 @@ def record(number: int) -> Report:
     )
 
 
-def tell(sink: Callback, *records: Report, info: RunInfo = INFO, error: str | None = None) -> None:
+def tell(sink: mf.Callback, *records: mf.Report, info: mf.RunInfo = INFO, error: str | None = None) -> None:
     """A run from its beginning to its end, as a sink is told of it."""
     sink.began(info)
     for each in records:
         sink.reported(each)
-    sink.ended(RunEnd("stop.env_steps=3000", records[-1] if records else record(0), error))
+    sink.ended(mf.RunEnd("stop.env_steps=3000", records[-1] if records else record(0), error))
 
 
-def write(path: Path, *records: Report, info: RunInfo = INFO) -> Path:
+def write(path: Path, *records: mf.Report, info: mf.RunInfo = INFO) -> Path:
     """The metrics.jsonl of a run with these reports."""
     tell(JsonlSink(path), *records, info=info)
     return path

@@ -16,16 +16,14 @@ from typing import Any
 
 import pytest
 
-from marlflow.observe.mlflow import MlflowSink
-from marlflow.observe.report import ResumePoint, RunInfo
+import marlflow as mf
+from marlflow.observe.report import ResumePoint
 from marlflow.observe.sinks import read_metrics, scalars, scalars_by_step
-from marlflow.observe.trackio import TrackioSink
-from marlflow.observe.wandb import WandbSink
 from tests.observe.records import INFO, record, tell, write
 
 
 @pytest.fixture
-def info(tmp_path: Path) -> RunInfo:
+def info(tmp_path: Path) -> mf.RunInfo:
     return replace(INFO, id="0123abcd", run_dir=tmp_path / "tag" / "now", configuration={"seed": 3, "env": {"n": 2}})
 
 
@@ -65,9 +63,9 @@ def expected(path: Path) -> dict[str, dict[int, float]]:
 
 
 @pytest.mark.slow
-def test_the_file_store_of_mlflow_has_what_metrics_jsonl_has(store: Any, info: RunInfo, tmp_path: Path) -> None:
+def test_the_file_store_of_mlflow_has_what_metrics_jsonl_has(store: Any, info: mf.RunInfo, tmp_path: Path) -> None:
     records = [record(number) for number in (1, 2, 3)]
-    tell(MlflowSink(str(tmp_path / "mlruns"), tags={"team": "a"}), *records, info=info)
+    tell(mf.MlflowSink(str(tmp_path / "mlruns"), tags={"team": "a"}), *records, info=info)
     (run,) = runs_of(store)
     assert history(store, run) == expected(write(tmp_path / "metrics.jsonl", *records))
     assert run.data.params == {"seed": "3", "env.n": "2"}
@@ -75,13 +73,13 @@ def test_the_file_store_of_mlflow_has_what_metrics_jsonl_has(store: Any, info: R
     assert (run.info.run_name, run.info.status) == ("tag/now", "FINISHED")
 
 
-def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(store: Any, info: RunInfo, tmp_path: Path) -> None:
+def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(store: Any, info: mf.RunInfo, tmp_path: Path) -> None:
     folder = str(tmp_path / "mlruns")
     other = record(2) | {"env_steps_per_s": 7.0}
-    tell(MlflowSink(folder), record(1), other, record(3), info=info, error="Killed: ")
+    tell(mf.MlflowSink(folder), record(1), other, record(3), info=info, error="Killed: ")
     assert [run.info.status for run in runs_of(store)] == ["FAILED"]
-    tell(MlflowSink(folder), record(2), record(3), info=replace(info, resumed=ResumePoint(1000, 1)))
-    tell(MlflowSink(folder), info=replace(info, id="ffffffff"))
+    tell(mf.MlflowSink(folder), record(2), record(3), info=replace(info, resumed=ResumePoint(1000, 1)))
+    tell(mf.MlflowSink(folder), info=replace(info, id="ffffffff"))
     first = next(run for run in runs_of(store) if run.data.tags["marlflow.run"] == info.id)
     assert len(runs_of(store)) == 2
     assert first.info.status == "FINISHED"
@@ -122,12 +120,12 @@ def leveldb_records(data: bytes) -> Iterator[bytes]:
 
 @pytest.mark.slow
 def test_wandb_offline_has_all_numbers_over_env_steps(
-    info: RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    info: mf.RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # where nobody listens
     info.run_dir.mkdir(parents=True)
-    tell(WandbSink(mode="offline", tags=["test"]), record(1), record(2), info=info)
+    tell(mf.WandbSink(mode="offline", tags=["test"]), record(1), record(2), info=info)
     wandb.teardown()  # waits until wandb's process has written the file
     found = [{key: value for key, value in one.items() if key[0] != "_"} for one in offline_histories(info.run_dir)]
     steps = [
@@ -155,7 +153,7 @@ def test_wandb_online_needs_a_key_before_the_run_starts(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
-    found = list(WandbSink(**settings).problems())
+    found = list(mf.WandbSink(**settings).problems())
     assert len(found) == problems
     assert all("set WANDB_API_KEY, run `wandb login`, or choose mode=offline" in problem for problem in found)
 
@@ -164,7 +162,7 @@ def test_wandb_online_needs_a_key_before_the_run_starts(
 
 
 def test_trackio_is_told_each_number_once_and_the_same_name_after_a_resume(
-    info: RunInfo, monkeypatch: pytest.MonkeyPatch
+    info: mf.RunInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, logged, finished = list[dict[str, Any]](), list[tuple[dict[str, float], int]](), []
 
@@ -175,8 +173,8 @@ def test_trackio_is_told_each_number_once_and_the_same_name_after_a_resume(
         )
 
     monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init))
-    tell(TrackioSink(), record(1), record(2), info=info)
-    tell(TrackioSink(), record(3), info=replace(info, resumed=ResumePoint(2000, 2)))
+    tell(mf.TrackioSink(), record(1), record(2), info=info)
+    tell(mf.TrackioSink(), record(3), info=replace(info, resumed=ResumePoint(2000, 2)))
     assert [settings["name"] for settings in begun] == ["tag/now 0123abcd"] * 2
     assert [settings["resume"] for settings in begun] == ["allow"] * 2
     assert [step for _, step in logged] == [1000, 1500, 2000, 3000]
@@ -208,7 +206,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nothing_installed")
 @pytest.mark.parametrize(
-    ("sink", "extra"), [(WandbSink(), "wandb"), (MlflowSink(), "mlflow"), (TrackioSink(), "trackio")]
+    ("sink", "extra"), [(mf.WandbSink(), "wandb"), (mf.MlflowSink(), "mlflow"), (mf.TrackioSink(), "trackio")]
 )
 def test_an_extra_that_is_missing_is_named_with_its_remedy(sink: Any, extra: str) -> None:
     (problem,) = sink.problems()

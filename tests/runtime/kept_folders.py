@@ -2,26 +2,13 @@
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from marlflow.runtime.checkpoints import Checkpoint, CheckpointStore
 
 FILES = {"learner.a/b": b"weights" * 20, "workers": b"w" * 300, "rows.a/b.0-10": bytes(range(256)), "empty": b""}
 NOTES = {"policies": {"a/b": "ppo"}, "counts": [1, 2.5, None, True]}
-
-
-@contextmanager
-def without_waiting() -> Iterator[None]:
-    """Syncs cost nothing: test_checkpoint_crashes.py holds when they are asked for; what they do no test can see."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
 
 
 def written(folder: Path, *numbers: int, keep: int = 9) -> CheckpointStore:

@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marlflow.algorithms.algorithm import Algorithm
+import marlflow as mf
 from marlflow.base.serialization import Tree, from_bytes
-from marlflow.config.experiment import Experiment, PlacementOverrides, Policy, Rollouts
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import ready
 from marlflow.flow import Executor
 from marlflow.flow.relocate import Where
 from marlflow.runtime.protocol import Runtime
-from marlflow.sampling.mapping import Rule
 from marlflow.sampling.protocol import Request
 from tests.runtime.small_runs import SMALL, small_run
 
@@ -29,24 +27,24 @@ class Ran(NamedTuple):
     plan: str
 
 
-def placed(algorithm: Algorithm, stages: Mapping[str, Where], **changes: Any) -> Experiment:
+def placed(algorithm: mf.Algorithm, stages: Mapping[str, Where], **changes: Any) -> mf.Experiment:
     """One policy with stages here and there."""
-    return placed_together({"hunters": (algorithm, stages)}, (Rule("*", "hunters"),), **changes)
+    return placed_together({"hunters": (algorithm, stages)}, (mf.Rule("*", "hunters"),), **changes)
 
 
 def placed_together(
-    policies: Mapping[str, tuple[Algorithm, Mapping[str, Where]]], mapping: Sequence[Rule], **changes: Any
-) -> Experiment:
+    policies: Mapping[str, tuple[mf.Algorithm, Mapping[str, Where]]], mapping: Sequence[mf.Rule], **changes: Any
+) -> mf.Experiment:
     """Policies with stages here and there."""
     made = {
-        name: Policy(algorithm, SMALL, placement=PlacementOverrides(stages=dict(stages)))
+        name: mf.Policy(algorithm, SMALL, placement=mf.PlacementOverrides(stages=dict(stages)))
         for name, (algorithm, stages) in policies.items()
     }
-    given = {"rollouts": Rollouts(num_workers=2, fragment_env_steps=40), **changes}
+    given = {"rollouts": mf.Rollouts(num_workers=2, fragment_env_steps=40), **changes}
     return small_run(policies=made, mapping=mapping, **given)
 
 
-def run(experiment: Experiment, runtime: Runtime, rounds: int) -> Ran:
+def run(experiment: mf.Experiment, runtime: Runtime, rounds: int) -> Ran:
     """So many rounds, and all that came of them."""
     spec = ready(experiment).spec
     reports: list[Any] = []

@@ -6,31 +6,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.r2d2 import R2D2
-from marlflow.base.schedules import Linear
-from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy, Rollouts, RuntimeConfig, Stop
+import marlflow as mf
 from marlflow.config.validation import ready
 from marlflow.env import cartpole_team
-from marlflow.policy.recurrent import GRU
-from marlflow.policy.torso import MLP
 from marlflow.runtime.spec import RunSpec
-from marlflow.sampling.mapping import Rule
 
-SMALL = MLP((16,))
-SMALL_PPO = PPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
-SMALL_DQN = DQN(
+SMALL = mf.MLP((16,))
+SMALL_PPO = mf.PPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
+SMALL_DQN = mf.DQN(
     batch_agent_steps=16,
     train_every_agent_steps=10,
     learning_starts_agent_steps=100,
     target_every_updates=20,
     publish_every_updates=3,
-    epsilon=Linear(1.0, 0.05, 2_000),
+    epsilon=mf.Linear(1.0, 0.05, 2_000),
 )
-SMALL_R2D2 = Policy(
-    R2D2(
+SMALL_R2D2 = mf.Policy(
+    mf.R2D2(
         sequence_agent_steps=4,
         burn_in_agent_steps=3,
         batch_agent_steps=32,
@@ -41,30 +33,30 @@ SMALL_R2D2 = Policy(
         target_every_updates=20,
         publish_every_updates=3,
     ),
-    GRU(8, (8,)),
+    mf.GRU(8, (8,)),
 )
-HALVES = (Rule("cart_0", "hunters"), Rule("cart_1", "hunters"), Rule("*", "prey"))
+HALVES = (mf.Rule("cart_0", "hunters"), mf.Rule("cart_1", "hunters"), mf.Rule("*", "prey"))
 
 
-def policies(**algorithms: Algorithm) -> dict[str, Policy]:
+def policies(**algorithms: mf.Algorithm) -> dict[str, mf.Policy]:
     """Policies with small networks."""
-    return {name: Policy(algorithm, SMALL) for name, algorithm in algorithms.items()}
+    return {name: mf.Policy(algorithm, SMALL) for name, algorithm in algorithms.items()}
 
 
-def small_run(runtime: Literal["inline", "ray"] = "inline", env_steps: int = 1_200, **changes: Any) -> Experiment:
+def small_run(runtime: Literal["inline", "ray"] = "inline", env_steps: int = 1_200, **changes: Any) -> mf.Experiment:
     """An experiment of about a second; `changes` replace its parts.
 
     Its environments are stepped one by one, as most users' own are.
     """
-    experiment = Experiment(
-        Env(cartpole_team.parallel_env, {"max_cycles": 50}, num_envs=4, batched=False),
+    experiment = mf.Experiment(
+        mf.Env(cartpole_team.parallel_env, {"max_cycles": 50}, num_envs=4, batched=False),
         policies=policies(hunters=SMALL_PPO, prey=SMALL_DQN),
         mapping=HALVES,
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
-        runtime=RuntimeConfig(runtime),
-        stop=Stop(env_steps=env_steps),
-        evaluation=Evaluation(episodes=0),
-        log=Log(every_env_steps=400, console="none", tensorboard=False),
+        rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=40),
+        runtime=mf.RuntimeConfig(runtime),
+        stop=mf.Stop(env_steps=env_steps),
+        evaluation=mf.Evaluation(episodes=0),
+        log=mf.Log(every_env_steps=400, console="none", tensorboard=False),
     )
     return replace(experiment, **changes)
 

@@ -12,28 +12,7 @@ import pytest
 
 from marlflow.base.errors import CheckpointFailed
 from marlflow.runtime.checkpoints import CheckpointStore
-from tests.runtime.kept_folders import (
-    FILES,
-    NOTES,
-    contents,
-    file_of,
-    numbers_in,
-    read_all,
-    without_waiting,
-    written,
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_waiting_for_the_disk() -> Iterator[None]:
-    with without_waiting():
-        yield
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "run" / "checkpoints"
-
+from tests.runtime.kept_folders import FILES, NOTES, contents, file_of, numbers_in, read_all, written
 
 # -- a crash, or a full disk, at any moment ----------------------------------------------------------------------------
 

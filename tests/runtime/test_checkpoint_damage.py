@@ -13,19 +13,7 @@ from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.runtime.checkpoints import CheckpointStore
-from tests.runtime.kept_folders import contents, file_of, flip, read_all, rewrite, without_waiting, written
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_waiting_for_the_disk() -> Iterator[None]:
-    with without_waiting():
-        yield
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "run" / "checkpoints"
-
+from tests.runtime.kept_folders import contents, file_of, flip, read_all, rewrite, written
 
 # -- what is not whole is passed over ----------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,30 +11,7 @@ from hypothesis import strategies as st
 
 from marlflow.base.errors import CheckpointFailed, CheckpointUnusable
 from marlflow.runtime.checkpoints import CheckpointStore
-from tests.runtime.kept_folders import (
-    FILES,
-    NOTES,
-    contents,
-    file_of,
-    flip,
-    numbers_in,
-    read_all,
-    rewrite,
-    without_waiting,
-    written,
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_waiting_for_the_disk() -> Iterator[None]:
-    with without_waiting():
-        yield
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "run" / "checkpoints"
-
+from tests.runtime.kept_folders import FILES, NOTES, contents, file_of, flip, numbers_in, read_all, rewrite, written
 
 # -- what was written is there ---------------------------------------------------------------------------------------
 

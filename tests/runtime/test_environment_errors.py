@@ -9,11 +9,8 @@ from typing import Any, Literal
 
 import pytest
 
-from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import EnvironmentFailed
+import marlflow as mf
 from marlflow.cli.failures import failure
-from marlflow.config.experiment import Env, Rollouts
-from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
 from tests.runtime.small_runs import SMALL_PPO, policies, small_run
 
@@ -51,13 +48,13 @@ def runtime(request: pytest.FixtureRequest) -> Literal["inline", "ray"]:
 @pytest.mark.parametrize("fails_in", ["step", "reset"])
 def test_its_own_traceback_stands_on_top(fails_in: str, runtime: Literal["inline", "ray"], tmp_path: Path) -> None:
     make: Callable[[], Fragile] = partial(Fragile, fails_in)
-    with pytest.raises(EnvironmentFailed) as caught:
-        train(
+    with pytest.raises(mf.EnvironmentFailed) as caught:
+        mf.train(
             small_run(
                 runtime,
-                env=Env(make, num_envs=4),
-                policies=policies(hunters=SMALL_PPO, prey=Random()),
-                rollouts=Rollouts(num_workers=1, fragment_env_steps=4),
+                env=mf.Env(make, num_envs=4),
+                policies=policies(hunters=SMALL_PPO, prey=mf.Random()),
+                rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=4),
             ),
             tmp_path,
         )

@@ -9,14 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.a2c import A2C
-from marlflow.algorithms.a3c import A3C
-from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.items import Gradients
-from marlflow.base.schedules import Linear
+import marlflow as mf
 from marlflow.base.serialization import to_bytes
-from marlflow.config.experiment import Rollouts, Stop
-from marlflow.driver.train import train
 from marlflow.flow.relocate import Where
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.packing import pack_batch, unpack_batch
@@ -26,12 +20,12 @@ from tests.runtime.relocated_runs import Ran, assert_same, placed, run
 from tests.runtime.test_relocation import problems
 
 ROUNDS = 6
-A2C_OF_A_ROUND, SAME = A2C(batch_agent_steps=1, gae_lambda=0.9), A3C(gae_lambda=0.9)
+A2C_OF_A_ROUND, SAME = mf.A2C(batch_agent_steps=1, gae_lambda=0.9), mf.A3C(gae_lambda=0.9)
 AT_THE_LEARNER: dict[str, Where] = {"Advantages": "learner", "ComputeGradients": "learner"}
 
 
 def inline(algorithm: Any, stages: dict[str, Where] | None = None, workers: int = 1) -> Ran:
-    rollouts = Rollouts(num_workers=workers, fragment_env_steps=40)
+    rollouts = mf.Rollouts(num_workers=workers, fragment_env_steps=40)
     return run(placed(algorithm, stages or {}, rollouts=rollouts), InlineRuntime(), ROUNDS)
 
 
@@ -68,11 +62,11 @@ def test_a_gradient_is_by_the_weights_of_its_worker_not_by_what_the_learner_has_
 
 
 def test_scheduled_coefficients_reach_the_workers(tmp_path: Path) -> None:
-    falling = A3C(gae_lambda=0.9, entropy_coefficient=Linear(5.0, 0.0, agent_steps=200))
+    falling = mf.A3C(gae_lambda=0.9, entropy_coefficient=mf.Linear(5.0, 0.0, agent_steps=200))
     vectors = []
     for name, stages in (("workers", {}), ("learner", AT_THE_LEARNER)):
-        rollouts = Rollouts(num_workers=1, fragment_env_steps=40)
-        train(placed(falling, stages, rollouts=rollouts, stop=Stop(env_steps=160)), tmp_path / name)
+        rollouts = mf.Rollouts(num_workers=1, fragment_env_steps=40)
+        mf.train(placed(falling, stages, rollouts=rollouts, stop=mf.Stop(env_steps=160)), tmp_path / name)
         vectors.append(kept(tmp_path / name)["learner.hunters"]["vector"])
     assert_same(*vectors)
 
@@ -80,10 +74,10 @@ def test_scheduled_coefficients_reach_the_workers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "stages", "reason"),
     [
-        (A3C(), {"ApplyGradients": "worker"}, "it updates learner 'hunters'"),
-        (A3C(), {"Advantages": "learner"}, "it gives no segments, but 'Advantages', which it would come ahead of"),
+        (mf.A3C(), {"ApplyGradients": "worker"}, "it updates learner 'hunters'"),
+        (mf.A3C(), {"Advantages": "learner"}, "it gives no segments, but 'Advantages', which it would come ahead of"),
         (
-            A2C(microbatches=2),
+            mf.A2C(microbatches=2),
             {"Advantages": "worker", "ComputeGradients": "worker"},
             "it gives no segments, but 'DropStale', which it would come ahead of, takes them",
         ),
@@ -100,9 +94,9 @@ def test_what_cannot_be_moved_says_why(algorithm: Any, stages: dict[str, Where],
 @pytest.mark.parametrize("rows", [0, 7])
 def test_gradients_that_wait_come_back_as_they_were(rows: int) -> None:
     loss = {"policy": -0.5, "value": 3.0} if rows else {}
-    gradients = Gradients(np.arange(5, dtype=np.float32) / 3, rows, loss, 2.5 if rows else math.nan, min(rows, 2))
+    gradients = mf.Gradients(np.arange(5, dtype=np.float32) / 3, rows, loss, 2.5 if rows else math.nan, min(rows, 2))
     again: Any = unpack_batch(pack_batch(gradients))
-    assert type(again) is Gradients
+    assert type(again) is mf.Gradients
     assert again.flat.dtype == np.float32
     np.testing.assert_array_equal(again.flat, gradients.flat)
     assert (again.rows, again.loss, again.rows_carried) == (gradients.rows, gradients.loss, gradients.rows_carried)
@@ -110,12 +104,12 @@ def test_gradients_that_wait_come_back_as_they_were(rows: int) -> None:
 
 
 def test_gradients_with_something_amiss_are_refused() -> None:
-    with pytest.raises(CheckpointUnusable, match="gradients"):
+    with pytest.raises(mf.CheckpointUnusable, match="gradients"):
         unpack_batch(to_bytes({"kind": "Gradients", "rows": 3}))
 
 
 def test_several_gradients_are_handed_over_as_their_mean() -> None:
-    one, other = (Gradients(np.full(2, value, np.float32), rows) for value, rows in ((1.0, 1), (5.0, 3)))
+    one, other = (mf.Gradients(np.full(2, value, np.float32), rows) for value, rows in ((1.0, 1), (5.0, 3)))
     assert merge_payloads([one]) is one
     mean = merge_payloads([one, other])
     assert (mean.flat.tolist(), mean.rows) == ([4.0, 4.0], 4)

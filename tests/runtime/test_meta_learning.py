@@ -7,29 +7,27 @@ from typing import Any
 
 import pytest
 
-from marlflow.algorithms.maml import MAML
-from marlflow.config.experiment import Env, Experiment, Policy, Rollouts
+import marlflow as mf
 from marlflow.env import cartpole_family
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
-from marlflow.sampling.mapping import Rule
 from marlflow.sampling.saved_state import ResumeReport
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 from tests.runtime.test_save_and_restore import by_copies
 
 
-def family(workers: int = 2, **policies: Any) -> Experiment:
+def family(workers: int = 2, **policies: Any) -> mf.Experiment:
     """Two carts in each of four environments; 20 env steps of each in a round, in two phases."""
-    chosen = policies or {"team": MAML(epochs=2, minibatch_tasks=2, inner_learning_rate=1.0)}
+    chosen = policies or {"team": mf.MAML(epochs=2, minibatch_tasks=2, inner_learning_rate=1.0)}
     return small_run(
-        env=Env(cartpole_family.parallel_env, {"num_agents": 2, "max_cycles": 50}, num_envs=4),
-        policies={name: Policy(algorithm, SMALL) for name, algorithm in chosen.items()},
-        mapping=tuple(Rule(f"cart_{number}", name) for number, name in enumerate(chosen))
+        env=mf.Env(cartpole_family.parallel_env, {"num_agents": 2, "max_cycles": 50}, num_envs=4),
+        policies={name: mf.Policy(algorithm, SMALL) for name, algorithm in chosen.items()},
+        mapping=tuple(mf.Rule(f"cart_{number}", name) for number, name in enumerate(chosen))
         if len(chosen) > 1
-        else (Rule("*", *chosen),),
-        rollouts=Rollouts(num_workers=workers, fragment_env_steps=80 // workers),
+        else (mf.Rule("*", *chosen),),
+        rollouts=mf.Rollouts(num_workers=workers, fragment_env_steps=80 // workers),
     )
 
 
@@ -70,7 +68,7 @@ def test_rows_are_adapted_and_meta_updates_are_of_agent_steps() -> None:
 
 
 def test_it_may_share_its_environment_with_ppo() -> None:
-    with driven(family(meta=MAML(), other=SMALL_PPO), InlineRuntime()) as run:
+    with driven(family(meta=mf.MAML(), other=SMALL_PPO), InlineRuntime()) as run:
         run.play(5)
     assert len(run.updates["meta"]) == 5
     assert run.updates["other"]

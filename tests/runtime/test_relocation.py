@@ -9,19 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.batch import Batch, EstimatedBatch
-from marlflow.base.errors import PlanInvalid, StageFailed
-from marlflow.base.items import Fragment
+import marlflow as mf
 from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
-from marlflow.flow import Flow, Plan, Traits
 from marlflow.flow.relocate import Where
-from marlflow.learner.protocol import Learner
-from marlflow.replay.protocol import Replay
 from marlflow.runtime.inline import InlineRuntime
-from marlflow.stages import Concat, Learn
 from tests.runtime.relocated_runs import Ran, assert_same, placed, run
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO
 
@@ -82,23 +74,23 @@ class Watched:
 
     seen: ClassVar[list[tuple[int, list[int], list[int]]]] = []
 
-    def __call__(self, batch: EstimatedBatch, learner: Learner) -> EstimatedBatch:
+    def __call__(self, batch: mf.EstimatedBatch, learner: mf.Learner) -> mf.EstimatedBatch:
         versions = np.unique(batch.segments["estimated_by"]), np.unique(batch.columns["version"])
         Watched.seen.append((learner.version, *[found.tolist() for found in versions]))
         return batch
 
 
 @dataclass(frozen=True)
-class WatchedPPO(PPO):
+class WatchedPPO(mf.PPO):
     """PPO that shows what it learns from."""
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None = None) -> Plan:
+    def plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replay: mf.Replay | None = None) -> mf.Plan:
         plan = super().plan(experience, learner, replay)
         publish = plan.output
         learn = publish.inputs[0]
-        watched: Flow[Any] = learn.inputs[0].then(Watched(), at=learner)
+        watched: mf.Flow[Any] = learn.inputs[0].then(Watched(), at=learner)
         learned = watched.then(learn.operator, at=learner).then(publish.operator, at=learner)
-        return Plan("ppo", learned, waits_for_rounds=True)
+        return mf.Plan("ppo", learned, waits_for_rounds=True)
 
 
 @pytest.mark.parametrize("where", PLACES)
@@ -123,12 +115,12 @@ def test_a_state_goes_on_where_the_stages_are_placed_otherwise(ppo: Ran) -> None
 
 
 @dataclass(frozen=True)
-class CountedPPO(PPO):
+class CountedPPO(mf.PPO):
     """PPO that counts how often its plan is built."""
 
     built: ClassVar[list[str]] = []
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+    def plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replays: Sequence[mf.Replay] = ()) -> mf.Plan:
         self.built.append(learner.name)
         return super().plan(experience, learner, replays)
 
@@ -146,7 +138,7 @@ def test_the_driver_builds_a_plan_once_and_a_worker_only_if_stages_run_there(whe
 
 def problems(algorithm: Any, stages: Mapping[str, Any]) -> tuple[str, ...]:
     experiment = placed(algorithm, stages)
-    with pytest.raises(PlanInvalid) as told:
+    with pytest.raises(mf.PlanInvalid) as told:
         drawn_plan(experiment, ready(experiment).spec).check()
     return told.value.problems
 
@@ -155,18 +147,22 @@ def problems(algorithm: Any, stages: Mapping[str, Any]) -> tuple[str, ...]:
     ("algorithm", "stages", "reason"),
     [
         (
-            PPO(),
+            mf.PPO(),
             {"Advantges": "worker"},
             "it has no stage 'Advantges' to run on the worker; did you mean 'Advantages'?",
         ),
-        (PPO(), {"Normalize": "worker"}, "cannot run on the worker: it needs whole batches, not fragments"),
-        (PPO(), {"Learn": "driver"}, "cannot run on the driver: it updates learner 'hunters'"),
-        (PPO(), {"Publish": "worker"}, "cannot run on the worker: it hands out its learner's weights"),
-        (PPO(), {"DropStale": "worker"}, "cannot run on the worker: its learner reports what it drops"),
-        (PPO(), {"Concat": "worker"}, "cannot run on the worker: it is a gather; only a then can be moved"),
-        (DQN(), {"Draw": "worker"}, "cannot run on the worker: it is a source; only a then can be moved"),
-        (DQN(), {"Insert": "driver"}, "its operator does not say that it may run apart from its learner or replay"),
-        (DQN(), {"SyncTarget": "learner", "queue": "learner"}, "it has no stage 'queue' to run on the learner; it has"),
+        (mf.PPO(), {"Normalize": "worker"}, "cannot run on the worker: it needs whole batches, not fragments"),
+        (mf.PPO(), {"Learn": "driver"}, "cannot run on the driver: it updates learner 'hunters'"),
+        (mf.PPO(), {"Publish": "worker"}, "cannot run on the worker: it hands out its learner's weights"),
+        (mf.PPO(), {"DropStale": "worker"}, "cannot run on the worker: its learner reports what it drops"),
+        (mf.PPO(), {"Concat": "worker"}, "cannot run on the worker: it is a gather; only a then can be moved"),
+        (mf.DQN(), {"Draw": "worker"}, "cannot run on the worker: it is a source; only a then can be moved"),
+        (mf.DQN(), {"Insert": "driver"}, "its operator does not say that it may run apart from its learner or replay"),
+        (
+            mf.DQN(),
+            {"SyncTarget": "learner", "queue": "learner"},
+            "it has no stage 'queue' to run on the learner; it has",
+        ),
     ],
 )
 def test_what_cannot_be_moved_is_told_before_anything_starts(algorithm: Any, stages: Any, reason: str) -> None:
@@ -176,29 +172,31 @@ def test_what_cannot_be_moved_is_told_before_anything_starts(algorithm: Any, sta
 
 
 def test_all_that_cannot_be_moved_is_told_at_once() -> None:
-    assert len(problems(PPO(), {"Lern": "worker", "Normalize": "worker", "Learn": "driver"})) == 3
+    assert len(problems(mf.PPO(), {"Lern": "worker", "Normalize": "worker", "Learn": "driver"})) == 3
 
 
 @dataclass(frozen=True)
 class Falls:
     """Raises where it runs."""
 
-    traits: ClassVar[Traits] = Traits(movable="fragments")
+    traits: ClassVar[mf.Traits] = mf.Traits(movable="fragments")
 
-    def __call__(self, batch: Batch) -> EstimatedBatch:
+    def __call__(self, batch: mf.Batch) -> mf.EstimatedBatch:
         raise KeyError("mine")
 
 
 @dataclass(frozen=True)
-class FallingPPO(PPO):
+class FallingPPO(mf.PPO):
     """An algorithm whose stage raises."""
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None = None) -> Plan:
-        gathered: Flow[Any] = experience.gather(Concat(100)).then(Falls(), at=learner).then(Learn(), at=learner)
-        return Plan("ppo", gathered)
+    def plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replay: mf.Replay | None = None) -> mf.Plan:
+        gathered: mf.Flow[Any] = (
+            experience.gather(mf.Concat(100)).then(Falls(), at=learner).then(mf.Learn(), at=learner)
+        )
+        return mf.Plan("ppo", gathered)
 
 
 def test_an_error_on_a_worker_names_the_stage_and_the_policy() -> None:
-    with pytest.raises(StageFailed) as told:
+    with pytest.raises(mf.StageFailed) as told:
         inline(FallingPPO(), Falls="worker")
     assert "in stage 'Falls' of plan 'hunters': Falls, on the rollout workers\nKeyError: 'mine'" in str(told.value)

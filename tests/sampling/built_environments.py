@@ -36,17 +36,7 @@ PAYERS = {
     "floats": lambda number: 0.0 if number % 3 == 0 else float(np.tan(number % 1571 / 1000)),
     "whole": lambda number: number % 7 - 3,
     "single": lambda number: np.float32(number % 1000 / 997),
-    "mixed": lambda number: (
-        0,
-        1,
-        True,
-        -0.1,
-        np.float32(0.1),
-        np.float64(1e9),
-        np.int64(-2),
-        np.bool_(True),
-        np.array([0.5]),
-    )[number % 8],
+    "mixed": lambda number: MIXED[number % 8],
 }
 
 WRONG_REWARDS = {"reward is nan": np.nan, "reward is infinite": -np.inf, "reward is a word": "much"}

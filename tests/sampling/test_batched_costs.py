@@ -2,69 +2,34 @@
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env import BatchedStep
 from marlflow.env.batched.single import as_pettingzoo
-from marlflow.policy.scripted import RandomActor
-from tests.sampling.workers import rollout_worker
-
-LENGTH = 6
-AGENTS = ["a_0", "a_1"]
+from tests.sampling.batched_counters import LENGTH, Counters, batched_worker
 
 
-class Costing:
+class Costing(Counters):
     """a_0 ends after 3 steps, a_1 after LENGTH; each costs a number of its own in every step, a_0 when dead too."""
 
-    turn_based = False
     gives_costs = True
-    metadata = {"name": "costing"}  # noqa: RUF012
-    groups = {"a": AGENTS}  # noqa: RUF012
+    issued = 0.0
 
-    def __init__(self, num_envs, change=None):
-        self.num_envs, self.t, self.calls = num_envs, np.zeros(num_envs, np.int64), 0
-        self.change, self.issued = change, 0.0
-
-    def observation_space(self, agent):
-        return spaces.Box(0, 100, (1,), np.float32)
-
-    def action_space(self, agent):
-        return spaces.Discrete(2)
-
-    def see(self):
-        return {"a": np.repeat(self.t[:, None, None], 2, axis=1).astype(np.float32)}
-
-    def reset(self, envs, seeds):
-        self.t[envs] = 0
-        return BatchedStep(self.see())
-
-    def step(self, actions):
-        self.calls += 1
-        self.t += 1
+    def stepped(self):
         over = np.stack([self.t == 3, self.t >= LENGTH], axis=1)
         costs = np.stack([2.0**self.t, 0.25 * self.t], axis=1)
         self.issued += costs.sum()
-        made = BatchedStep(self.see(), {"a": 0.0 * costs}, {"a": over}, {"a": ~over & False}, costs={"a": costs})
-        if self.change is not None:
-            self.change(self, made)
-        return made
-
-    def close(self):
-        pass
+        return BatchedStep(self.see(), {"a": 0.0 * costs}, {"a": over}, {"a": ~over & False}, costs={"a": costs})
 
 
-def worker_of(change=None, num_envs=3, with_costs=("one", "two"), tolerated=0):
+def worker_of(change=None, with_costs=("one", "two"), tolerated=0):
     envs = []
 
     def make(count):
         envs.append(Costing(count, change))
         return envs[-1]
 
-    actors = {name: RandomActor(spaces.Discrete(2)) for name in ("one", "two")}
-    mapping = dict(zip(AGENTS, actors, strict=True))
-    settings = {"make_batched": make, "with_costs": with_costs, "tolerated_faults": tolerated}
-    return rollout_worker(None, range(num_envs), mapping, actors, seed=3, **settings), envs
+    return batched_worker(make, ("one", "two"), with_costs=with_costs, tolerated_faults=tolerated), envs
 
 
 def test_rows_unattributed_and_open_costs_are_what_was_issued() -> None:
@@ -99,21 +64,27 @@ def test_a_cost_that_is_no_number_ends_the_episode_of_its_environment_alone() ->
     assert [episode.costs for episode in receipt.episodes] == [{"a_1": 0.25 * 21}] * 3
 
 
-def test_a_step_without_costs_is_an_error_of_the_environment() -> None:
+@pytest.mark.parametrize(
+    ("costs", "reason"),
+    [
+        (lambda made: {}, r"step\(\) gave no costs, and a policy has a cost_limit; give"),
+        (lambda made: {"a": made.costs["a"][:, 0]}, r"costs of shape \[3\] for group 'a', not \[3, 2\]"),
+    ],
+    ids=["none", "another shape"],
+)
+def test_a_step_without_costs_or_with_others_is_an_error_of_the_environment(costs, reason) -> None:
+    def change(env, made):
+        made.costs = costs(made)
+
+    with pytest.raises(EnvironmentFailed, match=reason):
+        worker_of(change)[0].collect(1)
+
+
+def test_a_step_without_costs_is_fine_where_nobody_reads_them() -> None:
     def change(env, made):
         made.costs = {}
 
-    with pytest.raises(EnvironmentFailed, match=r"step\(\) gave no costs, and a policy has a cost_limit; give"):
-        worker_of(change)[0].collect(1)
     worker_of(change, with_costs=())[0].collect(1)
-
-
-def test_costs_of_another_shape_are_refused() -> None:
-    def change(env, made):
-        made.costs = {"a": made.costs["a"][:, 0]}
-
-    with pytest.raises(EnvironmentFailed, match=r"costs of shape \[3\] for group 'a', not \[3, 2\]"):
-        worker_of(change)[0].collect(1)
 
 
 def test_its_pettingzoo_form_has_them_in_infos() -> None:

@@ -5,7 +5,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
 from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.base.fault_kind import FaultKind
@@ -14,63 +13,11 @@ from marlflow.env.batched.arrays import as_numpy
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.watchdog import Watchdog
-from tests.sampling.workers import rollout_worker
-
-LENGTH = 6
-AGENTS = ["a_0", "a_1"]
+from tests.sampling.batched_counters import LENGTH, Counters, batched_worker
 
 
-class Counters:
-    """Two agents that see the env step; reward 1 each; an episode has LENGTH steps. `break_at` is called in a step."""
-
-    turn_based = False
-    metadata = {"name": "counters"}  # noqa: RUF012
-    groups = {"a": AGENTS}  # noqa: RUF012
-
-    def __init__(self, num_envs, break_at=None, resets=None):
-        self.num_envs, self.t, self.calls = num_envs, np.zeros(num_envs, np.int64), 0
-        self.break_at, self.resets = break_at, resets if resets is not None else []
-
-    def observation_space(self, agent):
-        return spaces.Box(0, 100, (1,), np.float32)
-
-    def action_space(self, agent):
-        return spaces.Discrete(2)
-
-    def see(self):
-        return {"a": np.repeat(self.t[:, None, None], 2, axis=1).astype(np.float32)}
-
-    def reset(self, envs, seeds):
-        self.resets.append((envs.tolist(), seeds.tolist()))
-        self.t[envs] = 0
-        return BatchedStep(self.see())
-
-    def step(self, actions):
-        self.calls += 1
-        self.t += 1
-        over = np.repeat((self.t >= LENGTH)[:, None], 2, axis=1)
-        made = BatchedStep(self.see(), {"a": np.ones((self.num_envs, 2))}, {"a": over}, {"a": np.zeros_like(over)})
-        if self.break_at is not None:
-            self.break_at(self, made)
-        return made
-
-    def close(self):
-        pass
-
-
-def worker_of(break_at=None, tolerated=0, num_envs=3, resets=None, watchdog=None, policies=("all", "all")):
-    mapping = dict(zip(AGENTS, policies, strict=True))
-    actors = {policy: RandomActor(spaces.Discrete(2)) for policy in policies}
-    return rollout_worker(
-        None,
-        range(num_envs),
-        mapping,
-        actors,
-        seed=3,
-        make_batched=lambda count: Counters(count, break_at, resets),
-        tolerated_faults=tolerated,
-        watchdog=watchdog,
-    )
+def worker_of(change=None, tolerated=0, resets=None, **settings):
+    return batched_worker(lambda count: Counters(count, change, resets), tolerated_faults=tolerated, **settings)
 
 
 def at(call, row, change):
@@ -162,20 +109,17 @@ def test_a_step_that_raises_ends_all_episodes_and_is_one_fault():
     assert receipt.env_steps == 3 * (4 + LENGTH)
 
 
-def test_a_step_of_a_wrong_shape_is_a_fault_that_names_both_shapes():
-    def flatten(env, made):
-        made.rewards = {"a": made.rewards["a"].reshape(-1)}
-
-    with pytest.raises(EnvironmentFailed, match=r"rewards of shape \[6\] for group 'a', not \[3, 2\]"):
-        worker_of(flatten).collect(1)
-
-
-def test_a_step_without_one_group_is_a_fault():
-    def leave_out(env, made):
-        made.observations = {"b": made.observations["a"]}
-
-    with pytest.raises(EnvironmentFailed, match=r"observations of the groups \['b'\], not of \['a'\]"):
-        worker_of(leave_out).collect(1)
+@pytest.mark.parametrize(
+    ("kind", "arrays", "reason"),
+    [
+        ("rewards", lambda made: {"a": made.rewards["a"].reshape(-1)}, r"of shape \[6\] for group 'a', not \[3, 2\]"),
+        ("observations", lambda made: {"b": made.observations["a"]}, r"of the groups \['b'\], not of \['a'\]"),
+    ],
+    ids=["of a wrong shape", "without one group"],
+)
+def test_a_step_of_other_arrays_is_a_fault_that_names_both(kind, arrays, reason):
+    with pytest.raises(EnvironmentFailed, match=rf"{kind} {reason}"):
+        worker_of(lambda env, made: setattr(made, kind, arrays(made))).collect(1)
 
 
 def test_a_step_that_hangs_ends_all_episodes():
@@ -202,15 +146,7 @@ def test_a_reset_that_raises_is_tried_again_with_the_next_episodes():
             return super().reset(envs, seeds)
 
     failed = []
-    worker = rollout_worker(
-        None,
-        range(3),
-        dict.fromkeys(AGENTS, "all"),
-        {"all": RandomActor(spaces.Discrete(2))},
-        seed=3,
-        make_batched=Resets,
-        tolerated_faults=1,
-    )
+    worker = batched_worker(Resets, tolerated_faults=1)
     receipt, batches = worker.collect(LENGTH)
     (fault,) = receipt.faults
     assert "reset() raised RuntimeError: not now" in fault.reason
@@ -228,14 +164,7 @@ def test_a_broken_evaluation_episode_is_left_out():
 
 def test_a_version_of_another_number_of_environments_is_refused():
     with pytest.raises(EnvironmentFailed, match="it has 1 environments, not the 3 asked for"):
-        rollout_worker(
-            None,
-            range(3),
-            dict.fromkeys(AGENTS, "all"),
-            {"all": RandomActor(spaces.Discrete(2))},
-            seed=3,
-            make_batched=lambda count: Counters(1),
-        )
+        batched_worker(lambda count: Counters(1))
 
 
 class TorchCounters(Counters):
@@ -257,11 +186,7 @@ class TorchCounters(Counters):
 
 
 def test_tensors_give_the_rows_of_arrays():
-    def worker(make_batched):
-        actors = {"all": RandomActor(spaces.Discrete(2))}
-        return rollout_worker(None, range(3), dict.fromkeys(AGENTS, "all"), actors, seed=3, make_batched=make_batched)
-
-    (_, ours), (_, theirs) = (worker(make).collect(2 * LENGTH + 1) for make in (TorchCounters, Counters))
+    (_, ours), (_, theirs) = (batched_worker(make).collect(2 * LENGTH + 1) for make in (TorchCounters, Counters))
     for name, column in ours["all"].columns.items():
         np.testing.assert_array_equal(column, theirs["all"].columns[name])
 
@@ -279,11 +204,4 @@ def test_policies_that_adapt_are_refused():
         flat = load_flat = restart = adapt = RandomActor.act
 
     with pytest.raises(ConfigInvalid, match=r"cannot play batched environments; set env\.batched=false"):
-        rollout_worker(
-            None,
-            range(2),
-            dict.fromkeys(AGENTS, "all"),
-            {"all": Adapts(spaces.Discrete(2))},
-            seed=3,
-            make_batched=Counters,
-        )
+        batched_worker(Counters, actor=Adapts)

@@ -15,12 +15,9 @@ from pettingzoo import ParallelEnv
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.policy.actor import Acted
 from marlflow.policy.scripted import RandomActor
-from marlflow.sampling import Rule
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.watchdog import Watchdog
-from tests.sampling.workers import rollout_worker
-
-EVERYBODY = [Rule("*", "all")]
+from tests.sampling.workers import lone_worker
 
 
 class Counter(ParallelEnv):
@@ -53,7 +50,7 @@ class Counter(ParallelEnv):
 
 
 def worker(make_env, env_indices=(0,), **limits):
-    return rollout_worker(make_env, env_indices, EVERYBODY, {"all": RandomActor(spaces.Discrete(2))}, seed=3, **limits)
+    return lone_worker(make_env, None, env_indices, seed=3, **limits)
 
 
 class Failing(Counter):
@@ -149,7 +146,7 @@ class Recalling(RandomActor):
 def test_choices_of_undeclared_agents_depend_on_their_names_and_not_on_who_came_before():
     def choices(before):
         actor = Recalling(spaces.Discrete(1000))
-        playing = rollout_worker(Crowd, [0], EVERYBODY, {"all": actor}, seed=1)
+        playing = lone_worker(Crowd, actor, seed=1)
         playing.evaluate(EvaluationRequest(before))
         actor.chosen = []
         playing.evaluate(EvaluationRequest([17]))
@@ -183,8 +180,7 @@ def test_box_actions_of_float64_stay_in_their_space():
             action = np.where(generator.uniform() < 0.5, np.float32(-0.1), np.float32(0.1)).astype(np.float32)
             return Acted(action[:, None], np.zeros(len(obs), np.float32), memory)
 
-    actors = {"all": Ends(spaces.Box(-0.1, 0.1, (1,), np.float64))}
-    receipt, batches = rollout_worker(Narrow, [0], EVERYBODY, actors, seed=0).collect(30)
+    receipt, batches = lone_worker(Narrow, Ends(spaces.Box(-0.1, 0.1, (1,), np.float64))).collect(30)
     assert receipt.env_steps == 30
     assert set(batches["all"]["action"].ravel().tolist()) == {float(np.float32(-0.1)), float(np.float32(0.1))}
 

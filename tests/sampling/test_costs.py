@@ -98,19 +98,13 @@ class Given(ParallelEnv[str, Any, Any]):
         over = self.at == len(self.infos)
         self.agents = [] if over else living
         infos = {"a": info, "b": {"cost": 1.0}}
-        observations = dict.fromkeys(living, np.zeros(1, np.float32))
-        return (
-            observations,
-            dict.fromkeys(living, 0.0),
-            dict.fromkeys(living, over),
-            dict.fromkeys(living, False),
-            infos,
-        )
+        seen, zero = dict.fromkeys(living, np.zeros(1, np.float32)), dict.fromkeys(living, 0.0)
+        return seen, zero, dict.fromkeys(living, over), dict.fromkeys(living, False), infos
 
 
-def collected(infos: list[dict[str, Any]], ticks: int, **settings: Any) -> Any:
+def collected(infos: list[dict[str, Any]], ticks: int, made: Any = Given, **settings: Any) -> Any:
     actors = {name: Policy(spaces.Discrete(2)).actor() for name in ("one", "two")}
-    worker = worker_with_costs(lambda: Given(infos), {"a": "one", "b": "two"}, actors, (0,), **settings)
+    worker = worker_with_costs(lambda: made(infos), {"a": "one", "b": "two"}, actors, (0,), **settings)
     return worker.collect(ticks)
 
 
@@ -161,10 +155,7 @@ def test_costs_of_the_dead_belong_to_no_row() -> None:
                 infos["a"] = {"cost": 7.0}
             return *result, infos
 
-    actors = {name: Policy(spaces.Discrete(2)).actor() for name in ("one", "two")}
-    make = lambda: Afterwards([{"cost": 1.0}] * 4)  # noqa: E731
-    worker = worker_with_costs(make, {"a": "one", "b": "two"}, actors, (0,))
-    receipt, batches = worker.collect(4)
+    receipt, batches = collected([{"cost": 1.0}] * 4, 4, Afterwards)
     assert batches["one"]["cost"].tolist() == [1.0, 1.0]
     assert receipt.policies["one"].cost_unattributed == 7.0 + 1.0
     assert receipt.episodes[0].costs == {"a": 10.0, "b": 4.0}
@@ -184,8 +175,6 @@ def test_agents_that_black_death_keeps_cost_nothing() -> None:
                 self.agents, result[2]["a"] = ["b"], True
             return *result, {agent: info for agent, info in infos.items() if agent in result[0]}
 
-    actors = {name: Policy(spaces.Discrete(2)).actor() for name in ("one", "two")}
-    make = lambda: black_death(Early([{"cost": 3.0}] * 3))  # noqa: E731
-    receipt, batches = worker_with_costs(make, {"a": "one", "b": "two"}, actors, (0,)).collect(3)
+    receipt, batches = collected([{"cost": 3.0}] * 3, 3, lambda infos: black_death(Early(infos)))
     assert batches["one"]["cost"].tolist() == [3.0, 0.0, 0.0]
     assert receipt.episodes[0].costs == {"a": 3.0, "b": 3.0}

@@ -8,18 +8,15 @@ import pytest
 
 from marlflow.base.errors import EnvironmentHung
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.policy.scripted import RandomActor
-from marlflow.sampling import Rule
 from marlflow.sampling import deadline as module
 from marlflow.sampling.deadline import Deadline
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.watchdog import Watchdog
-from tests.sampling.workers import rollout_worker
+from tests.sampling.workers import lone_worker
 
 
 def worker(make_env, watchdog, env_indices=(0, 1)):
-    actors = {"all": RandomActor(CartPoleTeam(1).action_space("cart_0"))}
-    return rollout_worker(make_env, env_indices, [Rule("*", "all")], actors, seed=3, watchdog=watchdog)
+    return lone_worker(make_env, None, env_indices, seed=3, watchdog=watchdog)
 
 
 def watchdog_until(left_s, grace_period_s=60.0):

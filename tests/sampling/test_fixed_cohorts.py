@@ -11,10 +11,9 @@ import pytest
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.env import cartpole_team
 from marlflow.policy.actor import Actor
-from marlflow.policy.stacked import StackedMembers
 from marlflow.sampling import RolloutWorker, SamplerConfig
 from marlflow.sampling.protocol import EvaluationRequest, Request
-from tests.sampling.test_frozen_cohort import ACTORS, SPACES, assert_same_rows, dealt, scheduled, weights
+from tests.sampling.test_frozen_cohort import ACTORS, SPACES, assert_same_rows, counted_calls, dealt, scheduled, weights
 
 FIXED, ENVS = 9, range(12)
 
@@ -66,14 +65,7 @@ def test_rows_against_them_are_those_against_each_alone(kind: str) -> None:
 
 
 def test_a_tick_costs_one_call_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups: list[int] = []
-    act = StackedMembers.act
-
-    def counted(members: StackedMembers, rows: Any, *given: Any) -> Any:
-        groups.append(len(rows.slots))
-        return act(members, rows, *given)
-
-    monkeypatch.setattr(StackedMembers, "act", counted)
+    groups = counted_calls(monkeypatch)
     worker("mlp", True).collect(9, request("mlp", 0))
     assert len(groups) == 9
     assert min(groups) > 3

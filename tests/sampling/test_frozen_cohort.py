@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,26 +11,24 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 
+import marlflow as mf
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
 from marlflow.env import cartpole_team
-from marlflow.policy.actor import Actor
 from marlflow.policy.actor_critic import stochastic_actor
-from marlflow.policy.q import QNetwork
-from marlflow.policy.recurrent import GRU
 from marlflow.policy.recurrent_actors import recurrent_stochastic_actor
 from marlflow.policy.stacked import StackedMembers
-from marlflow.policy.torso import MLP
 from marlflow.sampling import RolloutWorker, SamplerConfig, frozen_cohort
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Request
 
 ENTRIES, ENVS = 20, range(12)
+TWO_CARTS = partial(cartpole_team.CartPoleTeam, 2)
 SPACES = Spaces(cartpole_team.CartPoleTeam(2).observation_space("cart_0"), Discrete(2))
-ACTORS: dict[str, Callable[[], Actor]] = {
-    "mlp": lambda: stochastic_actor(SPACES, MLP((8, 8)), torch.Generator().manual_seed(0)),
-    "gru": lambda: recurrent_stochastic_actor(SPACES, GRU(8, (6,)), torch.Generator().manual_seed(0)),
-    "q": lambda: QNetwork(SPACES, MLP((8, 8)), False, 0).actor,
+ACTORS: dict[str, Callable[[], mf.Actor]] = {
+    "mlp": lambda: stochastic_actor(SPACES, mf.MLP((8, 8)), torch.Generator().manual_seed(0)),
+    "gru": lambda: recurrent_stochastic_actor(SPACES, mf.GRU(8, (6,)), torch.Generator().manual_seed(0)),
+    "q": lambda: mf.QNetwork(SPACES, mf.MLP((8, 8)), False, 0).actor,
 }
 
 
@@ -69,9 +68,8 @@ def dealt(seed: int, envs: Any = ENVS, entries: int = ENTRIES) -> dict[int, list
 
 def assert_same_rows(one: Any, other: Any) -> None:
     assert one[1]["main"].rows == other[1]["main"].rows
-    for table, columns in ((one[1]["main"].columns, other[1]["main"].columns),):
-        for name in table:
-            np.testing.assert_array_equal(table[name], columns[name], err_msg=name)
+    for name, column in one[1]["main"].columns.items():
+        np.testing.assert_array_equal(column, other[1]["main"].columns[name], err_msg=name)
 
 
 @pytest.mark.parametrize("env", [cartpole_team.parallel_env, cartpole_team.env], ids=["parallel", "aec"])
@@ -95,7 +93,8 @@ def test_rows_against_frozen_entries_are_those_against_policies_with_the_same_we
         assert found[1]["main"].rows > 0
 
 
-def test_a_tick_costs_one_call_for_all_frozen_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+def counted_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many members act in each call from now on."""
     groups: list[int] = []
     act = StackedMembers.act
 
@@ -104,15 +103,20 @@ def test_a_tick_costs_one_call_for_all_frozen_entries(monkeypatch: pytest.Monkey
         return act(members, rows, *given)
 
     monkeypatch.setattr(StackedMembers, "act", counted)
-    playing = worker("mlp", lambda: cartpole_team.CartPoleTeam(2), ["main"])
+    return groups
+
+
+def test_a_tick_costs_one_call_for_all_frozen_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = counted_calls(monkeypatch)
+    playing = worker("mlp", TWO_CARTS, ["main"])
     playing.collect(9, Request(0, {"main": weights("mlp", 100)}, {}, dealt(0), frozen("mlp")))
     assert len(groups) == 9
     assert min(groups) > 5
 
 
 def test_slots_without_lanes_are_given_up_by_least_recent_use() -> None:
-    unbounded = worker("mlp", lambda: cartpole_team.CartPoleTeam(2), ["main"])
-    bounded = worker("mlp", lambda: cartpole_team.CartPoleTeam(2), ["main"])
+    unbounded = worker("mlp", TWO_CARTS, ["main"])
+    bounded = worker("mlp", TWO_CARTS, ["main"])
     bounded._table._worker_members = 2
     entries, main, most = frozen("mlp"), {"main": weights("mlp", 100)}, 0
     for seed in range(12):
@@ -150,7 +154,7 @@ def test_least_recently_seated_entries_give_up_first_and_seated_ones_never() -> 
 
 def test_evaluation_uses_the_same_members_and_leaves_training_as_it_was() -> None:
     entries, main = frozen("mlp"), {"main": weights("mlp", 100)}
-    playing, undisturbed = (worker("mlp", lambda: cartpole_team.CartPoleTeam(2), ["main"]) for _ in range(2))
+    playing, undisturbed = (worker("mlp", TWO_CARTS, ["main"]) for _ in range(2))
     for seed in range(3):
         games = dealt(seed, entries=5)
         sent = {} if seed else {name: entries[name] for name in list(entries)[:5]}
@@ -166,10 +170,10 @@ def test_evaluation_uses_the_same_members_and_leaves_training_as_it_was() -> Non
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
 def test_a_resume_with_other_slots_goes_on_bit_for_bit(kind: str) -> None:
     entries, main = frozen(kind), {"main": weights(kind, 100)}
-    playing = worker(kind, lambda: cartpole_team.CartPoleTeam(2), ["main"])
+    playing = worker(kind, TWO_CARTS, ["main"])
     playing.collect(17, Request(0, main, {}, dealt(0), entries))
     kept = from_bytes(to_bytes(playing.state()))
-    other = worker(kind, lambda: cartpole_team.CartPoleTeam(2), ["main"])
+    other = worker(kind, TWO_CARTS, ["main"])
     backwards = dict(reversed(entries.items()))
     assert other.load_state(kept, 10_000, backwards).episodes_abandoned == 0
     assert slots_of(other) != slots_of(playing)
@@ -198,7 +202,7 @@ def test_evaluation_may_give_entries_of_one_cohort_different_modes(monkeypatch: 
         return act(members, rows, obs, mask, memory, mode, given)
 
     monkeypatch.setattr(StackedMembers, "act", watched)
-    playing = worker("mlp", lambda: cartpole_team.CartPoleTeam(2), ["main"])
+    playing = worker("mlp", TWO_CARTS, ["main"])
     entries = frozen("mlp")
     playing.collect(1, Request(0, {"main": weights("mlp", 100)}, {}, dealt(0), entries))
     members_slots |= {slot: int(name.removeprefix("main@")) for name, slot in slots_of(playing).items()}

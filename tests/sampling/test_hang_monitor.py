@@ -6,12 +6,10 @@ import threading
 import pytest
 
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.policy.scripted import RandomActor
-from marlflow.sampling import Rule
 from marlflow.sampling.hang_monitor import HangMonitor
 from marlflow.sampling.messages import StepRunning
 from marlflow.sampling.watchdog import Watchdog
-from tests.sampling.workers import rollout_worker
+from tests.sampling.workers import lone_worker
 
 FIRST_S = 0.02
 PATIENCE_S = 60.0
@@ -57,11 +55,10 @@ def test_a_call_that_does_not_return_is_named_while_it_runs_and_when_it_has_retu
     watchdog, seeds = Watchdog(None), []
 
     def play():
-        worker = rollout_worker(kind, [5], [Rule("*", "all")], {"all": actor}, seed=3, watchdog=watchdog)
+        worker = lone_worker(kind, None, [5], seed=3, watchdog=watchdog)
         worker.collect(3)
         seeds.append(worker._envs.seeds[0])
 
-    actor = RandomActor(CartPoleTeam(1).action_space("cart_0"))
     monitor = HangMonitor({7: watchdog}, told.put, FIRST_S)
     playing = threading.Thread(target=play)
     playing.start()
@@ -86,7 +83,6 @@ def test_nothing_is_told_of_environments_that_return():
     told = []
     watchdog = Watchdog(None)
     monitor = HangMonitor({0: watchdog}, told.append, PATIENCE_S)
-    actor = RandomActor(CartPoleTeam(1).action_space("cart_0"))
-    rollout_worker(CartPoleTeam, [0], [Rule("*", "all")], {"all": actor}, seed=3, watchdog=watchdog).collect(50)
+    lone_worker(CartPoleTeam, seed=3, watchdog=watchdog).collect(50)
     monitor.close()
     assert told == []

@@ -9,8 +9,7 @@ import pytest
 
 from marlflow.env import openspiel
 from marlflow.policy.scripted import RandomActor
-from marlflow.sampling import Rule
-from tests.sampling.workers import rollout_worker
+from tests.sampling.workers import lone_worker
 
 NUM_ENVS, TICKS = 64, 128
 
@@ -28,7 +27,7 @@ def value(state):
 
 def worker_of(game, num_envs=NUM_ENVS):
     actor = RandomActor(openspiel.env(game).action_space("player_0"))
-    return rollout_worker(lambda: openspiel.env(game), range(num_envs), [Rule("*", "all")], {"all": actor}, seed=0)
+    return lone_worker(lambda: openspiel.env(game), actor, range(num_envs))
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,10 @@ import torch
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.maml import MAML
+import marlflow as mf
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
-from marlflow.policy.torso import MLP
 from marlflow.runtime.relocation import RelocatedStages
-from marlflow.sampling import Rule
 from marlflow.sampling.phases import phase_ticks
 from marlflow.sampling.protocol import EvaluationRequest, Request
 from marlflow.sampling.saved_state import merged, share
@@ -24,7 +21,7 @@ from tests.sampling.row_actors import RowActor
 from tests.sampling.workers import rollout_worker
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
-MAML_TWICE = MAML(inner_steps=2, inner_learning_rate=1.0)
+MAML_TWICE = mf.MAML(inner_steps=2, inner_learning_rate=1.0)
 SPACES = Spaces(BOX, spaces.Discrete(3))
 TICKS = 17
 
@@ -62,7 +59,7 @@ class Tasks(ParallelEnv):
         return stepped
 
 
-class Scaled(MLP):
+class Scaled(mf.MLP):
     """Numbers of tasks are large."""
 
     def build(self, obs_shape, generator):
@@ -79,7 +76,7 @@ MODEL = Scaled((6,))
 
 
 def learner():
-    return MAML_TWICE.learner("all", {"all": Member(SPACES, MODEL)}, 0, _compute())
+    return MAML_TWICE.learner("all", {"all": mf.Member(SPACES, MODEL)}, 0, _compute())
 
 
 def _compute():
@@ -91,7 +88,7 @@ def _compute():
 WEIGHTS = Weights(3, learner().published["all"].flat + np.random.default_rng(0).normal(size=45).astype(np.float32))
 
 
-EVERYBODY = (Rule("*", "all"),)
+EVERYBODY = (mf.Rule("*", "all"),)
 
 
 def worker(env_indices, seed=7, rules=EVERYBODY, others=()):
@@ -112,7 +109,7 @@ def tasks_seen(batch):
 
 
 def test_phases_share_the_env_steps():
-    actors = [MAML_TWICE.actor(SPACES, MODEL, 1), MAML().actor(SPACES, MODEL, 1)]
+    actors = [MAML_TWICE.actor(SPACES, MODEL, 1), mf.MAML().actor(SPACES, MODEL, 1)]
     assert phase_ticks(17, actors) == [6, 6, 5]
     assert phase_ticks(17, actors[1:]) == [9, 8]
 
@@ -212,7 +209,7 @@ def test_evaluation_is_without_adaptation_and_changes_nothing():
 
 
 def test_a_policy_that_does_not_adapt_may_share_the_worker():
-    rules = (Rule("a", "all"), Rule("*", "other"))
+    rules = (mf.Rule("a", "all"), mf.Rule("*", "other"))
     made = worker([0, 1], rules=rules, others={"other": RowActor(spaces.Discrete(3))})
     receipt, batches = made.collect(TICKS, Request(weights={"all": WEIGHTS}))
     assert batches["all"].rows == batches["other"].rows == 2 * TICKS

@@ -10,13 +10,10 @@ import pytest
 from gymnasium import spaces
 from pettingzoo.classic import tictactoe_v3
 
-from marlflow.algorithms.recurrent_ppo import RecurrentPPO
-from marlflow.base.batch import Batch
+import marlflow as mf
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.recurrent import GRU
-from marlflow.policy.torso import MLP
 from marlflow.sampling import RolloutWorker, SamplerConfig
 from marlflow.sampling.protocol import Request
 from tests.driver.kept_runs import assert_equal
@@ -27,8 +24,8 @@ MAPPING = {"player_1": "one", "player_2": "two"}
 
 def actor(recurrent: bool) -> Any:
     if recurrent:
-        return RecurrentPPO().actor(SEEN, GRU(8, (8,)), 3)
-    return ActorCritic(SEEN, MLP((8,)), None, 3).actor
+        return mf.RecurrentPPO().actor(SEEN, mf.GRU(8, (8,)), 3)
+    return ActorCritic(SEEN, mf.MLP((8,)), None, 3).actor
 
 
 def worker(recurrent: bool = False) -> RolloutWorker:
@@ -36,7 +33,7 @@ def worker(recurrent: bool = False) -> RolloutWorker:
     return RolloutWorker(config, dict.fromkeys(("one", "two"), lambda: actor(recurrent)))
 
 
-def collects(of: RolloutWorker, recurrent: bool, reset_in: Collection[int]) -> list[tuple[Any, dict[str, Batch]]]:
+def collects(of: RolloutWorker, recurrent: bool, reset_in: Collection[int]) -> list[tuple[Any, dict[str, mf.Batch]]]:
     """Eight collects of 5 env steps, each with new versions; in some of them `one` has begun again."""
     flat = actor(recurrent).flat()
     found = []

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.env import cartpole_team
-from marlflow.policy.scripted import RandomActor
-from marlflow.sampling import Rule
 from marlflow.sampling.saved_state import merged, share
 from tests.sampling.test_worker_state import EVER, turning
-from tests.sampling.workers import rollout_worker
+from tests.sampling.workers import lone_worker
 
 
 def team(env_indices, **arguments):
-    actors = {"all": RandomActor(spaces.Discrete(2))}
-    return rollout_worker(cartpole_team.parallel_env, env_indices, [Rule("*", "all")], actors, seed=1, **arguments)
+    return lone_worker(cartpole_team.parallel_env, None, env_indices, seed=1, **arguments)
 
 
 def test_a_worker_in_the_place_of_a_lost_one_begins_where_it_is_told():

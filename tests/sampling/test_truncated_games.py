@@ -5,15 +5,13 @@ from pettingzoo.classic import connect_four_v3, rps_v2
 from marlflow.league.payoffs import Payoffs, game_of
 from marlflow.league.sides import default_sides
 from marlflow.policy.scripted import RandomActor
-from marlflow.sampling import Rule
 from marlflow.sampling.protocol import EvaluationRequest
-from tests.sampling.workers import rollout_worker
+from tests.sampling.workers import lone_worker
 
 
 def episodes(make_env):
     env = make_env()
-    actors = {"all": RandomActor(env.action_space(env.possible_agents[0]))}
-    worker = rollout_worker(make_env, [0], [Rule("*", "all")], actors, seed=0)
+    worker = lone_worker(make_env, RandomActor(env.action_space(env.possible_agents[0])))
     return [*worker.collect(100)[0].episodes, *worker.evaluate(EvaluationRequest(range(3), {})).episodes]
 
 

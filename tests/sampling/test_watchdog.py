@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 
 import marlflow
 from marlflow.base.errors import ConfigInvalid, EnvironmentHung
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.policy.scripted import RandomActor
-from marlflow.sampling import Rule
 from marlflow.sampling.watchdog import Watchdog
-from tests.sampling.workers import rollout_worker
+from tests.sampling.workers import lone_worker
 
 TIMEOUT_S = 0.2
 
@@ -49,8 +49,7 @@ class Stuck(CartPoleTeam):
 
 
 def worker(make_env, **limits):
-    actors = {"all": RandomActor(CartPoleTeam(1).action_space("cart_0"))}
-    return rollout_worker(make_env, [0, 1], [Rule("*", "all")], actors, seed=3, **limits)
+    return lone_worker(make_env, None, (0, 1), seed=3, **limits)
 
 
 def variant(doing, how):
@@ -90,8 +89,7 @@ def test_time_that_the_policy_takes_is_not_the_environments():
                 pass
             return super().act(obs, action_mask, memory, mode, generator)
 
-    actors = {"all": Slow(CartPoleTeam(1).action_space("cart_0"))}
-    calm = rollout_worker(CartPoleTeam, [0], [Rule("*", "all")], actors, seed=0, watchdog=Watchdog(TIMEOUT_S))
+    calm = lone_worker(CartPoleTeam, Slow(Discrete(2)), watchdog=Watchdog(TIMEOUT_S))
     receipt, _ = calm.collect(2)
     assert receipt.env_steps == 2
 

@@ -14,9 +14,7 @@ from marlflow.policy.actor import Acted
 from marlflow.sampling import Rule
 from marlflow.sampling.protocol import EvaluationRequest, Request
 from tests.env.test_adapter import Scripted, Undeclared
-from tests.sampling.workers import rollout_worker
-
-EVERYBODY = [Rule("*", "all")]
+from tests.sampling.workers import EVERYBODY, lone_worker, rollout_worker
 
 
 class Constant:
@@ -41,7 +39,7 @@ class Constant:
 
 
 def team(actor, **arguments):
-    return rollout_worker(cartpole_team.parallel_env, [0, 1], EVERYBODY, {"all": actor}, seed=1, **arguments)
+    return lone_worker(cartpole_team.parallel_env, actor, [0, 1], seed=1, **arguments)
 
 
 def test_weights_and_schedules_reach_the_actor_and_the_rows():
@@ -109,10 +107,7 @@ def test_the_actor_is_asked_in_the_mode_of_the_evaluation():
 
 
 def test_an_evaluation_episode_depends_on_its_number_alone():
-    worker, other = (
-        team(Constant()),
-        rollout_worker(cartpole_team.parallel_env, [7], EVERYBODY, {"all": Constant()}, seed=1),
-    )
+    worker, other = team(Constant()), lone_worker(cartpole_team.parallel_env, Constant(), [7], seed=1)
     many = {result.episode: result.returns for result in worker.evaluate(EvaluationRequest(range(40))).episodes}
     (one,) = other.evaluate(EvaluationRequest([23])).episodes
     assert one.returns == many[23]
@@ -151,37 +146,43 @@ def test_agents_of_one_policy_need_the_same_spaces():
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), np.zeros(2), "x"])
 def test_a_reward_that_is_no_finite_number_is_an_error(reward):
-    def make_env():
-        return Scripted([(["a", "b"], {"a": 0.0, "b": reward}, {}, {})])
-
-    worker = rollout_worker(make_env, [6], EVERYBODY, {"all": Constant()}, seed=0)
+    worker = lone_worker(lambda: Scripted([(["a", "b"], {"a": 0.0, "b": reward}, {}, {})]), Constant(), [6])
     with pytest.raises(EnvironmentFailed, match="not a finite number") as caught:
         worker.collect(1)
     assert "env 6" in caught.value.where
     assert "agent 'b'" in caught.value.where
 
 
-def test_a_nan_in_an_observation_is_an_error():
-    class Foggy(Scripted):
+SAME = (["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})
+
+
+def fog_at(t):
+    """What agents see, of whom `b` sees nothing in env step `t`."""
+    return lambda now, agent: np.full(1, np.nan if now == t and agent == "b" else 0, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("shows", "steps", "reason", "where"),
+    [
+        (fog_at(1), [SAME] * 3, "NaN", "env step 1, agent 'b'"),
+        (
+            fog_at(2),
+            [SAME, (["a"], {"a": 0.0, "b": 0.0}, {}, {"b": True}), SAME],
+            "final observation has a NaN",
+            "agent 'b'",
+        ),
+        (lambda now, agent: np.zeros(1 + now, np.float32), [SAME] * 3, r"has shape \(2,\), not \(1,\)", ""),
+    ],
+    ids=["a NaN", "a NaN at an end", "another shape"],
+)
+def test_an_observation_that_is_no_point_of_its_space_is_an_error(shows, steps, reason, where):
+    class Wrong(Scripted):
         def see(self, agents):
-            return {a: np.full(1, np.nan if self.t == 1 and a == "b" else 0, np.float32) for a in agents}
+            return {agent: shows(self.t, agent) for agent in agents}
 
-    same = (["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})
-    worker = rollout_worker(lambda: Foggy([same] * 3), [0], EVERYBODY, {"all": Constant()}, seed=0)
-    with pytest.raises(EnvironmentFailed, match="NaN") as caught:
-        worker.collect(2)
-    assert caught.value.where.endswith("env step 1, agent 'b'")
-
-
-def test_an_observation_that_changes_its_shape_is_an_error():
-    class Growing(Scripted):
-        def see(self, agents):
-            return {agent: np.zeros(1 + self.t, np.float32) for agent in agents}
-
-    same = (["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})
-    worker = rollout_worker(lambda: Growing([same] * 3), [0], EVERYBODY, {"all": Constant()}, seed=0)
-    with pytest.raises(EnvironmentFailed, match=r"has shape \(2,\), not \(1,\)"):
-        worker.collect(2)
+    with pytest.raises(EnvironmentFailed, match=reason) as caught:
+        lone_worker(lambda: Wrong(steps), Constant()).collect(3)
+    assert caught.value.where.endswith(where)
 
 
 def test_undeclared_agents_get_lanes_as_they_appear():
@@ -243,19 +244,6 @@ def test_an_action_that_the_space_has_not_is_an_error():
     worker = team(Constant(action=-1))
     with pytest.raises(MarlflowError, match=r"policy 'all' chose action -1, counted from 0, of Discrete\(2\)"):
         worker.collect(1)
-
-
-def test_a_nan_in_a_final_observation_is_an_error():
-    class Foggy(Scripted):
-        def see(self, agents):
-            return {a: np.full(1, np.nan if self.t == 2 and a == "b" else 0, np.float32) for a in agents}
-
-    same = (["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})
-    ending = (["a"], {"a": 0.0, "b": 0.0}, {}, {"b": True})
-    worker = rollout_worker(lambda: Foggy([same, ending, same]), [0], EVERYBODY, {"all": Constant()}, seed=0)
-    with pytest.raises(EnvironmentFailed, match="final observation has a NaN") as caught:
-        worker.collect(3)
-    assert "agent 'b'" in caught.value.where
 
 
 class DeadAtReset(AECEnv):

@@ -11,12 +11,10 @@ from gymnasium import spaces
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Batch
-from marlflow.base.errors import EnvironmentFailed
+import marlflow as mf
 from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.policy.scripted import RandomActor
-from marlflow.sampling import Rule
 from marlflow.sampling.episodes import RESTARTED_EPISODE
 from marlflow.sampling.protocol import Request
 from marlflow.sampling.saved_state import ResumeReport, merged, share
@@ -24,7 +22,7 @@ from tests.sampling.built_environments import BuiltAEC, BuiltParallel
 from tests.sampling.row_comparison import built_seats, built_spaces, collects, worker_of
 from tests.sampling.scripts import Course, Kind, Script, scripts
 from tests.sampling.test_broken_environments import Counter
-from tests.sampling.workers import rollout_worker
+from tests.sampling.workers import lone_worker
 
 ENV_INDICES = (0, 1, 2, 5)
 EVER = 10**6
@@ -128,7 +126,7 @@ def collect_or_reject(played, collect, weights):
     """What comes of it; another example is drawn for one in which hardly an episode begins."""
     try:
         return played.collect(collect.ticks, weights, collect.matchups)
-    except EnvironmentFailed:
+    except mf.EnvironmentFailed:
         reject()
 
 
@@ -193,10 +191,8 @@ def script_of_turns():
 
 
 def turning(environment=Turns, env_indices=(0, 1), **arguments):
-    actors = {"all": RandomActor(spaces.Discrete(3))}
-    return rollout_worker(
-        lambda: environment(script_of_turns()), env_indices, [Rule("*", "all")], actors, seed=4, **arguments
-    )
+    actor = RandomActor(spaces.Discrete(3))
+    return lone_worker(lambda: environment(script_of_turns()), actor, env_indices, seed=4, **arguments)
 
 
 def moody(mood):
@@ -237,9 +233,7 @@ def test_masks_and_global_states_count_too(what):
     def worker(mood):
         environment = type("Partly", (Partly,), {"mood": mood, "changed": what})
         script = Script((Kind("vector", "three", "alone"),), (0, 0), (Course((True, True), 10),))
-        actors = {"all": First()}
-        rules = [Rule("*", "all")]
-        return rollout_worker(lambda: environment(script), [0], rules, actors, seed=4, with_state=["all"])
+        return lone_worker(lambda: environment(script), First(), seed=4, with_state=["all"])
 
     one = worker(0)
     one.collect(1)
@@ -293,7 +287,7 @@ def test_a_longer_episode_begins_anew_with_its_seed_and_choices_as_another(cap, 
     )
     rows = again[1]["all"]
     assert RESTARTED_EPISODE in rows["episode"]
-    same = Batch(rows.columns, {**rows.segments, "episode": rows.segments["episode"] % RESTARTED_EPISODE})
+    same = mf.Batch(rows.columns, {**rows.segments, "episode": rows.segments["episode"] % RESTARTED_EPISODE})
     assert_same_parts({0: same}, {0: first[1]["all"]})
 
 
@@ -318,8 +312,7 @@ def test_an_episode_with_a_reward_that_changed_is_abandoned():
             return observations, dict.fromkeys(rewards, self.pay), *rest
 
     def worker(pay):
-        environment = type("Paid", (Paid,), {"pay": pay, "length": 9})
-        return rollout_worker(environment, [3], [Rule("*", "all")], {"all": RandomActor(spaces.Discrete(2))}, seed=0)
+        return lone_worker(type("Paid", (Paid,), {"pay": pay, "length": 9}), None, [3])
 
     one = worker(1.0)
     one.collect(4)
@@ -339,8 +332,7 @@ def test_mirrored_observations_are_told_apart(flipped):
             return dict.fromkeys(self.agents, self.signs * (self.t + 1))
 
     def worker(signs):
-        environment = type("Mirrored", (Mirrored,), {"signs": signs, "length": 9})
-        return rollout_worker(environment, [3], [Rule("*", "all")], {"all": RandomActor(spaces.Discrete(2))}, seed=0)
+        return lone_worker(type("Mirrored", (Mirrored,), {"signs": signs, "length": 9}), None, [3])
 
     signs = np.ones(4, np.float32)
     signs[list(flipped)] = -1

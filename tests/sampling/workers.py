@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gymnasium.spaces import Discrete
+
 from marlflow.base.items import as_it_is
 from marlflow.policy.actor import Actor
-from marlflow.sampling import RolloutWorker, SamplerConfig
+from marlflow.policy.scripted import RandomActor
+from marlflow.sampling import RolloutWorker, Rule, SamplerConfig
+
+EVERYBODY = [Rule("*", "all")]
 
 
 def rollout_worker(
@@ -26,3 +31,12 @@ def rollout_worker(
     config = SamplerConfig(make_env, env_indices, mapping, seed, **settings)
     makers = {name: lambda actor=actor: as_it_is(actor) for name, actor in actors.items()}
     return RolloutWorker(config, makers, watchdog, worker_stages, writer)
+
+
+def lone_worker(
+    make_env: Any, actor: Any = None, env_indices: Sequence[int] = (0,), seed: int = 0, **settings: Any
+) -> RolloutWorker:
+    """A worker of one policy, `all`, that plays every agent; without an actor, at random among two actions."""
+    return rollout_worker(
+        make_env, env_indices, EVERYBODY, {"all": actor or RandomActor(Discrete(2))}, seed, **settings
+    )

@@ -16,13 +16,10 @@ from gymnasium import spaces as gym
 
 import marlflow as mf
 from benchmarks.outside_marlflow import PROGRAM, outside
-from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.base.errors import ConfigInvalid, InvalidInput, MarlflowError
 from marlflow.base.spaces import Spaces
 from marlflow.cli.main import main
 from marlflow.driver.entrants import Entrant
-from marlflow.driver.train import train
 from marlflow.policy.network_actor import NetworkActor
 from marlflow.policy.tensors import as_tensor
 from marlflow.policy.unwrapped import network_of
@@ -32,9 +29,7 @@ from marlflow.trained.export import portable_of
 from marlflow.trained.export_check import compared, difference, expected_outputs
 from marlflow.trained.export_rows import CheckRows, arbitrary_rows, check_rows, played_rows
 from marlflow.trained.exported_files import written
-from marlflow.trained.policy import TrainedPolicy
 from marlflow.trained.portable import PortableActor
-from marlflow.trained.team import Team
 from tests.runtime.small_runs import SMALL, SMALL_PPO, SMALL_R2D2, small_run
 
 VECTOR = gym.Box(-np.inf, np.inf, (6,), np.float32)
@@ -45,7 +40,7 @@ FLAT = gym.Dict({"x": gym.Box(-1, 1, (3,)), "inner": gym.Tuple([gym.MultiDiscret
 SMALL_CNN = mf.CNN((4,), (3,), (1,), (8,))
 SEATED: dict[str, Any] = {"num_agents": 2, "seats": (0,)}
 
-CASES: dict[str, tuple[Algorithm, Any, Spaces]] = {
+CASES: dict[str, tuple[mf.Algorithm, Any, Spaces]] = {
     "components with masks": (mf.PPO(), SMALL, Spaces(VECTOR, gym.MultiDiscrete([3, 4], start=[0, 2]), True)),
     "bits": (mf.PPO(), SMALL, Spaces(VECTOR, gym.MultiBinary((2, 2)))),
     "pixels": (mf.PPO(), SMALL_CNN, Spaces(PIXELS, gym.Discrete(4))),
@@ -73,8 +68,8 @@ for _one in SHIPPED:
                 CASES[f"{_one.name} {type(_space).__name__}"] = _one, _model, _spaces
 
 
-def trained(algorithm: Algorithm, model: Any, spaces: Spaces) -> TrainedPolicy:
-    return TrainedPolicy(Entrant("agent", {"a": PolicySpec("agent", algorithm, model, spaces, 7)}))
+def trained(algorithm: mf.Algorithm, model: Any, spaces: Spaces) -> mf.TrainedPolicy:
+    return mf.TrainedPolicy(Entrant("agent", {"a": PolicySpec("agent", algorithm, model, spaces, 7)}))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -125,7 +120,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported") / "carts"
     policies = {"hunters": SMALL_R2D2, "prey": mf.Policy(SMALL_PPO, SMALL), "dice": mf.Policy(mf.Random())}
     mapping = [mf.Rule("cart_0", "hunters"), mf.Rule("cart_1", "prey"), mf.Rule("*", "dice")]
-    train(small_run(env_steps=240, policies=policies, mapping=mapping), folder)
+    mf.train(small_run(env_steps=240, policies=policies, mapping=mapping), folder)
     return folder
 
 
@@ -179,9 +174,9 @@ def test_rows_are_arbitrary_where_the_environment_cannot_be_played(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: object) -> None:
-        raise ConfigInvalid(["no such library"])
+        raise mf.ConfigInvalid(["no such library"])
 
-    monkeypatch.setattr(Team, "make_env", broken)
+    monkeypatch.setattr(mf.Team, "make_env", broken)
     assert main(["export", str(run), "policy=prey", "--format", "pt2", f"out={tmp_path / 'prey.pt2'}"]) == 0
     first, second, third = capsys.readouterr().out.splitlines()
     assert first.startswith("wrote ")
@@ -244,20 +239,22 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_exported_is_one_clear_error(case: str, run: Path) -> None:
     settings, message = REFUSED[case]
-    with pytest.raises(InvalidInput) as raised:
+    with pytest.raises(mf.InvalidInput) as raised:
         mf.export(run, **settings)
     assert message in str(raised.value)
 
 
 def test_a_policy_that_adapts_while_it_acts_is_refused() -> None:
-    with pytest.raises(ConfigInvalid, match=r"\(None\) adapts its parameters while it acts, so no fixed network"):
+    with pytest.raises(mf.ConfigInvalid, match=r"\(None\) adapts its parameters while it acts, so no fixed network"):
         portable_of(trained(mf.MAML(), SMALL, Spaces(VECTOR, gym.Discrete(3))))
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exported_files, "find_spec", lambda name: None)
     portable = portable_of(trained(*CASES["ppo Box"]))
-    with pytest.raises(ConfigInvalid, match=r"needs onnx and onnxscript: pip install 'marlflow\[onnx\]'; format=pt2"):
+    with pytest.raises(
+        mf.ConfigInvalid, match=r"needs onnx and onnxscript: pip install 'marlflow\[onnx\]'; format=pt2"
+    ):
         written(portable, tmp_path / "agent.onnx", "onnx")
 
 
@@ -293,6 +290,6 @@ def test_a_file_that_computes_something_else_is_an_error(
     found = difference(policy, portable, written(portable, tmp_path / "agent.pt2", "pt2"), arbitrary_rows(policy, 70))
     assert found.largest == pytest.approx(1.0, abs=1e-5)
     monkeypatch.setattr("marlflow.trained.export.difference", lambda *_: found)
-    with pytest.raises(MarlflowError, match="computes something else than policy 'prey': outputs differ by 1"):
+    with pytest.raises(mf.MarlflowError, match="computes something else than policy 'prey': outputs differ by 1"):
         mf.export(run, "prey", tmp_path / "prey.pt2", "pt2")
     assert algorithm.name == "ppo"

@@ -13,14 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.batch import Array, Batch, Transitions
-from marlflow.base.items import Inserted, Update, Weights
+import marlflow as mf
+from marlflow.base.batch import Array
+from marlflow.base.items import Inserted, Weights
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.learner.learner import TorchLearner
-from marlflow.replay.buffer import ReplayBuffer
-from marlflow.replay.sampling import Prioritized, Uniform
 
 BETWEEN_ROUNDS: list[Callable[[], None]] = []
 """Called on the driver before each round is asked for."""
@@ -45,7 +41,7 @@ def entries(folder: Path, part: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
             yield int(path.suffix[1:]), json.loads(line)
 
 
-def row_ids(batch: Batch) -> list[list[int]]:
+def row_ids(batch: mf.Batch) -> list[list[int]]:
     """Copy, episode, agent and decision of each row."""
     columns = (batch[name].tolist() for name in ("env", "episode", "agent", "t_agent"))
     return [list(row) for row in zip(*columns, strict=True)]
@@ -71,13 +67,13 @@ class Carts(CartPoleTeam):
         return observations, dict.fromkeys(rewards, self._reward), *rest
 
 
-class JournalledLearner(TorchLearner):
+class JournalledLearner(mf.TorchLearner):
     """Notes what it trains on, and what it publishes."""
 
     journal: Journal
 
     @staticmethod
-    def of(learner: TorchLearner, folder: Path) -> JournalledLearner:
+    def of(learner: mf.TorchLearner, folder: Path) -> JournalledLearner:
         """`learner`, which keeps a journal from here on."""
         journalled = JournalledLearner.__new__(JournalledLearner)
         vars(journalled).update(vars(learner), journal=Journal(folder, f"learner-{learner.name}"))
@@ -85,13 +81,13 @@ class JournalledLearner(TorchLearner):
 
     def update(
         self,
-        batch: Batch | Transitions,
+        batch: mf.Batch | mf.Transitions,
         epochs: int = 1,
         minibatch_agent_steps: int | None = None,
         policy: str | None = None,
         groups: Sequence[str] | None = None,
-    ) -> Update:
-        if isinstance(batch, Batch):
+    ) -> mf.Update:
+        if isinstance(batch, mf.Batch):
             versions = sorted(set(batch.columns["version"].tolist()))
             self.journal.note(trained=row_ids(batch), versions=versions)
         else:
@@ -109,7 +105,7 @@ class JournalledLearner(TorchLearner):
         return weights
 
 
-class JournalledReplay(ReplayBuffer):
+class JournalledReplay(mf.ReplayBuffer):
     """Notes what is inserted and drawn, and from where on its rows are numbered."""
 
     def __init__(self, folder: Path, *arguments: Any) -> None:
@@ -120,11 +116,11 @@ class JournalledReplay(ReplayBuffer):
         super().begin_at(first_row_id)
         self.journal.note(begins=first_row_id)
 
-    def insert(self, batch: Batch) -> Inserted:
+    def insert(self, batch: mf.Batch) -> Inserted:
         self.journal.note(inserted=row_ids(batch))
         return super().insert(batch)
 
-    def draw(self, agent_steps: int) -> Transitions:
+    def draw(self, agent_steps: int) -> mf.Transitions:
         transitions = super().draw(agent_steps)
         self.journal.note(drawn=_numbers(transitions.row_id))
         return transitions
@@ -135,12 +131,12 @@ def _numbers(row_id: Array) -> list[int]:
 
 
 @dataclass(frozen=True)
-class JournalledPPO(PPO):
+class JournalledPPO(mf.PPO):
     """PPO whose learner keeps a journal; it says on the driver when a round begins."""
 
     folder: Path = field(default_factory=Path)
 
-    def learner(self, *arguments: Any, **options: Any) -> TorchLearner:
+    def learner(self, *arguments: Any, **options: Any) -> mf.TorchLearner:
         return JournalledLearner.of(super().learner(*arguments, **options), self.folder)
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:
@@ -150,15 +146,15 @@ class JournalledPPO(PPO):
 
 
 @dataclass(frozen=True)
-class JournalledDQN(DQN):
+class JournalledDQN(mf.DQN):
     """DQN whose learner and replay keep journals."""
 
     folder: Path = field(default_factory=Path)
 
-    def learner(self, *arguments: Any, **options: Any) -> TorchLearner:
+    def learner(self, *arguments: Any, **options: Any) -> mf.TorchLearner:
         return JournalledLearner.of(super().learner(*arguments, **options), self.folder)
 
-    def replay(self, name: str, members: Any, seed: int) -> ReplayBuffer:
-        sampling = Prioritized(self.priority_alpha, self.priority_beta) if self.prioritized else Uniform()
+    def replay(self, name: str, members: Any, seed: int) -> mf.ReplayBuffer:
+        sampling = mf.Prioritized(self.priority_alpha, self.priority_beta) if self.prioritized else mf.Uniform()
         terms = (self.replay_agent_steps, self.n_step, self.discount, seed, sampling, name)
         return JournalledReplay(self.folder, *terms)

@@ -10,13 +10,8 @@ from typing import Any
 
 import ray
 
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.items import Fragment, Update
+import marlflow as mf
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.flow import Flow, Plan
-from marlflow.learner.learner import TorchLearner
-from marlflow.learner.protocol import Learner
-from marlflow.replay.protocol import Replay
 
 
 def kill(actor: Any) -> None:
@@ -52,23 +47,23 @@ class DeadlyStage:
 
     marker: Path
 
-    def __call__(self, update: Update) -> Update:
+    def __call__(self, update: mf.Update) -> mf.Update:
         die_if_told(self.marker)
         return update
 
 
 @dataclass(frozen=True)
-class DeadlyPPO(PPO):
+class DeadlyPPO(mf.PPO):
     """PPO that dies after it has published; its learner cannot be built once `barred` is there."""
 
     marker: Path = Path()
     barred: Path = Path()
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None = None) -> Plan:
+    def plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replay: mf.Replay | None = None) -> mf.Plan:
         plan = super().plan(experience, learner, replay)
         return replace(plan, output=plan.output.then(DeadlyStage(self.marker), at=learner))
 
-    def learner(self, *arguments: Any, **options: Any) -> TorchLearner:
+    def learner(self, *arguments: Any, **options: Any) -> mf.TorchLearner:
         if self.barred.is_file():
             raise ValueError("no weights were found")
         return super().learner(*arguments, **options)

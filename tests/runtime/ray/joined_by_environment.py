@@ -15,10 +15,8 @@ from pathlib import Path
 
 from ray.cluster_utils import Cluster
 
+import marlflow as mf
 from marlflow.config.checks import machines_to_plan_for
-from marlflow.config.experiment import Rollouts
-from marlflow.driver.train import train
-from marlflow.runtime.spec import Resources
 from tests.forked_workers import closed_template, forked_workers
 from tests.runtime.small_runs import small_run
 
@@ -37,11 +35,11 @@ if __name__ == "__main__":
         )
         os.environ["RAY_ADDRESS"] = cluster.address
         try:
-            placed = Resources(num_cpus=0.5, resources={"only_there": 1.0})
-            rollouts = Rollouts(num_workers=2, fragment_env_steps=40, placement=placed)
+            placed = mf.Resources(num_cpus=0.5, resources={"only_there": 1.0})
+            rollouts = mf.Rollouts(num_workers=2, fragment_env_steps=40, placement=placed)
             experiment = replace(small_run("ray", env_steps=160), rollouts=rollouts)
             machines = machines_to_plan_for(experiment)
-            result = train(experiment, Path(folder))
+            result = mf.train(experiment, Path(folder))
             printed = {
                 "planned": machines is not None and machines.amounts[0].get("only_there"),
                 "env_steps": result.metrics["env_steps"],

@@ -14,17 +14,15 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from marlflow.config.experiment import CheckpointConfig, PlacementOverrides, Policy, Rollouts, Stop
+import marlflow as mf
 from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.stop_conditions import StopConditions
-from marlflow.driver.train import train
-from marlflow.runtime.spec import Resources
 from marlflow.sampling.receipts import Receipt
 from tests.forked_workers import closed_template, forked_workers
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
-STAYS = PlacementOverrides(num_cpus=1, resources={"stays": 1.0})
-POLICIES = {"hunters": Policy(SMALL_PPO, SMALL, STAYS), "prey": Policy(SMALL_DQN, SMALL, STAYS)}
+STAYS = mf.PlacementOverrides(num_cpus=1, resources={"stays": 1.0})
+POLICIES = {"hunters": mf.Policy(SMALL_PPO, SMALL, STAYS), "prey": mf.Policy(SMALL_DQN, SMALL, STAYS)}
 LOST_AT_ROUND, ROUNDS_ALONE, ROUNDS_AFTER = 5, 8, 3
 
 
@@ -65,13 +63,13 @@ def main(run_dir: Path) -> None:
         watched.collected(tally, receipts)
 
     RunMetrics.collected = collected  # type: ignore[method-assign]
-    stop = Stop(env_steps=None, time_s=120.0)
-    rollouts = Rollouts(num_workers=2, fragment_env_steps=40, placement=Resources(num_cpus=1))
-    experiment = small_run("ray", policies=POLICIES, rollouts=rollouts, stop=stop, checkpoint=CheckpointConfig(None))
+    stop = mf.Stop(env_steps=None, time_s=120.0)
+    rollouts = mf.Rollouts(num_workers=2, fragment_env_steps=40, placement=mf.Resources(num_cpus=1))
+    experiment = small_run("ray", policies=POLICIES, rollouts=rollouts, stop=stop, checkpoint=mf.CheckpointConfig(None))
     stop_reason = StopConditions.reason
     StopConditions.reason = lambda stops: "whole again" if watched.is_whole_again else stop_reason(stops)  # type: ignore[method-assign]
     try:
-        result = train(experiment, run_dir)
+        result = mf.train(experiment, run_dir)
         faults = result.metrics["faults"]
         took_part = [workers for workers, _ in groupby(watched.took_part)]
         json.dump({"stopped_by": result.stopped_by, "faults": faults, "took_part": took_part}, sys.stdout)

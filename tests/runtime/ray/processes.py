@@ -1,6 +1,11 @@
-"""Which processes of the tests' Ray are actors of a run."""
+"""Which processes of the tests' Ray are actors of a run, and programs with a Ray of their own."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
 
 import psutil
 
@@ -24,3 +29,13 @@ def assert_no_actor_is_left() -> None:
     """All of them end; Ray kills actors without waiting for their processes."""
     _, left = psutil.wait_procs(actor_processes(), timeout=EXIT_S)
     assert not left, f"{EXIT_S} s later these actors are still there: {left}"
+
+
+def printed_by(module: str, *words: str) -> str:
+    """What a module of tests.runtime.ray prints, which has to end well."""
+    program = [sys.executable, "-m", f"tests.runtime.ray.{module}", *words]
+    with tempfile.TemporaryDirectory() as folder:  # or whoever starts a Ray on this machine would join the cluster
+        apart = {**os.environ, "RAY_TMPDIR": folder}
+        ran = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300, env=apart)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout

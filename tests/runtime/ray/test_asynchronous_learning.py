@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.a3c import A3C
-from marlflow.algorithms.impala import IMPALA
-from marlflow.base.batch import Batch, EstimatedBatch
-from marlflow.base.items import Gradients
-from marlflow.config.experiment import Rollouts
+import marlflow as mf
 from marlflow.runtime.ray import RayRuntime
+from tests.runtime.ray.unopened import guarded
 from tests.runtime.relocated_runs import placed_together, run
 from tests.runtime.small_runs import HALVES
 
@@ -21,16 +18,11 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 ROUNDS = 12
 
 
-def refuse(self: object, state: object) -> None:
-    raise AssertionError("the driver opened rows or gradients")
-
-
 def test_each_gradient_is_applied_as_it_arrives_and_staleness_is_reported() -> None:
-    both: Any = {"hunters": (A3C(), {}), "prey": (IMPALA(batch_agent_steps=100), {})}
-    rollouts = Rollouts(num_workers=2, fragment_env_steps=40, pace="asynchronous")
+    both: Any = {"hunters": (mf.A3C(), {}), "prey": (mf.IMPALA(batch_agent_steps=100), {})}
+    rollouts = mf.Rollouts(num_workers=2, fragment_env_steps=40, pace="asynchronous")
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (Batch, EstimatedBatch, Gradients):  # others find these classes by name, and can open them
-            patch.setattr(kind, "__setstate__", refuse)
+        guarded(patch, mf.Gradients)
         ran = run(placed_together(both, HALVES, rollouts=rollouts), RayRuntime(), ROUNDS)
     a3c, impala = ([report for report in ran.reports if report.learner == name] for name in both)
     assert len(a3c) >= ROUNDS

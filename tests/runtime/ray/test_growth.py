@@ -17,17 +17,14 @@ from gymnasium.spaces import Box
 from ray.util.placement_group import placement_group, remove_placement_group
 from torch import Tensor
 
-from marlflow.algorithms.dqn import DQN, DQNLoss
+import marlflow as mf
+from marlflow.algorithms.dqn import DQNLoss
 from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.config.checks import runtime_of
-from marlflow.config.experiment import Env, Rollouts, RuntimeConfig
-from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.learner.loss import LossTerms
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime
-from marlflow.sampling.mapping import Rule
 from tests.conftest import RAY_CPUS
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import policies, small_run
@@ -72,13 +69,13 @@ def _wide(observations: Mapping[str, Array]) -> dict[str, Array]:
 class SlowLoss(DQNLoss):
     """Takes a hundred times as long."""
 
-    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         time.sleep(0.01)
         return super().__call__(module, target_module, minibatch)
 
 
 @dataclass(frozen=True)
-class SlowDQN(DQN):
+class SlowDQN(mf.DQN):
     """DQN that cannot keep up with its workers."""
 
     def losses(self, spaces: Spaces) -> SlowLoss:
@@ -116,10 +113,10 @@ def grown(ray_session: None) -> Grown:
         batch_agent_steps=16, train_every_agent_steps=20, learning_starts_agent_steps=0, replay_agent_steps=1_000
     )
     experiment = small_run(
-        env=Env(WideCarts, num_envs=WORKERS),
+        env=mf.Env(WideCarts, num_envs=WORKERS),
         policies=policies(prey=slow),
-        mapping=(Rule("*", "prey"),),
-        rollouts=Rollouts(num_workers=WORKERS, fragment_env_steps=20),
+        mapping=(mf.Rule("*", "prey"),),
+        rollouts=mf.Rollouts(num_workers=WORKERS, fragment_env_steps=20),
     )
     with cpus_left(2), driven(experiment, RayRuntime()) as run:
         seen = Grown([], [], [], [], 0, 0, 0)
@@ -171,9 +168,9 @@ def test_memory_is_given_back_when_rows_have_arrived(grown: Grown) -> None:
 def test_what_a_ray_of_its_own_is_started_with_is_what_the_experiment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr("marlflow.runtime.ray.RayRuntime", lambda *arguments, **named: asked.append((arguments, named)))
-    runtime_of(replace(small_run(), runtime=RuntimeConfig("ray", None, 123, "10.0.0.7")))
+    runtime_of(replace(small_run(), runtime=mf.RuntimeConfig("ray", None, 123, "10.0.0.7")))
     assert asked == [((None,), {"object_store_bytes": 123, "node_ip_address": "10.0.0.7", "dashboard": False})]
 
 
 def test_inline_nothing_leaves_the_process(tmp_path: Path) -> None:
-    assert train(small_run(env_steps=160), tmp_path).metrics["object_store"] == {"bytes": None}
+    assert mf.train(small_run(env_steps=160), tmp_path).metrics["object_store"] == {"bytes": None}

@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 import ray
 
-from marlflow.algorithms.scripted import Random
-from marlflow.base.batch import Array, Batch
-from marlflow.base.errors import ActorLost, MarlflowError
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.base.items import Weights
-from marlflow.base.random import RowRandom
-from marlflow.config.experiment import RunPlacement
 from marlflow.policy.actor import Acted, EvaluationMode, Mode, RecurrentActor, WeightedActor
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
@@ -31,12 +28,12 @@ from marlflow.runtime.ray.inference import (
 )
 from marlflow.runtime.ray.inference_members import InferenceInput
 from marlflow.runtime.ray.weights_by_reference import ByReference
-from marlflow.runtime.spec import InferencePlacement, RunSpec
+from marlflow.runtime.spec import RunSpec
 from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import Evaluated
 from tests.runtime.small_runs import SMALL_PPO, policies, small_spec
 
-ONE_FOR_ALL = RunPlacement(inference=InferencePlacement(num_cpus=0.5))
+ONE_FOR_ALL = mf.RunPlacement(inference=mf.InferencePlacement(num_cpus=0.5))
 
 
 # -- among workers ----------------------------------------------------------------------------------------------------
@@ -65,7 +62,7 @@ class Play:
         return {one.episode: (one.env_steps, one.returns) for one in made.episodes}
 
 
-def _opened(made: Round) -> list[Batch]:
+def _opened(made: Round) -> list[mf.Batch]:
     payloads = [payload for fragment in made.fragments for payload in fragment.payloads]
     return [ray.get(payload) if isinstance(payload, ray.ObjectRef) else payload for payload in payloads]
 
@@ -99,7 +96,7 @@ def test_the_actions_are_those_that_the_workers_own_actors_choose() -> None:
         ray.kill(asking.workers._inference, no_restart=False)
         _assert_same(alone.round(3), asking.round(3))
         ray.kill(asking.workers._inference)
-        with pytest.raises(ActorLost, match="the inference actor does not answer"):
+        with pytest.raises(mf.ActorLost, match="the inference actor does not answer"):
             asking.round(4)
     finally:
         inline.close()
@@ -118,10 +115,10 @@ class Adder:
     bonus: float = 0.0
     calls: list[int] = field(default_factory=list)
 
-    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: RowRandom) -> Acted:
+    def act(self, obs: Array, action_mask: Array | None, memory: Any, mode: Mode, generator: mf.RowRandom) -> Acted:
         self.calls.append(len(obs))
         if np.isnan(obs).any():
-            raise MarlflowError("not a number")
+            raise mf.MarlflowError("not a number")
         assert action_mask is not None
         noise = generator.uniform() if mode == "explore" else np.zeros(len(obs))
         action = self.weight + self.bonus + obs[:, 0] + memory[:, 0] + action_mask.sum(1) + noise
@@ -144,7 +141,7 @@ class Two:
     actor: Adder = field(default_factory=Adder)
     num_workers: int = 2
     worker_members: int = 4
-    inference: InferencePlacement = field(default_factory=InferencePlacement)
+    inference: mf.InferencePlacement = field(default_factory=mf.InferencePlacement)
     publishing_critics: tuple[str, ...] = ()
     policies: tuple[str, ...] = ("all",)
 
@@ -155,7 +152,7 @@ class Two:
 
 def _seen(rows: int, first: int) -> InferenceInput:
     numbers = np.arange(first, first + rows)
-    generator = RowRandom(numbers.astype(np.uint64), numbers)
+    generator = mf.RowRandom(numbers.astype(np.uint64), numbers)
     return InferenceInput(
         numbers[:, None] * 1.0, numbers[:, None] % 2 == [0, 1], numbers[:, None] * np.float32(0.5), generator
     )
@@ -226,7 +223,7 @@ def test_weights_that_are_not_at_hand_are_asked_for() -> None:
 
 
 def test_only_what_has_parameters_is_asked_for() -> None:
-    makers = remote_actors(small_spec(policies=policies(hunters=SMALL_PPO, prey=Random())), None)
+    makers = remote_actors(small_spec(policies=policies(hunters=SMALL_PPO, prey=mf.Random())), None)
     actors = {name: make() for name, make in makers.items()}
     assert type(actors["hunters"]) is RemoteActor
     assert isinstance(actors["hunters"], WeightedActor)

@@ -10,22 +10,21 @@ import numpy as np
 import pytest
 import ray
 
-from marlflow.base.batch import Batch
+import marlflow as mf
 from marlflow.base.items import Packed
-from marlflow.base.joint import JointBatch
 from marlflow.flow import Outcome
 from marlflow.flow.protocols import StageCall, stage_call
 from marlflow.runtime.ray.actors import Actors
 from marlflow.runtime.ray.handles import Handle, RestartableHost
 from marlflow.runtime.ray.places import RayPlace
-from marlflow.stages import Join
+from tests.runtime.ray.unopened import guarded
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
-def batch_of(agent: int, env_index: int, rows: int) -> Batch:
+def batch_of(agent: int, env_index: int, rows: int) -> mf.Batch:
     names = {"agent": agent, "env": env_index, "episode": 0, "length": rows, "terminated": False, "truncated": False}
-    return Batch(
+    return mf.Batch(
         {"reward": np.arange(rows) + 1.0, "t_env": np.arange(rows)},
         {**{name: np.array([value]) for name, value in names.items()}, "bootstrap_obs": np.ones((1, 2))},
     )
@@ -38,7 +37,7 @@ def called(place: RayPlace, calls: list[StageCall], items: list[Any]) -> Outcome
     return asyncio.run(wait())
 
 
-def counts_of(batches: Mapping[str, Batch]) -> dict[str, int]:
+def counts_of(batches: Mapping[str, mf.Batch]) -> dict[str, int]:
     return {policy: batch.rows for policy, batch in batches.items()}
 
 
@@ -57,13 +56,12 @@ def test_an_actor_opens_by_key_and_what_it_joined_stays_there(monkeypatch: pytes
         joint = Packed(10, tuple(map(ray.put, payloads)), ("left", "right") * 2)
         plain = Packed(3, (ray.put(payloads[0]),))
         with monkeypatch.context() as driver:
-            for kind in (Batch, JointBatch):
-                driver.setattr(kind, "__setstate__", lambda *_: pytest.fail("the driver opened rows"))
-            (made,) = called(place, [stage_call(Join(), learner)], [joint]).outputs
+            guarded(driver, mf.JointBatch)
+            (made,) = called(place, [stage_call(mf.Join(), learner)], [joint]).outputs
             assert called(place, [stage_call(counts_of)], [joint]).outputs == [{"left": 4, "right": 6}]
             assert called(place, [stage_call(kind_of)], [plain]).outputs == ["Batch"]
         assert made.rows == 10
-        opened: JointBatch = ray.get(made.payloads[0])
+        opened: mf.JointBatch = ray.get(made.payloads[0])
         assert opened.keys["env"].tolist() == [0, 0, 0, 1, 1, 1, 1]
         assert opened.present.sum(axis=0).tolist() == [4, 6]
     finally:

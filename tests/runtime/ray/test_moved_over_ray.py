@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.config.experiment import Experiment, RunPlacement
 from marlflow.flow.relocate import Where
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.spec import InferencePlacement
+from tests.runtime.ray.unopened import guarded
 from tests.runtime.relocated_runs import Ran, placed, placed_together, run
 from tests.runtime.small_runs import HALVES, SMALL_DQN, SMALL_PPO
 
@@ -21,16 +21,6 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 ROUNDS = 4
 PPO_OF_A_ROUND = replace(SMALL_PPO, batch_agent_steps=80, minibatch_agent_steps=32)
 NEVER_LEARNING = replace(SMALL_DQN, learning_starts_agent_steps=10_000)
-
-
-def refuse(self: object, state: object) -> None:
-    raise AssertionError("the driver opened rows")
-
-
-def opens_no_rows(patch: pytest.MonkeyPatch) -> None:
-    """Until the patch is undone, no rows can be unpickled here. Others find these classes by name, and can."""
-    for kind in (Batch, EstimatedBatch):
-        patch.setattr(kind, "__setstate__", refuse)
 
 
 def assert_learned_alike(ran: Ran, one_process: Ran) -> None:
@@ -50,7 +40,7 @@ def test_stages_on_workers_give_the_numbers_of_one_process_and_the_driver_opens_
 
     one_process = run(experiment("learner", "learner", RunPlacement()), InlineRuntime(), ROUNDS)
     with pytest.MonkeyPatch.context() as patch:
-        opens_no_rows(patch)
+        guarded(patch)
         # The workers get their weights as references then: they have to open them for their critic.
         ran = run(experiment("worker", "worker", RunPlacement(inference=InferencePlacement())), RayRuntime(), ROUNDS)
     assert len(ran.reports) == ROUNDS

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
+from tests.runtime.ray.processes import printed_by
 
 pytestmark = pytest.mark.slow
 
@@ -27,12 +25,7 @@ class Place:
 @pytest.fixture(scope="module")
 def printed() -> Mapping[str, Mapping[str, Any]]:
     """What two_machines.py prints."""
-    program = [sys.executable, "-m", "tests.runtime.ray.two_machines"]
-    with tempfile.TemporaryDirectory() as folder:  # or whoever starts a Ray on this machine would join the cluster
-        apart = {**os.environ, "RAY_TMPDIR": folder}
-        ran = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300, env=apart)
-    assert ran.returncode == 0, ran.stderr
-    found: Mapping[str, Mapping[str, Any]] = json.loads(ran.stdout)
+    found: Mapping[str, Mapping[str, Any]] = json.loads(printed_by("two_machines"))
     return found
 
 

@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 import ray
 
+import marlflow as mf
 from marlflow.base.items import Weights
-from marlflow.config.experiment import Experiment, Policy, RunPlacement
 from marlflow.config.validation import ready
-from marlflow.driver.train import resume, train
-from marlflow.league.psro import PSRO
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.protocol import Runtime
 from marlflow.runtime.ray import RayRuntime, remote_worker
 from marlflow.runtime.ray.inference import MAX_CACHED_VERSIONS
 from marlflow.runtime.ray.rollout_actor import without_parameters
-from marlflow.runtime.spec import InferencePlacement
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Request, Round
 from marlflow.sampling.receipts import Fault
 from tests.driver.kept_runs import assert_equal, by_env, kept, without_times
@@ -34,7 +31,7 @@ from tests.runtime.small_runs import SMALL, SMALL_PPO
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 HALF, WHOLE = 440, 640
-MAIN = Policy(replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32), SMALL)
+MAIN = mf.Policy(replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32), SMALL)
 # What processes are there for is not what is looked at here.
 UNEQUAL = {"object_store", "stages"}
 
@@ -46,9 +43,9 @@ def said(run_dir: Path) -> list[Any]:
 
 def test_a_run_against_frozen_selves_goes_on_as_it_would_have_and_as_inline(tmp_path: Path) -> None:
     inline, parts = tmp_path / "inline", tmp_path / "parts"
-    train(against_past_selves(MAIN, WHOLE), inline)
-    train(against_past_selves(MAIN, HALF, "ray"), parts)
-    result = resume(against_past_selves(MAIN, WHOLE, "ray"), parts)
+    mf.train(against_past_selves(MAIN, WHOLE), inline)
+    mf.train(against_past_selves(MAIN, HALF, "ray"), parts)
+    result = mf.resume(against_past_selves(MAIN, WHOLE, "ray"), parts)
     assert result.metrics["faults"]["episodes_abandoned"] == 0
     assert_equal(said(parts), said(inline))
     one, other = kept(inline), kept(parts)
@@ -62,8 +59,8 @@ def test_a_run_against_frozen_selves_goes_on_as_it_would_have_and_as_inline(tmp_
 @pytest.mark.slow
 def test_a_league_over_ray_plays_the_matches_that_it_plays_inline(tmp_path: Path) -> None:
     inline, over_ray = tmp_path / "inline", tmp_path / "ray"
-    train(psro_run("matrix_brps", 1_000, PSRO(agent_steps=300, games=12)), inline)
-    train(psro_run("matrix_brps", 1_000, PSRO(agent_steps=300, games=12), "ray"), over_ray)
+    mf.train(psro_run("matrix_brps", 1_000, mf.PSRO(agent_steps=300, games=12)), inline)
+    mf.train(psro_run("matrix_brps", 1_000, mf.PSRO(agent_steps=300, games=12), "ray"), over_ray)
     assert league_of(over_ray)["mode"]["iteration"] == 1
     assert_equal(league_of(over_ray), league_of(inline))
     assert_equal(said(over_ray), said(inline))
@@ -72,7 +69,7 @@ def test_a_league_over_ray_plays_the_matches_that_it_plays_inline(tmp_path: Path
 class Play:
     """Rounds of 20 env steps, in which environment c seats `main` against the entry that `seats` has for it."""
 
-    def __init__(self, runtime: Runtime, experiment: Experiment) -> None:
+    def __init__(self, runtime: Runtime, experiment: mf.Experiment) -> None:
         spec = ready(experiment).spec
         self.faults: list[Fault] = []
         self.workers: Any = runtime.start(spec, self.faults.append).workers
@@ -161,19 +158,19 @@ def test_weights_of_an_entry_are_sent_once_to_each_process_that_seats_it(monkeyp
 
 @pytest.mark.slow
 def test_a_run_whose_actions_one_actor_chooses_goes_on_against_its_frozen_selves(tmp_path: Path) -> None:
-    placement = RunPlacement(inference=InferencePlacement(num_cpus=0.5))
-    train(against_past_selves(MAIN, 200, "ray", placement=placement), tmp_path)
+    placement = mf.RunPlacement(inference=mf.InferencePlacement(num_cpus=0.5))
+    mf.train(against_past_selves(MAIN, 200, "ray", placement=placement), tmp_path)
     running = [
         env_index["running"]["matchup"] for env_index in kept(tmp_path)["workers"]["envs"] if env_index["running"]
     ]
     assert any("@" in entry for matchup in running for entry in matchup.values())
-    result = resume(against_past_selves(MAIN, 320, "ray", placement=placement), tmp_path)
+    result = mf.resume(against_past_selves(MAIN, 320, "ray", placement=placement), tmp_path)
     assert result.metrics["faults"]["episodes_abandoned"] == 0
 
 
 @pytest.mark.slow
 def test_one_actor_acts_for_more_entries_than_it_would_keep_versions() -> None:
-    placement = RunPlacement(inference=InferencePlacement(num_cpus=0.5))
+    placement = mf.RunPlacement(inference=mf.InferencePlacement(num_cpus=0.5))
     inline, over_ray = InlineRuntime(), RayRuntime()
     try:
         experiment = against_past_selves(MAIN, WHOLE)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
-import tempfile
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +16,7 @@ from marlflow.config.validation import ready
 from marlflow.runtime.forked.template import SWITCH_VARIABLE
 from marlflow.runtime.ray import local_ray as local
 from marlflow.runtime.ray.cluster import join
+from tests.runtime.ray.processes import printed_by
 from tests.runtime.ray.test_cluster import closed_port
 from tests.runtime.small_runs import small_run
 
@@ -84,12 +81,7 @@ def test_settings_of_a_ray_of_its_own_are_refused_with_a_cluster(
 
 
 def test_a_run_joins_the_cluster_that_ray_address_names() -> None:
-    program = [sys.executable, "-m", "tests.runtime.ray.joined_by_environment"]
-    with tempfile.TemporaryDirectory() as folder:
-        apart = {**os.environ, "RAY_TMPDIR": folder}
-        ran = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300, env=apart)
-    assert ran.returncode == 0, ran.stderr
-    printed = json.loads(ran.stdout)
+    printed = json.loads(printed_by("joined_by_environment"))
     assert (printed["planned"], printed["env_steps"]) == (4.0, 160)
 
 

@@ -10,28 +10,20 @@ from typing import Any
 
 import pytest
 
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.scripted import Random, Scripted
-from marlflow.base.batch import Array, Batch
-from marlflow.base.errors import ConfigInvalid, StageFailed
-from marlflow.base.items import Fragment
-from marlflow.base.random import RowRandom, episode_seed
-from marlflow.config.experiment import Env, PlacementOverrides, Policy, Rollouts
-from marlflow.driver.train import train
+import marlflow as mf
+from marlflow.base.batch import Array
+from marlflow.base.random import episode_seed
 from marlflow.env.cartpole_team import CartPoleTeam
-from marlflow.flow import Flow, Plan
-from marlflow.learner.protocol import Learner
-from marlflow.replay.protocol import Replay
 from marlflow.runtime.ray import workers
 from marlflow.runtime.saved_runs import newest
 from tests.runtime.ray.processes import assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-ONE_WORKER = Rollouts(num_workers=1, fragment_env_steps=80)
+ONE_WORKER = mf.Rollouts(num_workers=1, fragment_env_steps=80)
 
 
-def look_up(batch: Batch) -> Batch:
+def look_up(batch: mf.Batch) -> mf.Batch:
     """A user's function, which does well with the few rows that it is tried on before the run."""
     if batch.rows > 10:
         batch.columns["nothing of this name"]
@@ -39,10 +31,10 @@ def look_up(batch: Batch) -> Batch:
 
 
 @dataclass(frozen=True)
-class BrokenPPO(PPO):
+class BrokenPPO(mf.PPO):
     """PPO with a stage that raises in front of its estimates."""
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replay: Replay | None = None) -> Plan:
+    def plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replay: mf.Replay | None = None) -> mf.Plan:
         plan = super().plan(experience, learner, replay)
         publish = plan.output
         learn = publish.inputs[0]
@@ -55,8 +47,10 @@ class BrokenPPO(PPO):
 
 def test_a_stage_that_raises_is_named_and_its_own_traceback_is_told(tmp_path: Path) -> None:
     algorithm = BrokenPPO(batch_agent_steps=50, minibatch_agent_steps=10)
-    with pytest.raises(StageFailed) as caught:
-        train(small_run("ray", policies=policies(hunters=algorithm, prey=Random()), rollouts=ONE_WORKER), tmp_path)
+    with pytest.raises(mf.StageFailed) as caught:
+        mf.train(
+            small_run("ray", policies=policies(hunters=algorithm, prey=mf.Random()), rollouts=ONE_WORKER), tmp_path
+        )
     failed = caught.value
     assert (failed.stage, failed.plan) == ("Broken", "hunters")
     assert failed.reason == "KeyError: 'nothing of this name'"
@@ -69,15 +63,15 @@ def test_a_stage_that_raises_is_named_and_its_own_traceback_is_told(tmp_path: Pa
     assert_no_actor_is_left()
 
 
-def choose_badly(obs: Array, action_mask: Array | None, generator: RowRandom) -> Array:
+def choose_badly(obs: Array, action_mask: Array | None, generator: mf.RowRandom) -> Array:
     """A user's policy that divides by zero."""
     raise ZeroDivisionError(f"{len(obs)} rows by nothing")
 
 
 def test_a_policy_that_raises_on_a_worker_shows_its_own_lines(tmp_path: Path) -> None:
-    with pytest.raises(StageFailed) as caught:
-        train(
-            small_run("ray", policies=policies(hunters=SMALL_PPO, prey=Scripted(choose_badly)), rollouts=ONE_WORKER),
+    with pytest.raises(mf.StageFailed) as caught:
+        mf.train(
+            small_run("ray", policies=policies(hunters=SMALL_PPO, prey=mf.Scripted(choose_badly)), rollouts=ONE_WORKER),
             tmp_path,
         )
     assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")
@@ -90,11 +84,11 @@ def test_a_policy_that_raises_on_a_worker_shows_its_own_lines(tmp_path: Path) ->
 
 def test_resources_that_are_not_there_are_refused_before_anything_starts(tmp_path: Path) -> None:
     greedy = {
-        "hunters": Policy(SMALL_PPO, SMALL, PlacementOverrides(num_cpus=64)),
-        "prey": Policy(SMALL_DQN, SMALL, PlacementOverrides(num_gpus=3, resources={"fpga": 1})),
+        "hunters": mf.Policy(SMALL_PPO, SMALL, mf.PlacementOverrides(num_cpus=64)),
+        "prey": mf.Policy(SMALL_DQN, SMALL, mf.PlacementOverrides(num_gpus=3, resources={"fpga": 1})),
     }
-    with pytest.raises(ConfigInvalid) as caught:
-        train(small_run("ray", policies=greedy), tmp_path)
+    with pytest.raises(mf.ConfigInvalid) as caught:
+        mf.train(small_run("ray", policies=greedy), tmp_path)
     cpus, gpus, fpgas = caught.value.problems
     assert cpus.startswith("the run asks for 64 CPU (64 for learner hunters), but there are ")
     assert gpus.startswith("the run asks for 3 GPU (3 for learner prey), but there are 0")
@@ -120,8 +114,8 @@ def test_environments_are_closed_once_everything_is_kept_and_cannot_hold_the_end
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "_CLOSE_TIMEOUT_S", 3.0)
-    made = small_run("ray", 80, env=Env(Closing, num_envs=2), policies=policies(hunters=SMALL_PPO, prey=Random()))
-    result = train(made, tmp_path)
+    made = small_run("ray", 80, env=mf.Env(Closing, num_envs=2), policies=policies(hunters=SMALL_PPO, prey=mf.Random()))
+    result = mf.train(made, tmp_path)
     assert result.stopped_by == "stop.env_steps=80"
     assert result.metrics["faults"]["closes_failed"] == 2
     assert newest(tmp_path).env_steps == 80

@@ -7,63 +7,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import ray
 
 from marlflow.base.errors import ActorLost
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import Env
-from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.handles import FAR_ABOVE
 from marlflow.sampling.protocol import EvaluationRequest
-from marlflow.sampling.receipts import Fault
-from tests.runtime.driven_runs import DrivenRun, driven
-from tests.runtime.ray.deadly import Deadly, DeadlyPPO, kill
-from tests.runtime.ray.processes import assert_no_actor_is_left
-from tests.runtime.small_runs import SMALL_DQN, policies, small_run
+from tests.runtime.driven_runs import DrivenRun
+from tests.runtime.ray.deadly import DeadlyPPO, kill
+from tests.runtime.ray.lossy import Lossy, lossy_run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-
-
-@dataclass
-class Lossy:
-    """A run, and how to make its processes die: the marker of its environments, and of the PPO's learner."""
-
-    run: DrivenRun
-    in_step: Path
-    in_stage: Path
-    faults_before: int = 0
-
-    def new_faults(self) -> list[Fault]:
-        """Since the last time."""
-        found = self.run.faults[self.faults_before :]
-        self.faults_before = len(self.run.faults)
-        return found
-
-    def all_back(self) -> None:
-        """Waits for successors of workers."""
-        if coming := [worker.ready_ref for worker in self.run.parts.workers.all if worker.ready_ref is not None]:
-            ray.wait(coming, num_returns=len(coming))
 
 
 @pytest.fixture(scope="module")
 def lossy(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lossy]:
     """One run: PPO and, with its replay beside it, DQN; two workers."""
-    folder = tmp_path_factory.mktemp("lossy")
-    algorithm = DeadlyPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, marker=folder / "stage")
-    experiment = small_run(
-        "ray",
-        env=Env(partial(Deadly, folder / "step"), num_envs=4),
-        policies=policies(hunters=algorithm, prey=SMALL_DQN),
-    )
-    with driven(experiment, RayRuntime()) as run:
-        yield Lossy(run, folder / "step", folder / "stage")
-    assert_no_actor_is_left()
+    settings = {"batch_agent_steps": 200, "epochs": 2, "minibatch_agent_steps": 64}
+    with lossy_run(tmp_path_factory.mktemp("lossy"), DeadlyPPO, **settings) as made:
+        yield made
 
 
 def rows_of(run: DrivenRun, first_round: int = 0) -> list[tuple[str, int, int, int, int]]:
@@ -111,7 +75,7 @@ def test_a_learner_that_dies_in_an_update_goes_on_as_it_was_kept_under_a_new_ver
     run = lossy.run
     lossy.all_back()
     run.play(8)
-    kept = from_bytes(run.runtime.save({}).files["learner.hunters"])
+    kept = lossy.kept()
     run.play(4)
     lossy.new_faults()
     updates, versions = len(run.updates["hunters"]), run.parts.published()["hunters"].version
@@ -123,11 +87,9 @@ def test_a_learner_that_dies_in_an_update_goes_on_as_it_was_kept_under_a_new_ver
     assert run.dropped("hunters/DeadlyStage") >= 1
     since = run.updates["hunters"][updates:]
     assert since[0].version > versions
-    assert all(earlier < later for earlier, later in pairwise(update.version for update in run.updates["hunters"]))
     steps = sum(update.updates for update in since)
-    after = from_bytes(run.runtime.save({}).files["learner.hunters"])
-    assert after["updates"] == kept["updates"] + steps
-    assert all(earlier <= later for earlier, later in pairwise(run.versions["hunters"]))
+    assert lossy.kept()["updates"] == kept["updates"] + steps
+    lossy.assert_versions_never_repeat()
 
 
 def test_a_replay_that_dies_comes_back_empty_and_is_filled_before_it_is_drawn_from(lossy: Lossy) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import ray
 
-from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import PlacementOverrides, Policy, Rollouts
@@ -16,15 +14,12 @@ from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray import RayRuntime
 from marlflow.sampling.saved_state import ResumeReport
 from tests.runtime.driven_runs import driven
+from tests.runtime.ray.unopened import guarded
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 POLICIES = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(SMALL_DQN, SMALL, PlacementOverrides(replay="own"))}
-
-
-def refuse(self: Any, *state: Any) -> None:
-    raise AssertionError("the driver opened rows")
 
 
 def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,8 +30,7 @@ def test_what_one_runtime_keeps_the_other_goes_on_from(monkeypatch: pytest.Monke
         stored = run.parts.replays["prey"].stored
         versions = {name: learner.version for name, learner in run.parts.learners.items()}
     with driven(over_ray, RayRuntime()) as again, monkeypatch.context() as patch:
-        for kind in (Batch, EstimatedBatch, Transitions):
-            patch.setattr(kind, "__setstate__", refuse)
+        guarded(patch)
         assert again.runtime.restore(files.__getitem__, list(files), 1_000) == ResumeReport()
         kept = again.runtime.save({})
         assert kept.files.keys() == files.keys()

@@ -19,7 +19,6 @@ import pytest
 import ray
 
 from marlflow.algorithms.scripted import Random
-from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.items import Update, Weights
 from marlflow.base.serialization import from_bytes
 from marlflow.config.experiment import Evaluation, Log, PlacementOverrides, Policy, Rollouts
@@ -39,30 +38,10 @@ from marlflow.sampling.protocol import Request, Round
 from marlflow.stages import Draw, Insert, Learn, NStep
 from tests.driver.watching import standing
 from tests.runtime.ray.processes import actor_processes, assert_no_actor_is_left
+from tests.runtime.ray.unopened import OPENED, guarded
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run, small_spec, without_times
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-
-OPENED = "the driver opened rows"
-
-
-class Guard:
-    """Refuses to unpickle rows in this process, and counts the attempts."""
-
-    opened = 0
-
-    def refuse(self, *state: object) -> None:
-        self.opened += 1
-        raise AssertionError(OPENED)
-
-
-def guarded(patch: pytest.MonkeyPatch) -> Guard:
-    """Until the patch is undone, no rows can be unpickled here. Others find these classes by name, and can."""
-    guard = Guard()
-    for kind in (Batch, EstimatedBatch, Transitions):
-        patch.setattr(kind, "__setstate__", guard.refuse)
-    return guard
-
 
 # -- a run, and what was seen of it ---------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,13 +11,10 @@ from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.config.experiment import PlacementOverrides, RuntimeConfig, Stop
 from marlflow.driver.train import resume, train
 from tests.driver.watching import standing
+from tests.runtime.ray.unopened import guarded
 from tests.runtime.small_runs import SMALL_R2D2, small_run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-
-
-def refuse(self: Any, *state: Any) -> None:
-    raise AssertionError("the driver opened sequences")
 
 
 def test_the_ratio_is_exact_wherever_the_replay_lives_and_after_a_resume(
@@ -27,7 +23,7 @@ def test_the_ratio_is_exact_wherever_the_replay_lives_and_after_a_resume(
     own = replace(SMALL_R2D2, placement=PlacementOverrides(replay="own"))
     experiment = small_run("ray", env_steps=300, policies={"hunters": own, "prey": SMALL_R2D2})
     with monkeypatch.context() as patch:
-        patch.setattr(SequenceTransitions, "__setstate__", refuse)
+        guarded(patch, SequenceTransitions)
         first = train(experiment, tmp_path).metrics
     again = replace(experiment, runtime=RuntimeConfig("inline"), stop=Stop(env_steps=450))
     for metrics in (first, resume(again, tmp_path).metrics):

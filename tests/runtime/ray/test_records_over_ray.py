@@ -10,15 +10,10 @@ from pathlib import Path
 import pytest
 import ray
 
-from marlflow.algorithms.bc import BC
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.batch import Batch
-from marlflow.config.experiment import Env, Experiment, Record
-from marlflow.driver.train import train
+import marlflow as mf
 from marlflow.offline.dataset import find_dataset
 from marlflow.offline.environment import recorded_environment
 from marlflow.runtime.ray import RayRuntime
-from marlflow.sampling.mapping import Rule
 from tests.offline.batches import assert_same
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import policies, small_run
@@ -28,40 +23,40 @@ pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.slow]
 ROUNDS = 4
 
 
-def expert(runtime: str) -> Experiment:
-    algorithm = PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=100)
-    made = small_run(env_steps=80 * ROUNDS, policies=policies(carts=algorithm), mapping=[Rule("*", "carts")])
-    return replace(made, runtime=replace(made.runtime, name=runtime), record=Record())
+def expert(runtime: str) -> mf.Experiment:
+    algorithm = mf.PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=100)
+    made = small_run(env_steps=80 * ROUNDS, policies=policies(carts=algorithm), mapping=[mf.Rule("*", "carts")])
+    return replace(made, runtime=replace(made.runtime, name=runtime), record=mf.Record())
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     where = tmp_path_factory.mktemp("inline")
-    train(expert("inline"), where)
+    mf.train(expert("inline"), where)
     return where / "record"
 
 
-def fragments(folder: Path) -> list[Batch]:
+def fragments(folder: Path) -> list[mf.Batch]:
     found = find_dataset(folder, "carts")
     return [found.read(fragment) for fragment in found.fragments]
 
 
 def test_what_is_recorded_over_ray_is_what_is_recorded_inline(records: Path, tmp_path: Path) -> None:
-    train(expert("ray"), tmp_path)
+    mf.train(expert("ray"), tmp_path)
     for one, other in zip(fragments(tmp_path / "record"), fragments(records), strict=True):
         assert_same(one, other)
 
 
-def decisions(batches: list[Batch]) -> Counter[tuple[int, ...]]:
+def decisions(batches: list[mf.Batch]) -> Counter[tuple[int, ...]]:
     """Which decisions these are the rows of: environment, episode, agent, and number in the episode."""
     names = ("env", "episode", "agent", "t_agent")
     return Counter(row for batch in batches for row in zip(*(batch[name].tolist() for name in names), strict=True))
 
 
 def test_a_worker_that_dies_hands_out_nothing_twice_and_leaves_nothing_out(records: Path) -> None:
-    algorithm = BC(batch_agent_steps=200, minibatch_agent_steps=100)
-    env = Env(recorded_environment, {"folder": str(records)}, num_envs=4)
-    offline = small_run("ray", env=env, policies=policies(carts=algorithm), mapping=[Rule("*", "carts")])
+    algorithm = mf.BC(batch_agent_steps=200, minibatch_agent_steps=100)
+    env = mf.Env(recorded_environment, {"folder": str(records)}, num_envs=4)
+    offline = small_run("ray", env=env, policies=policies(carts=algorithm), mapping=[mf.Rule("*", "carts")])
     with driven(offline, RayRuntime()) as run:
         workers = run.parts.workers.all
         run.play(ROUNDS + 4, before={2: lambda: ray.kill(workers[0].actor)})

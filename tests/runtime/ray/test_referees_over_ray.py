@@ -12,14 +12,10 @@ import numpy as np
 import pytest
 import ray
 
-from marlflow.algorithms.ppo import PPO
-from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, RunPlacement
+import marlflow as mf
 from marlflow.config.validation import ready
 from marlflow.driver.matches import RefereedWorkers
-from marlflow.driver.train import resume, train
-from marlflow.league import PFSP, PSRO, League, MatchRules, SnapshotRules
 from marlflow.runtime.ray import RayRuntime
-from marlflow.runtime.spec import InferencePlacement
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Weights
 from marlflow.sampling.receipts import Evaluated, Fault
 from tests.driver.kept_runs import kept
@@ -30,12 +26,12 @@ from tests.runtime.ray.deadly import die_if_told, kill
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-MATCHES = MatchRules(every_env_steps=100, games=6, workers=1)
+MATCHES = mf.MatchRules(every_env_steps=100, games=6, workers=1)
 
 
-def run(env_steps: int, league: League | None = None, **changes: Any) -> Experiment:
-    league = League(PFSP(), snapshots=OFTEN, matches=MATCHES) if league is None else league
-    settings = {"evaluation": Evaluation(episodes=0), "checkpoint": CheckpointConfig(every_env_steps=200)}
+def run(env_steps: int, league: mf.League | None = None, **changes: Any) -> mf.Experiment:
+    league = mf.League(mf.PFSP(), snapshots=OFTEN, matches=MATCHES) if league is None else league
+    settings = {"evaluation": mf.Evaluation(episodes=0), "checkpoint": mf.CheckpointConfig(every_env_steps=200)}
     return league_run(league, env_steps, "ray", **{**settings, **changes})
 
 
@@ -46,11 +42,11 @@ def matches_of(run_dir: Path) -> tuple[int, int]:
 
 
 def test_a_run_counts_each_match_of_its_referees_and_is_resumed(tmp_path: Path) -> None:
-    first = train(run(300), tmp_path).metrics
+    first = mf.train(run(300), tmp_path).metrics
     dealt, counted = matches_of(tmp_path)
     assert dealt == counted >= 6, "at rest, all games of a set have been counted"
     assert first["league"]["matches"] == counted
-    second = resume(run(600), tmp_path).metrics
+    second = mf.resume(run(600), tmp_path).metrics
     dealt, counted = matches_of(tmp_path)
     assert dealt == counted == second["league"]["matches"] > first["league"]["matches"]
     assert second["faults"]["workers_lost"] == 0
@@ -58,9 +54,11 @@ def test_a_run_counts_each_match_of_its_referees_and_is_resumed(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_asynchronous_workers_need_not_wait_for_matches_either(tmp_path: Path) -> None:
-    patient = replace(MAIN, algorithm=PPO(batch_agent_steps=60, epochs=1, minibatch_agent_steps=32, max_staleness=50))
+    patient = replace(
+        MAIN, algorithm=mf.PPO(batch_agent_steps=60, epochs=1, minibatch_agent_steps=32, max_staleness=50)
+    )
     rollouts = replace(run(1).rollouts, pace="asynchronous")
-    metrics = train(run(400, rollouts=rollouts, policies={"main": patient}), tmp_path).metrics
+    metrics = mf.train(run(400, rollouts=rollouts, policies={"main": patient}), tmp_path).metrics
     dealt, counted = matches_of(tmp_path)
     assert dealt == counted == metrics["league"]["matches"] >= 6
 
@@ -80,7 +78,7 @@ def test_a_lost_referee_is_replaced_and_its_games_are_played_again(
 
     monkeypatch.setattr(RefereedWorkers, "_play", losing)
     seen = Seen(monkeypatch)
-    metrics = train(run(500), tmp_path).metrics
+    metrics = mf.train(run(500), tmp_path).metrics
     assert lost == ["referee 0"]
     assert metrics["faults"]["workers_lost"] == 1
     dealt, counted = matches_of(tmp_path)
@@ -119,7 +117,7 @@ def test_a_referee_that_is_lost_while_it_starts_is_counted_and_replaced_again(
         return await play(workers, games)
 
     monkeypatch.setattr(RefereedWorkers, "_play", losing)
-    metrics = train(run(500, env=Env(DeadlyWhereItArrives(marker), num_envs=4)), tmp_path / "run").metrics
+    metrics = mf.train(run(500, env=mf.Env(DeadlyWhereItArrives(marker), num_envs=4)), tmp_path / "run").metrics
     assert not marker.exists()
     assert metrics["faults"]["workers_lost"] == 2
     dealt, counted = matches_of(tmp_path / "run")
@@ -130,9 +128,9 @@ def test_a_referee_that_is_lost_while_it_starts_is_counted_and_replaced_again(
 
 @pytest.mark.slow
 def test_psro_waits_for_the_matches_of_its_referees(tmp_path: Path) -> None:
-    mode = PSRO(agent_steps=300, games=8)
-    league = League(mode, snapshots=SnapshotRules(every_agent_steps=None), matches=MATCHES)
-    train(run(900, league), tmp_path)
+    mode = mf.PSRO(agent_steps=300, games=8)
+    league = mf.League(mode, snapshots=mf.SnapshotRules(every_agent_steps=None), matches=MATCHES)
+    mf.train(run(900, league), tmp_path)
     state = kept(tmp_path)["driver"]["dealer"]["matchmaker"]
     assert state["mode"]["iteration"] >= 1
     assert all(len(mixture) == state["mode"]["iteration"] + 1 for mixture in state["mode"]["meta"])
@@ -141,7 +139,7 @@ def test_psro_waits_for_the_matches_of_its_referees(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_referees_play_as_rollout_workers_do_and_hold_nothing_afterwards() -> None:
     # With an inference actor, which referees do not ask.
-    experiment = run(100, placement=RunPlacement(inference=InferencePlacement()))
+    experiment = run(100, placement=mf.RunPlacement(inference=mf.InferencePlacement()))
     faults: list[Fault] = []
     runtime = RayRuntime()
     try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,29 +15,20 @@ import numpy as np
 import pytest
 import ray
 
-from marlflow.algorithms.ddppo import DDPPO
-from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import ActorLost
-from marlflow.base.items import Fragment, Weights
+import marlflow as mf
+from marlflow.base.items import Weights
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import Env
-from marlflow.driver.train import train
-from marlflow.flow import Flow, Plan
-from marlflow.learner.protocol import Learner
-from marlflow.replay.protocol import Replay
-from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.remote_worker import RemoteWorker
-from marlflow.sampling.receipts import Fault
 from tests.driver.kept_runs import kept
 from tests.driver.watching import standing
-from tests.runtime.driven_runs import DrivenRun, driven
-from tests.runtime.ray.deadly import Deadly, DeadlyStage, kill
-from tests.runtime.ray.processes import assert_no_actor_is_left
-from tests.runtime.small_runs import SMALL_DQN, policies, small_run, without_times
+from tests.runtime.driven_runs import DrivenRun
+from tests.runtime.ray.deadly import DeadlyStage, kill
+from tests.runtime.ray.lossy import Lossy, lossy_run
+from tests.runtime.small_runs import policies, small_run, without_times
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-SMALL_DDPPO = DDPPO(batch_agent_steps=100, epochs=2, minibatch_agent_steps=40)
+SMALL_DDPPO = mf.DDPPO(batch_agent_steps=100, epochs=2, minibatch_agent_steps=40)
 
 
 def odd_copies_late(episode: Any, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
@@ -80,10 +70,10 @@ def test_replicas_learn_what_one_does_inline_and_act_without_being_sent_weights(
         experiment = small_run(
             runtime,  # type: ignore[arg-type]
             560,
-            policies=policies(team=SMALL_DDPPO, nobody=Random()),
+            policies=policies(team=SMALL_DDPPO, nobody=mf.Random()),
             mapping=odd_copies_late,
         )
-        result = train(experiment, tmp_path / runtime)
+        result = mf.train(experiment, tmp_path / runtime)
         found[runtime] = (kept(tmp_path / runtime)["learner.team"], result.metrics)
     (learner, metrics), (expected, others) = found["ray"], found["inline"]
     np.testing.assert_allclose(learner["vector"], expected["vector"], rtol=0, atol=1e-6)
@@ -102,50 +92,23 @@ def test_replicas_learn_what_one_does_inline_and_act_without_being_sent_weights(
 
 
 @dataclass(frozen=True)
-class DeadlyDDPPO(DDPPO):
+class DeadlyDDPPO(mf.DDPPO):
     """DD-PPO of which one replica dies after it has learned, and before it has published."""
 
     marker: Path = Path()
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay] = ()) -> Plan:
+    def plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replays: Sequence[mf.Replay] = ()) -> mf.Plan:
         plan = super().plan(experience, learner, replays)
         return replace(plan, output=plan.output.then(DeadlyStage(self.marker), at=learner))
-
-
-@dataclass
-class Lossy:
-    """A run, and how to make its workers die: in a step, or in a stage of the plan of `hunters`."""
-
-    run: DrivenRun
-    in_step: Path
-    in_stage: Path
-    faults_before: int = 0
-
-    def new_faults(self) -> list[Fault]:
-        """Since the last time."""
-        found = self.run.faults[self.faults_before :]
-        self.faults_before = len(self.run.faults)
-        return found
-
-    def kept(self) -> Any:
-        """What is kept of the learner."""
-        return from_bytes(self.run.runtime.save({}).files["learner.hunters"])
 
 
 @pytest.fixture(scope="module")
 def lossy(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lossy]:
     """One run: DD-PPO beside DQN; two workers."""
-    folder = tmp_path_factory.mktemp("lossy")
     settings = {name: getattr(SMALL_DDPPO, name) for name in ("batch_agent_steps", "epochs", "minibatch_agent_steps")}
-    experiment = small_run(
-        "ray",
-        env=Env(partial(Deadly, folder / "step"), num_envs=4),
-        policies=policies(hunters=DeadlyDDPPO(**settings, marker=folder / "stage"), prey=SMALL_DQN),
-    )
-    with driven(experiment, RayRuntime()) as run:
-        run.play(4)
-        yield Lossy(run, folder / "step", folder / "stage")
-    assert_no_actor_is_left()
+    with lossy_run(tmp_path_factory.mktemp("lossy"), DeadlyDDPPO, **settings) as made:
+        made.run.play(4)
+        yield made
 
 
 def updates_of(run: DrivenRun, first: int = 0) -> int:
@@ -157,11 +120,6 @@ def play_until_all_learn(run: DrivenRun) -> None:
     """Rounds until an update: it waits for every replacement, and rounds do not, whose rows may not fill a batch."""
     learned = len(run.updates["hunters"])
     run.play_until(lambda: len(run.updates["hunters"]) > learned)
-
-
-def assert_versions_never_repeat(run: DrivenRun) -> None:
-    assert all(earlier < later for earlier, later in pairwise(update.version for update in run.updates["hunters"]))
-    assert all(earlier <= later for earlier, later in pairwise(run.versions["hunters"]))
 
 
 def test_two_policies_learn_each_from_its_own_rows(lossy: Lossy) -> None:
@@ -199,7 +157,7 @@ def test_a_worker_that_dies_while_all_learn_costs_that_update(lossy: Lossy) -> N
     lost, gone = sorted(lossy.new_faults(), key=lambda fault: fault.kind)
     assert (lost.kind, lost.where, gone.kind) == ("learners_lost", "learner hunters", "workers_lost")
     assert lost.rows_lost > 0
-    assert_versions_never_repeat(run)
+    lossy.assert_versions_never_repeat()
     assert run.updates["hunters"][rounds].version > version + 1
     replicas = replicas_of(run, "hunters")
     assert_in_step(replicas)
@@ -212,7 +170,7 @@ def test_while_a_worker_dies_nothing_is_kept_and_then_what_another_knows(lossy: 
     lossy.new_faults()
     before = replicas_of(run, "hunters")[0]
     kill(run.parts.workers.all[0].actor)
-    with pytest.raises(ActorLost, match="rollout worker 0 died"):
+    with pytest.raises(mf.ActorLost, match="rollout worker 0 died"):
         lossy.kept()
     assert [fault.kind for fault in lossy.new_faults()] == ["workers_lost"]
     assert_in_step([before, lossy.kept()])
@@ -230,7 +188,7 @@ def test_if_all_workers_die_they_go_on_as_they_were_kept_under_a_new_version(los
         kill(worker.actor)
     play_until_all_learn(run)
     assert [fault.kind for fault in lossy.new_faults()] == ["workers_lost"] * 2
-    assert_versions_never_repeat(run)
+    lossy.assert_versions_never_repeat()
     replicas = replicas_of(run, "hunters")
     assert_in_step(replicas)
     assert replicas[0]["updates"] == before["updates"] + updates_of(run, rounds)

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import ray
 
-from marlflow.algorithms.impala import IMPALA
-from marlflow.config.experiment import PlacementOverrides, Policy
+import marlflow as mf
 from marlflow.config.validation import ready
-from marlflow.driver.train import resume, train
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.handles import LearnerHandle
 from marlflow.sampling.receipts import Fault
@@ -31,9 +29,9 @@ HALF, WHOLE = 400, 640
 @pytest.mark.slow
 def test_a_run_with_resets_is_as_inline_and_goes_on_as_it_would_have(tmp_path: Path) -> None:
     inline, parts = tmp_path / "inline", tmp_path / "parts"
-    train(with_resets(MAINS["ppo"], RIVAL, WHOLE, env=TURNS), inline)
-    train(with_resets(MAINS["ppo"], RIVAL, HALF, "ray", env=TURNS), parts)
-    result = resume(with_resets(MAINS["ppo"], RIVAL, WHOLE, "ray", env=TURNS), parts)
+    mf.train(with_resets(MAINS["ppo"], RIVAL, WHOLE, env=TURNS), inline)
+    mf.train(with_resets(MAINS["ppo"], RIVAL, HALF, "ray", env=TURNS), parts)
+    result = mf.resume(with_resets(MAINS["ppo"], RIVAL, WHOLE, "ray", env=TURNS), parts)
     assert result.metrics["faults"]["episodes_abandoned"] == 0
     assert_equal(said(parts), said(inline))
     one, other = kept(inline), kept(parts)
@@ -62,9 +60,9 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_replay_has_no_row_of_before(apart: bool, tmp_path: Path, versions: list[tuple[int, int]]) -> None:
-    placement = PlacementOverrides(replay="own" if apart else "with_learner")
+    placement = mf.PlacementOverrides(replay="own" if apart else "with_learner")
     main = replace(MAINS["dqn"], placement=placement)
-    train(with_resets(main, RIVAL, 640, "ray", env=TURNS), tmp_path)
+    mf.train(with_resets(main, RIVAL, 640, "ray", env=TURNS), tmp_path)
     assert len(versions) == 3
     assert all(before < after for before, after in versions)
     replay, rows = kept(tmp_path)["replay.main"], kept(tmp_path)["replay.main rows"]
@@ -76,8 +74,8 @@ def test_a_replay_has_no_row_of_before(apart: bool, tmp_path: Path, versions: li
 def test_a_learner_that_is_always_behind_gets_nothing_of_before(
     tmp_path: Path, versions: list[tuple[int, int]]
 ) -> None:
-    main = Policy(IMPALA(batch_agent_steps=20, queue_fragments=2), SMALL)
-    metrics = train(with_resets(main, RIVAL, 640, "ray", env=TURNS), tmp_path).metrics
+    main = mf.Policy(mf.IMPALA(batch_agent_steps=20, queue_fragments=2), SMALL)
+    metrics = mf.train(with_resets(main, RIVAL, 640, "ray", env=TURNS), tmp_path).metrics
     assert len(versions) == 3
     assert metrics["policies"]["main"]["version"] > versions[-1][1]
     dropped = sum(meter["rows_dropped"] for stage, meter in metrics["stages"].items() if stage.startswith("main/"))
