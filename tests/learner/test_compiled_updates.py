@@ -412,6 +412,24 @@ def test_every_shipped_loss_and_network_learns_compiled_what_it_does_by_autograd
             assert float((got - wanted)[group.span].norm()) <= 5e-3 * moved, group.name
 
 
+@pytest.mark.slow
+def test_a_transformer_learns_compiled_what_it_does_by_autograd() -> None:
+    spaces = Spaces(gym.MultiDiscrete([7] * 5), gym.Discrete(3))
+    tokens = np.random.default_rng(0).integers(0, 7, (70, 5))
+    batch = Columns({**ppo_rows(70).columns, "obs": spaces.encoder().stack(list(tokens))})
+    algorithm, model = mf.PPO(minibatch_agent_steps=16), mf.Transformer(num_layers=2, hidden_size=12, num_heads=3)
+    settings: Any = {"trains_on": Columns, "learning_rate": 1e-3, "optimizer": Adam(eps=1e-5)}
+    compiled, eager = (
+        TorchLearner(
+            "hunters", algorithm.network(spaces, model, 0), algorithm.losses(spaces), compile=compile, **settings
+        )
+        for compile in (True, False)
+    )
+    reports = [one.update(batch, 2, 16) for one in (compiled, eager)]
+    assert reports[0].compiles == 1
+    assert_same(compiled, eager, *reports)
+
+
 def test_maml_says_why_it_is_not_compiled() -> None:
     case = next(case for case in CASES if case.algorithm.name == "maml")
     batch = Columns({name: column.numpy() for name, column in next(iter(minibatches(case).values())).items()})
