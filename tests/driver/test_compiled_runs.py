@@ -162,3 +162,17 @@ def test_what_is_not_compiled_is_said_once_and_computed_by_autograd(
     assert re.match(f"updates are not compiled: {NOT_COMPILED[name]}", note)
     assert not any(update.compiles for update in seen.updates)
     assert_runs_are_equal(shipped(name, records, "auto"), tmp_path)
+
+
+def test_a_run_that_is_resumed_before_its_updates_are_compiled_is_equal(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = shipped("cartpole_team_ppo_dqn", records, "auto")
+    # Both take more optimizer steps, and fewer until half-way.
+    monkeypatch.setattr(compiled_updates, "AUTO_AFTER", 35)
+    seen = Seen(monkeypatch)
+    resumed = resumes_exactly(experiment, tmp_path, HALF)
+    for learner in ("ppo_team", "dqn_team"):
+        assert 0 < resumed.half[f"learner.{learner}"]["updates"] < 35
+        # Of the whole run, and of the resumed one.
+        assert sum(update.compiles for update in seen.of(learner)) >= 2
