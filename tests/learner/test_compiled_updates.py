@@ -390,7 +390,6 @@ def turns(case: Case, learner: TorchLearner) -> Iterator[tuple[Columns, dict[str
 @pytest.mark.parametrize("case", [case for case in CASES if case.algorithm.name != "maml"], ids=str)
 def test_every_shipped_loss_and_network_learns_compiled_what_it_does_by_autograd(case: Case) -> None:
     compiled, eager = _by(case, True), _by(case, False)
-    start = eager.parameters.flat.vector.clone()
     for round in range(3):
         for batch, only in turns(case, eager):
             reports = [one.update(batch, 2, **only) for one in (compiled, eager)]
@@ -407,9 +406,8 @@ def test_every_shipped_loss_and_network_learns_compiled_what_it_does_by_autograd
                 moments = [one.optimizer.state()["moment_1"] for one in (group, other)]
                 np.testing.assert_allclose(*moments, rtol=1e-3, atol=1e-6, err_msg=group.name)
             # Adam divides by the size of a gradient, so that rounding errors of almost none become steps.
-            got, wanted = compiled.parameters.flat.vector, eager.parameters.flat.vector
-            moved = float((wanted - start)[group.span].norm())
-            assert float((got - wanted)[group.span].norm()) <= 5e-3 * moved, group.name
+            difference = (compiled.parameters.flat.vector - eager.parameters.flat.vector)[group.span].abs()
+            assert float((difference > 1e-5).float().mean()) <= 1e-3, group.name
 
 
 @pytest.mark.slow
