@@ -38,12 +38,12 @@ NOT_COMPILED = {
     "cartpole_family_maml": r"vmap\(\) or another function of torch\.func transforms the network: .* \(adapted\.py, ",
     "cartpole_team_a3c": "gradients are computed by one stage, and applied by another",
 }
-COVERING = {
+COVERING = (
     "cartpole_team_memory_recurrent_ppo",
     "kuhn_nfsp",  # DQN, clones, and a league
     "simple_tag_three_algorithms",  # PPO, SAC and DQN
     "toll_ppo_lagrangian",
-}
+)
 ROUND, HALF, WHOLE = 64, 384, 768
 MOST = {
     "batch_agent_steps": 96,
@@ -126,26 +126,33 @@ def assert_runs_are_equal(experiment: Experiment, run_dir: Path) -> None:
     assert_equal(resumed.trees, kept(again))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in COVERING else pytest.mark.slow)
-        for name in NAMES
-        if name not in NOT_COMPILED and is_installed(name)
-    ],
-)
-def test_all_updates_of_a_shipped_experiment_are_compiled_and_its_runs_are_equal(
-    name: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = Seen(monkeypatch)
-    experiment = shipped(name, records)
-    assert_runs_are_equal(experiment, tmp_path)
-    compiles = dict.fromkeys(reports(tmp_path / "whole")[-1]["learners"], 0)
+def assert_all_are_compiled(seen: Seen, run_dir: Path) -> None:
+    """Every learner's updates, without a note."""
+    compiles = dict.fromkeys(reports(run_dir)[-1]["learners"], 0)
     for update in seen.updates:
         assert not update.note
         compiles[update.learner] += update.compiles
     assert compiles
     assert all(compiles.values()), compiles
+
+
+@pytest.mark.parametrize("name", COVERING)
+def test_a_run_that_is_compiled_and_resumed_is_equal(
+    name: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, experiment = Seen(monkeypatch), shipped(name, records)
+    resumed = resumes_exactly(experiment, tmp_path, experiment.log.every_env_steps)
+    assert_all_are_compiled(seen, resumed.whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_COMPILED and is_installed(name)])
+def test_all_updates_of_a_shipped_experiment_are_compiled_and_its_runs_are_equal(
+    name: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Seen(monkeypatch)
+    assert_runs_are_equal(shipped(name, records), tmp_path)
+    assert_all_are_compiled(seen, tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in NOT_COMPILED])
