@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 
-from marlflow.base.errors import MarlflowError, StageFailed, UserCodeFailed
+from marlflow.base.errors import InvalidInput, MarlflowError, StageFailed, UserCodeFailed
 from marlflow.base.shortened import shortened
 
 
@@ -19,6 +19,9 @@ def failure(error: MarlflowError, job: str = "") -> str:
         if isinstance(cause, UserCodeFailed):
             text = f"{shortened(cause.user_traceback.rstrip())}\n\n" if cause.user_traceback else ""
             return text + shortened(f"{prefix}{cause.where}: {cause.reason}")
+        # Its sentence names the setting that cannot be met, and a traceback would only be of marlflow's code.
+        if isinstance(cause, InvalidInput):
+            return shortened(f"{prefix}{error}")
     if isinstance(error, StageFailed) and error.__cause__ is not None:
         raised = error.__cause__
         text = "".join(traceback.format_exception(type(raised), raised, raised.__traceback__, chain=False))

@@ -85,6 +85,8 @@ _RANDOM = frozenset(
     ]
 )
 
+_DIFFERENTIATING = frozenset({"grad", "backward"})
+
 _METADATA = frozenset(
     [
         "shape",
@@ -211,6 +213,8 @@ class _Trace(TorchFunctionMode):
             raise NotCompiled(_sentence(asks))
         if name in _RANDOM:
             raise NotCompiled(_sentence(f"{name}() draws random numbers, which a loss takes from the column `noise`"))
+        if name in _DIFFERENTIATING and touched:
+            raise NotCompiled(_sentence(f"{name}() differentiates within the loss"))
         if base not in OPERATORS and touched:
             raise NotCompiled(_sentence(f"the operator {name} has no line in the table of operators"))
         if changes and not isinstance(args[0], Traced):
@@ -265,6 +269,8 @@ class _Trace(TorchFunctionMode):
         if isinstance(found, Tensor):
             if (known := self._known.get(id(found))) is not None:
                 return known
+            if torch._C._functorch.is_functorch_wrapped_tensor(found):
+                raise NotCompiled(_sentence("vmap() or another function of torch.func transforms the network"))
             if found.is_meta:
                 raise NotCompiled(_sentence("a tensor without numbers"))
             with torch._C.DisableTorchFunction():

@@ -51,7 +51,8 @@ class CompiledUpdates:
 
     With `wanted` "auto", updates are compiled from `AUTO_AFTER` optimizer steps on, and run by autograd where they
     cannot be. With True, they are compiled from the first on, and what cannot be raises InvalidInput. `why_not` is
-    why nothing can be compiled, if that is known.
+    why nothing can be compiled, if that is known. Whether an update is compiled depends on its loss groups and its
+    padded size, and not on earlier updates, so that a resumed run computes what it would have computed.
     """
 
     def __init__(self, parameters: LearnerParameters, wanted: Compile, why_not: str = "") -> None:
@@ -59,6 +60,7 @@ class CompiledUpdates:
         self._scheduled: dict[str, float] = {}
         self._programs: dict[Any, _Program] = {}
         self._notes: list[str] = []
+        self._said: set[Any] = set()
         if why_not and wanted is True:
             raise InvalidInput([f"compile=true, and {why_not}"])
 
@@ -68,9 +70,15 @@ class CompiledUpdates:
 
     def is_due(self, updates: int) -> bool:
         """Return whether the next update, after `updates` optimizer steps, is to be compiled."""
-        # By the number of steps alone, so that a resumed run computes what it would have computed.
-        is_wanted = self._wanted is True or (self._wanted == "auto" and updates >= AUTO_AFTER)
-        return is_wanted and not self._why_not
+        return self._wanted is True or (self._wanted == "auto" and updates >= AUTO_AFTER)
+
+    def refuse(self, why: str, of: Any = None) -> None:
+        """Say once for each `of` that an update is computed by autograd, and why; raises InvalidInput if it may not."""
+        if self._wanted is True:
+            raise InvalidInput([f"compile=true, and {why}"])
+        if of not in self._said:
+            self._said.add(of)
+            self._notes.append(f"updates are not compiled: {why}")
 
     def run(
         self,
@@ -87,16 +95,13 @@ class CompiledUpdates:
             program = self._program(groups)
             return program.run(job, columns, epochs, exchange, limit, eager_step, self._scheduled)
         except NotCompiled as error:
-            self._why_not = str(error)
-        if self._wanted is True:
-            raise InvalidInput([f"compile=true, and {self._why_not}"])
-        self._notes.append(f"updates are not compiled: {self._why_not}")
+            self.refuse(str(error), tuple(group.name for group in groups))
         return None
 
     def _program(self, groups: Sequence[OptimizerGroup]) -> _Program:
         key = tuple(group.name for group in groups), tuple(sorted(self._scheduled))
         if (program := self._programs.get(key)) is None:
-            if problem := xla.problem():
+            if problem := self._why_not or xla.problem():
                 raise NotCompiled(problem)
             if not self._programs and (problem := xla.cache_problem()):
                 self._notes.append(problem)
@@ -142,6 +147,7 @@ class _Program:
             made.append(Group(group.name, self._loss_of(group), start, stop, group.every, step))
         self._update = update_program(made, self._names)
         self._verified: set[int] = set()
+        self._refused: dict[int, str] = {}
         self._seconds_per_step = math.inf
         self.compiles, self.compile_s = 0, 0.0
         self._scheduled: Mapping[str, float] = {}
@@ -211,6 +217,8 @@ class _Program:
         self._scheduled = scheduled
         sizes = [sum(shares) for shares in job.division.sizes()]
         width = _rounded_up(max(sizes))
+        if width in self._refused:
+            raise NotCompiled(self._refused[width])
         number, steps, left = job.updates_before + 1, list[list[float]](), len(sizes) * len(epochs)
         priorities: list[Tensor] = []
         for epoch in epochs:
@@ -227,8 +235,12 @@ class _Program:
                 taken = None if order is None else order[part]
                 # For each padded size, because parameters of just that size would be taken for rows.
                 if width not in self._verified:
-                    self._verify(rows, taken, sizes[done], eager_step)
-                    self._verified.add(width)
+                    try:
+                        is_verified = self._verify(rows, taken, sizes[done], eager_step)
+                    except NotCompiled as error:
+                        self._refused[width] = str(error)
+                        raise
+                    self._verified |= {width} if is_verified else set()
                 ran, terms = self._call(rows, taken, sizes[part], number)
                 number += sum(math.isfinite(step[-1]) for step in terms)
                 steps += terms
@@ -295,8 +307,11 @@ class _Program:
 
     # -- verifying --------------------------------------------------------------------------------------------------
 
-    def _verify(self, rows: Mapping[str, Any], order: Any, size: int, eager_step: EagerStep) -> None:
-        """Raise NotCompiled if the next minibatch has another gradient by autograd; change nothing."""
+    def _verify(self, rows: Mapping[str, Any], order: Any, size: int, eager_step: EagerStep) -> bool:
+        """Raise NotCompiled if the next minibatch has another gradient by autograd; change nothing.
+
+        Return whether that could be seen: numbers that are not finite are a matter of the parameters and rows.
+        """
         flat, before = self._parameters.flat, [tensor.clone() for tensor in self._mutable()]
         # Of all groups, those of delayed updates too.
         number = math.lcm(*(group.every for group in self._groups))
@@ -317,9 +332,8 @@ class _Program:
         eager = flat.gradient.clone()
         self._restore(before)
         named = dict(zip((*self._names, "grad_norm"), found[0], strict=True))
-        # Numbers that are not finite are a matter of the parameters and rows, not of the program.
         if not math.isfinite(norm):
-            return
+            return False
         for group in self._groups:
             got, left = compiled[group.span], eager[group.span]
             # Torch's optimizers leave a gradient clipped, and XLA's do not; the norms are compared below.
@@ -329,6 +343,7 @@ class _Program:
         for name, value in {**terms, "grad_norm": norm}.items():
             if not abs(named[name] - value) <= _TERM_ERROR * abs(value) + 1e-4:
                 raise NotCompiled(_MEANS.format(what=f"term {name!r}") + f": {named[name]:g} instead of {value:g}")
+        return True
 
     def _mutable(self) -> list[Tensor]:
         states = [tensor for group in self._groups for tensor in group.optimizer.state().values()]

@@ -274,10 +274,13 @@ class TorchLearner:
     def apply(self, gradients: Gradients) -> Update:
         """Take one optimizer step, unless the gradients are of no rows, or not finite."""
         norm = None
+        if self._compiled.is_due(self.updates):
+            self._compiled.refuse("gradients are computed by one stage, and applied by another")
         if gradients.rows:
             self.exchange.call_followers("apply", gradients.flat, gradients.rows)
             norm = self.loop.apply(gradients.flat)
-        return self._count_updates(step_report(self.name, self.version, gradients, norm, self.stale_rows_dropped))
+        report = step_report(self.name, self.version, gradients, norm, self.stale_rows_dropped)
+        return self._count_updates(replace(report, **self._compiled.news()._asdict()))
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Set learning rates, `max_grad_norm` and loss coefficients; stages read `scheduled`."""

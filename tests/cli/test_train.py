@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
-from marlflow.base.errors import EnvironmentFailed, MarlflowError, StageFailed
+from marlflow.base.errors import EnvironmentFailed, InvalidInput, MarlflowError, StageFailed
 from marlflow.cli.failures import failure
 from marlflow.cli.main import main
 from marlflow.config import environment, schema
@@ -148,6 +148,12 @@ def test_an_operators_own_traceback_comes_before_the_stage_it_happened_in() -> N
     lines = failure(error).splitlines()
     assert lines[0] == "ZeroDivisionError: division by zero"
     assert lines[2] == "error: in stage 'Learn' of plan 'prey': Concat -> Learn"
+
+
+def test_a_setting_that_a_stage_cannot_meet_is_said_without_a_traceback() -> None:
+    error = StageFailed("Learn", "prey", "Concat -> Learn", "compile=true, and item() asks for a tensor's numbers")
+    error.__cause__ = InvalidInput(["compile=true, and item() asks for a tensor's numbers"])
+    assert failure(error) == f"error: {error}"
 
 
 def test_an_environments_error_is_found_behind_the_stage_that_it_stopped() -> None:

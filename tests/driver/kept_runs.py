@@ -76,8 +76,9 @@ def by_env(workers: Mapping[str, Any]) -> dict[str, Any]:
     return {**workers, "envs": sorted(workers["envs"], key=lambda env_index: env_index["env"]), "tables": tables}
 
 
-# How often workers are sent members depends on their number, and on how often they are started.
-_OF_PROCESSES = frozenset({"reported", "sent", "members_sent", "bytes_sent", "cache_hits"})
+# How often workers are sent members depends on their number, and on how often they are started; learners that are
+# started again compile again.
+_OF_PROCESSES = frozenset({"reported", "sent", "members_sent", "bytes_sent", "cache_hits", "compiles"})
 
 
 def without_times(tree: Any) -> Any:

@@ -1,0 +1,184 @@
+"""Every shipped experiment, small and in one process, with compiled updates: each run twice, and resumed half-way."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import marlflow as mf
+from marlflow import conf
+from marlflow.base.errors import StageFailed
+from marlflow.config.experiment import (
+    CheckpointConfig,
+    Evaluation,
+    Experiment,
+    Log,
+    Policy,
+    Record,
+    RuntimeConfig,
+    Stop,
+)
+from marlflow.driver.train import train
+from marlflow.league.alphastar import AlphaStar
+from marlflow.league.league import League
+from marlflow.league.psro import PSRO
+from marlflow.learner import compiled_updates
+from tests.config.composition import experiment_of
+from tests.driver.kept_runs import assert_equal, kept, without_times
+from tests.driver.resumed_runs import resumes_exactly
+from tests.driver.watching import Seen, reports
+from tests.env.optional import is_installed
+
+NAMES = [path.stem for path in sorted((Path(conf.__path__[0]) / "experiment").glob("*.yaml"))]
+NOT_COMPILED = {
+    "cartpole_family_maml": r"vmap\(\) or another function of torch\.func transforms the network: .* \(adapted\.py, ",
+    "cartpole_team_a3c": "gradients are computed by one stage, and applied by another",
+}
+COVERING = (
+    "cartpole_team_memory_recurrent_ppo",
+    "kuhn_nfsp",  # DQN, clones, and a league
+    "simple_tag_three_algorithms",  # PPO, SAC and DQN
+    "toll_ppo_lagrangian",
+)
+ROUND, HALF, WHOLE = 64, 384, 768
+MOST = {
+    "batch_agent_steps": 96,
+    "minibatch_agent_steps": 40,
+    "epochs": 2,
+    "learning_starts_agent_steps": 32,
+    "replay_agent_steps": 3_000,
+    "publish_every_updates": 2,
+    "target_every_updates": 3,
+}
+
+
+def small(algorithm: Any, compile: Any) -> Any:
+    """The algorithm with small batches, and a replay update for each 16 rows."""
+    given = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
+    changes = {name: min(given[name], most) for name, most in MOST.items() if given.get(name) is not None}
+    if "train_every_agent_steps" in given:
+        changes["train_every_agent_steps"] = max(given["train_every_agent_steps"], 16)
+    return replace(algorithm, **changes, **({"compile": compile} if "compile" in given else {}))
+
+
+def small_league(league: League | None) -> League | None:
+    """The league with iterations, phases and snapshots within the run."""
+    if league is None:
+        return None
+    matchmaker, snapshots = league.matchmaker, league.snapshots
+    if isinstance(matchmaker, PSRO):
+        matchmaker = replace(matchmaker, agent_steps=200, games=8)
+    elif isinstance(matchmaker, AlphaStar):
+        matchmaker = replace(matchmaker, phase_agent_steps=200)
+    if snapshots.every_agent_steps is not None:
+        snapshots = replace(snapshots, every_agent_steps=150)
+    return replace(league, matchmaker=matchmaker, snapshots=snapshots, matches=replace(league.matches, games=4))
+
+
+def shipped(name: str, records: Path, compile: Any = True) -> Experiment:
+    words = []
+    if name in {"cartpole_team_bc", "cartpole_team_marwil"}:
+        expert = f"{{folder: {records}, policy: expert, passes: 5}}"
+        words = [f"env.folder={records}", f"policies.team.experience={expert}"]
+    experiment = experiment_of(f"experiment={name}", *words)
+    # MAML's fragments are whole episodes, and clones learn from a tenth of the rows.
+    factor = {"cartpole_family_maml": 12, "kuhn_nfsp": 4}.get(name, 1)
+    return replace(
+        experiment,
+        env=replace(experiment.env, num_envs=4),
+        policies={
+            policy: replace(one, algorithm=small(one.acts_by, compile)) if one.algorithm is not None else one
+            for policy, one in experiment.policies.items()
+        },
+        learners={
+            learner: replace(one, algorithm=small(one.algorithm, compile))
+            for learner, one in experiment.learners.items()
+        },
+        league=small_league(experiment.league),
+        rollouts=replace(experiment.rollouts, fragment_env_steps=ROUND * factor),
+        runtime=RuntimeConfig("inline"),
+        stop=Stop(env_steps=WHOLE * factor),
+        evaluation=Evaluation(episodes=0),
+        log=Log(every_env_steps=HALF * factor, console="none", tensorboard=False),
+    )
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a policy `expert` did on the cart-poles."""
+    where = tmp_path_factory.mktemp("expert")
+    made = shipped("cartpole_team_ppo", where, False)
+    expert = {"expert": Policy(mf.PPO(batch_agent_steps=200))}
+    train(replace(made, policies=expert, mapping=[mf.Rule("*", "expert")], record=Record()), where)
+    return where / "record"
+
+
+def assert_runs_are_equal(experiment: Experiment, run_dir: Path) -> None:
+    """Twice, and resumed half-way."""
+    half = experiment.log.every_env_steps
+    resumed, again = resumes_exactly(experiment, run_dir, half), run_dir / "again"
+    train(replace(experiment, checkpoint=CheckpointConfig(half, keep=100)), again)
+    assert_equal(without_times(reports(resumed.whole)), without_times(reports(again)), "reports")
+    assert_equal(resumed.trees, kept(again))
+
+
+def assert_all_are_compiled(seen: Seen, run_dir: Path) -> None:
+    """Every learner's updates, without a note."""
+    compiles = dict.fromkeys(reports(run_dir)[-1]["learners"], 0)
+    for update in seen.updates:
+        assert not update.note
+        compiles[update.learner] += update.compiles
+    assert compiles
+    assert all(compiles.values()), compiles
+
+
+@pytest.mark.parametrize("name", COVERING)
+def test_a_run_that_is_compiled_and_resumed_is_equal(
+    name: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, experiment = Seen(monkeypatch), shipped(name, records)
+    resumed = resumes_exactly(experiment, tmp_path, experiment.log.every_env_steps)
+    assert_all_are_compiled(seen, resumed.whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_COMPILED and is_installed(name)])
+def test_all_updates_of_a_shipped_experiment_are_compiled_and_its_runs_are_equal(
+    name: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Seen(monkeypatch)
+    assert_runs_are_equal(shipped(name, records), tmp_path)
+    assert_all_are_compiled(seen, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in NOT_COMPILED])
+def test_what_is_not_compiled_is_said_once_and_computed_by_autograd(
+    name: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StageFailed, match=f"\ncompile=true, and {NOT_COMPILED[name]}"):
+        train(shipped(name, records), tmp_path / "refused")
+    monkeypatch.setattr(compiled_updates, "AUTO_AFTER", 3)
+    seen = Seen(monkeypatch)
+    train(shipped(name, records, "auto"), tmp_path / "said")
+    (note,) = (update.note for update in seen.updates if update.note)
+    assert re.match(f"updates are not compiled: {NOT_COMPILED[name]}", note)
+    assert not any(update.compiles for update in seen.updates)
+    assert_runs_are_equal(shipped(name, records, "auto"), tmp_path)
+
+
+def test_a_run_that_is_resumed_before_its_updates_are_compiled_is_equal(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = shipped("cartpole_team_ppo_dqn", records, "auto")
+    # Both take more optimizer steps, and fewer until half-way.
+    monkeypatch.setattr(compiled_updates, "AUTO_AFTER", 35)
+    seen = Seen(monkeypatch)
+    resumed = resumes_exactly(experiment, tmp_path, HALF)
+    for learner in ("ppo_team", "dqn_team"):
+        assert 0 < resumed.half[f"learner.{learner}"]["updates"] < 35
+        # Of the whole run, and of the resumed one.
+        assert sum(update.compiles for update in seen.of(learner)) >= 2
