@@ -47,7 +47,7 @@ EagerStep: TypeAlias = Callable[
 
 
 class CompiledUpdates:
-    """Compiles the updates of a learner, and runs those that it can.
+    """Compiles a learner's updates, and runs them where it can.
 
     With `wanted` "auto", updates are compiled from `AUTO_AFTER` optimizer steps on, and run by autograd where they
     cannot be. With True, they are compiled from the first on, and what cannot be raises InvalidInput. `why_not` is
@@ -230,17 +230,21 @@ class _Program:
             while done < len(sizes):
                 if exchange.ends(limit):
                     return UpdateResult((*self._names, "grad_norm"), steps, minibatches_left=left)
-                count = self._count(len(sizes) - done)
-                part = slice(done, done + count)
-                taken = None if order is None else order[part]
                 # For each padded size, because parameters of just that size would be taken for rows.
                 if width not in self._verified:
                     try:
-                        is_verified = self._verify(rows, taken, sizes[done], eager_step)
+                        is_verified = self._verify(
+                            rows, None if order is None else order[done:], sizes[done], eager_step
+                        )
                     except NotCompiled as error:
                         self._refused[width] = str(error)
                         raise
-                    self._verified |= {width} if is_verified else set()
+                    if is_verified:
+                        self._verified.add(width)
+                # Until then one minibatch at a time, whose step is skipped: a refused update has changed nothing.
+                count = self._count(len(sizes) - done) if width in self._verified else 1
+                part = slice(done, done + count)
+                taken = None if order is None else order[part]
                 ran, terms = self._call(rows, taken, sizes[part], number)
                 number += sum(math.isfinite(step[-1]) for step in terms)
                 steps += terms
@@ -332,7 +336,7 @@ class _Program:
         eager = flat.gradient.clone()
         self._restore(before)
         named = dict(zip((*self._names, "grad_norm"), found[0], strict=True))
-        if not math.isfinite(norm):
+        if not math.isfinite(norm) and not math.isfinite(named["grad_norm"]):
             return False
         for group in self._groups:
             got, left = compiled[group.span], eager[group.span]

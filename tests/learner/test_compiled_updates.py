@@ -194,6 +194,23 @@ def test_a_minibatch_that_is_not_finite_does_not_verify_a_program() -> None:
     assert "differs from autograd's" in notes[1]
 
 
+def test_minibatches_after_one_that_is_not_finite_are_verified_before_they_are_learned_from() -> None:
+    rows = ppo_rows(12)
+    advantage = rows.columns["advantage"].copy()
+    advantage[0] = np.inf
+    batch = Columns({**rows.columns, "advantage": advantage})
+    extra = {"penalty": mf.ExtraLoss(weight_penalty, 3.0)}
+    # In some orders, the minibatch with that row is the first one.
+    for seed in range(6):
+        compiled, eager = (learner(one, extra_losses=extra, seed=seed) for one in ("auto", False))
+        for one in (compiled, eager):
+            one.parameters.updates = AUTO_AFTER
+        reports = [one.update(batch, 1, 6) for one in (compiled, eager)]
+        assert (reports[0].updates, reports[0].updates_skipped) == (1, 1)
+        assert "differs from autograd's" in reports[0].note
+        assert_same(compiled, eager, *reports)
+
+
 class Printing(PPOLoss):
     def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
         terms = super().__call__(module, target_module, minibatch)
