@@ -33,7 +33,8 @@ from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.spaces import Spaces
 from marlflow.flow.protocols import stage_call
 from marlflow.learner.compute import ON_CPU
-from marlflow.stages import Learn, NStep, SyncTarget
+from marlflow.runtime.stage_chain import run_chain
+from marlflow.stages import Draw, Learn, NStep, SyncTarget
 
 OBSERVATION = gymnasium.spaces.Box(-1.0, 1.0, (8,), np.float32)
 DISCRETE = gymnasium.spaces.Discrete(4)
@@ -140,13 +141,10 @@ def from_replay(title: str, algorithm: Any, theirs: Any, space: Any, model: mf.M
     def ours(compile: bool) -> Callable[[], object]:
         learner, replay = learner_of(algorithm, space, model, compile), algorithm.replay("p", {}, 0)
         replay.insert(NStep(1, algorithm.discount)(batch))
-        learn, sync = stage_call(Learn(), learner), stage_call(SyncTarget(every=every, tau=tau), learner)
-
-        def update() -> None:
-            for _ in range(updates):
-                sync(learn(replay.draw(size)))
-
-        return update
+        # The stages of an algorithm's plan between two publications.
+        draw, learn = stage_call(Draw(size), replay, is_source=True), stage_call(Learn(), learner)
+        stages = [draw, learn, stage_call(SyncTarget(every=every, tau=tau), learner)]
+        return lambda: run_chain(stages, [None] * updates)
 
     theirs_train = partial(theirs.train, gradient_steps=updates, batch_size=size)
     return Setting(title, updates, ours(compile=True), ours(compile=False), theirs_train)

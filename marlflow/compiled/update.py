@@ -47,18 +47,27 @@ class Group:
 
 
 class LearnerState(NamedTuple):
-    """What an update changes: parameters [P], the last gradient [P], and each group's optimizer state."""
+    """What an update changes: parameters [P], the last gradient [P], each group's optimizer state, and the target's.
+
+    `target` is [P], or [0] without a target network; `synced` is the number of optimizer steps at its last update.
+    """
 
     vector: Any
     gradient: Any
     optimizers: tuple[State, ...]
+    target: Any
+    synced: Any
 
 
 class Inputs(NamedTuple):
-    """What an update reads: the target's parameters, other tensors of the networks, and the settings of now."""
+    """What an update reads: other tensors of the networks, and the settings of now.
 
-    target: Any
+    The target network moves by the fraction `tau` every `target_every` optimizer steps; 0 means never.
+    """
+
     others: tuple[Any, ...]
+    target_every: Any
+    tau: Any
     learning_rates: Any
     max_norms: Any
     scheduled: Mapping[str, Any]
@@ -71,14 +80,16 @@ class Steps(NamedTuple):
     priorities: Any
 
 
-def update_program(groups: Sequence[Group], names: list[str]) -> Any:
+def update_program(groups: Sequence[Group], names: list[str], learning: slice) -> Any:
     """Return the jitted update, which appends the names of all terms to `names` while it is traced.
+
+    Outside of `learning`, the trained parameters, a target network's parameters are copied whatever `tau` is.
 
     `(state, inputs, columns [N, ...], order [steps, M], sizes [steps], count, first number)`: step i trains on the rows
     `order[i, :sizes[i]]` of the columns; the others of `order[i]` are padding. With an order [1, 0], the one step
     trains on the first `sizes[0]` rows. The result is a LearnerState and Steps.
     """
-    step = partial(_step, groups, names)
+    step = partial(_step, groups, names, learning)
 
     def update(
         state: LearnerState,
@@ -115,6 +126,7 @@ def update_program(groups: Sequence[Group], names: list[str]) -> Any:
 def _step(
     groups: Sequence[Group],
     names: list[str],
+    learning: slice,
     state: LearnerState,
     inputs: Inputs,
     columns: Mapping[str, Any],
@@ -144,6 +156,10 @@ def _step(
         alive = alive & (jnp.isfinite(norm) | ~due)
         priorities = priority if priorities is None else priorities
         columns = {**columns, **added}
+    if state.target.size:
+        updates = number - 1 + alive
+        due = (inputs.target_every > 0) & (updates - state.synced >= inputs.target_every)
+        state = jax.lax.cond(due, partial(_synced, inputs.tau, learning, updates), lambda same: same, state)
     if not names:
         names.extend(terms)
     logged = jnp.stack([*(jnp.asarray(terms[name], jnp.float32) for name in names), jnp.sqrt(squares)])
@@ -155,15 +171,15 @@ def _trained(
 ) -> Callable[[LearnerState], Any]:
     """Return the step of one group: (state, terms, priorities, columns, norm)."""
 
-    def total_loss(own: Any, vector: Any) -> Any:
+    def total_loss(own: Any, vector: Any, target: Any) -> Any:
         whole = own.shape == vector.shape
         vector = own if whole else jnp.concatenate([vector[: group.start], own, vector[group.stop :]])
-        losses = group.loss(vector, inputs.target, inputs.others, columns, rows, inputs.scheduled)
+        losses = group.loss(vector, target, inputs.others, columns, rows, inputs.scheduled)
         return losses.total, losses
 
     def trained(state: LearnerState) -> Any:
         own = state.vector[group.start : group.stop]
-        (_, losses), gradient = jax.value_and_grad(total_loss, has_aux=True)(own, state.vector)
+        (_, losses), gradient = jax.value_and_grad(total_loss, has_aux=True)(own, state.vector, state.target)
         norm = jnp.sqrt(jnp.sum(gradient * gradient))
         limit = inputs.max_norms[index]
         clipped = jnp.where(norm > limit, gradient / (norm / limit), gradient)
@@ -171,9 +187,17 @@ def _trained(
         vector = jax.lax.dynamic_update_slice(state.vector, after, (group.start,))
         shown = jax.lax.dynamic_update_slice(state.gradient, gradient, (group.start,))
         optimizers = (*state.optimizers[:index], optimizer, *state.optimizers[index + 1 :])
-        return LearnerState(vector, shown, optimizers), losses.terms, losses.priorities, losses.columns, norm
+        after_step = state._replace(vector=vector, gradient=shown, optimizers=optimizers)
+        return after_step, losses.terms, losses.priorities, losses.columns, norm
 
     return trained
+
+
+def _synced(tau: Any, learning: slice, updates: Any, state: LearnerState) -> LearnerState:
+    """Return the state after a soft update of the target, as `FlatParameters.soft_update` makes it."""
+    old, new = state.target[learning], state.vector[learning]
+    moved = jnp.where(tau < 0.5, old + tau * (new - old), new - (new - old) * (1.0 - tau))
+    return state._replace(target=state.vector.at[learning].set(moved), synced=updates)
 
 
 def _idle(shapes: Any, state: LearnerState) -> Any:

@@ -56,6 +56,26 @@ class BeginsAhead(Protocol):
         ...
 
 
+MOST_AHEAD = 1 << 20
+"""More items than a call has."""
+
+
+@runtime_checkable
+class RunsAhead(Protocol):
+    """An operator of a fused call that may take several items before the stages after it take the first.
+
+    `after` are the calls of these stages. The outputs, and what the stages do, are to be those of one item at a time.
+    """
+
+    def ahead(self, at: Any, after: Sequence[StageCall]) -> int:
+        """Return how many items it may take now; 0: by `several` none, so that it is called with one at a time."""
+        ...
+
+    def several(self, items: Sequence[Any], at: Any, after: Sequence[StageCall]) -> Sequence[Any]:
+        """Return the outputs of `items`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StageTimes:
     """When an operator ran (seconds since the epoch), and the rows it emitted."""

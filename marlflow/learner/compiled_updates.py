@@ -17,7 +17,7 @@ from marlflow.learner.gradient_exchange import GradientExchange
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import OptimizerGroup
 from marlflow.learner.parameters import LearnerParameters
-from marlflow.learner.update_job import UpdateJob, UpdateResult
+from marlflow.learner.update_job import TargetUpdate, UpdateJob, UpdateResult
 from marlflow.learner.update_limit import UpdateLimit
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ Compile: TypeAlias = Literal["auto"] | bool
 
 AUTO_AFTER = 1_000
 """Optimizer steps after which "auto" compiles: fewer take less time than compiling does."""
+STEPS_AHEAD = 16
+"""Updates of one minibatch each, with the target's between them, that one call runs at most."""
 _CALL_S = 0.25
 """Seconds of one call, after which an update may end."""
 _GRADIENT_ERROR, _TERM_ERROR = 1e-3, 1e-3
@@ -71,6 +73,10 @@ class CompiledUpdates:
     def is_due(self, updates: int) -> bool:
         """Return whether the next update, after `updates` optimizer steps, is to be compiled."""
         return self._wanted is True or (self._wanted == "auto" and updates >= AUTO_AFTER)
+
+    def are_compiled(self, updates: int) -> bool:
+        """Return whether the next update is due, and nothing is known that prevents all updates."""
+        return self.is_due(updates) and not (self._why_not or xla.problem())
 
     def refuse(self, why: str, of: Any = None) -> None:
         """Say once for each `of` that an update is computed by autograd, and why; raises InvalidInput if it may not."""
@@ -145,7 +151,7 @@ class _Program:
                 raise NotCompiled("its optimizer is none of Adam, AdamW, SGD and RMSprop as compiled")
             start, stop = group.span.start, group.span.stop
             made.append(Group(group.name, self._loss_of(group), start, stop, group.every, step))
-        self._update = update_program(made, self._names)
+        self._update = update_program(made, self._names, parameters.flat.learning)
         self._verified: set[int] = set()
         self._refused: dict[int, str] = {}
         self._seconds_per_step = math.inf
@@ -214,6 +220,8 @@ class _Program:
         eager_step: EagerStep,
         scheduled: Mapping[str, float],
     ) -> UpdateResult | None:
+        from marlflow.compiled.update import STEPS_PER_CALL
+
         self._scheduled = scheduled
         sizes = [sum(shares) for shares in job.division.sizes()]
         width = _rounded_up(max(sizes))
@@ -221,31 +229,32 @@ class _Program:
             raise NotCompiled(self._refused[width])
         number, steps, left = job.updates_before + 1, list[list[float]](), len(sizes) * len(epochs)
         priorities: list[Tensor] = []
+        # One minibatch of all items needs no order. Several updates are one program, however many they are.
+        is_whole = len(sizes) == 1 and job.target is None
+        slots = STEPS_PER_CALL if job.target is None else STEPS_AHEAD
+        items = width if is_whole else _power_of_two(job.items) if job.target is None else slots * width
         for epoch in epochs:
             priorities.clear()
-            # One minibatch of all items needs no order.
-            order = None if len(sizes) == 1 else _order_of(epoch.order, sizes, width)
-            rows = _padded({**columns, **epoch.noise}, width if order is None else _power_of_two(job.items))
+            order = None if is_whole else _order_of(epoch.order, sizes, width)
+            rows = _padded({**columns, **epoch.noise}, items, is_whole)
             done = 0
             while done < len(sizes):
                 if exchange.ends(limit):
                     return UpdateResult((*self._names, "grad_norm"), steps, minibatches_left=left)
                 # For each padded size, because parameters of just that size would be taken for rows.
                 if width not in self._verified:
+                    ahead = None if order is None else order[done:]
                     try:
-                        is_verified = self._verify(
-                            rows, None if order is None else order[done:], sizes[done], eager_step
-                        )
+                        is_verified = self._verify(rows, ahead, sizes[done], eager_step, slots)
                     except NotCompiled as error:
                         self._refused[width] = str(error)
                         raise
-                    if is_verified:
-                        self._verified.add(width)
+                    self._verified |= {width} if is_verified else set()
                 # Until then one minibatch at a time, whose step is skipped: a refused update has changed nothing.
-                count = self._count(len(sizes) - done) if width in self._verified else 1
+                count = self._count(min(slots, len(sizes) - done)) if width in self._verified else 1
                 part = slice(done, done + count)
                 taken = None if order is None else order[part]
-                ran, terms = self._call(rows, taken, sizes[part], number)
+                ran, terms = self._call(rows, taken, sizes[part], number, slots, job.target)
                 number += sum(math.isfinite(step[-1]) for step in terms)
                 steps += terms
                 if ran.priorities is not None:
@@ -258,20 +267,24 @@ class _Program:
 
     def _count(self, left: int) -> int:
         """Return how many of the minibatches left to take in the next call."""
-        from marlflow.compiled.update import STEPS_PER_CALL
-
         # The first call may compile, and is of few minibatches.
         timed = 8 if math.isinf(self._seconds_per_step) else int(_CALL_S / max(self._seconds_per_step, 1e-9))
-        return max(1, min(left, STEPS_PER_CALL, timed))
+        return max(1, min(left, timed))
 
     def _call(
-        self, rows: Mapping[str, Any], order: Any, sizes: Sequence[int], number: int
+        self,
+        rows: Mapping[str, Any],
+        order: Any,
+        sizes: Sequence[int],
+        number: int,
+        slots: int,
+        target: TargetUpdate | None,
     ) -> tuple[Steps, list[list[float]]]:
         count, compiled = len(sizes), self._update._cache_size()
         began = time.perf_counter()
-        steps_of, lengths = _steps_of(order, sizes)
+        steps_of, lengths = _steps_of(order, sizes, slots)
         state, steps = self._update(
-            self._state(), self._inputs(), rows, steps_of, lengths, np.int32(count), np.int32(number)
+            self._state(), self._inputs(target), rows, steps_of, lengths, np.int32(count), np.int32(number)
         )
         terms: list[list[float]] = np.asarray(steps.terms)[:count].tolist()
         took = time.perf_counter() - began
@@ -289,17 +302,20 @@ class _Program:
         optimizers = tuple(
             {name: tensor.numpy() for name, tensor in group.optimizer.state().items()} for group in self._groups
         )
-        return LearnerState(flat.vector.numpy(), flat.gradient.numpy(), optimizers)
+        target = self._parameters.target_flat
+        frozen = np.zeros(0, np.float32) if target is None else target.vector.numpy()
+        synced = np.int32(self._parameters.updates_when_synced)
+        return LearnerState(flat.vector.numpy(), flat.gradient.numpy(), optimizers, frozen, synced)
 
-    def _inputs(self) -> Any:
+    def _inputs(self, target: TargetUpdate | None) -> Any:
         from marlflow.compiled.update import Inputs
 
-        target = self._parameters.target_flat
+        every, tau = (0, 1.0) if target is None else target
         rates = np.array([group.optimizer.learning_rate for group in self._groups], np.float32)
         norms = np.array([group.optimizer.max_norm for group in self._groups], np.float32)
         scheduled = {name: np.float32(value) for name, value in self._scheduled.items()}
-        frozen = np.zeros(0, np.float32) if target is None else target.vector.numpy()
-        return Inputs(frozen, tuple(buffer.numpy() for buffer in self._others), rates, norms, scheduled)
+        others = tuple(buffer.numpy() for buffer in self._others)
+        return Inputs(others, np.int32(every), np.float32(tau), rates, norms, scheduled)
 
     def _keep(self, state: Any) -> None:
         flat = self._parameters.flat
@@ -308,10 +324,13 @@ class _Program:
         for group, after in zip(self._groups, state.optimizers, strict=True):
             for name, tensor in group.optimizer.state().items():
                 tensor.numpy()[...] = after[name]
+        if (target := self._parameters.target_flat) is not None:
+            target.vector.numpy()[:] = state.target
+            self._parameters.updates_when_synced = int(state.synced)
 
     # -- verifying --------------------------------------------------------------------------------------------------
 
-    def _verify(self, rows: Mapping[str, Any], order: Any, size: int, eager_step: EagerStep) -> bool:
+    def _verify(self, rows: Mapping[str, Any], order: Any, size: int, eager_step: EagerStep, slots: int) -> bool:
         """Raise NotCompiled if the next minibatch has another gradient by autograd; change nothing.
 
         Return whether that could be seen: numbers that are not finite are a matter of the parameters and rows.
@@ -322,7 +341,7 @@ class _Program:
         # With padding, so that a loss that counts it is found out.
         size = max(1, size - 3)
         try:
-            _, found = self._call(rows, None if order is None else order[:1], [size], number)
+            _, found = self._call(rows, None if order is None else order[:1], [size], number, slots, None)
         except (NotCompiled, KeyboardInterrupt):
             raise
         except Exception as error:
@@ -345,7 +364,9 @@ class _Program:
             if not float((got - wanted).abs().max()) <= _GRADIENT_ERROR * float(got.abs().max()) + 1e-6:
                 raise NotCompiled(_MEANS.format(what=f"gradient of loss group {group.name!r}"))
         for name, value in {**terms, "grad_norm": norm}.items():
-            if not abs(named[name] - value) <= _TERM_ERROR * abs(value) + 1e-4:
+            # Of infinities and NaN, which a finite gradient may have beside it, no difference can be taken.
+            is_same = math.isclose(named[name], value, rel_tol=_TERM_ERROR, abs_tol=1e-4)
+            if not (is_same or (math.isnan(value) and math.isnan(named[name]))):
                 raise NotCompiled(_MEANS.format(what=f"term {name!r}") + f": {named[name]:g} instead of {value:g}")
         return True
 
@@ -370,24 +391,27 @@ def _traced(columns: Mapping[str, Any]) -> dict[str, Any]:
     return {name: Traced(column) for name, column in columns.items()}
 
 
-def _padded(columns: Mapping[str, Tensor], wanted: int) -> dict[str, Any]:
-    """Return columns of `wanted` rows; padding repeats the last, so that it has no numbers that no row has."""
+def _padded(columns: Mapping[str, Tensor], wanted: int, is_read: bool) -> dict[str, Any]:
+    """Return columns of `wanted` rows; padding that `is_read` repeats the last row: no numbers that no row has."""
     rows = {name: column.numpy() for name, column in columns.items()}
-    missing = wanted - len(next(iter(rows.values())))
-    if not missing:
+    count = len(next(iter(rows.values())))
+    if count == wanted:
         return rows
-    return {name: np.concatenate([column, np.repeat(column[-1:], missing, 0)]) for name, column in rows.items()}
+    padded = {name: np.empty((wanted, *column.shape[1:]), column.dtype) for name, column in rows.items()}
+    for name, column in rows.items():
+        padded[name][:count] = column
+        if is_read:
+            padded[name][count:] = column[-1:]
+    return padded
 
 
-def _steps_of(order: Any, sizes: Sequence[int]) -> tuple[Any, Any]:
-    """Return order and sizes of the steps of one call; without an order, of one step on all rows."""
-    from marlflow.compiled.update import STEPS_PER_CALL
-
+def _steps_of(order: Any, sizes: Sequence[int], slots: int) -> tuple[Any, Any]:
+    """Return order and sizes of the steps of one call, of `slots`; without an order, of one step on all rows."""
     if order is None:
         return np.zeros((1, 0), np.int32), np.array(sizes, np.float32)
-    steps_of = np.zeros((STEPS_PER_CALL, order.shape[1]), np.int32)
+    steps_of = np.zeros((slots, order.shape[1]), np.int32)
     steps_of[: len(order)] = order
-    lengths = np.ones(STEPS_PER_CALL, np.float32)
+    lengths = np.ones(slots, np.float32)
     lengths[: len(sizes)] = sizes
     return steps_of, lengths
 

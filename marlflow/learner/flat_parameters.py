@@ -20,11 +20,12 @@ from marlflow.policy.tensors import in_flat_order
 class FlatParameters:
     """Moves the parameters of `module` into `vector`, float32 [P], and their gradients into `gradient` [P].
 
-    The module keeps its Parameter objects, now views: first the `actors` (by policy), then `groups` (by loss).
+    The module keeps its Parameter objects, now views: first the `actors` (by policy), then `groups` (by loss); those
+    with gradients are the span `learning`.
     Backward passes add to `gradient`. Raises TypeError if actors share parameters, or if any are not float32.
     """
 
-    __slots__ = ("_actors", "_learning", "_span", "gradient", "parameters", "publishes_all", "vector")
+    __slots__ = ("_actors", "_span", "gradient", "learning", "parameters", "publishes_all", "vector")
 
     def __init__(
         self, module: nn.Module, actors: Mapping[str, nn.Module], groups: Sequence[Iterable[nn.Parameter]] = ()
@@ -54,7 +55,7 @@ class FlatParameters:
             offset = part.stop
         self._actors = {policy: self._pieces(actor) for policy, actor in actors.items()}
         learning = [self._span[parameter] for parameter in self.parameters if parameter.requires_grad]
-        self._learning = slice(learning[0].start, learning[-1].stop) if learning else slice(0, 0)
+        self.learning = slice(learning[0].start, learning[-1].stop) if learning else slice(0, 0)
 
     def span(self, parameters: Iterable[nn.Parameter]) -> slice:
         """Return the span of these parameters in the vector; raises ValueError if they are not adjacent."""
@@ -112,7 +113,7 @@ class FlatParameters:
         if tau == 1.0:
             self.vector.copy_(vector)
             return
-        first, stop = self._learning.start, self._learning.stop
+        first, stop = self.learning.start, self.learning.stop
         self.vector[first:stop].lerp_(vector[first:stop], tau)
         if stop - first < len(vector):
             self.vector[:first].copy_(vector[:first])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +17,7 @@ from marlflow.base.items import Gradients, Update, Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Place
-from marlflow.learner.compiled_updates import Compile, CompiledUpdates
+from marlflow.learner.compiled_updates import STEPS_AHEAD, Compile, CompiledUpdates
 from marlflow.learner.compute import ON_CPU, Compute, tensors_on
 from marlflow.learner.distributed.collective import Collective
 from marlflow.learner.distributed.followers import LeaderAndFollowers
@@ -30,7 +31,7 @@ from marlflow.learner.multiplier import MULTIPLIER, Multiplier
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.parameters import COUNTS, LearnerParameters
 from marlflow.learner.saved_state import check_state, with_published
-from marlflow.learner.update_job import UpdateRequest
+from marlflow.learner.update_job import TargetUpdate, UpdateRequest
 from marlflow.learner.update_loop import UpdateLoop
 from marlflow.learner.update_report import gradients_of, step_report, update_report
 from marlflow.learner.value_chunks import ModuleCritic
@@ -251,6 +252,61 @@ class TorchLearner:
             update = replace(update, loss={**update.loss, **self._multiplier.terms})
         return self._count_updates(update)
 
+    def update_each(
+        self, batches: Sequence[TrainBatch], target: TargetUpdate, groups: Sequence[str] | None = None
+    ) -> Sequence[Update]:
+        """Train on all rows of each batch in turn, and update the target network when it is due after each.
+
+        The same as `update` and `sync_target` in turn; batches that are alike in shape are trained on in one call of
+        XLA, as far as updates are compiled (see `can_run_ahead`).
+        """
+        self._verify_groups(groups)
+        only = None if groups is None else tuple(groups)
+        reports: list[Update] = []
+        for alike in _alike(batches):
+            reports += self._update_ahead(alike, target, only) or [
+                self._update_and_sync(batch, target, only) for batch in alike
+            ]
+        return reports
+
+    @property
+    def can_run_ahead(self) -> bool:
+        """Whether `update_each` takes several batches at once from here on: updates are compiled in this process alone.
+
+        A running statistic that changes between updates, a cost limit, and methods replaced by a subclass prevent it.
+        """
+        is_own = type(self).update is TorchLearner.update and type(self).sync_target is TorchLearner.sync_target
+        alone = self.exchange.is_alone and self._multiplier is None
+        return is_own and alone and not self.parameters.observers(None) and self._compiled.are_compiled(self.updates)
+
+    def _update_ahead(
+        self, batches: Sequence[TrainBatch], target: TargetUpdate, groups: tuple[str, ...] | None
+    ) -> list[Update]:
+        """Return the reports of updates that ran in one call; none if they cannot be compiled."""
+        if not self.can_run_ahead or not all(batch.rows for batch in batches):
+            return []
+        exchange, before, dropped = self.exchange, self.updates, self.stale_rows_dropped
+        with exchange.leaving_on_error():
+            requests = [
+                UpdateRequest(batch, 1, None, before, 0 if at else dropped, None, groups)
+                for at, batch in enumerate(batches)
+            ]
+            jobs = [exchange.job(request) for request in requests]
+            results = self.loop.run_ahead(jobs, target, exchange) or []
+            reports = [
+                update_report(self.name, self.version, job, exchange.result(job, result))
+                for job, result in zip(jobs, results, strict=False)
+            ]
+        if reports:
+            reports[0] = replace(reports[0], **self._compiled.news()._asdict())
+        return [self._count_updates(report) for report in reports]
+
+    def _update_and_sync(self, batch: TrainBatch, target: TargetUpdate, groups: tuple[str, ...] | None) -> Update:
+        report = self.update(batch, groups=groups)
+        if self.updates - self.updates_when_synced >= target.every:
+            self.sync_target(target.tau)
+        return report
+
     def update_multiplier(self, cost_limit: float, learning_rate: float) -> float:
         """Move the multiplier by the episodes that ended since the last call, tell the losses, and return it."""
         assert self._multiplier is not None, "made without initial_multiplier"
@@ -353,3 +409,13 @@ def _verify_replicable(name: str, module: Any, groups: Sequence[LossGroup], lear
             f"learner {name!r} learns on the workers, where no learner sees all rows: its losses "
             "cannot have noise, nor its module running statistics"
         )
+
+
+def _alike(batches: Sequence[TrainBatch]) -> list[list[TrainBatch]]:
+    """Return runs of batches, at most STEPS_AHEAD each, whose columns have the same shapes."""
+
+    def shapes(batch: TrainBatch) -> Hashable:
+        return tuple((name, column.shape, column.dtype) for name, column in batch.columns_for_losses().items())
+
+    runs = [list(run) for _, run in groupby(batches, shapes)]
+    return [run[at : at + STEPS_AHEAD] for run in runs for at in range(0, len(run), STEPS_AHEAD)]

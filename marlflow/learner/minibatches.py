@@ -67,6 +67,26 @@ class EqualDivision:
         return [minibatch[self.rank] / max(1, sum(minibatch)) for minibatch in self.sizes()]
 
 
+@dataclass(frozen=True, slots=True)
+class BatchDivision:
+    """Keeps several batches of one process, one after the other, apart: each is a minibatch."""
+
+    counts: Sequence[int]
+
+    def order(self, generator: torch.Generator) -> None:
+        return None
+
+    def split(self, column: Tensor) -> Sequence[Tensor]:
+        pieces: Sequence[Tensor] = column.split(list(self.counts))
+        return pieces
+
+    def sizes(self) -> list[list[int]]:
+        return [[count] for count in self.counts]
+
+    def fractions(self) -> list[float]:
+        return [1.0] * len(self.counts)
+
+
 @dataclass(frozen=True)
 class ShardDivision:
     """Divides the rows of several shards into minibatches; the shards `local` are in this process.

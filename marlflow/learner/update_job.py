@@ -49,8 +49,18 @@ class BatchSummary(NamedTuple):
         return BatchSummary(batch.rows, batch.mean_version(), batch.rows_carried(), dropped, batch.row_ids(), at_death)
 
 
+class TargetUpdate(NamedTuple):
+    """An update of the target network by the share `tau`, `every` optimizer steps."""
+
+    every: int
+    tau: float
+
+
 class UpdateJob(NamedTuple):
-    """The items on which one process trains: `columns` [count, ...], divided into minibatches by `division`."""
+    """The items on which one process trains: `columns` [count, ...], divided into minibatches by `division`.
+
+    With `target`, the target network is updated between the minibatches.
+    """
 
     columns: Mapping[str, Array]
     division: Division
@@ -59,6 +69,7 @@ class UpdateJob(NamedTuple):
     summary: BatchSummary = BatchSummary()
     policy: str | None = None
     groups: tuple[str, ...] | None = None
+    target: TargetUpdate | None = None
 
     @property
     def items(self) -> int:
@@ -90,6 +101,13 @@ class UpdateResult(NamedTuple):
             return None
         shuffled = torch.cat(list(self.priorities))
         return shuffled if self.order is None else torch.empty_like(shuffled).index_copy_(0, self.order, shuffled)
+
+    def by_minibatch(self) -> list[UpdateResult]:
+        """Return the result of each minibatch as that of an update of its own."""
+        taken = [UpdateResult(self.names, [step]) for step in self.steps]
+        if self.priorities:
+            taken = [one._replace(priorities=[own]) for one, own in zip(taken, self.priorities, strict=True)]
+        return [*taken, *([UpdateResult(self.names, [], minibatches_left=1)] * self.minibatches_left)]
 
     def means(self) -> tuple[dict[str, float], int, int]:
         """Return the mean of each term over the steps taken, and the numbers of steps taken and skipped."""

@@ -17,9 +17,9 @@ from marlflow.learner.compute import Compute, tensors_on
 from marlflow.learner.gradient_exchange import GradientExchange
 from marlflow.learner.loss import LossTerms, Terms
 from marlflow.learner.loss_groups import OptimizerGroup, joined_terms, noise_width, total_norm
-from marlflow.learner.minibatches import Division
+from marlflow.learner.minibatches import BatchDivision, Division
 from marlflow.learner.parameters import LearnerParameters
-from marlflow.learner.update_job import StepLog, UpdateJob, UpdateResult
+from marlflow.learner.update_job import StepLog, TargetUpdate, UpdateJob, UpdateResult
 from marlflow.learner.update_limit import ClockLimit, UpdateLimit
 
 
@@ -54,6 +54,30 @@ class UpdateLoop:
             if result is not None:
                 return self._observed(job, tensors, result)
         return self._run_eagerly(job, exchange, groups, tensors, draws)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def run_ahead(
+        self, jobs: Sequence[UpdateJob], target: TargetUpdate, exchange: GradientExchange
+    ) -> list[UpdateResult] | None:
+        """Run compiled updates of one minibatch each, alike in shape, with the target's between them, in one call.
+
+        Return None, having changed nothing, if they cannot be compiled.
+        """
+        first, before = jobs[0], self.generator.get_state()
+        groups = self._parameters.groups_of(first.policy, first.groups)
+        width = self._noise_per_row if first.groups is None else noise_width(groups)
+        noise = [self._noise(job.items, width) for job in jobs]
+        columns = {name: np.concatenate([job.columns[name] for job in jobs]) for name in first.columns}
+        merged = first._replace(
+            columns=columns, division=BatchDivision([job.items for job in jobs]), epochs=1, target=target
+        )
+        draws = [Epoch(None, {name: torch.cat([one[name] for one in noise]) for name in noise[0]})]
+        step = partial(self._eager_step, exchange=exchange)
+        result = self._compiled.run(merged, groups, self._tensors(columns), draws, exchange, self.limit, step)
+        if result is None:
+            self.generator.set_state(before)
+            return None
+        return result.by_minibatch()
 
     def _run_eagerly(
         self,

@@ -131,6 +131,11 @@ class StoredReplay(Generic[Drawn]):
         """The agent steps stored."""
         return self._store.agent_steps
 
+    @property
+    def draws_uniformly(self) -> bool:
+        """Whether draws do not depend on priorities."""
+        return self._sampler.is_uniform
+
     def insert(self, batch: Batch) -> Inserted:
         # All checks come first: a rejected batch changes nothing.
         self._store.check(batch)

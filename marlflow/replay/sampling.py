@@ -18,6 +18,11 @@ from marlflow.replay.ring import pieces
 class Sampler(Protocol):
     """Samples from the stored rows, a range of numbers."""
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether draws do not depend on priorities."""
+        ...
+
     def evicted(self, first: int, stop: int) -> None:
         """Forget evicted rows [first, stop)."""
         ...
@@ -93,6 +98,8 @@ class Prioritized:
 class _UniformSampler:
     __slots__ = ("_generator",)
 
+    is_uniform = True
+
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
 
@@ -120,6 +127,8 @@ class _UniformSampler:
 
 class _PrioritizedSampler:
     __slots__ = ("_beta", "_capacity", "_config", "_generator", "_largest", "_tree")
+
+    is_uniform = False
 
     def __init__(self, config: Prioritized, capacity: int, generator: np.random.Generator) -> None:
         self._config = config

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from marlflow.base.batch import Batch
 from marlflow.base.items import Gradients
 from marlflow.base.joint import JointBatches
 from marlflow.base.train_batch import TrainBatch
-from marlflow.flow import StageTimes
+from marlflow.flow import StageCall, StageTimes
 from marlflow.flow.meters import rows_of
-from marlflow.flow.protocols import EndOfFlow, OperatorRaised
+from marlflow.flow.protocols import EndOfFlow, OperatorRaised, RunsAhead
 from marlflow.learner.gradients import mean_gradients
 
 Rows: TypeAlias = TrainBatch | Gradients
@@ -34,35 +37,86 @@ def merge_payloads(payloads: Sequence[Any], keys: Sequence[str] = ()) -> Any:
 def run_chain(calls: Sequence[Callable[[Any], Any]], items: Sequence[Any]) -> tuple[list[Any], list[StageTimes]]:
     """Apply all calls to each item; the item None is a call of a source.
 
-    Returns the outputs (fewer if the source ends) and the times of each call. Raises OperatorRaised if one fails.
+    The first of them may run ahead (see RunsAhead). Returns the outputs (fewer if the source ends) and the times of
+    each call. Raises OperatorRaised if one fails.
     """
-    began = time.time()
-    outputs: list[Any] = []
-    spent, rows = [0.0] * len(calls), [0] * len(calls)
-    for item in items:
-        value = item
-        for position, call in enumerate(calls):
-            start = time.perf_counter()
-            try:
-                value = call(value)
-            except (EndOfFlow, StopIteration) as end:
-                if item is None and position == 0:
-                    return outputs, _times(began, spent, rows)
-                # Only a source may end its flow.
-                raise OperatorRaised(position, "it ended a flow that it does not begin") from end
-            except Exception as error:
-                raise OperatorRaised(position, f"{type(error).__name__}: {error}") from error
-            spent[position] += time.perf_counter() - start
-            rows[position] += rows_of(value)
-        outputs.append(value)
-    return outputs, _times(began, spent, rows)
+    chain = _ChainRun(calls, items)
+    with suppress(EndOfFlow):
+        chain.run()
+    return chain.outputs, chain.times()
 
 
-def _times(began_s: float, spent_s: Sequence[float], rows: Sequence[int]) -> list[StageTimes]:
-    # Calls alternate item by item; report them as if each had handled all items at once, one call after the other.
-    start_s = began_s
-    times: list[StageTimes] = []
-    for seconds, count in zip(spent_s, rows, strict=True):
-        times.append(StageTimes(start_s, start_s + seconds, count))
-        start_s += seconds
-    return times
+def _runs_ahead(call: StageCall) -> bool:
+    return isinstance(call.operator, RunsAhead)
+
+
+def _several(call: StageCall, after: Sequence[StageCall], items: Sequence[Any]) -> Sequence[Any]:
+    outputs: Sequence[Any] = call.operator.several(items, call.at, after)
+    return outputs
+
+
+class _ChainRun:
+    def __init__(self, calls: Sequence[Callable[[Any], Any]], items: Sequence[Any]) -> None:
+        self._calls, self._items = calls, items
+        # What runs ahead looks at all stages after it.
+        self._stages = [call for call in calls if isinstance(call, StageCall)]
+        self._leading = list(takewhile(_runs_ahead, self._stages)) if len(self._stages) == len(calls) else []
+        self._began_s = time.time()
+        self._spent, self._rows = [0.0] * len(calls), [0] * len(calls)
+        self.outputs: list[Any] = []
+
+    def run(self) -> None:
+        """Run all items; raises EndOfFlow if the source ended."""
+        done = 0
+        while done < len(self._items):
+            values, first = self._run_ahead(self._items[done:])
+            for value in values:
+                output = value
+                for position in range(first, len(self._calls)):
+                    output = self._call(position, self._calls[position], output)
+                    self._rows[position] += rows_of(output)
+                self.outputs.append(output)
+            done += len(values)
+
+    def _run_ahead(self, items: Sequence[Any]) -> tuple[Sequence[Any], int]:
+        """Let the leading calls take several items; return their outputs, and the position of the next call."""
+        count, parts = len(items), []
+        for position, call in enumerate(self._leading):
+            after = self._stages[position + 1 :]
+            if (most := call.operator.ahead(call.at, after)) < 1:
+                break
+            count = min(count, most)
+            parts.append(partial(_several, call, after))
+        if len(parts) < len(self._leading) or not parts:
+            return items[:1], 0
+        values: Sequence[Any] = items[:count]
+        for position, part in enumerate(parts):
+            values = self._call(position, part, values)
+            if len(values) != count:
+                raise OperatorRaised(position, f"it returned {len(values)} outputs for {count} items")
+            self._rows[position] += sum(map(rows_of, values))
+        return values, len(parts)
+
+    def _call(self, position: int, call: Callable[[Any], Any], value: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            result = call(value)
+        except (EndOfFlow, StopIteration) as end:
+            if position == 0 and self._items[0] is None:
+                raise EndOfFlow from end
+            # Only a source may end its flow.
+            raise OperatorRaised(position, "it ended a flow that it does not begin") from end
+        except Exception as error:
+            raise OperatorRaised(position, f"{type(error).__name__}: {error}") from error
+        self._spent[position] += time.perf_counter() - start
+        return result
+
+    def times(self) -> list[StageTimes]:
+        """Return when each call ran, and its rows."""
+        # Calls alternate item by item; report them as if each had handled all items at once, one call after the other.
+        start_s = self._began_s
+        times: list[StageTimes] = []
+        for seconds, count in zip(self._spent, self._rows, strict=True):
+            times.append(StageTimes(start_s, start_s + seconds, count))
+            start_s += seconds
+        return times

@@ -13,7 +13,8 @@ from marlflow.base.errors import InvalidInput
 from marlflow.base.items import Fragment, Inserted, Update
 from marlflow.base.joint import JointBatches
 from marlflow.base.joint_segments import JointSegments, TeamReward, joint_segments
-from marlflow.flow import Traits
+from marlflow.flow import StageCall, Traits
+from marlflow.flow.protocols import MOST_AHEAD, RunsAhead
 from marlflow.learner.initial_priorities import transitions_of
 from marlflow.learner.protocol import Learner
 from marlflow.replay.n_step import terms_problems, windows
@@ -150,6 +151,17 @@ class Draw:
 
     def __call__(self, replay: Replay) -> Any:
         return replay.draw(self.agent_steps)
+
+    def ahead(self, replay: Any, after: Sequence[StageCall]) -> int:
+        """Return how many draws it may make before the first is learned from: any number if they are uniform."""
+        # A stage that runs ahead, too, knows what the stages after it do.
+        is_followed = bool(after) and isinstance(after[0].operator, RunsAhead)
+        is_plain = type(self).__call__ is Draw.__call__
+        return MOST_AHEAD if is_followed and is_plain and getattr(replay, "draws_uniformly", False) else 0
+
+    def several(self, turns: Sequence[None], replay: Replay, after: Sequence[StageCall]) -> Sequence[Any]:
+        """Return a draw for each turn."""
+        return [self(replay) for _ in turns]
 
 
 @dataclass(frozen=True, slots=True)

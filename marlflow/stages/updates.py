@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -9,8 +10,11 @@ from typing import Any, ClassVar
 
 from marlflow.base.items import Update
 from marlflow.base.train_batch import TrainBatch
-from marlflow.flow import Traits
-from marlflow.learner.protocol import Learner
+from marlflow.flow import StageCall, Traits
+from marlflow.learner.compiled_updates import STEPS_AHEAD
+from marlflow.learner.protocol import Learner, Scheduled
+from marlflow.learner.update_job import TargetUpdate
+from marlflow.stages.replays import Reprioritize
 
 
 def loss_input(learner: Any) -> Any:
@@ -53,6 +57,29 @@ class Learn:
     def __call__(self, batch: TrainBatch, learner: Learner) -> Update:
         return learner.update(batch, self.epochs, self.minibatch, groups=self.groups)
 
+    def ahead(self, learner: Any, after: Sequence[StageCall]) -> int:
+        """Return how many batches it may learn from before SyncTarget and the other stages after it act."""
+        is_plain = type(self).__call__ is Learn.__call__ and self.epochs == 1 and self.minibatch is None
+        operators = [call.operator for call in after]
+        if not (
+            is_plain and operators and type(operators[0]) is SyncTarget and getattr(learner, "can_run_ahead", False)
+        ):
+            return 0
+        most = STEPS_AHEAD
+        for operator in operators[1:]:
+            if type(operator) is Publish and operator.every > 1:
+                # The last of them is what is published.
+                most = min(most, max(1, operator.every - (learner.updates - learner.updates_when_published)))
+            elif type(operator) is not Reprioritize:
+                return 0
+        return most
+
+    def several(self, batches: Sequence[TrainBatch], learner: Any, after: Sequence[StageCall]) -> Sequence[Update]:
+        """Return the updates by `batches`, with the target's updates between them."""
+        sync: SyncTarget = after[0].operator
+        updates: Sequence[Update] = learner.update_each(batches, sync.now(learner), self.groups)
+        return updates
+
 
 @dataclass(frozen=True, slots=True)
 class SyncTarget:
@@ -67,8 +94,12 @@ class SyncTarget:
     def __call__(self, update: Update, learner: Learner) -> Update:
         # A batch may take several optimizer steps, so a multiple of `every` may be skipped.
         if learner.updates - learner.updates_when_synced >= self.every:
-            learner.sync_target(learner.scheduled.get("tau", self.tau))
+            learner.sync_target(self.now(learner).tau)
         return update
+
+    def now(self, learner: Scheduled) -> TargetUpdate:
+        """Return the settings of now, after any schedule."""
+        return TargetUpdate(self.every, learner.scheduled.get("tau", self.tau))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from marlflow.league.alphastar import AlphaStar
 from marlflow.league.league import League
 from marlflow.league.psro import PSRO
 from marlflow.learner import compiled_updates
+from marlflow.stages import Learn
 from tests.config.composition import experiment_of
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.resumed_runs import resumes_exactly
@@ -182,3 +183,23 @@ def test_a_run_that_is_resumed_before_its_updates_are_compiled_is_equal(
         assert 0 < resumed.half[f"learner.{learner}"]["updates"] < 35
         # Of the whole run, and of the resumed one.
         assert sum(update.compiles for update in seen.of(learner)) >= 2
+
+
+def test_updates_of_a_replay_in_one_call_make_the_same_run_as_one_by_one(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead, sizes = Learn.ahead, list[int]()
+
+    def run(name: str, most: int) -> list[Any]:
+        def at_most(learn: Learn, learner: Any, after: Any) -> int:
+            sizes.append(found := min(most, ahead(learn, learner, after)))
+            return found
+
+        monkeypatch.setattr(Learn, "ahead", at_most)
+        train(shipped("pendulum_team_sac", records), tmp_path / name)
+        return without_times(reports(tmp_path / name))
+
+    together, alone = run("together", 100), run("alone", 1)
+    assert max(sizes) > 1
+    assert_equal(together, alone, "reports")
+    assert_equal(kept(tmp_path / "together"), kept(tmp_path / "alone"))

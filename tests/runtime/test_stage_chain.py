@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marlflow.base.batch import Batch
-from marlflow.flow.protocols import EndOfFlow, OperatorRaised, stage_call
+from marlflow.flow.protocols import EndOfFlow, OperatorRaised, StageCall, stage_call
 from marlflow.runtime.stage_chain import merge_payloads, run_chain
 
 
@@ -96,6 +97,54 @@ def test_who_raised_is_named_by_position_and_its_own_error_is_the_cause(position
     cause = caught.value.__cause__
     assert isinstance(cause, KeyError)
     assert cause.__traceback__ is not None
+
+
+class Doubling:
+    """Doubles up to `most` items in one call."""
+
+    def __init__(self, most: int, short: bool = False) -> None:
+        self.most, self.short, self.sizes = most, short, list[int]()
+
+    def __call__(self, item: Rows | None) -> Rows:
+        self.sizes.append(0)
+        return Rows(2 * (1 if item is None else item.rows))
+
+    def ahead(self, at: Any, after: Sequence[StageCall]) -> int:
+        return self.most
+
+    def several(self, items: Sequence[Any], at: Any, after: Sequence[StageCall]) -> Sequence[Rows]:
+        self.sizes.append(len(items))
+        return [Rows(2 * item.rows) for item in items][: len(items) - self.short]
+
+
+@given(items=st.lists(st.integers(1, 50), max_size=12), first=st.integers(0, 5), second=st.integers(0, 5))
+def test_operators_run_ahead_by_what_all_of_them_may(items: list[int], first: int, second: int) -> None:
+    leading, seen = [Doubling(first), Doubling(second)], list[int]()
+
+    def note(item: Rows) -> Rows:
+        seen.append(item.rows)
+        return item
+
+    calls = [*(stage_call(operator) for operator in leading), stage_call(note)]
+    outputs, times = run_chain(calls, [Rows(rows) for rows in items])
+    assert [output.rows for output in outputs] == [4 * rows for rows in items] == seen
+    assert [spent.rows for spent in times] == [2 * sum(items), 4 * sum(items), 4 * sum(items)]
+    most = min(first, second)
+    # One at a time if one of them may not.
+    sizes = [min(most, len(items) - at) for at in range(0, len(items), most)] if most else [0] * len(items)
+    assert leading[0].sizes == leading[1].sizes == sizes
+
+
+def test_an_operator_runs_ahead_only_at_the_start_of_a_chain() -> None:
+    later = Doubling(4)
+    outputs, _ = run_chain([stage_call(lambda item: item), stage_call(later)], [Rows(1), Rows(2)])
+    assert ([output.rows for output in outputs], later.sizes) == ([2, 4], [0, 0])
+
+
+def test_an_operator_that_loses_items_on_the_way_is_named() -> None:
+    with pytest.raises(OperatorRaised, match="it returned 2 outputs for 3 items") as caught:
+        run_chain([stage_call(Doubling(3)), stage_call(Doubling(3, short=True))], [Rows(1)] * 3)
+    assert caught.value.position == 1
 
 
 def test_one_payload_is_taken_as_it_is_and_several_become_one_batch() -> None:
