@@ -50,7 +50,10 @@ class BatchSummary(NamedTuple):
 
 
 class UpdateJob(NamedTuple):
-    """The items on which one process trains: `columns` [count, ...], divided into minibatches by `division`."""
+    """The items on which one process trains: `columns` [count, ...], divided into minibatches by `division`.
+
+    `count_varies` is that of the batch.
+    """
 
     columns: Mapping[str, Array]
     division: Division
@@ -59,6 +62,7 @@ class UpdateJob(NamedTuple):
     summary: BatchSummary = BatchSummary()
     policy: str | None = None
     groups: tuple[str, ...] | None = None
+    count_varies: bool = False
 
     @property
     def items(self) -> int:
