@@ -29,6 +29,8 @@ AUTO_AFTER = 1_000
 """Optimizer steps after which "auto" compiles: fewer take less time than compiling does."""
 STEPS_AHEAD = 16
 """Updates of one minibatch each, with the target's between them, that one call runs at most."""
+MANY_PROGRAMS = 16
+"""Programs of a learner above which the run says that there are many."""
 _CALL_S = 0.25
 """Seconds of one call, after which an update may end."""
 _GRADIENT_ERROR, _TERM_ERROR = 1e-3, 1e-3
@@ -63,6 +65,8 @@ class CompiledUpdates:
         self._programs: dict[Any, _Program] = {}
         self._notes: list[str] = []
         self._said: set[Any] = set()
+        self._compiles = 0
+        self._compile_s = 0.0
         if why_not and wanted is True:
             raise InvalidInput([f"compile=true, and {why_not}"])
 
@@ -117,11 +121,13 @@ class CompiledUpdates:
     def news(self) -> CompileNews:
         """Return what was compiled, and what the user is to know, since the last call."""
         programs = self._programs.values()
-        news = CompileNews(
-            sum(program.compiles for program in programs),
-            sum(program.compile_s for program in programs),
-            "; ".join(self._notes),
-        )
+        compiles = sum(program.compiles for program in programs)
+        compile_s = sum(program.compile_s for program in programs)
+        self._compile_s += compile_s
+        if self._compiles <= MANY_PROGRAMS < self._compiles + compiles:
+            self._notes.append(_MANY.format(count=self._compiles + compiles, seconds=self._compile_s))
+        self._compiles += compiles
+        news = CompileNews(compiles, compile_s, "; ".join(self._notes))
         self._notes.clear()
         for program in programs:
             program.compiles, program.compile_s = 0, 0.0
@@ -224,7 +230,7 @@ class _Program:
 
         self._scheduled = scheduled
         sizes = [sum(shares) for shares in job.division.sizes()]
-        width = _rounded_up(max(sizes))
+        width, items = _padded_sizes(job, sizes)
         if width in self._refused:
             raise NotCompiled(self._refused[width])
         number, steps, left = job.updates_before + 1, list[list[float]](), len(sizes) * len(epochs)
@@ -232,7 +238,7 @@ class _Program:
         # One minibatch of all items needs no order. Several updates are one program, however many they are.
         is_whole = len(sizes) == 1 and job.target is None
         slots = STEPS_PER_CALL if job.target is None else STEPS_AHEAD
-        items = width if is_whole else _power_of_two(job.items) if job.target is None else slots * width
+        items = width if is_whole else items if job.target is None else slots * width
         for epoch in epochs:
             priorities.clear()
             order = None if is_whole else _order_of(epoch.order, sizes, width)
@@ -379,6 +385,10 @@ class _Program:
             tensor.copy_(old)
 
 
+_MANY = (
+    "{count} programs were compiled, which took {seconds:.0f} s: one for each padded size of its batches and "
+    "minibatches; sizes vary less in larger batches, and compile=false compiles none"
+)
 _MEANS = (
     "the {what} differs from autograd's; a loss that is compiled reads nothing but its module and its minibatch, "
     "and is a mean over rows by mean() or sum()"
@@ -422,6 +432,24 @@ def _order_of(order: Tensor | None, sizes: Sequence[int], width: int) -> Any:
     ends = np.cumsum(sizes)
     places = np.minimum(ends[:, None] - np.array(sizes)[:, None] + np.arange(width), ends[:, None] - 1)
     return items[places]
+
+
+def _padded_sizes(job: UpdateJob, sizes: Sequence[int]) -> tuple[int, int]:
+    """Return the padded numbers of items of a minibatch, and of those that minibatches are taken from.
+
+    There is a program for each pair, so few pairs may occur in a run. They depend on this job alone, as a resumed run
+    computes what it would have computed.
+    """
+    if not job.count_varies:
+        return _rounded_up(max(sizes)), _power_of_two(job.items)
+    # Three times a power of two: full sequences are often a power of two, and up to half as many more are cut short.
+    width = _doubled(12, max(sizes))
+    return width, width * _doubled(3, len(sizes))
+
+
+def _doubled(least: int, count: int) -> int:
+    """Return the first of `least`, twice `least`, and so on, that is at least `count`."""
+    return least << (-(-count // least) - 1).bit_length()
 
 
 def _rounded_up(count: int) -> int:

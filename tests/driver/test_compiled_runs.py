@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
+from pettingzoo import ParallelEnv
 
 import marlflow as mf
 from marlflow import conf
@@ -135,6 +138,51 @@ def assert_all_are_compiled(seen: Seen, run_dir: Path) -> None:
         compiles[update.learner] += update.compiles
     assert compiles
     assert all(compiles.values()), compiles
+
+
+class Growing(ParallelEnv):  # type: ignore[type-arg]
+    """One agent, whose episodes become longer: from 1 env step to 40."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "growing_v0"}
+    possible_agents: ClassVar[list[str]] = ["plant"]
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def observation_space(self, agent: str) -> Box:
+        return Box(-1.0, 1.0, (2,))
+
+    def action_space(self, agent: str) -> Discrete[Any]:
+        return Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.agents = ["plant"]
+        self.left = round(40 ** min(1.0, self.steps / 2_000))
+        return {"plant": np.zeros(2, np.float32)}, {"plant": {}}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        self.steps, self.left = self.steps + 1, self.left - 1
+        over = self.left == 0
+        self.agents = [] if over else ["plant"]
+        seen = np.full(2, 1.0 / (1 + self.left), np.float32)
+        return {"plant": seen}, {"plant": 1.0}, {"plant": over}, {"plant": False}, {"plant": {}}
+
+
+def test_a_run_with_memory_compiles_a_handful_of_programs(tmp_path: Path) -> None:
+    algorithm = mf.RecurrentPPO(batch_agent_steps=256, minibatch_agent_steps=256, epochs=1, compile=True)
+    train(
+        mf.Experiment(
+            mf.Env(Growing, num_envs=4),
+            {"plant": mf.Policy(algorithm, mf.GRU(8, (8,)))},
+            rollouts=mf.Rollouts(fragment_env_steps=256),
+            runtime=RuntimeConfig("inline"),
+            stop=Stop(env_steps=8_292),
+            evaluation=Evaluation(episodes=0),
+            log=Log(console="none", tensorboard=False),
+        ),
+        tmp_path,
+    )
+    assert reports(tmp_path)[-1]["learners"]["plant"]["compiles"] <= 5
 
 
 @pytest.mark.parametrize("name", COVERING)

@@ -17,6 +17,7 @@ from marlflow.algorithms.dqn_loss import DQNLoss
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.errors import InvalidInput
 from marlflow.base.items import Update
+from marlflow.base.sequences import Sequences
 from marlflow.base.spaces import Spaces
 from marlflow.compiled import xla
 from marlflow.learner import compiled_updates
@@ -72,6 +73,51 @@ def test_sizes_that_are_nearly_equal_share_a_program() -> None:
     compiles = [compiled.update(ppo_rows(rows), 1, 128).compiles for rows in (2_000, 2_010, 2_047)]
     # Of the trial before the first use, and of nothing more.
     assert compiles == [1, 0, 0]
+
+
+def sequences(rows: int, mean_length: float, seed: int) -> Sequences:
+    """About `rows` rows in sequences of up to 16."""
+    random = np.random.default_rng(seed)
+    lengths = np.clip(random.poisson(mean_length, max(1, round(rows / mean_length))), 1, 16)
+    valid = np.arange(16) < lengths[:, None]
+    flat = {**ppo_rows(valid.size, seed=seed).columns, "version": np.zeros(valid.size)}
+    columns = {name: column.reshape(*valid.shape, *column.shape[1:]) for name, column in flat.items()}
+    for column in columns.values():
+        column[~valid] = 0
+    memory = random.standard_normal((len(lengths), 8)).astype(np.float32)
+    return Sequences(columns, valid, memory, np.zeros(len(lengths), bool))
+
+
+def test_sequences_of_any_lengths_are_learned_from_as_by_autograd_by_a_handful_of_programs() -> None:
+    algorithm, settings = mf.RecurrentPPO(minibatch_agent_steps=64), {"trains_on": Sequences, "learning_rate": 1e-3}
+    compiled, eager = (
+        TorchLearner(
+            "hunters",
+            algorithm.network(SPACES, mf.GRU(8, (8,)), 0),
+            algorithm.losses(SPACES),
+            optimizer=Adam(eps=1e-5),
+            compile=compile,
+            **settings,  # type: ignore[arg-type]
+        )
+        for compile in (True, False)
+    )
+    compiles = 0
+    # From 4 to 80 sequences in each of 9 to 11 minibatches.
+    for seed, mean_length in enumerate(np.geomspace(16, 1, 20)):
+        reports = [one.update(sequences(640, mean_length, seed), 1, 64) for one in (compiled, eager)]
+        assert reports[0].loss == pytest.approx(reports[1].loss, rel=1e-3, abs=1e-5)
+        assert not reports[0].note
+        compiles += reports[0].compiles
+    assert_same(compiled, eager, *reports)
+    assert compiles == 4
+
+
+def test_a_learner_that_compiles_many_programs_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_updates, "MANY_PROGRAMS", 2)
+    compiled = learner(True)
+    notes = [compiled.update(ppo_rows(rows), 1).note for rows in (8, 16, 24, 32)]
+    assert [bool(note) for note in notes] == [False, False, True, False]
+    assert notes[2].startswith("3 programs were compiled, which took ")
 
 
 @pytest.mark.parametrize(
