@@ -29,6 +29,9 @@ AUTO_AFTER = 1_000
 """Optimizer steps after which "auto" compiles: fewer take less time than compiling does."""
 STEPS_AHEAD = 16
 """Updates of one minibatch each, with the target's between them, that one call runs at most."""
+GRADIENTS_APART = "gradients are computed by one stage, and applied by another"
+GRADIENTS_EXCHANGED = "gradients are exchanged between processes after each minibatch"
+"""Reasons why updates are not compiled."""
 MANY_PROGRAMS = 16
 """Programs of a learner above which the run says that there are many."""
 _CALL_S = 0.25

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from marlflow.base.batch import Array
 from marlflow.base.train_batch import TrainBatch
-from marlflow.learner.compiled_updates import CompiledUpdates, Epoch
+from marlflow.learner.compiled_updates import GRADIENTS_EXCHANGED, CompiledUpdates, Epoch
 from marlflow.learner.compute import Compute, tensors_on
 from marlflow.learner.gradient_exchange import GradientExchange
 from marlflow.learner.loss import LossTerms, Terms
@@ -48,7 +48,10 @@ class UpdateLoop:
         # Drawn for all epochs before the first step, so that a GPU is not waited for between epochs.
         width = self._noise_per_row if job.groups is None else noise_width(groups)
         draws = [Epoch(self._order(job.division), self._noise(job.items, width)) for _ in range(job.epochs)]
-        if draws and exchange.is_alone and self._compiled.is_due(job.updates_before):
+        if draws and self._compiled.is_due(job.updates_before):
+            if not exchange.is_alone:
+                self._compiled.refuse(GRADIENTS_EXCHANGED)
+                return self._run_eagerly(job, exchange, groups, tensors, draws)
             step = partial(self._eager_step, exchange=exchange)
             result = self._compiled.run(job, groups, tensors, draws, exchange, self.limit, step)
             if result is not None:

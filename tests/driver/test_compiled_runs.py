@@ -14,7 +14,7 @@ from pettingzoo import ParallelEnv
 
 import marlflow as mf
 from marlflow import conf
-from marlflow.base.errors import StageFailed
+from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import (
     CheckpointConfig,
     Evaluation,
@@ -42,6 +42,7 @@ NOT_COMPILED = {
     "cartpole_family_maml": r"vmap\(\) or another function of torch\.func transforms the network: .* \(adapted\.py, ",
     "cartpole_team_a3c": "gradients are computed by one stage, and applied by another",
 }
+"""The reason that a run with compile=auto says."""
 COVERING = (
     "cartpole_team_memory_recurrent_ppo",
     "kuhn_nfsp",  # DQN, clones, and a league
@@ -208,7 +209,7 @@ def test_all_updates_of_a_shipped_experiment_are_compiled_and_its_runs_are_equal
 def test_what_is_not_compiled_is_said_once_and_computed_by_autograd(
     name: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(StageFailed, match=f"\ncompile=true, and {NOT_COMPILED[name]}"):
+    with pytest.raises(ConfigInvalid, match="cannot have compile=true: "):
         train(shipped(name, records), tmp_path / "refused")
     monkeypatch.setattr(compiled_updates, "AUTO_AFTER", 3)
     seen = Seen(monkeypatch)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from marlflow.base.batch import EstimatedBatch
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Update
+from marlflow.learner.compiled_updates import AUTO_AFTER, GRADIENTS_EXCHANGED
 from marlflow.learner.distributed import collective
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.minibatches import EqualDivision, share_sizes
@@ -91,6 +92,15 @@ def test_a_group_learns_what_one_learner_does(kind: str, world_size: int, others
         for state in states[1:]:
             np.testing.assert_array_equal(state[name], states[0][name])
     learner.update(KINDS[kind].batch(5, 0))  # alone again
+
+
+def test_a_group_says_once_that_its_updates_are_not_compiled(others: Sequence[Process]) -> None:
+    learner = led("ppo", others)
+    learner.parameters.updates = AUTO_AFTER - 1
+    batch = KINDS["ppo"].batch(6, 0)
+    notes = [learner.update(batch).note for _ in range(3)]
+    assert notes == ["", f"updates are not compiled: {GRADIENTS_EXCHANGED}", ""]
+    assert_followed(learner, others)
 
 
 def test_followers_train_the_groups_that_the_leader_trains(others: Sequence[Process]) -> None:

@@ -20,6 +20,7 @@ from marlflow.base.batch import Batch, EstimatedBatch
 from marlflow.base.errors import ActorLost
 from marlflow.base.items import Update
 from marlflow.base.spaces import Spaces
+from marlflow.learner.compiled_updates import AUTO_AFTER, GRADIENTS_EXCHANGED, Compile
 from marlflow.learner.distributed.shards import no_rows, sharded
 from marlflow.learner.learner import LearnsOn, TorchLearner
 from marlflow.learner.loss import LossFunction, LossTerms
@@ -47,7 +48,11 @@ class Recording:
 
 
 def made(
-    learns_on: LearnsOn = "workers", loss: LossFunction | None = None, seed: int = 0, model: int = 0
+    learns_on: LearnsOn = "workers",
+    loss: LossFunction | None = None,
+    seed: int = 0,
+    model: int = 0,
+    compile: Compile = False,
 ) -> TorchLearner:
     ppo = PPOLoss(Coefficients())
     module = ActorCritic(SEEN, MLP((8,)), MLP((8,)), model)
@@ -60,6 +65,7 @@ def made(
         max_grad_norm=0.5,
         seed=seed,
         learns_on=learns_on,
+        compile=compile,
     )
 
 
@@ -67,9 +73,9 @@ def shard(rows: int, seed: int) -> Batch:
     return estimated(rows, seed) if rows else no_rows()
 
 
-def group(world_size: int) -> list[TorchLearner]:
+def group(world_size: int, compile: Compile = False) -> list[TorchLearner]:
     """Replicas that have met; each in a thread of its own, as they would be in processes."""
-    replicas = [made() for _ in range(world_size)]
+    replicas = [made(compile=compile) for _ in range(world_size)]
     address = replicas[0].lead(world_size)
     others = [lambda rank=rank: replicas[rank].follow(address, rank, world_size) for rank in range(1, world_size)]
     at_once([replicas[0].meet, *others])
@@ -168,6 +174,15 @@ def test_replicas_learn_what_one_that_stands_for_all_does() -> None:
     for name in one:  # bit for bit, also what decides which rows come next
         np.testing.assert_array_equal(one[name], other[name])
     np.testing.assert_array_equal(one["generator"], alone.state()["generator"])
+
+
+def test_replicas_say_once_that_their_updates_are_not_compiled() -> None:
+    replicas = group(2, "auto")
+    for replica in replicas:
+        replica.parameters.updates = AUTO_AFTER
+    for note in (f"updates are not compiled: {GRADIENTS_EXCHANGED}", ""):
+        updates = at_once([partial(replica.update, shard(8, 0)) for replica in replicas])
+        assert [update.note for update in updates] == [note] * 2
 
 
 def test_a_step_whose_gradient_is_not_finite_for_one_is_skipped_by_all() -> None:
