@@ -15,7 +15,6 @@ import marlflow as mf
 from marlflow.config.description import describe
 from marlflow.config.schema import read_values
 from marlflow.learner.extra_losses import RESERVED, ExtraLoss
-from marlflow.learner.learner import TorchLearner
 from tests.algorithms.extra import Head, Weight, entropy_floor
 from tests.algorithms.loss_cases import CASES, Case, minibatches
 from tests.algorithms.parts import SMALL, make_learner, terms_of_step
@@ -28,7 +27,7 @@ CLASS = f"{Weight.__module__}.Weight"
 ONE_OF_EACH = list({(type(one.algorithm), one.policies): one for one in reversed(CASES) if one.model != "cnn"}.values())
 
 
-def gradients(learner: TorchLearner, case: Case) -> tuple[dict[str, Any], dict[str, float]]:
+def gradients(learner: mf.TorchLearner, case: Case) -> tuple[dict[str, Any], dict[str, float]]:
     """The gradient of each loss group and the terms of one step."""
     terms = terms_of_step(learner, minibatches(case).__getitem__)
     return {group.name: group.gradient.numpy().copy() for group in learner.parameters.groups}, terms

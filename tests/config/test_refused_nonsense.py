@@ -12,7 +12,6 @@ import pytest
 from gymnasium.spaces import Discrete
 
 import marlflow as mf
-from marlflow.base.errors import ConfigInvalid
 from marlflow.config.checks import check
 from marlflow.config.schema import read
 from marlflow.config.validation import problems_of, ready
@@ -34,7 +33,7 @@ def refusals(*overrides: str, machines: Machines | None = None) -> list[str]:
     experiment = read(job.config, problems)
     try:
         check(experiment, problems, machines)
-    except ConfigInvalid as error:
+    except mf.ConfigInvalid as error:
         return list(error.problems)
     return []
 

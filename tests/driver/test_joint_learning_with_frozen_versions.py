@@ -12,7 +12,6 @@ import pytest
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import Rollouts
 from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import team_run
 from tests.driver.kept_runs import assert_equal, by_env, kept
@@ -63,7 +62,7 @@ class FrozenTeams:
 
 
 def run(env_steps: int, runtime: Literal["inline", "ray"] = "inline", num_workers: int = 2) -> mf.Experiment:
-    rollouts = Rollouts(num_workers=num_workers, fragment_env_steps=40 // num_workers)
+    rollouts = mf.Rollouts(num_workers=num_workers, fragment_env_steps=40 // num_workers)
     # On-policy throughout: when an off-policy learner publishes is a matter of time over Ray.
     policies = {
         **team_run().policies,

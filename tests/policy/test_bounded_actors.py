@@ -9,14 +9,12 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marlflow.base.errors import ConfigInvalid, MarlflowError
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.policy.actor import MovableActor, WeightedActor
 from marlflow.policy.box import BoxCoordinates
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.deterministic import DeterministicActor
 from marlflow.policy.squashed import SquashedGaussianActor, squashed_sample
-from marlflow.policy.torso import MLP
 from marlflow.policy.warmup import WarmupActor
 
 BOX = spaces.Box(np.array([[0.0, -3.0]], np.float32), np.array([[1.0, 5.0]], np.float32))
@@ -28,7 +26,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def squashed(box: spaces.Box = BOX) -> SquashedGaussianActor:
-    torso, features = MLP((8,)).build((2,), generator())
+    torso, features = mf.MLP((8,)).build((2,), generator())
     actor = SquashedGaussianActor(torso, features, box, generator(1))
     with torch.no_grad():
         actor.head.weight.mul_(60.0)
@@ -36,7 +34,7 @@ def squashed(box: spaces.Box = BOX) -> SquashedGaussianActor:
 
 
 def deterministic(noise: float = 0.3) -> DeterministicActor:
-    torso, features = MLP((8,)).build((2,), generator())
+    torso, features = mf.MLP((8,)).build((2,), generator())
     actor = DeterministicActor(torso, features, BOX, generator(1), noise)
     with torch.no_grad():
         actor.head.weight.mul_(60.0)
@@ -47,8 +45,8 @@ def observations(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((ROWS, 2)).astype(np.float32)
 
 
-def streams() -> RowRandom:
-    return RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))
+def streams() -> mf.RowRandom:
+    return mf.RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))
 
 
 def naive_log_density(mean: list[float], log_std: list[float], action: list[float]) -> float:
@@ -147,7 +145,7 @@ def test_the_same_streams_give_the_same_actions() -> None:
 def test_a_network_that_is_not_finite_says_so(actor: SquashedGaussianActor | DeterministicActor) -> None:
     with torch.no_grad():
         actor.head.bias.fill_(math.nan)
-    with pytest.raises(MarlflowError, match="not finite"):
+    with pytest.raises(mf.MarlflowError, match="not finite"):
         actor.act(observations(), None, None, "explore", streams())
 
 
@@ -185,7 +183,7 @@ def test_a_single_number_is_an_action_too() -> None:
     ],
 )
 def test_a_box_without_room_is_refused(box: spaces.Box, text: str) -> None:
-    with pytest.raises(ConfigInvalid, match=text):
+    with pytest.raises(mf.ConfigInvalid, match=text):
         BoxCoordinates(box)
 
 
@@ -214,7 +212,7 @@ def test_uniform_at_first_then_the_actors_own() -> None:
 
 
 def test_uniform_at_first_keeps_to_legal_actions() -> None:
-    torso, features = MLP((8,)).build((2,), generator())
+    torso, features = mf.MLP((8,)).build((2,), generator())
     actor = WarmupActor(CategoricalActor(torso, features, 4, generator()), spaces.Discrete(4))
     actor.set_schedule({"acts_uniformly": 1.0})
     mask = np.random.default_rng(0).random((ROWS, 4)) < 0.5

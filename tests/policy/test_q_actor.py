@@ -5,18 +5,16 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from marlflow.base.errors import MarlflowError
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.base.spaces import Spaces
-from marlflow.policy.q import DuelingHead, QNetwork, epsilon_greedy, epsilon_of_env
-from marlflow.policy.torso import MLP
+from marlflow.policy.q import DuelingHead, epsilon_greedy, epsilon_of_env
 
 ROWS = 20_000
 Q = np.tile(np.array([[1.0, 5.0, 9.0, 3.0]], np.float32), (ROWS, 1))
 
 
-def generator() -> RowRandom:
-    return RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))
+def generator() -> mf.RowRandom:
+    return mf.RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))
 
 
 def test_exploration_has_the_stated_frequencies() -> None:
@@ -36,7 +34,7 @@ def test_illegal_actions_are_neither_best_nor_random() -> None:
 
 @pytest.mark.parametrize("epsilon", [1e-12, 0.1, 1.0])
 def test_the_extreme_draws_stay_legal(epsilon: float) -> None:
-    class Extreme(RowRandom):
+    class Extreme(mf.RowRandom):
         def uniform(self) -> np.ndarray:
             return np.array([0.0, np.nextafter(epsilon, 0.0), min(epsilon, 1.0 - 2.0**-53), 1.0 - 2.0**-53])
 
@@ -52,13 +50,13 @@ def test_greedy_draws_nothing_and_is_certain() -> None:
 
 
 def test_no_legal_action_is_an_error() -> None:
-    with pytest.raises(MarlflowError, match="no legal action"):
+    with pytest.raises(mf.MarlflowError, match="no legal action"):
         epsilon_greedy(Q[:1], np.zeros((1, 4), bool), 0.0, generator())
 
 
 @pytest.mark.parametrize("dueling", [False, True])
 def test_actor_follows_its_schedule_and_mode(dueling: bool) -> None:
-    network = QNetwork(Spaces(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(4)), MLP((8,)), dueling, seed=0)
+    network = mf.QNetwork(Spaces(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(4)), mf.MLP((8,)), dueling, seed=0)
     obs = np.random.default_rng(0).standard_normal((ROWS, 3)).astype(np.float32)
     with torch.no_grad():
         best = network(torch.from_numpy(obs)).argmax(1).numpy()
@@ -86,13 +84,13 @@ def test_each_copy_has_its_step_of_the_ladder() -> None:
 
 
 def test_rows_explore_as_their_copy_does_and_say_so_exactly() -> None:
-    network = QNetwork(Spaces(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(4)), MLP((8,)), False, seed=0)
+    network = mf.QNetwork(Spaces(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(4)), mf.MLP((8,)), False, seed=0)
     network.actor.ladder = 1.0
     network.actor.set_schedule({"epsilon": 0.4, "envs": 2})
     obs = np.random.default_rng(0).standard_normal((ROWS, 3)).astype(np.float32)
     best = network.actor.act(obs, None, None, "greedy", generator()).action
     env_indices = np.arange(ROWS) % 2
-    random = RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS), env_indices)
+    random = mf.RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS), env_indices)
     acted = network.actor.act(obs, None, None, "explore", random)
     for env_index, epsilon in enumerate((0.4, 0.16)):
         own = env_indices == env_index
@@ -100,9 +98,9 @@ def test_rows_explore_as_their_copy_does_and_say_so_exactly() -> None:
         expected = np.where(acted.action[own] == best[own], 1.0 - 0.75 * epsilon, 0.25 * epsilon)
         np.testing.assert_allclose(np.exp(acted.behavior_logp[own]), expected, rtol=1e-5)
     parts = [
-        RowRandom(np.arange(ROWS, dtype=np.uint64)[p], np.zeros(ROWS)[p], env_indices[p])
+        mf.RowRandom(np.arange(ROWS, dtype=np.uint64)[p], np.zeros(ROWS)[p], env_indices[p])
         for p in (slice(7), slice(7, None))
     ]
-    joined = network.actor.act(obs, None, None, "explore", RowRandom.joined(parts))
+    joined = network.actor.act(obs, None, None, "explore", mf.RowRandom.joined(parts))
     np.testing.assert_array_equal(joined.action, acted.action)
     np.testing.assert_array_equal(joined.behavior_logp, acted.behavior_logp)

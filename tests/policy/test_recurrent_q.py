@@ -7,23 +7,22 @@ import pytest
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.base.spaces import Spaces
-from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.recurrent_actors import RecurrentQNetwork
 
 SPACES = Spaces(gym.Box(-1.0, 1.0, (2,), np.float32), gym.Discrete(3))
 AGENTS, STEPS = 40, 7
-MODELS = [GRU(hidden_size=5, encoder_sizes=(4,)), LSTM(hidden_size=5, encoder_sizes=(4,))]
+MODELS = [mf.GRU(hidden_size=5, encoder_sizes=(4,)), mf.LSTM(hidden_size=5, encoder_sizes=(4,))]
 
 
-def randomness(step: int) -> RowRandom:
-    return RowRandom(np.arange(AGENTS, dtype=np.uint64), np.full(AGENTS, step))
+def randomness(step: int) -> mf.RowRandom:
+    return mf.RowRandom(np.arange(AGENTS, dtype=np.uint64), np.full(AGENTS, step))
 
 
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("model", MODELS)
-def test_values_of_sequences_are_those_that_acted(model: GRU | LSTM, dueling: bool) -> None:
+def test_values_of_sequences_are_those_that_acted(model: mf.GRU | mf.LSTM, dueling: bool) -> None:
     """From what was remembered before any row, with whatever part of the rest as burn-in."""
     network = RecurrentQNetwork(SPACES, model, dueling, seed=1)
     generator = np.random.default_rng(2)
@@ -44,7 +43,7 @@ def test_values_of_sequences_are_those_that_acted(model: GRU | LSTM, dueling: bo
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_steps_that_are_not_there_change_nothing(model: GRU | LSTM) -> None:
+def test_steps_that_are_not_there_change_nothing(model: mf.GRU | mf.LSTM) -> None:
     """Burn-in shorter than its room stands right before the rest: in front of it is nothing."""
     network = RecurrentQNetwork(SPACES, model, dueling=True, seed=1)
     obs, memory = torch.randn(3, 6, 2), torch.randn(3, *model.memory_shape)

@@ -4,15 +4,14 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.errors import ConfigInvalid, MarlflowError
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.policy.scripted import CallableActor, RandomActor, uniform_legal
 
 ROWS = 6_000
 
 
-def generator(rows: int = ROWS) -> RowRandom:
-    return RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows))
+def generator(rows: int = ROWS) -> mf.RowRandom:
+    return mf.RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows))
 
 
 def obs(rows: int = ROWS) -> np.ndarray:
@@ -38,7 +37,7 @@ def test_discrete_and_masked() -> None:
     mask = np.tile([[True, False, True]], (ROWS, 1))
     acted = actor.act(obs(), mask, None, "explore", generator())
     np.testing.assert_allclose(np.bincount(acted.action) / ROWS, [0.5, 0.0, 0.5], atol=0.03)
-    with pytest.raises(MarlflowError, match="row 0 has no legal action"):
+    with pytest.raises(mf.MarlflowError, match="row 0 has no legal action"):
         actor.act(obs(1), np.zeros((1, 3), bool), None, "explore", generator(1))
 
 
@@ -54,7 +53,7 @@ def test_every_action_is_in_the_space(space: spaces.Space) -> None:
 
 
 def test_an_unbounded_box_is_refused() -> None:
-    with pytest.raises(ConfigInvalid, match="bounded Box"):
+    with pytest.raises(mf.ConfigInvalid, match="bounded Box"):
         RandomActor(spaces.Box(-np.inf, np.inf, (1,)))
 
 
@@ -64,9 +63,9 @@ def test_a_function_acts_and_is_checked() -> None:
     acted = first.act(obs(2), mask, None, "explore", generator(2))
     assert acted.action.tolist() == [0, 0]
     assert np.isnan(acted.behavior_logp).all()
-    with pytest.raises(MarlflowError, match="illegal action 1 in row 0"):
+    with pytest.raises(mf.MarlflowError, match="illegal action 1 in row 0"):
         CallableActor(lambda obs, mask, generator: np.ones(len(obs), np.int64)).act(
             obs(2), mask, None, "explore", generator(2)
         )
-    with pytest.raises(MarlflowError, match="for 2 observations"):
+    with pytest.raises(mf.MarlflowError, match="for 2 observations"):
         CallableActor(lambda obs, mask, generator: np.zeros(3)).act(obs(2), None, None, "explore", generator(2))
