@@ -18,7 +18,7 @@ from marlflow.runtime.sharding import payloads_by_worker
 from tests.driver.kept_runs import kept
 from tests.driver.watching import standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run
-from tests.sentences import sentences
+from tests.sentences import refusals, sentences
 
 SMALL_DDPPO = mf.DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
 BESIDE_DQN = policies(hunters=SMALL_DDPPO, prey=SMALL_DQN)
@@ -95,9 +95,7 @@ def test_what_is_said_of_processes_that_it_does_not_have_is_refused(
         policies={"team": mf.Policy(SMALL_DDPPO, SMALL, placement), "rest": mf.Policy(mf.Random())},
         mapping=(mf.Rule("cart_0", "team"), mf.Rule("*", "rest")),
     )
-    with pytest.raises(mf.ConfigInvalid) as error:
-        ready(experiment)
-    (problem,) = error.value.problems
+    (problem,) = refusals(mf.ConfigInvalid, ready, experiment)
     assert problem.startswith(f"policies.team.placement.{said}")
     assert problem.endswith(
         "ddppo learns on the rollout workers, with all stages beside each; set rollouts.num_workers and "

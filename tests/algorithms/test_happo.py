@@ -23,6 +23,7 @@ from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import ThreeGroups, team_run
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run, without_times
+from tests.sentences import refusals
 
 SETTINGS: dict[str, Any] = {"batch_agent_steps": 200, "epochs": 2, "minibatch_agent_steps": 64}
 CARTS = mf.Env(cartpole_team.parallel_env, {"max_cycles": 50}, (joint_state,), num_envs=4)
@@ -166,12 +167,10 @@ def test_policies_of_other_spaces_learn_together(tmp_path: Path) -> None:
 
 
 def test_a_critic_of_observations_needs_one_space() -> None:
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        ready(pair(critic_sees=("state", "obs")))
-    assert caught.value.problems == (
+    assert refusals(mf.ConfigInvalid, ready, pair(critic_sees=("state", "obs"))) == [
         "learner 'pair' (happo) has one critic of all policies, which see different spaces ('speaker' Box(2,), "
         "'listener' Box(3,)); leave obs out of algorithm.critic_sees",
-    )
+    ]
 
 
 def test_a_critic_like_a_network_for_images_needs_to_see_one() -> None:
@@ -190,9 +189,7 @@ def test_a_critic_like_a_network_for_images_needs_to_see_one() -> None:
 
 def test_a_critic_of_a_state_needs_one() -> None:
     without = dataclasses.replace(pair(), env=mf.Env(ThreeGroups, num_envs=4))
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        ready(without)
-    (problem,) = caught.value.problems
+    (problem,) = refusals(mf.ConfigInvalid, ready, without)
     assert problem.startswith("learner 'pair' (happo) has a critic that sees state (critic_sees)")
     assert "add wrappers=joint_state" in problem
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import marlflow as mf
-from marlflow.config.validation import problems_of
 from marlflow.env import cartpole_family, cartpole_team
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 
 def problems(
@@ -18,7 +17,7 @@ def problems(
         policies={"cart": mf.Policy(algorithm)},
         rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=fragment_env_steps),
     )
-    return sentences(problems_of(dataclasses.replace(experiment, placement=mf.RunPlacement(inference=inference)))[1])
+    return wrong_with(dataclasses.replace(experiment, placement=mf.RunPlacement(inference=inference)))
 
 
 def test_every_phase_needs_an_env_step() -> None:
@@ -31,7 +30,7 @@ def test_every_phase_needs_an_env_step() -> None:
 
 def test_an_environment_without_tasks_has_nothing_to_adapt_to() -> None:
     experiment = mf.Experiment(mf.Env(cartpole_team.parallel_env), policies={"cart": mf.Policy(mf.MAML())})
-    (found,) = sentences(problems_of(experiment)[1])
+    (found,) = wrong_with(experiment)
     assert found.startswith("policy 'cart' (maml) adapts to tasks, and the environment has none; take a family of them")
 
 

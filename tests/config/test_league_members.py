@@ -23,6 +23,7 @@ from marlflow.runtime.saved_policies import from_export, read_export, to_export
 from marlflow.runtime.saved_runs import EXPERIMENT
 from tests.league.runs import LEAGUES, league_run
 from tests.runtime.small_runs import small_run
+from tests.sentences import refusals
 
 RUN = league_run(LEAGUES["pfsp"], 300)
 
@@ -50,9 +51,7 @@ def veteran(runs: Path, **given: str) -> mf.Experiment:
 
 
 def problems(experiment: mf.Experiment) -> list[str]:
-    with pytest.raises(mf.InvalidInput) as raised:
-        ready(experiment)
-    return [str(problem) for problem in raised.value.problems]
+    return refusals(mf.InvalidInput, ready, experiment)
 
 
 def test_an_import_has_the_parameters_of_its_source_and_never_learns(runs: Path) -> None:

@@ -16,6 +16,7 @@ from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.env.wrappers import joint_state
 from tests.config.composition import prepared
 from tests.driver.joint_learning import SMALL, Team, ThreeGroups, team_run
+from tests.sentences import refusals
 
 PAIR = ["speaker", "listener"]
 SMALL_WALKER = {"walker": mf.Policy(mf.DQN(), SMALL)}
@@ -71,9 +72,7 @@ def made(**changes: Any) -> CheckedExperiment:
 
 
 def problems(**changes: Any) -> list[str]:
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        made(**changes)
-    return list(caught.value.problems)
+    return refusals(mf.ConfigInvalid, made, **changes)
 
 
 def test_members_without_settings_take_the_model_of_the_default_policy_and_their_learners_algorithm() -> None:
@@ -244,11 +243,10 @@ def test_settings_of_members_that_are_their_learners_are_refused() -> None:
 )
 def test_overrides_of_learners_that_cannot_be_are_explained(overrides: list[str], problem: str) -> None:
     try:
-        found = prepared(*overrides).problems
+        (found,) = prepared(*overrides).problems
     except mf.ConfigInvalid as error:
-        found = list(error.problems)
-    assert len(found) == 1
-    assert found[0].startswith(problem)
+        (found,) = error.problems
+    assert found.startswith(problem)
 
 
 def test_a_learner_is_added_with_or_without_a_plus_and_its_algorithm_replaced() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 import marlflow as mf
 from tests.config.composition import experiment_of
+from tests.sentences import refusals
 
 CLIFF = ("env=python", "env._target_=marlflow.env.cliff.parallel_env")
 CLIFF_IN_TURNS = ("env=python", "env._target_=marlflow.env.cliff.env")
@@ -124,9 +125,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_one_error_before_anything_starts(name: str) -> None:
     words, told = REFUSED[name]
-    with pytest.raises((mf.ConfigInvalid, mf.PlanInvalid)) as caught:
-        mf.plan(experiment_of(*words))
-    (problem,) = caught.value.problems
+    (problem,) = refusals((mf.ConfigInvalid, mf.PlanInvalid), lambda: mf.plan(experiment_of(*words)))
     assert told in str(problem)
 
 

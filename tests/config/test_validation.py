@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import marlflow as mf
 from marlflow.config.placement import shared_equally
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.resources import Machines
 from tests.config.composition import algorithms
-from tests.sentences import sentences
+from tests.sentences import refusals, wrong_with
 
 
 class TwoTeams(CartPoleTeam):
@@ -35,7 +35,7 @@ FARM = mf.Experiment(mf.Env(TwoTeams))
 
 
 def _problems(**changes: Any) -> list[str]:
-    return sentences(problems_of(dataclasses.replace(FARM, **changes))[1])
+    return wrong_with(dataclasses.replace(FARM, **changes))
 
 
 def test_without_a_mapping_each_group_is_played_by_the_policy_of_its_name_or_by_the_default() -> None:
@@ -110,9 +110,7 @@ def test_a_callable_that_makes_no_environment_is_named() -> None:
 
 def test_ready_raises_what_problems_of_says() -> None:
     broken = dataclasses.replace(FARM, env=mf.Env(TwoTeams, num_envs=0))
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        ready(broken)
-    assert list(caught.value.problems) == sentences(problems_of(broken)[1]) != []
+    assert refusals(mf.ConfigInvalid, ready, broken) == wrong_with(broken) != []
 
 
 # -- placement --------------------------------------------------------------------------------------------------------
@@ -199,8 +197,8 @@ def test_what_the_run_takes_is_held_against_what_there_is() -> None:
     shared = dataclasses.replace(
         FARM, placement=mf.RunPlacement(shared_gpus=1.0, inference=mf.InferencePlacement(num_gpus=1))
     )
-    assert sentences(problems_of(shared, Machines([{"CPU": 4.0, "GPU": 2.0}], here=True))[1]) == []
-    (problem,) = sentences(problems_of(shared, Machines([{"CPU": 4.0, "GPU": 1.0}], here=True))[1])
+    assert wrong_with(shared, Machines([{"CPU": 4.0, "GPU": 2.0}], here=True)) == []
+    (problem,) = wrong_with(shared, Machines([{"CPU": 4.0, "GPU": 1.0}], here=True))
     shares = ", ".join(f"0.3333 for learner {name}" for name in ("fox", "hen", "farmer"))
     assert problem.startswith(f"the run asks for 1.9999 GPU ({shares}, 1 for inference), but there is 1; ")
     # Also of an environment that cannot be opened, as far as is known then.
@@ -209,7 +207,7 @@ def test_what_the_run_takes_is_held_against_what_there_is() -> None:
     )
     assert (
         "(1 for learner fox, 1 for inference)"
-        in sentences(problems_of(broken, Machines([{"CPU": 4.0, "GPU": 1.0}], here=True))[1])[-1]
+        in wrong_with(broken, Machines([{"CPU": 4.0, "GPU": 1.0}], here=True))[-1]
     )
 
 
@@ -219,8 +217,6 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_starts_inline(monkeypat
         mf.LearnerPlacement(num_gpus=1), inference=mf.InferencePlacement(num_gpus=1)
     )  # the latter is nobody's inline
     spec = ready(dataclasses.replace(FARM, placement=placement, runtime=mf.RuntimeConfig("inline"))).spec
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        InlineRuntime().start(spec)
-    assert [problem.partition(" is to ")[0] for problem in caught.value.problems] == [
+    assert [problem.partition(" is to ")[0] for problem in refusals(mf.ConfigInvalid, InlineRuntime().start, spec)] == [
         f"learner {name!r}" for name in ("fox", "hen", "farmer")
     ]

@@ -133,13 +133,21 @@ def team_run(env_steps: int = 480, runtime: Literal["inline", "ray"] = "inline",
             "walker": mf.Policy(mf.DQN(**DQN), SMALL),
         },
         "learners": {"pair": mf.LearnerConfig(["speaker", "listener"], Team())},
+    }
+    return joint_run(ThreeGroups, env_steps, runtime, 120, settings | changes)
+
+
+def joint_run(
+    make_env: Any, env_steps: int, runtime: Literal["inline", "ray"], log_every: int, changes: dict[str, Any]
+) -> mf.Experiment:
+    settings: dict[str, Any] = {
         "rollouts": mf.Rollouts(num_workers=2, fragment_env_steps=20),
         "checkpoint": mf.CheckpointConfig(every_env_steps=None),
         "evaluation": mf.Evaluation(episodes=0),
-        "log": mf.Log(every_env_steps=120, console="none", tensorboard=False),
+        "log": mf.Log(every_env_steps=log_every, console="none", tensorboard=False),
     }
     return mf.Experiment(
-        env=mf.Env(ThreeGroups, num_envs=4),
+        env=mf.Env(make_env, num_envs=4),
         **(settings | changes),
         runtime=mf.RuntimeConfig(runtime),
         stop=mf.Stop(env_steps),

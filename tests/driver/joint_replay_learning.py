@@ -13,6 +13,7 @@ import marlflow as mf
 from marlflow.base.joint_segments import TeamReward
 from marlflow.policy.recurrent_actors import RecurrentQNetwork
 from tests.driver.coming_and_going import ComingAndGoing
+from tests.driver.joint_learning import SMALL, joint_run
 
 
 class SumNetwork(nn.Module):
@@ -163,22 +164,10 @@ class RecurrentSum(Sum):
         return RecurrentSumLoss(tuple(members), self.burn_in_agent_steps)
 
 
-SMALL = mf.MLP((8,))
-
-
 def sum_run(env_steps: int = 240, runtime: Literal["inline", "ray"] = "inline", **changes: Any) -> mf.Experiment:
     """The agents of two groups, which come and go, learn the sum of their values."""
     settings: dict[str, Any] = {
         "policies": {"red": mf.Policy(model=SMALL), "blue": mf.Policy(model=mf.MLP((6,)))},
         "learners": {"both": mf.LearnerConfig(["red", "blue"], Sum())},
-        "rollouts": mf.Rollouts(num_workers=2, fragment_env_steps=20),
-        "checkpoint": mf.CheckpointConfig(every_env_steps=None),
-        "evaluation": mf.Evaluation(episodes=0),
-        "log": mf.Log(every_env_steps=80, console="none", tensorboard=False),
     }
-    return mf.Experiment(
-        env=mf.Env(ComingAndGoing, num_envs=4),
-        **(settings | changes),
-        runtime=mf.RuntimeConfig(runtime),
-        stop=mf.Stop(env_steps),
-    )
+    return joint_run(ComingAndGoing, env_steps, runtime, 80, settings | changes)

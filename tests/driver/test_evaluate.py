@@ -31,6 +31,7 @@ from tests.driver.joint_learning import team_run
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.league.runs import LEAGUES, MAIN, league_run
 from tests.runtime.small_runs import SMALL, small_run
+from tests.sentences import refusals
 
 EVALUATION = -1
 
@@ -340,9 +341,7 @@ def test_bad_input_is_named_before_anything_is_played(
 
 
 def test_all_problems_are_said_at_once(league_dir: Path) -> None:
-    with pytest.raises(mf.ConfigInvalid) as raised:
-        mf.evaluate(league_dir, PFSP_RUN, ["mian"], ["randm", "nowhere:main"])
-    assert len(raised.value.problems) == 3
+    assert len(refusals(mf.ConfigInvalid, mf.evaluate, league_dir, PFSP_RUN, ["mian"], ["randm", "nowhere:main"])) == 3
 
 
 def test_another_experiment_than_that_of_the_run_is_refused(league_dir: Path) -> None:
@@ -356,9 +355,7 @@ def test_a_member_with_other_spaces_says_which(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     mf.train(small_run(env_steps=200), tmp_path / "carts")
-    with pytest.raises(mf.ConfigInvalid) as raised:
-        mf.evaluate(league_dir, PFSP_RUN, ["main"], ["carts:hunters"])
-    (problem,) = raised.value.problems
+    (problem,) = refusals(mf.ConfigInvalid, mf.evaluate, league_dir, PFSP_RUN, ["main"], ["carts:hunters"])
     assert re.search(
         r"hunters of .*carts observes Box\(.*\) and acts in Discrete\(2\), and agent 'player_0' ", str(problem)
     )

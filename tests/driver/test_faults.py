@@ -17,7 +17,6 @@ import pytest
 import marlflow as mf
 from marlflow.base.random import episode_seed
 from marlflow.cli.failures import failure
-from marlflow.config.validation import problems_of
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.receipts import Fault
@@ -40,7 +39,7 @@ from tests.driver.breaking_environments import (
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.watching import Seen, reports
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 SEED = 11
 TIMEOUT_S = 1.0  # a step takes a ten-thousandth of it, also where it has to wait for its turn on a busy machine
@@ -346,5 +345,5 @@ def test_each_fault_is_told_and_counted_those_of_evaluations_too(
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(changes: Any, problem: str) -> None:
-    [said] = sentences(problems_of(small_run(**changes))[1])
+    [said] = wrong_with(small_run(**changes))
     assert said.startswith(problem)

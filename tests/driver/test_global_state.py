@@ -12,11 +12,11 @@ from gymnasium.spaces import Box
 
 import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.sampling.worker import RolloutWorker
 from tests.runtime.small_runs import SMALL_DQN, policies, small_run
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 
 class Central(mf.DQN):
@@ -40,7 +40,7 @@ class SeenFromAbove(CartPoleTeam):
 
 def test_an_algorithm_that_needs_the_state_needs_an_environment_that_has_one() -> None:
     experiment = small_run(policies=policies(hunters=CENTRAL, prey=SMALL_DQN))
-    assert sentences(problems_of(experiment)[1]) == [
+    assert wrong_with(experiment) == [
         "policy 'hunters' (central) needs the environment's state, and parallel_env has no state() with a Box for its "
         "state_space; add wrappers=joint_state, or use an algorithm that needs none"
     ]

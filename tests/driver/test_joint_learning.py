@@ -17,6 +17,7 @@ from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import SMALL, Team, team_run
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.resumed_runs import resumes_exactly
+from tests.sentences import refusals
 
 MEMBERS = ("speaker", "listener")
 
@@ -113,18 +114,14 @@ def test_the_rows_of_a_joint_learner_are_tried_before_the_run() -> None:
 
             return loss
 
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        mf.plan(team_run(learners={"pair": mf.LearnerConfig(MEMBERS, Broken())}))
-    (problem,) = caught.value.problems
+    (problem,) = refusals(mf.ConfigInvalid, mf.plan, team_run(learners={"pair": mf.LearnerConfig(MEMBERS, Broken())}))
     assert problem.startswith(
         "learner 'pair' (team): stage 'Learn' of its plan breaks on 2 rows of its policies' spaces: KeyError"
     )
 
 
 def _problems(**changes: Any) -> list[str]:
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        ready(team_run(**changes))
-    return list(caught.value.problems)
+    return refusals(mf.ConfigInvalid, ready, team_run(**changes))
 
 
 def test_learners_that_cannot_be_are_said_all_at_once() -> None:

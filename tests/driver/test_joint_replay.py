@@ -20,6 +20,7 @@ from marlflow.sampling.protocol import Request
 from tests.driver import coming_and_going
 from tests.driver.joint_replay_learning import RecurrentSum, Sum, sum_run
 from tests.driver.resumed_runs import resumes_exactly
+from tests.sentences import refusals
 
 EXPLORING = {"red": {"epsilon": 0.5}, "blue": {"epsilon": 0.5}}
 GRU = {"red": mf.Policy(model=mf.GRU(6, (8,))), "blue": mf.Policy(model=mf.GRU(5, (6,)))}
@@ -101,9 +102,7 @@ def test_a_plan_without_joint_segments_is_refused_before_it_runs() -> None:
             )
             return mf.Plan("forgetful", rows)
 
-    with pytest.raises(mf.PlanInvalid) as raised:
-        mf.plan(sum_run(**of(Forgetful())))
-    assert raised.value.problems[0] == (
+    assert refusals(mf.PlanInvalid, mf.plan, sum_run(**of(Forgetful())))[0] == (
         "stage 'NStep' of plan 'both' expects Batch, but 'Concat' gives JointBatches; "
         "put .then(JoinSegments(learner.seats), at=learner) between them"
     )
@@ -116,9 +115,7 @@ def test_initial_priorities_of_joint_rows_are_refused_before_the_run() -> None:
             stored = rows.then(mf.NStep(2, 0.9), at=replays[0]).then(mf.InitialPriorities(), at=learner)
             return mf.Plan("eager", stored.then(mf.Insert(), at=replays[0]))
 
-    with pytest.raises(mf.ConfigInvalid) as raised:
-        mf.plan(sum_run(**of(Eager())))
-    (problem,) = raised.value.problems
+    (problem,) = refusals(mf.ConfigInvalid, mf.plan, sum_run(**of(Eager())))
     assert "stage 'InitialPriorities' of its plan breaks" in problem
     assert "these are joint rows; leave it out: new joint rows have the largest priority" in problem
 

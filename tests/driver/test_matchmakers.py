@@ -16,14 +16,14 @@ from pettingzoo import ParallelEnv
 import marlflow as mf
 from marlflow.cli.main import failure
 from marlflow.config.schema import read_values
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.sampling.mapping import Rule, policy_of
 from marlflow.sampling.matchmaking import TRIAL, EpisodeId, RandomSeats, deal_one
 from marlflow.sampling.receipts import EpisodeResult
 from tests.driver.watching import Seen, standing
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 SEATS = RandomSeats(["hunters", "prey"])
 
@@ -131,7 +131,7 @@ class Locked:
     ],
 )
 def test_a_matchmaker_that_cannot_seat_everybody_is_refused(mapping: Any, problem: str) -> None:
-    [said] = sentences(problems_of(small_run(mapping=mapping))[1])
+    [said] = wrong_with(small_run(mapping=mapping))
     assert said.split("; it seated")[0] == problem
 
 
@@ -139,7 +139,7 @@ def test_what_it_raises_on_trial_comes_with_its_own_lines() -> None:
     def breaks(episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
         raise KeyError("rating")
 
-    [problem] = sentences(problems_of(small_run(mapping=breaks))[1])
+    [problem] = wrong_with(small_run(mapping=breaks))
     said, first, second, *_ = problem.splitlines()
     assert said.endswith("breaks, trial, episode 0: it raised KeyError: 'rating'")
     assert first.strip() == "Traceback (most recent call last):"
@@ -147,10 +147,8 @@ def test_what_it_raises_on_trial_comes_with_its_own_lines() -> None:
 
 
 def test_agents_that_one_policy_is_seated_as_need_the_same_spaces() -> None:
-    [problem] = sentences(
-        problems_of(
-            small_run(mapping=SEATS, env=mf.Env(Odd, num_envs=4), policies=policies(hunters=mf.PPO(), prey=mf.PPO()))
-        )[1]
+    [problem] = wrong_with(
+        small_run(mapping=SEATS, env=mf.Env(Odd, num_envs=4), policies=policies(hunters=mf.PPO(), prey=mf.PPO()))
     )[:1]
     assert problem == (
         "policy 'hunters' plays 'cart_0' and 'cart_3', which do Discrete(2) and Box(1,); "
@@ -159,7 +157,7 @@ def test_agents_that_one_policy_is_seated_as_need_the_same_spaces() -> None:
 
 
 def test_agents_that_nobody_declared_cannot_be_seated() -> None:
-    assert sentences(problems_of(small_run(mapping=SEATS, env=mf.Env(Undeclared, num_envs=4)))[1]) == [
+    assert wrong_with(small_run(mapping=SEATS, env=mf.Env(Undeclared, num_envs=4))) == [
         "mapping: RandomSeats cannot seat the agents of an environment that does not declare them; "
         "give it possible_agents, or map by rules"
     ]
@@ -221,7 +219,7 @@ def test_a_target_is_a_class_to_make_or_a_function_to_ask(mapping: Any) -> None:
 def test_a_mapping_that_cannot_be_made_is_all_that_is_said_of_it(mapping: Any, problem: str) -> None:
     problems: list[str] = []
     experiment = read(mapping, problems)
-    assert [*problems, *sentences(problems_of(experiment)[1])] == [problem]
+    assert [*problems, *wrong_with(experiment)] == [problem]
 
 
 # -- what is played -------------------------------------------------------------------------------------------------
@@ -324,6 +322,6 @@ def test_a_rule_for_somebody_who_may_come_needs_a_policy_whose_spaces_are_known(
     experiment = small_run(
         mapping=rules, policies=policies(late=SMALL_PPO, cart=SMALL_PPO), env=mf.Env(Undeclared, num_envs=4)
     )
-    assert sentences(problems_of(experiment)[1]) == [
+    assert wrong_with(experiment) == [
         "mapping rule 1 (match 'cart_3', policy 'late') matches no agent; the agents are cart_0, cart_1, cart_2"
     ]

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 import marlflow as mf
-from marlflow.config.validation import problems_of
+from tests.sentences import wrong_with
 
 PANEL = spaces.Dict(
     {
@@ -97,12 +97,10 @@ class Chat(Panels):
 
 @pytest.mark.parametrize("algorithm", [mf.PPO(), mf.DQN(), mf.Random()])
 def test_what_nobody_can_see_is_refused_at_start(algorithm) -> None:
-    _, problems = problems_of(experiment(mf.Env(Chat), mf.Policy(algorithm)))
-    (problem,) = problems
+    (problem,) = wrong_with(experiment(mf.Env(Chat), mf.Policy(algorithm)))
     assert problem.startswith(f"policy 'eye' ({algorithm.name}) cannot play agent 'eye': observation['said'] is a Text")
 
 
 def test_a_network_that_cannot_see_a_part_is_refused_at_start() -> None:
-    _, problems = problems_of(experiment(mf.Env(Panels), mf.Policy(mf.PPO(), mf.CNN())))
-    (problem,) = problems
+    (problem,) = wrong_with(experiment(mf.Env(Panels), mf.Policy(mf.PPO(), mf.CNN())))
     assert problem.startswith("policy 'eye' (ppo): a kernel of 8 x 8 does not fit observation['lights'], 3 x 3; give")

@@ -13,11 +13,9 @@ import pytest
 
 import marlflow as mf
 from marlflow.base.items import Weights
-from marlflow.base.serialization import from_bytes
 from marlflow.config.validation import ready
-from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.protocol import FrozenPolicy
-from tests.driver.kept_runs import kept
+from tests.driver.kept_runs import entries_in, kept
 from tests.driver.past_selves import PastSelves, against_past_selves
 from tests.driver.resumed_runs import resumes_exactly
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO
@@ -32,13 +30,6 @@ MAINS = {
         mf.GRU(8, (8,)),
     ),
 }
-
-
-def entries_in(run_dir: Path) -> dict[str, Any]:
-    """The frozen entries in the newest checkpoint."""
-    checkpoint = newest(run_dir)
-    names = [name for name in checkpoint.names if name.startswith("frozen.")]
-    return {name.removeprefix("frozen."): from_bytes(checkpoint.read(name)) for name in names}
 
 
 @pytest.mark.parametrize("name", MAINS)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 import marlflow as mf
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.validation import ready
 from marlflow.driver.evaluation import modes_of
 from marlflow.env import openspiel
 from marlflow.league.sides import sides_of
@@ -21,7 +21,7 @@ from tests.driver.watching import Seen
 from tests.league.population import agents_of, agree, frequencies, matchmaker_of, members_of, view_of
 from tests.league.runs import league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 NEVER = mf.SnapshotRules(at_start=False, every_agent_steps=None)
 CLONE = mf.Clone(
@@ -144,7 +144,7 @@ def test_a_wrong_combination_is_said(words: tuple[str, ...], problem: str) -> No
 
 def test_a_response_that_learns_on_policy_has_its_own_rows() -> None:
     policies = {**PAIR, "response": mf.Policy(mf.PPO(), SMALL, learns_from=["response"])}
-    assert sentences(problems_of(nfsp_run(WHOLE, policies=policies))[1]) == []
+    assert wrong_with(nfsp_run(WHOLE, policies=policies)) == []
 
 
 def test_evaluation_samples_the_average_and_is_greedy_for_the_response() -> None:

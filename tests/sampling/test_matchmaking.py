@@ -20,6 +20,7 @@ from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId, RandomSeats, 
 from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt
 from tests.sampling.workers import rollout_worker
+from tests.sentences import refusals
 
 AGENTS = ("left", "right")
 SEATS = AllowedSeats(AGENTS, {"main": AGENTS, "rival": AGENTS, "lefty": ("left",)})
@@ -223,9 +224,7 @@ def test_every_order_of_seats_is_as_likely() -> None:
     ],
 )
 def test_seats_are_for_policies_that_are_named_once(policies: list[str], problem: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
-        RandomSeats(policies)
-    assert caught.value.problems == (problem,)
+    assert refusals(ConfigInvalid, RandomSeats, policies) == [problem]
 
 
 # -- with workers ---------------------------------------------------------------------------------------------------

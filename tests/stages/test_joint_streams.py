@@ -18,6 +18,7 @@ from marlflow.flow.protocols import stage_call
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
 from marlflow.sampling.protocol import Request, Round
 from tests.runtime.small_runs import small_spec
+from tests.sentences import refusals
 
 BOTH = ("hunters", "prey")
 
@@ -167,9 +168,7 @@ def test_check_knows_which_streams_are_joint() -> None:
     def problems(made: Any, learner: str) -> list[str]:
         rounds: Flow[Any] = source(lambda: None, traits=Traits(emits=Round))
         plan = together(rounds, mf.ByPolicy({"mixer": BOTH}), {learner: made}, {learner: Feed(4)})
-        with pytest.raises(mf.PlanInvalid) as raised:
-            plan.check()
-        return list(raised.value.problems)
+        return refusals(mf.PlanInvalid, plan.check)
 
     somebody: Any = Somebody("one", InlinePlace("one"))
     joined = problems(lambda flow: Plan("p", flow.gather(mf.Concat(1)).then(mf.Join(), at=somebody)), "prey")
