@@ -169,7 +169,7 @@ def test_policies_of_other_spaces_learn_together(tmp_path: Path) -> None:
 def test_a_critic_of_observations_needs_one_space() -> None:
     assert refusals(mf.ConfigInvalid, ready, pair(critic_sees=("state", "obs"))) == [
         "learner 'pair' (happo) has one critic of all policies, which see different spaces ('speaker' Box(2,), "
-        "'listener' Box(3,)); leave obs out of algorithm.critic_sees",
+        "'listener' Box(3,)); leave obs out of algorithm.critic_sees"
     ]
 
 

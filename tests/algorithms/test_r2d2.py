@@ -13,13 +13,7 @@ from marlflow.base.batch import Array
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from tests.algorithms.parts import (
-    DISCRETE,
-    MASKED,
-    NUM_ACTIONS,
-    gradient_by_differences,
-    loss_and_gradient,
-)
+from tests.algorithms.parts import DISCRETE, MASKED, NUM_ACTIONS, gradient_by_differences, loss_and_gradient
 from tests.replay.sequence_batches import put
 
 MODEL = mf.GRU(hidden_size=3, encoder_sizes=(4,))

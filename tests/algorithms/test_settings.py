@@ -16,11 +16,7 @@ from tests.sentences import sentences
 
 BOX = Spaces(gym.Box(-1.0, 1.0, (2,), np.float32), gym.Box(-2.0, 2.0, (2,), np.float32))
 GRU, LSTM = mf.GRU(5, (4,)), mf.LSTM(hidden_size=3, encoder_sizes=(4,))
-STORING: dict[str, Any] = {
-    "train_every_agent_steps": 4,
-    "learning_starts_agent_steps": 50,
-    "batch_agent_steps": 32,
-}
+STORING: dict[str, Any] = {"train_every_agent_steps": 4, "learning_starts_agent_steps": 50, "batch_agent_steps": 32}
 CUT: dict[str, Any] = {"batch_agent_steps": 500, "epochs": 4, "minibatch_agent_steps": 50}
 SEQUENCES = mf.R2D2(
     sequence_agent_steps=4,
@@ -54,10 +50,7 @@ BATCH = "Concat(agent_steps=500)"
 ONE_STEP, SOFT = "NStep(n_step=1, discount=0.99)", "every=1, tau=0.005"
 MULTIPLIED = "UpdateMultiplier(cost_limit=0.5, learning_rate=0.05)"
 PLANS: list[tuple[mf.Algorithm, str]] = [
-    (
-        mf.PPO(**CUT),
-        fresh("ppo", BATCH, f"{ESTIMATED} → Normalize → Learn(epochs=4, minibatch=50)"),
-    ),
+    (mf.PPO(**CUT), fresh("ppo", BATCH, f"{ESTIMATED} → Normalize → Learn(epochs=4, minibatch=50)")),
     (
         mf.PPO(**CUT, cost_limit=0.5),
         fresh(
@@ -67,16 +60,11 @@ PLANS: list[tuple[mf.Algorithm, str]] = [
             " → Learn(epochs=4, minibatch=50)",
         ),
     ),
-    (
-        mf.A2C(batch_agent_steps=500, gae_lambda=0.95),
-        fresh("a2c", BATCH, f"{ESTIMATED} → Learn(epochs=1)"),
-    ),
+    (mf.A2C(batch_agent_steps=500, gae_lambda=0.95), fresh("a2c", BATCH, f"{ESTIMATED} → Learn(epochs=1)")),
     (
         mf.RecurrentPPO(**CUT, sequence_agent_steps=8),
         fresh(
-            "recurrent_ppo",
-            BATCH,
-            f"{ESTIMATED} → Normalize → CutSequences(length=8) → Learn(epochs=4, minibatch=50)",
+            "recurrent_ppo", BATCH, f"{ESTIMATED} → Normalize → CutSequences(length=8) → Learn(epochs=4, minibatch=50)"
         ),
     ),
     (
@@ -135,10 +123,7 @@ def test_the_plan_reads_as_its_paper(algorithm: mf.Algorithm, text: str) -> None
 PARTS: list[tuple[mf.Algorithm, list[str]]] = [
     (mf.A2C(microbatches=3), ["→ ComputeGradients]", "→ Average(batches=3) → [ApplyGradients → Publish(every=1)]"]),
     (mf.SAC(cost_limit=0.5), [f"[Draw(agent_steps=256) → {MULTIPLIED} → Learn(epochs=1) →"]),
-    (
-        mf.APPO(**CUT),
-        ["newest(4, drop_oldest) → Concat", "→ Normalize → Learn(epochs=4, minibatch=50)"],
-    ),
+    (mf.APPO(**CUT), ["newest(4, drop_oldest) → Concat", "→ Normalize → Learn(epochs=4, minibatch=50)"]),
     (mf.BC(), ["Concat(agent_steps=4000)\n    → [Learn(epochs=1, minibatch=128) → Publish(every=1)]"]),
     (mf.MARWIL(), ["→ [Advantages(discount=0.99, gae_lambda=1.0) → Learn(epochs=1, minibatch=128) → Publish"]),
 ]

@@ -60,10 +60,7 @@ def test_choices_and_values_on_the_command_line_build_callbacks() -> None:
     )
     assert problems == []
     assert experiment.log.sinks == {"wandb": mf.WandbSink(mode="offline"), "mlflow": mf.MlflowSink()}
-    assert experiment.callbacks == {
-        "early_stop": mf.EarlyStop("policies.agent.return_mean"),
-        "alarm": Alarm("me"),
-    }
+    assert experiment.callbacks == {"early_stop": mf.EarlyStop("policies.agent.return_mean"), "alarm": Alarm("me")}
 
 
 @pytest.mark.parametrize(

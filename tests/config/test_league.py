@@ -78,12 +78,7 @@ def test_the_choices_are_the_modes_and_none() -> None:
 @pytest.mark.parametrize("name", MODES)
 def test_each_choice_has_the_defaults_of_the_classes(name: str) -> None:
     league = experiment_of("env=rps", f"league={name}").league
-    rules = {
-        "self_play": NEVER,
-        "alphastar": BY_MODE,
-        "psro": BY_MODE,
-        "nfsp": NEVER,
-    }.get(name, mf.SnapshotRules())
+    rules = {"self_play": NEVER, "alphastar": BY_MODE, "psro": BY_MODE, "nfsp": NEVER}.get(name, mf.SnapshotRules())
     assert league == mf.League(MODES[name](), snapshots=rules)
     assert mode_name(MODES[name]()) == name
 
@@ -396,10 +391,7 @@ class Raising:
             "league.matches.workers: 2 referees would have nothing to do, since league.matches.every_env_steps is "
             "null; set it, or league.matches.workers=0",
         ),
-        (
-            run(league=mf.League(matches=mf.MatchRules(workers=-1))),
-            "league.matches.workers must be at least 0, not -1",
-        ),
+        (run(league=mf.League(matches=mf.MatchRules(workers=-1))), "league.matches.workers must be at least 0, not -1"),
         (
             run(league=mf.League(outcome=lambda result, sides: [0.0, 1.0])),
             "it gave [0.0, 1.0], not a score for each side, such as {'player_0': 1.0, 'player_1': 0.0}",

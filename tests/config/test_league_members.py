@@ -116,10 +116,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"from": "{runs}/second.safetensors", "member": "main@1"},
         "{runs}/second.safetensors has the member 'main@2' and no other, not 'main@1'",
     ),
-    "other spaces": (
-        {"from": "{runs}/carts", "member": "hunters"},
-        "hunters of {runs}/carts observes Box(",
-    ),
+    "other spaces": ({"from": "{runs}/carts", "member": "hunters"}, "hunters of {runs}/carts observes Box("),
     "learns": ({"policy": "main"}, "league.members.veteran.policy: 'main' learns, so it is a member itself"),
     "no policy": (
         {"policy": "randm"},
@@ -171,11 +168,7 @@ def described(saved: SavedPolicy, change: Callable[[dict[str, Any]], Any]) -> Sa
 @pytest.mark.parametrize(
     ("target", "trust", "message"),
     [
-        (
-            "evil.Model",
-            (),
-            r"elsewhere: model._target_='evil.Model'; .* set league.trust=\[evil.Model\]",
-        ),
+        ("evil.Model", (), r"elsewhere: model._target_='evil.Model'; .* set league.trust=\[evil.Model\]"),
         ("os.system", (), "_target_='os.system'; look at it"),
         ("marlflow.train", (), "_target_='marlflow.train'; look at it"),
         ("marlflow.cli.main.main", (), "_target_='marlflow.cli.main.main'; look at it"),

@@ -125,7 +125,7 @@ def test_what_cannot_be_read_as_it_is_meant_is_refused(written: str, reason: str
 )
 def test_what_has_no_key_is_said_to_have_none(written: str) -> None:
     assert refusals(ConfigInvalid, prepared, written) == [
-        f"{written!r} is not of the form key=value, such as env=simple_tag",
+        f"{written!r} is not of the form key=value, such as env=simple_tag"
     ]
 
 

@@ -18,16 +18,7 @@ from marlflow import conf
 from marlflow.config.compose import composed, composing
 from marlflow.config.description import describe
 from marlflow.config.schema import plain_values, read_values
-from marlflow.config.shipped_parts import (
-    ALGORITHM,
-    CALLBACK,
-    ENVIRONMENT,
-    MODEL,
-    OPTIMIZER,
-    SCHEDULE,
-    WRAPPER,
-    Allowed,
-)
+from marlflow.config.shipped_parts import ALGORITHM, CALLBACK, ENVIRONMENT, MODEL, OPTIMIZER, SCHEDULE, WRAPPER, Allowed
 from marlflow.config.trust import listed, names, refusal, untrusted, untrusted_records
 from marlflow.offline.manifest import Manifest, RecordedEnvironment, read_manifest, write_manifest
 from tests.env.optional import is_installed

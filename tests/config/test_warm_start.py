@@ -240,12 +240,7 @@ REFUSED: dict[str, tuple[str, mf.Policy, dict[str, Any], str]] = {
         {},
         "or take parts=[actor.torso]",
     ),
-    "no critic here": (
-        "prey",
-        mf.Policy(mf.SAC(), NORMALIZED),
-        {"policy": "hunters"},
-        "or take parts=[actor]",
-    ),
+    "no critic here": ("prey", mf.Policy(mf.SAC(), NORMALIZED), {"policy": "hunters"}, "or take parts=[actor]"),
     "values for logits": (
         "prey",
         mf.Policy(SMALL_DQN, NORMALIZED),

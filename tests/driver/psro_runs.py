@@ -29,11 +29,7 @@ MODEL = mf.MLP((16,))
 
 
 def psro_run(
-    game: str,
-    env_steps: int,
-    mode: mf.PSRO,
-    runtime: Literal["inline", "ray"] = "inline",
-    **changes: Any,
+    game: str, env_steps: int, mode: mf.PSRO, runtime: Literal["inline", "ray"] = "inline", **changes: Any
 ) -> mf.Experiment:
     """One policy, `oracle`, is the oracle of both roles; its initial parameters are the first member."""
     members = Members(SIDES, {"oracle": AGENTS}, live=["oracle"])

@@ -112,11 +112,7 @@ def test_beside_a_policy_with_a_limit_others_learn_as_beside_one_without(
 def test_the_multiplier_follows_the_episodes_of_each_round(tmp_path: Path) -> None:
     limit, rate, start = 0.25, 0.5, 0.125
     limited = replace(
-        SMALL_PPO,
-        batch_agent_steps=100,
-        cost_limit=limit,
-        multiplier_learning_rate=rate,
-        initial_multiplier=start,
+        SMALL_PPO, batch_agent_steps=100, cost_limit=limit, multiplier_learning_rate=rate, initial_multiplier=start
     )
     # A round has 100 episodes of one env step, as many as the window of cost_mean.
     experiment = small_run(

@@ -120,8 +120,7 @@ def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path
     reason, agent = KINDS[kind]
     assert cause.reason == reason
     found = re.fullmatch(
-        r"environment cartpole_team_v0, env (\d), episode seed (\d+), env step (\d+)(?:, agent '(\w+)')?",
-        cause.where,
+        r"environment cartpole_team_v0, env (\d), episode seed (\d+), env step (\d+)(?:, agent '(\w+)')?", cause.where
     )
     assert found is not None
     env_index, seed, step, named = found.groups()

@@ -136,10 +136,7 @@ def test_updates_are_in_ratio_to_the_agent_steps_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        of(Sum(prioritized=True, replay_agent_steps=500)),
-        {"policies": GRU, **of(RecurrentSum(), replay="own")},
-    ],
+    [of(Sum(prioritized=True, replay_agent_steps=500)), {"policies": GRU, **of(RecurrentSum(), replay="own")}],
     ids=["prioritized", "recurrent, with a replay of its own process"],
 )
 def test_a_resumed_run_is_one_that_was_not_ended(tmp_path: Path, changes: dict[str, Any]) -> None:

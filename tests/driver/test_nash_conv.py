@@ -127,10 +127,7 @@ def unchanged(env: Any) -> Any:
             {"env": Env("openspiel", {"game": "connect_four"}, num_envs=4)},
             "a walk through all of game 'connect_four', which has more than 200,000 histories",
         ),
-        (
-            {"env": replace(KUHN, wrappers=(unchanged,))},
-            "env.wrappers change what policies observe or do",
-        ),
+        ({"env": replace(KUHN, wrappers=(unchanged,))}, "env.wrappers change what policies observe or do"),
         ({"env": Env("openspiel", {"max_env_steps": 5}, num_envs=4)}, "env.max_env_steps changes how the game ends"),
         (
             {"policies": {"main": Policy(RecurrentPPO(), GRU(hidden_size=8))}},

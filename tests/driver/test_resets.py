@@ -127,8 +127,7 @@ def test_half_of_the_runs_have_every_two_factors_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "env", "pace"),
-    [pytest.param(*run, marks=() if is_covering(run) else pytest.mark.slow) for run in RUNS],
+    ("name", "env", "pace"), [pytest.param(*run, marks=() if is_covering(run) else pytest.mark.slow) for run in RUNS]
 )
 def test_no_row_of_an_older_version_reaches_what_began_again(
     name: str, env: str, pace: Literal["lockstep", "overlap"], tmp_path: Path, watched: Watched

@@ -42,13 +42,7 @@ def test_episodes_that_are_all_one_game_are_found_and_what_to_set_depends_on_wha
     assert "evaluation.episodes=2 plays no game twice" in text
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"fingerprint": 8},
-        {"returns": (0.5, -0.5)},
-    ],
-)
+@pytest.mark.parametrize("other", [{"fingerprint": 8}, {"returns": (0.5, -0.5)}])
 def test_episodes_of_which_any_differs_are_not(other: dict[str, Any]) -> None:
     assert same_games([*(episode(number) for number in range(19)), episode(19, **other)], mf.Evaluation()) is None
     assert same_games([episode(0)], mf.Evaluation()) is None

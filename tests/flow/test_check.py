@@ -87,11 +87,7 @@ def test_awaitable_results_are_taken_as_what_they_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "what"),
-    [
-        (lambda flow: flow.fork(2)[0], "fork 'fork'"),
-        (lambda flow: flow.queue(), "queue 'queue'"),
-    ],
+    ("make", "what"), [(lambda flow: flow.fork(2)[0], "fork 'fork'"), (lambda flow: flow.queue(), "queue 'queue'")]
 )
 def test_a_buffer_without_capacity(make: Callable[[mf.Flow[Any]], mf.Flow[Any]], what: str) -> None:
     found = problems(mf.Plan("p", make(mf.source(read))))

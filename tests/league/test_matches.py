@@ -14,14 +14,7 @@ import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.league.dealing import LeagueMatchmaker
-from marlflow.league.matches import (
-    FIRST_MATCH,
-    Matches,
-    MatchingMatchmaker,
-    all_profiles,
-    play_matches,
-    until_known,
-)
+from marlflow.league.matches import FIRST_MATCH, Matches, MatchingMatchmaker, all_profiles, play_matches, until_known
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.ratings import Ratings

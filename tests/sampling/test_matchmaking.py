@@ -77,11 +77,7 @@ def test_every_episode_is_asked_for_once_and_gets_what_was_dealt_for_it(drawn: A
         assert numbers == list(range(len(numbers)))
 
 
-@given(
-    st.integers(1, 40),
-    st.lists(st.integers(1, 15), min_size=1, max_size=60),
-    st.integers(0, 14),
-)
+@given(st.integers(1, 40), st.lists(st.integers(1, 15), min_size=1, max_size=60), st.integers(0, 14))
 def test_envs_have_a_matchup_for_each_reset_if_no_episode_is_shorter_than_the_shortest_so_far(
     ticks: int, lengths: list[int], age: int
 ) -> None:
