@@ -165,7 +165,9 @@ class Process(NamedTuple):
 
 @contextmanager
 def processes(count: int) -> Iterator[Sequence[Process]]:
-    context = multiprocessing.get_context("spawn")
+    # One process imports torch, and the others are forks of it.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     started = []
     for _ in range(count):
         here, there = context.Pipe()
