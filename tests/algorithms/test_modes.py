@@ -12,6 +12,7 @@ import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Mode, RecurrentActor
+from tests.policy.row_random import row_random
 
 ROWS = 60
 WITHOUT_DISTRIBUTION = {"dqn", "apex", "r2d2", "vdn", "qmix", "ddpg", "td3"}
@@ -27,7 +28,7 @@ def acted(actor: Any, mode: Mode, schedule: dict[str, float]) -> Any:
     obs = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
     memory = np.zeros((ROWS, *actor.memory_shape), np.float32) if isinstance(actor, RecurrentActor) else None
     actor.set_schedule(schedule)
-    return actor.act(obs, None, memory, mode, mf.RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))).action
+    return actor.act(obs, None, memory, mode, row_random(ROWS)).action
 
 
 @pytest.mark.parametrize(("algorithm", "action"), CASES, ids=[f"{one.name}-{name}" for one, name in CASES])

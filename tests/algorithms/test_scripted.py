@@ -11,11 +11,8 @@ from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, experience, make_learner
+from tests.policy.row_random import row_random
 from tests.sentences import sentences
-
-
-def draws(rows: int, counter: int = 0) -> mf.RowRandom:
-    return mf.RowRandom(np.arange(rows, dtype=np.uint64), np.full(rows, counter))
 
 
 def last_legal(obs: Array, action_mask: Array | None, generator: mf.RowRandom) -> Array:
@@ -52,7 +49,9 @@ def test_actions_that_are_no_array_are_refused(algorithm: mf.Algorithm) -> None:
 
 def one_by_one(actor: mf.Actor, mask: Array, counters: int) -> Array:
     obs = np.zeros((len(mask), 2), np.float32)
-    chosen = [actor.act(obs, mask, None, "explore", draws(len(mask), counter)).action for counter in range(counters)]
+    chosen = [
+        actor.act(obs, mask, None, "explore", row_random(len(mask), counter)).action for counter in range(counters)
+    ]
     return np.stack(chosen)
 
 
@@ -68,14 +67,14 @@ def test_random_is_uniform_over_the_legal_actions() -> None:
 
 def test_random_says_with_which_probability_it_chose() -> None:
     mask = np.array([[True, False, True], [True, True, True]])
-    acted = mf.Random().actor(MASKED, SMALL, 0).act(np.zeros((2, 2), np.float32), mask, None, "greedy", draws(2))
+    acted = mf.Random().actor(MASKED, SMALL, 0).act(np.zeros((2, 2), np.float32), mask, None, "greedy", row_random(2))
     np.testing.assert_allclose(acted.behavior_logp, np.log([1 / 2, 1 / 3]), rtol=1e-6)
 
 
 def test_random_stays_inside_a_box() -> None:
     actor = mf.Random().actor(CONTINUOUS, SMALL, 0)
     obs = np.zeros((500, 2), np.float32)
-    action = actor.act(obs, None, None, "explore", draws(500)).action
+    action = actor.act(obs, None, None, "explore", row_random(500)).action
     assert action.shape == (500, 2)
     assert np.abs(action).max() <= 1.0
     assert np.abs(action).max() > 0.95
@@ -91,7 +90,7 @@ def test_a_users_function_is_asked_with_obs_mask_and_randomness() -> None:
 
     mask = np.array([[True, True, False], [True, False, True]])
     obs = np.arange(4, dtype=np.float32).reshape(2, 2)
-    acted = mf.Scripted(choose).actor(MASKED, SMALL, 0).act(obs, mask, "memory", "greedy", draws(2))
+    acted = mf.Scripted(choose).actor(MASKED, SMALL, 0).act(obs, mask, "memory", "greedy", row_random(2))
     assert acted.action.tolist() == [1, 2]
     assert acted.memory == "memory"
     assert np.isnan(acted.behavior_logp).all()
@@ -105,7 +104,7 @@ def test_an_illegal_or_missing_choice_is_an_error() -> None:
     obs = np.zeros((2, 2), np.float32)
     zeros = mf.Scripted(lambda obs, mask, generator: np.array([0, 1])).actor(MASKED, SMALL, 0)
     with pytest.raises(mf.MarlflowError, match="chose illegal action 1 in row 1"):
-        zeros.act(obs, mask, None, "explore", draws(2))
+        zeros.act(obs, mask, None, "explore", row_random(2))
     short = mf.Scripted(lambda obs, mask, generator: np.array([0])).actor(MASKED, SMALL, 0)
     with pytest.raises(mf.MarlflowError, match=r"returned shape \(1,\) for 2 observations"):
-        short.act(obs, mask, None, "explore", draws(2))
+        short.act(obs, mask, None, "explore", row_random(2))

@@ -12,6 +12,7 @@ import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.categorical import log_prob_and_entropy, sample
+from tests.policy.row_random import row_random
 
 LARGEST = 1.0 - 2.0**-53
 LOGITS = arrays.arrays(np.float32, (6, 4), elements=st.floats(-80.0, 80.0, width=32))
@@ -74,7 +75,7 @@ def test_a_row_without_a_legal_action_and_a_diverged_network_are_errors() -> Non
 
 def test_frequencies_are_the_probabilities() -> None:
     logits = np.log(np.array([0.1, 0.2, 0.7], np.float32))
-    uniform = mf.RowRandom(np.arange(20_000, dtype=np.uint64), np.zeros(20_000)).uniform()
+    uniform = row_random(20_000).uniform()
     action, _ = sample(np.tile(logits, (20_000, 1)), None, uniform)
     np.testing.assert_allclose(np.bincount(action) / 20_000, [0.1, 0.2, 0.7], atol=0.01)
 
@@ -83,7 +84,7 @@ def test_published_weights_act_alike() -> None:
     seen = Spaces(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(4))
     one, other = (ActorCritic(seen, mf.MLP(), mf.MLP(), seed=seed).actor for seed in (1, 2))
     obs = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32)
-    generators = [mf.RowRandom(np.arange(50, dtype=np.uint64), np.zeros(50)) for _ in range(3)]
+    generators = [row_random(50) for _ in range(3)]
     expected = one.act(obs, None, "kept", "explore", generators[0])
     assert not np.array_equal(other.act(obs, None, None, "explore", generators[1]).behavior_logp, expected[1])
     published = one.flat()

@@ -12,6 +12,7 @@ from gymnasium import spaces
 import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.distributional import AtomsHead, DistributionalQNetwork
+from tests.policy.row_random import row_random
 
 SPACES = Spaces(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(4))
 
@@ -32,7 +33,7 @@ def test_actor_takes_the_action_of_the_highest_expected_value(dueling: bool) -> 
     np.testing.assert_allclose(network(torch.from_numpy(obs)).detach().numpy(), expected, atol=1e-4)
     mask = rng.random((40, 4)) < 0.6
     mask[:, 3] = True
-    generator = mf.RowRandom(np.arange(40, dtype=np.uint64), np.zeros(40))
+    generator = row_random(40)
     acted = network.actor.act(obs, mask, None, "greedy", generator)
     np.testing.assert_array_equal(acted.action, np.where(mask, expected, -np.inf).argmax(1))
 

@@ -9,6 +9,7 @@ import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.gaussian import GaussianActor
+from tests.policy.row_random import row_random
 
 BOX = spaces.Box(np.array([0.0, -3.0, -np.inf], np.float32), np.array([1.0, 5.0, np.inf], np.float32))
 
@@ -39,7 +40,7 @@ def naive_log_prob(mean: list[float], log_std: list[float], action: list[float])
 def test_actions_are_in_the_box_and_their_likelihood_is_exact() -> None:
     acting, rows = actor(), 200
     obs = np.random.default_rng(0).standard_normal((rows, 2)).astype(np.float32)
-    acted = acting.act(obs, None, None, "explore", mf.RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows)))
+    acted = acting.act(obs, None, None, "explore", row_random(rows))
     assert acted.action.shape == (rows, 3)
     assert acted.action.dtype == acted.behavior_logp.dtype == np.float32
     assert ((acted.action >= BOX.low) & (acted.action <= BOX.high)).all()

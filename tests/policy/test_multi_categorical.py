@@ -21,6 +21,7 @@ from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.multi_categorical import MultiCategoricalActor
 from marlflow.policy.scripted import CallableActor, RandomActor
 from tests.driver.watching import reports
+from tests.policy.row_random import row_random
 from tests.runtime.small_runs import small_run
 
 ROWS = 4_000
@@ -86,7 +87,7 @@ def test_actions_are_as_frequent_as_they_say_and_legal(action: spaces.Space[Any]
     actor, mask = actor_of(action), legal_mask(choices, rng)
     obs = np.tile(rng.standard_normal(3).astype(np.float32), (ROWS, 1))
     masks = np.tile(mask, (ROWS, 1))
-    acted = actor.act(obs, masks, None, "explore", mf.RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS)))
+    acted = actor.act(obs, masks, None, "explore", row_random(ROWS))
     assert acted.action.shape == (ROWS, *action.shape)  # type: ignore[misc]
     expected = naive(actor.outputs_of(obs[:1])[0], mask, choices)
     flat = [tuple(row) for row in acted.action.reshape(ROWS, -1).tolist()]
@@ -103,7 +104,7 @@ def test_actions_are_as_frequent_as_they_say_and_legal(action: spaces.Space[Any]
 def test_random_policies_act_uniformly_over_the_legal(action: spaces.Space[Any]) -> None:
     choices = Spaces(spaces.Discrete(2), action).choices
     mask = legal_mask(choices, np.random.default_rng(2))
-    draws = mf.RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))
+    draws = row_random(ROWS)
     acted = RandomActor(action).act(np.zeros((ROWS, 1)), np.tile(mask, (ROWS, 1)), None, "explore", draws)
     expected = naive(np.zeros(len(mask)), mask, choices)
     flat = [tuple(row) for row in acted.action.reshape(ROWS, -1).tolist()]

@@ -18,6 +18,7 @@ from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.normalized import RunningMoments
+from tests.policy.row_random import row_random
 from tests.sentences import sentences
 
 SEEN = Spaces(spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3))
@@ -56,10 +57,6 @@ def learner(model: mf.MLP = MODEL, **settings: Any) -> mf.TorchLearner:
     return mf.PPO(**settings).learner("p", {"p": mf.Member(SEEN, model)}, 0, ON_CPU)
 
 
-def draws(rows: int) -> mf.RowRandom:
-    return mf.RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows))
-
-
 @pytest.mark.parametrize("shared_torso", [False, True])
 def test_an_actor_acts_by_what_its_learner_has_seen(shared_torso: bool) -> None:
     one, batch = learner(shared_torso=shared_torso), estimated(64)
@@ -73,7 +70,7 @@ def test_an_actor_acts_by_what_its_learner_has_seen(shared_torso: bool) -> None:
     obs = batch.columns["obs"]
     outputs, _ = one.module(torch.from_numpy(obs))
     expected, _ = one.module.actor.log_prob_and_entropy(outputs, torch.from_numpy(batch.columns["action"]), None)
-    chosen = actor.act(obs, None, None, "explore", draws(64))
+    chosen = actor.act(obs, None, None, "explore", row_random(64))
     again, _ = one.module.actor.log_prob_and_entropy(outputs, torch.from_numpy(chosen.action), None)
     np.testing.assert_allclose(chosen.behavior_logp, again.detach().numpy(), atol=1e-5)
     assert expected.isfinite().all()

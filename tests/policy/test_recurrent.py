@@ -15,6 +15,7 @@ from marlflow.policy.actor import MovableActor, RecurrentActor, WeightedActor
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent import build_recurrent_torso
 from marlflow.policy.recurrent_actors import RecurrentActorCritic, RecurrentNetworkActor, recurrent_stochastic_actor
+from tests.policy.row_random import row_random
 
 S, T, D, H = 5, 7, 3, 8
 MODELS = pytest.mark.parametrize("model", [mf.GRU(H, (6,)), mf.LSTM(H, (6,))], ids=["gru", "lstm"])
@@ -103,10 +104,6 @@ def test_which_models_have_memory():
     assert found == [True, True, False, False]
 
 
-def random(rows):
-    return mf.RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows, np.int64))
-
-
 @MODELS
 @pytest.mark.parametrize("action", [gym.Discrete(4), gym.Box(-2.0, 2.0, (2,))], ids=["discrete", "box"])
 def test_an_actor_reports_the_probability_that_its_network_gives_and_what_it_then_remembers(model, action):
@@ -116,7 +113,7 @@ def test_an_actor_reports_the_probability_that_its_network_gives_and_what_it_the
     obs, memory = drawn(64, D).numpy(), drawn(64, *model.memory_shape, seed=1).numpy()
     mask = np.random.default_rng(0).random((64, 4)) < 0.6
     mask[:, 0] = True
-    acted = actor.act(obs, mask if spaces.masked else None, memory, "explore", random(64))
+    acted = actor.act(obs, mask if spaces.masked else None, memory, "explore", row_random(64))
     with torch.no_grad():
         features, after = actor.torso.step(torch.from_numpy(obs), torch.from_numpy(memory))
         logp, _ = actor.head.log_prob_and_entropy(
@@ -134,11 +131,11 @@ def test_an_actor_of_action_values_takes_its_epsilon():
     torso = torso_of(mf.GRU(H, (6,)))
     actor = RecurrentNetworkActor(torso, QActor(nn.Identity(), nn.Linear(H, 4)))
     obs, memory = drawn(64, D).numpy(), np.zeros((64, H), np.float32)
-    greedy = actor.act(obs, None, memory, "greedy", random(64)).action
+    greedy = actor.act(obs, None, memory, "greedy", row_random(64)).action
     chosen = []
     for epsilon in (0.0, 1.0):
         actor.set_schedule({"epsilon": epsilon})
-        chosen.append(actor.act(obs, None, memory, "explore", random(64)).action)
+        chosen.append(actor.act(obs, None, memory, "explore", row_random(64)).action)
     np.testing.assert_array_equal(chosen[0], greedy)
     assert (chosen[1] != greedy).mean() > 0.5
 
@@ -149,7 +146,7 @@ def test_published_parameters_make_another_actor_the_same(model):
     obs, memory = drawn(9, D).numpy(), drawn(9, *model.memory_shape).numpy()
 
     def after(actor):
-        return actor.act(obs, None, memory, "greedy", random(9))
+        return actor.act(obs, None, memory, "greedy", row_random(9))
 
     assert not np.array_equal(after(one).memory, after(other).memory)
     other.load_flat(one.flat())

@@ -14,6 +14,7 @@ from marlflow.learner.advantages import advantages
 from marlflow.learner.vtrace import corrected, log_probs
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, make_learner
 from tests.learner.experience import ragged
+from tests.policy.row_random import row_random
 
 
 class Critic:
@@ -76,7 +77,7 @@ def test_log_probabilities_are_those_that_an_actor_with_the_same_parameters_give
     if spaces.masked:
         columns["action_mask"] = rng.random((rows, NUM_ACTIONS)) < 0.5
         columns["action_mask"][:, 1] = True
-    random = mf.RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows, np.int64))
+    random = row_random(rows)
     acted = actor.act(columns["obs"], columns.get("action_mask"), None, "explore", random)
     found = log_probs(learner, mf.Batch({**columns, "action": acted.action, "reward": np.zeros(rows)}, {}))
     np.testing.assert_allclose(found, acted.behavior_logp, atol=1e-5)
