@@ -16,19 +16,12 @@ import marlflow as mf
 from marlflow import conf
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import (
-    CheckpointConfig,
     Evaluation,
-    Experiment,
     Log,
-    Policy,
-    Record,
     RuntimeConfig,
     Stop,
 )
 from marlflow.driver.train import train
-from marlflow.league.alphastar import AlphaStar
-from marlflow.league.league import League
-from marlflow.league.psro import PSRO
 from marlflow.learner import compiled_updates
 from marlflow.stages import Learn
 from tests.config.composition import experiment_of
@@ -70,21 +63,21 @@ def small(algorithm: Any, compile: Any) -> Any:
     return replace(algorithm, **changes, **({"compile": compile} if "compile" in given else {}))
 
 
-def small_league(league: League | None) -> League | None:
+def small_league(league: mf.League | None) -> mf.League | None:
     """The league with iterations, phases and snapshots within the run."""
     if league is None:
         return None
     matchmaker, snapshots = league.matchmaker, league.snapshots
-    if isinstance(matchmaker, PSRO):
+    if isinstance(matchmaker, mf.PSRO):
         matchmaker = replace(matchmaker, agent_steps=200, games=8)
-    elif isinstance(matchmaker, AlphaStar):
+    elif isinstance(matchmaker, mf.AlphaStar):
         matchmaker = replace(matchmaker, phase_agent_steps=200)
     if snapshots.every_agent_steps is not None:
         snapshots = replace(snapshots, every_agent_steps=150)
     return replace(league, matchmaker=matchmaker, snapshots=snapshots, matches=replace(league.matches, games=4))
 
 
-def shipped(name: str, records: Path, compile: Any = True) -> Experiment:
+def shipped(name: str, records: Path, compile: Any = True) -> mf.Experiment:
     words = []
     if name in {"cartpole_team_bc", "cartpole_team_marwil"}:
         expert = f"{{folder: {records}, policy: expert, passes: 5}}"
@@ -105,10 +98,10 @@ def shipped(name: str, records: Path, compile: Any = True) -> Experiment:
         },
         league=small_league(experiment.league),
         rollouts=replace(experiment.rollouts, fragment_env_steps=ROUND * factor),
-        runtime=RuntimeConfig("inline"),
-        stop=Stop(env_steps=WHOLE * factor),
-        evaluation=Evaluation(episodes=0),
-        log=Log(every_env_steps=HALF * factor, console="none", tensorboard=False),
+        runtime=mf.RuntimeConfig("inline"),
+        stop=mf.Stop(env_steps=WHOLE * factor),
+        evaluation=mf.Evaluation(episodes=0),
+        log=mf.Log(every_env_steps=HALF * factor, console="none", tensorboard=False),
     )
 
 
@@ -117,16 +110,16 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a policy `expert` did on the cart-poles."""
     where = tmp_path_factory.mktemp("expert")
     made = shipped("cartpole_team_ppo", where, False)
-    expert = {"expert": Policy(mf.PPO(batch_agent_steps=200))}
-    train(replace(made, policies=expert, mapping=[mf.Rule("*", "expert")], record=Record()), where)
+    expert = {"expert": mf.Policy(mf.PPO(batch_agent_steps=200))}
+    mf.train(replace(made, policies=expert, mapping=[mf.Rule("*", "expert")], record=mf.Record()), where)
     return where / "record"
 
 
-def assert_runs_are_equal(experiment: Experiment, run_dir: Path) -> None:
+def assert_runs_are_equal(experiment: mf.Experiment, run_dir: Path) -> None:
     """Twice, and resumed half-way."""
     half = experiment.log.every_env_steps
     resumed, again = resumes_exactly(experiment, run_dir, half), run_dir / "again"
-    train(replace(experiment, checkpoint=CheckpointConfig(half, keep=100)), again)
+    mf.train(replace(experiment, checkpoint=mf.CheckpointConfig(half, keep=100)), again)
     assert_equal(without_times(reports(resumed.whole)), without_times(reports(again)), "reports")
     assert_equal(resumed.trees, kept(again))
 
@@ -213,7 +206,7 @@ def test_what_is_not_compiled_is_said_once_and_computed_by_autograd(
         train(shipped(name, records), tmp_path / "refused")
     monkeypatch.setattr(compiled_updates, "AUTO_AFTER", 3)
     seen = Seen(monkeypatch)
-    train(shipped(name, records, "auto"), tmp_path / "said")
+    mf.train(shipped(name, records, "auto"), tmp_path / "said")
     (note,) = (update.note for update in seen.updates if update.note)
     assert re.match(f"updates are not compiled: {NOT_COMPILED[name]}", note)
     assert not any(update.compiles for update in seen.updates)

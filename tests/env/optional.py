@@ -2,13 +2,7 @@
 
 from importlib.util import find_spec
 
-MODULES = {
-    "jaxmarl": "jaxmarl",
-    "lbf": "lbforaging",
-    "rware": "rware",
-    "vmas": "vmas",
-    "vmas_balance_ppo": "vmas",
-}
+MODULES = {"jaxmarl": "jaxmarl", "lbf": "lbforaging", "rware": "rware", "vmas": "vmas", "vmas_balance_ppo": "vmas"}
 
 
 def is_installed(name: str) -> bool:

@@ -15,19 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.batch import Batch, EstimatedBatch
-from marlflow.base.errors import ActorLost
-from marlflow.base.items import Update
+import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compiled_updates import AUTO_AFTER, GRADIENTS_EXCHANGED, Compile
 from marlflow.learner.distributed.shards import no_rows, sharded
-from marlflow.learner.learner import LearnsOn, TorchLearner
-from marlflow.learner.loss import LossFunction, LossTerms
+from marlflow.learner.learner import LearnsOn
 from marlflow.learner.minibatches import ShardDivision, share_sizes
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.torso import MLP
-from marlflow.stages import Advantages, DropStale, Normalize
 from tests.learner.experience import ACTIONS, FEATURES, estimated, ragged
 
 SEEN = Spaces(spaces.Box(-1.0, 1.0, (FEATURES,)), spaces.Discrete(ACTIONS))
@@ -39,9 +33,9 @@ class Recording:
     def __init__(self) -> None:
         self.seen: list[list[int]] = []
 
-    def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         self.seen.append(minibatch["mark"].tolist())
-        return LossTerms(module.critic(minibatch["obs"]).mean(), {"size": float(len(minibatch["mark"]))})
+        return mf.LossTerms(module.critic(minibatch["obs"]).mean(), {"size": float(len(minibatch["mark"]))})
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         pass
@@ -49,18 +43,18 @@ class Recording:
 
 def made(
     learns_on: LearnsOn = "workers",
-    loss: LossFunction | None = None,
+    loss: mf.LossFunction | None = None,
     seed: int = 0,
     model: int = 0,
     compile: Compile = False,
-) -> TorchLearner:
-    ppo = PPOLoss(Coefficients())
-    module = ActorCritic(SEEN, MLP((8,)), MLP((8,)), model)
-    return TorchLearner(
+) -> mf.TorchLearner:
+    ppo = mf.PPOLoss(mf.Coefficients())
+    module = ActorCritic(SEEN, mf.MLP((8,)), mf.MLP((8,)), model)
+    return mf.TorchLearner(
         "team",
         module,
         loss or ppo,
-        trains_on=EstimatedBatch,
+        trains_on=mf.EstimatedBatch,
         learning_rate=1e-3,
         max_grad_norm=0.5,
         seed=seed,
@@ -69,11 +63,11 @@ def made(
     )
 
 
-def shard(rows: int, seed: int) -> Batch:
+def shard(rows: int, seed: int) -> mf.Batch:
     return estimated(rows, seed) if rows else no_rows()
 
 
-def group(world_size: int, compile: Compile = False) -> list[TorchLearner]:
+def group(world_size: int, compile: Compile = False) -> list[mf.TorchLearner]:
     """Replicas that have met; each in a thread of its own, as they would be in processes."""
     replicas = [made(compile=compile) for _ in range(world_size)]
     address = replicas[0].lead(world_size)
@@ -89,11 +83,11 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [future.exception() or future.result() for future in futures]
 
 
-def assert_same(found: TorchLearner, expected: TorchLearner) -> None:
+def assert_same(found: mf.TorchLearner, expected: mf.TorchLearner) -> None:
     torch.testing.assert_close(found.parameters.flat.vector, expected.parameters.flat.vector, rtol=0, atol=1e-6)
 
 
-def assert_same_reports(found: Update, expected: Update) -> None:
+def assert_same_reports(found: mf.Update, expected: mf.Update) -> None:
     assert found.loss == pytest.approx(expected.loss, rel=1e-4, abs=1e-6)
     for name in ("rows", "updates", "updates_skipped", "version", "stale_rows_dropped", "rows_carried"):
         assert getattr(found, name) == getattr(expected, name), name
@@ -132,7 +126,7 @@ def test_every_replica_chooses_the_rows_that_one_learner_would(rows: list[int], 
 def test_rows_are_shuffled_anew_in_each_epoch_and_each_shard_by_itself() -> None:
     loss = Recording()
     learner, batch = made(loss=loss), estimated(32)
-    shards = [EstimatedBatch({**batch.columns, "mark": np.arange(32) + 100 * n}, batch.segments) for n in range(2)]
+    shards = [mf.EstimatedBatch({**batch.columns, "mark": np.arange(32) + 100 * n}, batch.segments) for n in range(2)]
     learner.update(sharded(shards), 2, 16)
     assert [len(rows) for rows in loss.seen] == [16] * 8
     first, second = ([row for rows in epoch for row in rows] for epoch in (loss.seen[:4], loss.seen[4:]))
@@ -190,7 +184,7 @@ def test_a_step_whose_gradient_is_not_finite_for_one_is_skipped_by_all() -> None
     batches = [estimated(8, 0), estimated(8, 1)]
     advantage = batches[1].columns["advantage"].copy()
     advantage[3] = np.inf
-    batches[1] = EstimatedBatch({**batches[1].columns, "advantage": advantage}, batches[1].segments)
+    batches[1] = mf.EstimatedBatch({**batches[1].columns, "advantage": advantage}, batches[1].segments)
     expected = alone.update(sharded(batches), 3, 4)
     assert (expected.updates, expected.updates_skipped) == (9, 3)
     for replica, found in zip(
@@ -210,8 +204,8 @@ def test_what_replicas_dropped_as_stale_is_reported_of_all() -> None:
     for batch in batches:
         batch.columns["version"][:3] = 1
 
-    def prepared(learner: TorchLearner, batch: Batch) -> Batch:
-        return Normalize()(Advantages(0.9, 0.9)(DropStale(0)(batch, learner), learner))
+    def prepared(learner: mf.TorchLearner, batch: mf.Batch) -> mf.Batch:
+        return mf.Normalize()(mf.Advantages(0.9, 0.9)(mf.DropStale(0)(batch, learner), learner))
 
     expected = alone.update(sharded([prepared(alone, batch) for batch in batches]), 1, 2)
     assert (expected.stale_rows_dropped, expected.rows) == (12, 0)
@@ -226,7 +220,7 @@ def test_a_replica_that_leaves_is_missed_by_all() -> None:
     replicas[1].disband()
     calls = [lambda r=r: replicas[r].update(batches[r], 1, 2) for r in (0, 2)]
     for error in at_once(calls):
-        assert isinstance(error, ActorLost)
+        assert isinstance(error, mf.ActorLost)
         assert "policy 'team'" in str(error)
 
 
