@@ -28,8 +28,7 @@ Compile: TypeAlias = Literal["auto"] | bool
 AUTO_AFTER = 1_000
 """Optimizer steps after which "auto" compiles: fewer take less time than compiling does."""
 GRADIENTS_APART = "gradients are computed by one stage, and applied by another"
-GRADIENTS_EXCHANGED = "gradients are exchanged between processes after each minibatch"
-"""Reasons why updates are not compiled."""
+"""A reason why updates are not compiled."""
 MANY_PROGRAMS = 16
 """Programs of a learner above which the run says that there are many."""
 _CALL_S = 0.25
@@ -49,6 +48,9 @@ EagerStep: TypeAlias = Callable[
     [Sequence[OptimizerGroup], Mapping[str, Tensor], int], tuple[Mapping[str, float], float]
 ]
 """One step by autograd on (groups, minibatch, number): loss terms and the gradient's norm."""
+
+AddGradient: TypeAlias = Callable[[OptimizerGroup, Mapping[str, Tensor]], LossTerms]
+"""Adds the gradient of a minibatch to that of a loss group, which is 0, and returns the loss."""
 
 
 class CompiledUpdates:
@@ -105,14 +107,26 @@ class CompiledUpdates:
             self.refuse(str(error), tuple(group.name for group in groups))
         return None
 
-    def _program(self, groups: Sequence[OptimizerGroup]) -> _Program:
-        key = tuple(group.name for group in groups), tuple(sorted(self._scheduled))
+    def add_gradient(
+        self, group: OptimizerGroup, minibatch: Mapping[str, Tensor], eager: AddGradient, count_varies: bool
+    ) -> LossTerms:
+        """Do what `eager` does, compiled where it can be: for processes that exchange gradients before each step."""
+        try:
+            program = self._program([group], alone=False)
+            return program.add_gradient(minibatch, eager, count_varies, self._scheduled)
+        except NotCompiled as error:
+            # One reason may hold for all groups.
+            self.refuse(str(error), str(error))
+        return eager(group, minibatch)
+
+    def _program(self, groups: Sequence[OptimizerGroup], alone: bool = True) -> _Program:
+        key = tuple(group.name for group in groups), tuple(sorted(self._scheduled)), alone
         if (program := self._programs.get(key)) is None:
             if problem := self._why_not or xla.problem():
                 raise NotCompiled(problem)
             if not self._programs and (problem := xla.cache_problem()):
                 self._notes.append(problem)
-            program = self._programs[key] = _Program(self._parameters, groups)
+            program = self._programs[key] = _Program(self._parameters, groups, alone)
         return program
 
     def news(self) -> CompileNews:
@@ -140,12 +154,12 @@ class CompileNews(NamedTuple):
 
 
 class _Program:
-    """The compiled update of some loss groups."""
+    """The compiled update of some loss groups, or if not `alone` the gradient of the only one."""
 
-    def __init__(self, parameters: LearnerParameters, groups: Sequence[OptimizerGroup]) -> None:
-        from marlflow.compiled.update import Group, update_program
+    def __init__(self, parameters: LearnerParameters, groups: Sequence[OptimizerGroup], alone: bool) -> None:
+        from marlflow.compiled.update import Group, gradient_program, update_program
 
-        self._parameters, self._groups = parameters, groups
+        self._parameters, self._groups, self._alone = parameters, groups, alone
         self._names: list[str] = []
         self._others = [buffer for module in self._modules() for buffer in module.buffers()]
         made = []
@@ -155,6 +169,7 @@ class _Program:
             start, stop = group.span.start, group.span.stop
             made.append(Group(group.name, self._loss_of(group), start, stop, group.every, step))
         self._update = update_program(made, self._names)
+        self._gradient = gradient_program(made[0].loss, made[0].start, made[0].stop)
         self._verified: set[int] = set()
         self._refused: dict[int, str] = {}
         self._seconds_per_step = math.inf
@@ -291,6 +306,54 @@ class _Program:
         self._keep(state)
         return steps, terms
 
+    def add_gradient(
+        self, minibatch: Mapping[str, Tensor], eager: AddGradient, count_varies: bool, scheduled: Mapping[str, float]
+    ) -> LossTerms:
+        """Compute the only group's gradient of a minibatch, and its loss terms."""
+        self._scheduled = scheduled
+        size = len(next(iter(minibatch.values())))
+        width = _padded_size(size, count_varies)
+        if width in self._refused:
+            raise NotCompiled(self._refused[width])
+        rows = _padded(minibatch, width)
+        if width not in self._verified:
+
+            def eager_step(
+                groups: Sequence[OptimizerGroup], part: Mapping[str, Tensor], _: int
+            ) -> tuple[Mapping[str, float], float]:
+                (group,) = groups
+                terms = {name: float(term) for name, term in eager(group, part).terms.items()}
+                return terms, float(group.gradient.norm())
+
+            try:
+                is_verified = self._verify(rows, None, size, eager_step)
+            except NotCompiled as error:
+                self._refused[width] = str(error)
+                raise
+            if is_verified:
+                self._verified.add(width)
+        return self._call_gradient(rows, size)
+
+    def _call_gradient(self, rows: Mapping[str, Any], size: int) -> LossTerms:
+        (group,) = self._groups
+        inputs, compiled = self._inputs(), self._gradient._cache_size()
+        began = time.perf_counter()
+        vector = self._parameters.flat.vector.numpy()
+        gradient, losses = self._gradient(
+            vector, inputs.target, inputs.others, rows, np.float32(size), inputs.scheduled
+        )
+        group.gradient.numpy()[:] = gradient
+        if self._gradient._cache_size() > compiled:
+            self.compiles, self.compile_s = self.compiles + 1, self.compile_s + time.perf_counter() - began
+
+        def real(column: Any) -> Tensor:
+            return torch.from_numpy(np.array(column[:size]))
+
+        priorities = None if losses.priorities is None else real(losses.priorities)
+        columns = {name: real(column) for name, column in losses.columns.items()}
+        terms = {name: float(term) for name, term in losses.terms.items()}
+        return LossTerms(torch.zeros(()), terms, priorities, columns)
+
     def _state(self) -> Any:
         from marlflow.compiled.update import LearnerState
 
@@ -331,7 +394,12 @@ class _Program:
         # With padding, so that a loss that counts it is found out.
         size = max(1, size - 3)
         try:
-            _, found = self._call(rows, None if order is None else order[:1], [size], number)
+            if self._alone:
+                _, found = self._call(rows, None if order is None else order[:1], [size], number)
+            else:
+                terms_of_trial = self._call_gradient(rows, size).terms
+                self._names[:] = terms_of_trial
+                found = [[*map(float, terms_of_trial.values()), float(flat.gradient[self._groups[0].span].norm())]]
         except (NotCompiled, KeyboardInterrupt):
             raise
         except Exception as error:
@@ -419,11 +487,13 @@ def _padded_sizes(job: UpdateJob, sizes: Sequence[int]) -> tuple[int, int]:
     There is a program for each pair, so few pairs may occur in a run. They depend on this job alone, as a resumed run
     computes what it would have computed.
     """
-    if not job.count_varies:
-        return _rounded_up(max(sizes)), _power_of_two(job.items)
+    width = _padded_size(max(sizes), job.count_varies)
+    return width, width * _doubled(3, len(sizes)) if job.count_varies else _power_of_two(job.items)
+
+
+def _padded_size(count: int, count_varies: bool) -> int:
     # Three times a power of two: full sequences are often a power of two, and up to half as many more are cut short.
-    width = _doubled(12, max(sizes))
-    return width, width * _doubled(3, len(sizes))
+    return _doubled(12, count) if count_varies else _rounded_up(count)
 
 
 def _doubled(least: int, count: int) -> int:
