@@ -16,6 +16,7 @@ from marlflow.compiled import xla
 from marlflow.learner.gradient_exchange import GradientExchange
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import OptimizerGroup
+from marlflow.learner.padded_sizes import padded_size, padded_sizes
 from marlflow.learner.parameters import LearnerParameters
 from marlflow.learner.update_job import UpdateJob, UpdateResult
 from marlflow.learner.update_limit import UpdateLimit
@@ -240,7 +241,7 @@ class _Program:
     ) -> UpdateResult | None:
         self._scheduled = scheduled
         sizes = [sum(shares) for shares in job.division.sizes()]
-        width, items = _padded_sizes(job, sizes)
+        width, items = padded_sizes(job, sizes)
         if width in self._refused:
             raise NotCompiled(self._refused[width])
         number, steps, left = job.updates_before + 1, list[list[float]](), len(sizes) * len(epochs)
@@ -312,7 +313,7 @@ class _Program:
         """Compute the only group's gradient of a minibatch, and its loss terms."""
         self._scheduled = scheduled
         size = len(next(iter(minibatch.values())))
-        width = _padded_size(size, count_varies)
+        width = padded_size(size, count_varies)
         if width in self._refused:
             raise NotCompiled(self._refused[width])
         rows = _padded(minibatch, width)
@@ -479,34 +480,3 @@ def _order_of(order: Tensor | None, sizes: Sequence[int], width: int) -> Any:
     ends = np.cumsum(sizes)
     places = np.minimum(ends[:, None] - np.array(sizes)[:, None] + np.arange(width), ends[:, None] - 1)
     return items[places]
-
-
-def _padded_sizes(job: UpdateJob, sizes: Sequence[int]) -> tuple[int, int]:
-    """Return the padded numbers of items of a minibatch, and of those that minibatches are taken from.
-
-    There is a program for each pair, so few pairs may occur in a run. They depend on this job alone, as a resumed run
-    computes what it would have computed.
-    """
-    width = _padded_size(max(sizes), job.count_varies)
-    return width, width * _doubled(3, len(sizes)) if job.count_varies else _power_of_two(job.items)
-
-
-def _padded_size(count: int, count_varies: bool) -> int:
-    # Three times a power of two: full sequences are often a power of two, and up to half as many more are cut short.
-    return _doubled(12, count) if count_varies else _rounded_up(count)
-
-
-def _doubled(least: int, count: int) -> int:
-    """Return the first of `least`, twice `least`, and so on, that is at least `count`."""
-    return least << (-(-count // least) - 1).bit_length()
-
-
-def _rounded_up(count: int) -> int:
-    """Return the least of the padded sizes of minibatches from `count` on, at most an eighth or 8 rows more."""
-    step: int = max(8, 1 << max(0, count.bit_length() - 4))
-    return -(-count // step) * step
-
-
-def _power_of_two(count: int) -> int:
-    # Padding of what minibatches are taken from costs nothing but its memory.
-    return 1 << (count - 1).bit_length()
