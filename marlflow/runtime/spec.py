@@ -142,11 +142,6 @@ class LearnerSpec:
         return self.algorithm.capabilities.learns_on == "workers"
 
     @property
-    def in_several_processes(self) -> bool:
-        """Whether a runtime with processes trains it in several of them, data-parallel."""
-        return self.on_workers or self.placement.num_learners > 1
-
-    @property
     def compute(self) -> Compute:
         """The device and the precision of its own process."""
         return Compute(self.placement.torch_device, self.placement.precision)

@@ -16,7 +16,6 @@ from tests.config.composition import experiment_of
 CART = ("env=cartpole_team", "runtime=ray")
 OWN = "policies.cart.algorithm"
 APART = "gradients are computed by one stage, and applied by another"
-EXCHANGED = "gradients are exchanged between processes after each minibatch"
 CASES = {
     "a3c": ((*CART, "policy@policies.cart=a3c"), f"policy 'cart' (a3c) cannot have compile=true: {APART}"),
     "microbatches": (
@@ -27,18 +26,6 @@ CASES = {
         ("env=cartpole_family", "policy@policies.cart=maml"),
         "policy 'cart' (maml) cannot have compile=true: its loss takes gradient steps itself, and is differentiated "
         "through them",
-    ),
-    "learners": (
-        (*CART, "policy@policies.cart=ppo", "policies.cart.placement.num_learners=2"),
-        f"policy 'cart' (ppo) cannot have compile=true: {EXCHANGED}",
-    ),
-    "learners of all": (
-        (*CART, "policy@policies.cart=ppo", "placement.learners.num_learners=2"),
-        f"policy 'cart' (ppo) cannot have compile=true: {EXCHANGED}",
-    ),
-    "replicas": (
-        (*CART, "policy@policies.cart=ddppo", "rollouts.num_workers=2"),
-        f"policy 'cart' (ddppo) cannot have compile=true: {EXCHANGED}",
     ),
     "bfloat16": (
         (*CART, "policy@policies.cart=ppo", "policies.cart.placement.precision=bfloat16"),
@@ -62,9 +49,8 @@ def test_what_cannot_be_compiled_is_refused_with_true_and_accepted_with_auto(nam
     "words",
     [
         (*CART, "policy@policies.cart=a2c"),
-        # In one process, which computes what several would.
-        ("env=cartpole_team", "runtime=inline", "policy@policies.cart=ddppo", "rollouts.num_workers=2"),
-        ("env=cartpole_team", "runtime=inline", "policy@policies.cart=ppo", "placement.learners.num_learners=2"),
+        (*CART, "policy@policies.cart=ddppo", "rollouts.num_workers=2"),
+        (*CART, "policy@policies.cart=ppo", "placement.learners.num_learners=2"),
     ],
 )
 def test_what_can_be_compiled_is_accepted_with_true(words: Sequence[str]) -> None:

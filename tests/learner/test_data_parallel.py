@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import marlflow as mf
-from marlflow.learner.compiled_updates import AUTO_AFTER, GRADIENTS_EXCHANGED
+from marlflow.compiled import xla
+from marlflow.learner.compiled_updates import AUTO_AFTER
 from marlflow.learner.distributed import collective
 from marlflow.learner.minibatches import EqualDivision, share_sizes
 from marlflow.learner.update_job import merge_priorities, merge_steps
@@ -91,13 +92,40 @@ def test_a_group_learns_what_one_learner_does(kind: str, world_size: int, others
     learner.update(KINDS[kind].batch(5, 0))  # alone again
 
 
-def test_a_group_says_once_that_its_updates_are_not_compiled(others: Sequence[Process]) -> None:
-    learner = led("ppo", others)
-    learner.parameters.updates = AUTO_AFTER - 1
-    batch = KINDS["ppo"].batch(6, 0)
-    notes = [learner.update(batch).note for _ in range(3)]
-    assert notes == ["", f"updates are not compiled: {GRADIENTS_EXCHANGED}", ""]
-    assert_followed(learner, others)
+@pytest.mark.parametrize("kind", ["ppo", "recurrent ppo", "r2d2", "td3", "sac"])
+def test_a_group_whose_gradients_are_compiled_learns_what_one_learner_does(
+    kind: str, others: Sequence[Process]
+) -> None:
+    learner, alone = led(kind, others[:1]), KINDS[kind].learner(0)
+    # Enough for compile=auto, here and in the follower, which the leader tells.
+    learner.parameters.updates = AUTO_AFTER
+    compiles = 0
+    for seed, (rows, epochs, minibatch) in enumerate([(50, 2, 16), (7, 2, None), (1, 1, None), (23, 1, 8)]):
+        batch = KINDS[kind].batch(rows, seed)
+        found, expected = (each.update(batch, epochs, minibatch) for each in (learner, alone))
+        assert found.note == ""
+        compiles += found.compiles
+        assert found.loss == pytest.approx(expected.loss, rel=1e-3, abs=1e-5)
+        counts = ("rows", "updates", "updates_skipped")
+        assert [getattr(found, name) for name in counts] == [getattr(expected, name) for name in counts]
+        if expected.priorities is not None:
+            np.testing.assert_allclose(found.priorities, expected.priorities, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(learner.parameters.flat.vector, alone.parameters.flat.vector, rtol=1e-4, atol=2e-5)
+        assert torch.equal(learner.loop.generator.get_state(), alone.loop.generator.get_state())
+    assert compiles
+    assert_followed(learner, others[:1])
+
+
+def test_a_process_that_cannot_compile_learns_with_one_that_does_and_says_so_once(
+    others: Sequence[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xla, "problem", lambda: "jax cannot be imported")
+    learner = led("sac", others[:1])
+    learner.parameters.updates = AUTO_AFTER
+    notes = [learner.update(KINDS["sac"].batch(9, seed), 1, 4).note for seed in range(2)]
+    # Of its three loss groups.
+    assert notes == ["updates are not compiled: jax cannot be imported", ""]
+    assert_followed(learner, others[:1])
 
 
 def test_followers_train_the_groups_that_the_leader_trains(others: Sequence[Process]) -> None:

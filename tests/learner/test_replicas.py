@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import marlflow as mf
+from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
+from marlflow.base.errors import InvalidInput
 from marlflow.base.spaces import Spaces
-from marlflow.learner.compiled_updates import AUTO_AFTER, GRADIENTS_EXCHANGED, Compile
+from marlflow.learner.compiled_updates import AUTO_AFTER, Compile
 from marlflow.learner.distributed.shards import no_rows, sharded
 from marlflow.learner.learner import LearnsOn
 from marlflow.learner.minibatches import ShardDivision, share_sizes
@@ -39,6 +41,17 @@ class Recording:
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         pass
+
+
+class Asking(PPOLoss):
+    """A loss that cannot be compiled."""
+
+    def __init__(self) -> None:
+        super().__init__(Coefficients())
+
+    def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
+        terms = super().__call__(module, target_module, minibatch)
+        return terms if terms.total.detach().item() < 1e9 else terms._replace(total=2.0 * terms.total)
 
 
 def made(
@@ -67,9 +80,9 @@ def shard(rows: int, seed: int) -> mf.Batch:
     return estimated(rows, seed) if rows else no_rows()
 
 
-def group(world_size: int, compile: Compile = False) -> list[mf.TorchLearner]:
+def group(world_size: int, compile: Compile = False, loss: mf.LossFunction | None = None) -> list[mf.TorchLearner]:
     """Replicas that have met; each in a thread of its own, as they would be in processes."""
-    replicas = [made(compile=compile) for _ in range(world_size)]
+    replicas = [made(loss=loss, compile=compile) for _ in range(world_size)]
     address = replicas[0].lead(world_size)
     others = [lambda rank=rank: replicas[rank].follow(address, rank, world_size) for rank in range(1, world_size)]
     at_once([replicas[0].meet, *others])
@@ -170,13 +183,29 @@ def test_replicas_learn_what_one_that_stands_for_all_does() -> None:
     np.testing.assert_array_equal(one["generator"], alone.state()["generator"])
 
 
-def test_replicas_say_once_that_their_updates_are_not_compiled() -> None:
-    replicas = group(2, "auto")
-    for replica in replicas:
-        replica.parameters.updates = AUTO_AFTER
-    for note in (f"updates are not compiled: {GRADIENTS_EXCHANGED}", ""):
-        updates = at_once([partial(replica.update, shard(8, 0)) for replica in replicas])
-        assert [update.note for update in updates] == [note] * 2
+def test_a_replica_whose_gradients_are_compiled_learns_what_it_does_by_autograd() -> None:
+    # Replicas are processes, of which each traces its loss; here they are threads.
+    (compiled,), (eager,) = group(1, True), group(1)
+    for seed, rows in enumerate((40, 0, 13)):
+        reports = [each.update(shard(rows, seed), 2, 8) for each in (compiled, eager)]
+        assert reports[0].note == ""
+        assert bool(reports[0].compiles) == bool(rows)
+        assert reports[0].loss == pytest.approx(reports[1].loss, rel=1e-3, abs=1e-5)
+        torch.testing.assert_close(compiled.parameters.flat.vector, eager.parameters.flat.vector, rtol=1e-4, atol=2e-5)
+
+
+def test_a_replica_computes_by_autograd_what_cannot_be_compiled_and_says_so_once() -> None:
+    (replica,), (eager,) = group(1, "auto", Asking()), group(1, loss=Asking())
+    replica.parameters.updates = AUTO_AFTER
+    notes = [replica.update(shard(8, seed)).note for seed in range(2)]
+    for seed in range(2):
+        eager.update(shard(8, seed))
+    assert notes[0].startswith("updates are not compiled: item() asks for a tensor's numbers")
+    assert notes[1] == ""
+    assert torch.equal(replica.parameters.flat.vector, eager.parameters.flat.vector)
+    (strict,) = group(1, True, Asking())
+    with pytest.raises(InvalidInput, match="compile=true, and item"):
+        strict.update(shard(8, 0))
 
 
 def test_a_step_whose_gradient_is_not_finite_for_one_is_skipped_by_all() -> None:
