@@ -204,41 +204,43 @@ class _Program:
             raise NotCompiled(self._refused[width])
         number, steps, left = job.updates_before + 1, list[list[float]](), len(sizes) * len(epochs)
         priorities: list[Tensor] = []
+        # Epochs differ in their order only, but for noise, and are run together.
+        together = [[epoch] for epoch in epochs] if any(epoch.noise for epoch in epochs) else [epochs]
         # One minibatch of all items needs no order. Several updates are one program, however many they are.
-        is_whole = len(sizes) == 1 and job.target is None
+        is_whole = len(sizes) == len(together[0]) == 1 and job.target is None
         slots = STEPS_PER_CALL if job.target is None else STEPS_AHEAD
         items = width if is_whole else items if job.target is None else slots * width
-        for epoch in epochs:
-            priorities.clear()
-            order = None if is_whole else _order_of(epoch.order, sizes, width)
-            rows = _padded({**columns, **epoch.noise}, items, is_whole)
-            done = 0
-            while done < len(sizes):
+        for some in together:
+            order = None if is_whole else np.concatenate([_order_of(epoch.order, sizes, width) for epoch in some])
+            rows = _padded({**columns, **some[0].noise}, items, is_whole)
+            counts, done = sizes * len(some), 0
+            while done < len(counts):
                 if exchange.ends(limit):
                     return UpdateResult((*self._names, "grad_norm"), steps, minibatches_left=left)
                 # For each padded size, because parameters of just that size would be taken for rows.
                 if width not in self._verified:
                     ahead = None if order is None else order[done:]
                     try:
-                        is_verified = self._verify(rows, ahead, sizes[done], eager_step, slots)
+                        is_verified = self._verify(rows, ahead, counts[done], eager_step, slots)
                     except NotCompiled as error:
                         self._refused[width] = str(error)
                         raise
                     self._verified |= {width} if is_verified else set()
                 # Until then one minibatch at a time, whose step is skipped: a refused update has changed nothing.
-                count = self._count(min(slots, len(sizes) - done)) if width in self._verified else 1
+                count = self._count(min(slots, len(counts) - done)) if width in self._verified else 1
                 part = slice(done, done + count)
                 taken = None if order is None else order[part]
-                ran, terms = self._call(rows, taken, sizes[part], number, slots, job.target)
+                ran, terms = self._call(rows, taken, counts[part], number, slots, job.target)
                 number += sum(math.isfinite(step[-1]) for step in terms)
                 steps += terms
                 if ran.priorities is not None:
                     by_step = np.asarray(ran.priorities)
                     priorities += [
-                        torch.from_numpy(row[:n].copy()) for row, n in zip(by_step, sizes[part], strict=False)
+                        torch.from_numpy(row[:n].copy()) for row, n in zip(by_step, counts[part], strict=False)
                     ]
                 done, left = done + count, left - count
-        return UpdateResult((*self._names, "grad_norm"), steps, priorities, epochs[-1].order)
+        # Only the last epoch's priorities are returned.
+        return UpdateResult((*self._names, "grad_norm"), steps, priorities[-len(sizes) :], epochs[-1].order)
 
     def _count(self, left: int) -> int:
         """Return how many of the minibatches left to take in the next call."""

@@ -64,6 +64,23 @@ def test_rows_that_divide_unevenly_are_learned_from_as_by_autograd(rows: int, mi
     assert not reports[0].note
 
 
+@pytest.mark.parametrize(("minibatch", "calls"), [(16, 1), (None, 1), (1, 3)])
+def test_all_epochs_of_an_update_are_few_calls(
+    minibatch: int | None, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, counts = learner(True), list[int]()
+    compiled.update(ppo_rows(64), 3, minibatch)
+    monkeypatch.setattr(compiled_updates, "_CALL_S", 60.0)
+    call = compiled_updates._Program._call
+    monkeypatch.setattr(
+        compiled_updates._Program, "_call", lambda self, *given: counts.append(len(given[2])) or call(self, *given)
+    )
+    report = compiled.update(ppo_rows(64, seed=1), 3, minibatch)
+    # Of at most 64 minibatches each.
+    assert len(counts) == calls
+    assert report.updates == sum(counts) == 3 * (64 // (minibatch or 64))
+
+
 def test_sizes_that_are_nearly_equal_share_a_program() -> None:
     compiled = learner(True)
     compiles = [compiled.update(ppo_rows(rows), 1, 128).compiles for rows in (2_000, 2_010, 2_047)]
