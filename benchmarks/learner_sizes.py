@@ -4,10 +4,11 @@
 
 MLPs of 64 x 64, 16 observations, 5 actions or 2 forces, one thread. Plain torch is the reference: `nn.Sequential`, the
 loss as one writes it, `clip_grad_norm_`, and Adam with `fused=True`; with torch.compile, loss and backward pass are one
-graph. Beside it are updates of marlflow's learner, with `compile=false` (autograd) and `compile=true` (XLA): of PPO
-over several minibatches, of DQN over 16 draws with the target network's updates between them. Figures are microseconds
-of CPU time per step, the best of several, and in brackets the share of the core's limit: the operations of the matrix
-products, as a share of those of a product of 1,024 x 1,024 matrices in the same time.
+graph; for Discrete actions, PPO is also written by hand in JAX. Beside it are updates of marlflow's learner, with
+`compile=false` (autograd) and `compile=true` (XLA): of PPO over several minibatches, of DQN over 16 draws with the
+target network's updates between them. Figures are microseconds of CPU time per step, the best of several, and in
+brackets the share of the core's limit: the operations of the matrix products, as a share of those of a product of
+1,024 x 1,024 matrices in the same time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 if __name__ == "__main__":
@@ -31,6 +34,7 @@ from marlflow.algorithms.dqn import DQNLoss
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
 from marlflow.base.batch import Batch, EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
+from marlflow.compiled import xla
 from marlflow.learner.compiled_updates import STEPS_AHEAD
 from marlflow.learner.learner import TorchLearner
 from marlflow.learner.update_job import TargetUpdate
@@ -191,6 +195,57 @@ def plain_step(kind: Kind, columns: Mapping[str, Any], compiled: bool) -> Callab
     return step
 
 
+def jax_steps(columns: Mapping[str, Any]) -> Callable[[], object]:
+    """Return an epoch of PPO for Discrete actions as one writes it in JAX: a scan over minibatches, with Adam."""
+    problem = xla.problem()
+    assert not problem, problem
+    import jax
+    from jax import numpy as jnp
+
+    names = ("obs", "action", "behavior_logp", "advantage", "value_target")
+    taken = {name: jnp.asarray(columns[name]) for name in names}
+    order = np.random.default_rng(0).permutation(len(columns["obs"])).reshape(MINIBATCHES, -1)
+
+    def layers(seed: int, outputs: int) -> Any:
+        sizes, random = (OBS, WIDTH, WIDTH, outputs), np.random.default_rng(seed)
+        weights = [random.normal(size=pair) * pair[0] ** -0.5 for pair in pairwise(sizes)]
+        return [(jnp.asarray(weight, jnp.float32), jnp.zeros(weight.shape[1])) for weight in weights]
+
+    def outputs_of(network: Any, obs: Any) -> Any:
+        for weight, bias in network[:-1]:
+            obs = jnp.tanh(obs @ weight + bias)
+        return obs @ network[-1][0] + network[-1][1]
+
+    def loss(networks: Any, rows: Any) -> Any:
+        every = jax.nn.log_softmax(outputs_of(networks[0], rows["obs"]))
+        now = jnp.take_along_axis(every, rows["action"][:, None], 1)[:, 0]
+        entropy = -(jnp.exp(every) * every).sum(-1).mean()
+        ratio = jnp.exp(now - rows["behavior_logp"])
+        gain = jnp.minimum(ratio * rows["advantage"], jnp.clip(ratio, 0.8, 1.2) * rows["advantage"])
+        error = outputs_of(networks[1], rows["obs"])[:, 0] - rows["value_target"]
+        return -gain.mean() + 0.5 * 0.5 * (error * error).mean() - 0.01 * entropy
+
+    def step(state: Any, items: Any) -> Any:
+        networks, first, second, number = state
+        value, gradient = jax.value_and_grad(loss)(networks, {name: column[items] for name, column in taken.items()})
+        norm = jnp.sqrt(sum((leaf * leaf).sum() for leaf in jax.tree.leaves(gradient)))
+        gradient = jax.tree.map(lambda leaf: leaf * jnp.minimum(1.0, 0.5 / norm), gradient)
+        number = number + 1
+        first = jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, first, gradient)
+        second = jax.tree.map(lambda old, new: 0.999 * old + 0.001 * new * new, second, gradient)
+        rate, scale = 3e-4 / (1 - 0.9**number), 1 / (1 - 0.999**number)
+        networks = jax.tree.map(
+            lambda old, mean, square: old - rate * mean / (jnp.sqrt(square * scale) + 1e-5), networks, first, second
+        )
+        return (networks, first, second, number), value
+
+    epoch = jax.jit(partial(jax.lax.scan, step))
+    networks = (layers(0, ACTIONS), layers(1, 1))
+    zeros = jax.tree.map(jnp.zeros_like, networks)
+    start = (networks, zeros, zeros, jnp.float32(0))
+    return lambda: jax.block_until_ready(epoch(start, order))
+
+
 def report(kind: Kind, rows: int, torch_compile: bool = True) -> None:
     """Measure all ways, and print a line."""
     is_ppo = kind.startswith("ppo")
@@ -200,6 +255,8 @@ def report(kind: Kind, rows: int, torch_compile: bool = True) -> None:
     times = {"autograd": best_us(plain_step(kind, one, compiled=False))}
     if torch_compile:
         times["torch.compile"] = best_us(plain_step(kind, one, compiled=True))
+    if kind == "ppo, Discrete":
+        times["JAX by hand"] = best_us(jax_steps(columns), steps)
     for name, compile in (("marlflow by autograd", False), ("marlflow by XLA", True)):
         times[name] = best_us(marlflow_update(kind, rows, columns, compile), steps)
     limit = limit_gflops()
