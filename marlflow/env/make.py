@@ -28,7 +28,9 @@ _EXTRAS = {
     "marlflow.env.lbf": "lbf",
     "marlflow.env.openspiel": "openspiel",
     "marlflow.env.rware": "rware",
-    "marlflow.env.batched.jaxmarl": "jaxmarl",
+    "marlflow.env.functional.jaxmarl": "jaxmarl",
+    "marlflow.env.functional.jumanji": "jumanji",
+    "marlflow.env.functional.pgx": "pgx",
     "marlflow.env.batched.vmas": "vmas",
 }
 

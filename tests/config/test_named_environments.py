@@ -103,7 +103,7 @@ def test_the_page_on_environments_has_the_groups_of_each() -> None:
         for envs, groups in rows
         for name in re.findall(r"`(\w+)`", envs)
     }
-    assert set(NAMES) - {"jaxmarl", "vmas"} == set(listed)
+    assert set(NAMES) - {"jaxmarl", "jumanji", "pgx", "vmas"} == set(listed)
     for name, groups in listed.items():
         env = experiment_of(f"env={name}").env
         with opened(environment_maker(env), env) as adapter:

@@ -4,7 +4,9 @@ from importlib.util import find_spec
 
 MODULES = {
     "jaxmarl": "jaxmarl",
+    "jumanji": "jumanji",
     "lbf": "lbforaging",
+    "pgx": "pgx",
     "rware": "rware",
     "vmas": "vmas",
     "vmas_balance_ppo": "vmas",
