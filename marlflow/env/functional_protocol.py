@@ -59,11 +59,15 @@ class FunctionalEnv(Protocol):
     `global_state(state)` with `state_space` (else all agents' observations), `gives_costs = True`.
     """
 
-    groups: Mapping[str, Sequence[str]]
-    """The agents of each group, which have the same spaces."""
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        """The agents of each group, which have the same spaces."""
+        ...
 
-    turn_based: bool
-    """Whether an env step is the turn of one agent, as in PettingZoo's AEC environments."""
+    @property
+    def turn_based(self) -> bool:
+        """Whether an env step is the turn of one agent, as in PettingZoo's AEC environments."""
+        ...
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """Return an agent's observation space, without action mask: Box, Discrete, MultiDiscrete or MultiBinary."""

@@ -19,8 +19,14 @@ _SPACES = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 _KEY = jax.ShapeDtypeStruct((2,), np.uint32)
 
 
-def checked(env: FunctionalEnv, name: str) -> FunctionalEnv:
+def checked(env: object, name: str) -> FunctionalEnv:
     """Return `env`; raises ConfigInvalid if its functions cannot be compiled, or do not keep the protocol."""
+    if not isinstance(env, FunctionalEnv):
+        problem = (
+            f"{name} makes a {type(env).__name__}, and not a marlflow.env.FunctionalEnv, which has groups, turn_based, "
+            "observation_space, action_space, reset and step"
+        )
+        raise ConfigInvalid([problem])
     problems = [f"functional environment {name}: {problem}" for problem in _problems(env)]
     if problems:
         raise ConfigInvalid(problems)
@@ -29,12 +35,6 @@ def checked(env: FunctionalEnv, name: str) -> FunctionalEnv:
 
 def _problems(env: FunctionalEnv) -> Iterator[str]:
     """Yield what is wrong; what comes later is only looked at if all before is right."""
-    if not isinstance(env, FunctionalEnv):
-        yield (
-            f"a {type(env).__name__} is no marlflow.env.FunctionalEnv: it needs groups, turn_based, observation_space, "
-            "action_space, reset and step"
-        )
-        return
     for group, agents in env.groups.items():
         for space in (env.observation_space(agents[0]), env.action_space(agents[0])):
             if not isinstance(space, _SPACES):
@@ -61,9 +61,10 @@ def _problems(env: FunctionalEnv) -> Iterator[str]:
     except ConfigInvalid as refused:
         yield from refused.problems
         return
+    # A reset's array of a wrong shape is most often a step's, too.
+    odd = [*_odd_arrays(env, "reset", first)] or [*_odd_arrays(env, "step", step)]
+    yield from odd
     yield from _changed(state, after)
-    for what, shown in (("reset", first), ("step", step)):
-        yield from _odd_arrays(env, what, shown)
     yield from _odd_optional(env, first, step)
 
 
@@ -101,8 +102,9 @@ def _changed(state: Any, after: Any) -> Iterator[str]:
         {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(one)[0]}
         for one in (state, after)
     )
-    if jax.tree_util.tree_structure(state) != jax.tree_util.tree_structure(after):
-        names = sorted(set(before) ^ set(then)) or [str(jax.tree_util.tree_structure(after))]
+    structures: list[Any] = [jax.tree_util.tree_structure(one) for one in (state, after)]
+    if structures[0] != structures[1]:
+        names = sorted(set(before) ^ set(then)) or [str(structures[1])]
         yield f"a step changes the structure of the state at {', '.join(names[:3])}; return the same pytree as reset"
         return
     for name, old in before.items():

@@ -141,7 +141,7 @@ def batched_env(
 
 
 def _made(name: str, parameters: Mapping[str, Any]) -> Any:
-    game = pgx.make(name)  # type: ignore[arg-type]
+    game = pgx.make(name)
     if not parameters:
         return game
     try:

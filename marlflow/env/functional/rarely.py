@@ -21,7 +21,7 @@ def rarely(where: Any, function: Callable[..., Any], otherwise: Any, *arguments:
     def chosen(where: Any, otherwise: Any, arguments: Any) -> Any:
         return jax.lax.cond(where, lambda: function(*arguments), lambda: otherwise)
 
-    @chosen.def_vmap  # type: ignore[untyped-decorator]
+    @chosen.def_vmap
     def _batched(size: int, is_batched: Any, where: Any, otherwise: Any, arguments: Any) -> Any:
         where, otherwise, arguments = jax.tree_util.tree_map(
             lambda leaf, batched: leaf if batched else jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))),
