@@ -145,8 +145,12 @@ def _made(name: str, parameters: Mapping[str, Any]) -> Any:
     if not parameters:
         return game
     try:
-        return type(game)(**parameters)
+        other = type(game)(**parameters)
+        # Some arguments are refused only here.
+        jax.eval_shape(other.init, jax.ShapeDtypeStruct((2,), np.uint32))
+        return other
     except Exception as error:
         given = ", ".join(f"{key}={value!r}" for key, value in parameters.items())
-        problem = f"{name} of pgx cannot be made with {given}: {type(error).__name__}: {error} (env.parameters)"
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        problem = f"{name} of pgx cannot be made with {given}: {reason} (env.parameters)"
         raise ConfigInvalid([problem]) from error
