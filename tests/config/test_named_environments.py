@@ -14,7 +14,9 @@ from marlflow.config.named_environments import default_run_name
 from marlflow.sampling.mapping import group
 from tests.config.composition import experiment_of
 
-NAMES = [name for name in names("env") if name not in ("gymnasium_team", "offline", "pettingzoo", "python")]
+NAMES = [
+    name for name in names("env") if name not in ("functional", "gymnasium_team", "offline", "pettingzoo", "python")
+]
 
 
 @pytest.mark.parametrize("name", ["simple_tag", "knights_archers_zombies", "pistonball", "openspiel"])

@@ -26,6 +26,7 @@ def _options(group: str) -> list[str]:
 
 # What an option leaves to the user.
 GIVEN = {
+    "functional": ["env.make=tests.env.functional_games.Walkers", "env.max_env_steps=9"],
     "python": ["env._target_=marlflow.env.cartpole_team.parallel_env"],
     "pettingzoo": ["env.id=classic/tictactoe-v3"],
     "gymnasium_team": ["env.id=tests.env.tuple_game:TupleGame-v0", "+env.arguments.alike=true"],

@@ -18,29 +18,24 @@ from marlflow.env.functional.jumanji import batched_env
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 
 ROWS = np.arange(3)
+FORAGING = {"grid_size": 7, "num_agents": 2, "num_food": 2, "fov": 7, "force_coop": True}
+WAREHOUSE = {"shelf_rows": 1, "shelf_columns": 3, "column_height": 4, "num_agents": 2, "sensor_range": 1}
 CASES = [
-    ("LevelBasedForaging-v0", {"time_limit": 30}, {"grid_size": 5}),
-    ("RobotWarehouse-v0", {"time_limit": 12}, {"num_agents": 2}),
+    ("LevelBasedForaging-v0", {"time_limit": 30}, FORAGING),
+    ("RobotWarehouse-v0", {"time_limit": 12}, {**WAREHOUSE, "request_queue_size": 4}),
     ("Connector-v3", {"time_limit": 12}, {"num_agents": 3, "grid_size": 6}),
     ("Cleaner-v0", {}, {"num_rows": 3, "num_cols": 3, "num_agents": 2}),
-    ("SearchAndRescue-v0", {"time_limit": 10}, {"num_targets": 5}),
+    ("SearchAndRescue-v0", {"time_limit": 10}, {"num_targets": 5, "num_searchers": 2}),
     ("MultiCVRP-v0", {}, {}),
 ]
 
 
 def direct(name, parameters, generator):
-    """jumanji's own environment with the same arguments."""
+    """jumanji's own environment with the same arguments, all of which `generator` has."""
     usual = jumanji.make(name)
     drawn = getattr(usual, "generator", getattr(usual, "_generator", None))
-    kept = {
-        "LevelBasedForaging-v0": {"num_agents": 2, "num_food": 2, "fov": 8, "force_coop": True},
-        "RobotWarehouse-v0": {"shelf_rows": 1, "shelf_columns": 3, "column_height": 8, "sensor_range": 1}
-        | {"request_queue_size": 8},
-        "SearchAndRescue-v0": {"num_searchers": 2},
-    }.get(name, {})
-    if not generator:
-        return jumanji.make(name, **parameters)
-    return jumanji.make(name, **parameters, generator=type(drawn)(**{**kept, **generator}))
+    own = {"generator": type(drawn)(**generator)} if generator else {}
+    return jumanji.make(name, **parameters, **own)
 
 
 def actions_of(env, random, masks):
@@ -92,7 +87,7 @@ def test_cleaners_see_tiles_and_each_other():
     np.testing.assert_array_equal(seen[..., :3].sum(axis=-1), 1)
     assert seen[:, 0, 0, 3].tolist() == [1, 1]
     assert seen[..., 3].sum() == 2
-    assert seen[0, 0, 0, 4] == 0, "both begin on one tile, which is one's own"
+    assert seen[:, 0, 0, 4].tolist() == [1, 1], "both begin on one tile"
 
 
 def test_connectors_see_their_own_path_first():
@@ -103,6 +98,14 @@ def test_connectors_see_their_own_path_first():
     # A head and a target of one's own, and of two others.
     np.testing.assert_array_equal(seen.sum(axis=(1, 2)), [[0, 1, 1, 0, 2, 2]] * 3)
     np.testing.assert_array_equal(seen[0, ..., 1] + seen[0, ..., 4], seen[1, ..., 1] + seen[1, ..., 4])
+
+
+def test_what_is_left_out_of_a_generator_is_as_in_jumanjis_own():
+    env = batched_env(1, generator={"num_food": 3})._calls.env.env
+    usual = jumanji.make("LevelBasedForaging-v0")
+    for name in ("grid_size", "num_agents", "fov"):
+        assert getattr(env, name) == getattr(usual, name)
+    assert (env.num_food, usual.num_food) == (3, 2)
 
 
 def test_an_end_means_what_is_said():

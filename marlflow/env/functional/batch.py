@@ -96,7 +96,8 @@ class FunctionalBatch:
         if self.render_mode is None:
             return None
         state = jax.tree_util.tree_map(lambda leaf: leaf[0], self._begun().state)
-        picture: Array = np.asarray(self._calls.env.render(state))  # type: ignore[attr-defined]
+        # A copy, since some viewers draw into the same array again.
+        picture: Array = np.array(self._calls.env.render(state))  # type: ignore[attr-defined]
         return picture
 
     def close(self) -> None:
