@@ -3,6 +3,7 @@
 import contextlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from marlflow import conf
@@ -59,7 +60,8 @@ def _played(adapter: EnvAdapter, most_steps: int) -> int:
     for agent in adapter.agents:
         adapter.action_space(agent).seed(0)
     while taken < most_steps and not turn.over:
-        masks = turn.masks or [None] * len(turn.deciding)
+        # gymnasium samples by int8 alone, and masks of batched environments are bool.
+        masks = [None if mask is None else mask.astype(np.int8) for mask in turn.masks or [None] * len(turn.deciding)]
         deciding = zip(turn.deciding, masks, strict=True)
         turn = adapter.act([adapter.action_space(adapter.agents[slot]).sample(mask) for slot, mask in deciding])
         taken += 1

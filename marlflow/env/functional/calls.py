@@ -25,7 +25,7 @@ class Carry(NamedTuple):
     decides: ByGroup
 
 
-class Outcome(NamedTuple):
+class FunctionalOutcome(NamedTuple):
     """What a step gave, by group [B, A]; `costs` is empty where there are none."""
 
     rewards: ByGroup
@@ -81,7 +81,7 @@ class FunctionalCalls:
         state, step = self.env.reset(start)
         return self._carry(state, key, jnp.zeros((), jnp.int32), step)
 
-    def step_one(self, carry: Carry, actions: ByGroup) -> tuple[Carry, Outcome]:
+    def step_one(self, carry: Carry, actions: ByGroup) -> tuple[Carry, FunctionalOutcome]:
         """Step one environment by `actions` [A, ...]."""
         key = jax.random.fold_in(carry.key, carry.env_steps)
         state, step = self.env.step(key, carry.state, actions)
@@ -91,7 +91,7 @@ class FunctionalCalls:
             truncated = {name: ends | (env_steps >= self.max_env_steps) for name, ends in truncated.items()}
         truncated = {name: ends & ~terminated[name] for name, ends in truncated.items()}
         costs = self._by_agent(step.costs, jnp.float32) if step.costs else {}
-        outcome = Outcome(self._by_agent(step.rewards, jnp.float32), terminated, truncated, costs)
+        outcome = FunctionalOutcome(self._by_agent(step.rewards, jnp.float32), terminated, truncated, costs)
         return self._carry(state, carry.key, env_steps, step), outcome
 
     def _reset(self, carry: Carry, indices: Any, seeds: Any) -> Carry:
