@@ -12,6 +12,7 @@ import pytest
 import marlflow as mf
 from marlflow.env.functional.own import batched_env
 from marlflow.env.functional.rarely import rarely
+from marlflow.env.make import make_environment
 from tests.driver.test_batched_runs import reports
 from tests.env.both_versions import compare
 from tests.env.functional_games import MOST_STEPS, MOST_TURNS, HotPotato, HotPotatoAlone, Walkers, WalkersAlone
@@ -254,3 +255,18 @@ def test_jax_is_imported_for_these_environments_only():
         "assert jax.devices()[0].platform == 'cpu'",
     )
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
+
+
+def test_a_functional_environment_in_place_of_pettingzoos_is_told_where_it_goes():
+    path = "tests.env.functional_games.Walkers"
+    with pytest.raises(mf.ConfigInvalid, match=rf"a functional environment is env=functional env.make={path}"):
+        make_environment(path, {})
+
+
+def test_another_version_of_jax_is_refused_with_what_to_install():
+    lines = (
+        "import jax; jax.__version__ = '0.12.1'",
+        "import marlflow as mf; mf.check_environment(mf.Env('functional', {'make': 'any.Thing'}))",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert "jax 0.12.1 is not 0.10, for which marlflow compiles; pip install 'jax>=0.10,<0.11'" in done.stderr
