@@ -1,120 +1,168 @@
-"""Measure one optimizer step: microseconds per step of PPO (128 rows) and DQN (64 rows) on one thread.
+"""Measure optimizer steps of many algorithms on their own experience, by autograd and compiled by XLA.
 
-MAPPO's steps are PPO's with a central critic whose input is as wide as the observation, without and with value
-normalization. Run as `OMP_NUM_THREADS=1 python benchmarks/learner_step.py`. Steps are by autograd, and compiled by XLA.
-The step by autograd is also taken apart: the loss with its gradient, and the optimizer (clearing, norm, Adam); the rest
-is minibatches and reports.
+    OMP_NUM_THREADS=1 python -m benchmarks.learner_step [--only sac qmix] [--seconds 5]
+
+Each case is a shipped experiment, in one process. Figures are milliseconds of CPU time per optimizer step, of the
+learner's calls alone, and after its programs have been compiled; both ways take turns. `own PPO` is a subclass of PPO's
+loss with a term of its own.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-import numpy as np
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
-from gymnasium import spaces
+from torch import Tensor
 
-from marlflow.algorithms.dqn import DQNLoss
-from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.batch import Batch, EstimatedBatch, Transitions
-from marlflow.base.critic_input import CriticSees
+import marlflow as mf
+from marlflow.algorithms.ppo_loss import PPOLoss
+from marlflow.base.items import Update
 from marlflow.base.spaces import Spaces
+from marlflow.config.compose import composing
+from marlflow.config.experiment import Evaluation, Experiment, Log, RuntimeConfig, Stop
+from marlflow.config.overrides import prepare
+from marlflow.config.schema import from_config
+from marlflow.driver.train import train
 from marlflow.learner.learner import TorchLearner
-from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.q import QNetwork
-from marlflow.policy.torso import MLP
-
-SPACES = Spaces(spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2), state=spaces.Box(-1.0, 1.0, (4,)), num_agents=4)
-STEPS = 64
+from marlflow.learner.loss import LossTerms
 
 
-def best_us(run: Callable[[], object], per_call: int, repeats: int = 9) -> float:
-    """Return the best of `repeats` timings, in microseconds per step."""
-    # Twice, because XLA may compile once for a few minibatches and once for more.
-    run()
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times) / per_call * 1e6
+class OwnLoss(PPOLoss):
+    """PPO's, with a penalty on large outputs of the actor."""
+
+    def of_actor(self, actor: Any, outputs: Tensor, rows: Mapping[str, Tensor], mean: Any) -> LossTerms:
+        terms = super().of_actor(actor, outputs, rows, mean)
+        assert terms.total is not None
+        return terms._replace(total=terms.total + 1e-3 * outputs.square().mean())
 
 
-def ppo_batch(rows: int, rng: np.random.Generator) -> Batch:
-    """Make random rows with estimated advantages."""
-    floats = ("behavior_logp", "advantage", "value_target", "value")
-    columns = {name: rng.standard_normal(rows).astype(np.float32) for name in floats}
-    columns["behavior_logp"] = np.full(rows, -0.69, np.float32)
-    columns["obs"], columns["central"] = rng.standard_normal((2, rows, 4)).astype(np.float32)
-    columns |= {"action": rng.integers(0, 2, rows), "version": np.zeros(rows, np.int64), "reward": np.ones(rows)}
-    return Batch(columns, {"carried": np.zeros(1, bool)})
+@dataclass(frozen=True)
+class OwnPPO(mf.PPO):
+    """PPO with that loss."""
+
+    def losses(self, spaces: Spaces) -> Any:
+        shipped: Any = super().losses(spaces)
+        return OwnLoss(shipped.coefficients)
 
 
-def transitions(rows: int, rng: np.random.Generator) -> Transitions:
-    """Make random transitions as a replay returns them."""
-    obs, next_obs = rng.standard_normal((2, rows, 4)).astype(np.float32)
-    ones = np.ones(rows, np.float32)
-    return Transitions(obs, rng.integers(0, 2, rows), ones, 0.99 * ones, next_obs, ones, np.arange(rows))
+CASES: Mapping[str, Sequence[str]] = {
+    "ppo": ["experiment=cartpole_team_ppo"],
+    "own PPO": ["experiment=cartpole_team_ppo"],
+    "ppo, cnn": ["experiment=connect_four_self_play"],
+    "recurrent_ppo": ["experiment=cartpole_team_memory_recurrent_ppo"],
+    "mappo": ["experiment=simple_spread_mappo"],
+    "dqn": ["experiment=cartpole_team_dqn", "policies.team.algorithm.prioritized=false"],
+    "dqn, prioritized": ["experiment=cartpole_team_dqn"],
+    "c51": ["experiment=cartpole_team_c51"],
+    "r2d2": ["experiment=cartpole_team_memory_r2d2"],
+    "sac": ["experiment=pendulum_team_sac"],
+    "td3": ["experiment=pendulum_team_td3"],
+    "qmix": ["experiment=simple_spread_qmix"],
+    "qmix, gru": ["experiment=simple_spread_qmix", "model@policies.agent.model=gru"],
+    "maddpg": ["experiment=simple_speaker_listener_maddpg"],
+}
 
 
-def shares(learner: TorchLearner, minibatch: dict[str, torch.Tensor]) -> str:
-    """Measure microseconds of the loss with its gradient by autograd, and of the optimizer."""
-    parameters = learner.parameters
-    (group,) = parameters.groups
+def experiment_of(name: str, compile: bool) -> Experiment:
+    """Return the case's experiment, in one process."""
+    with composing():
+        job = prepare(CASES[name])
+        made = from_config(job.config, job.problems)
 
-    def gradient() -> None:
-        group.add_gradient(parameters.module, parameters.target_module, minibatch)
+    def compiled(algorithm: Any) -> Any:
+        if name == "own PPO":
+            algorithm = OwnPPO(**{field.name: getattr(algorithm, field.name) for field in fields(algorithm)})
+        return replace(algorithm, compile=compile) if hasattr(algorithm, "compile") else algorithm
 
-    def optimize() -> None:
-        parameters.flat.gradient.zero_()
-        group.optimizer.step()
-
-    found = [best_us(lambda f=f: [f() for _ in range(STEPS)], STEPS) for f in (gradient, optimize)]
-    return "gradient {:6.1f}  optimizer {:6.1f}".format(*found)
-
-
-def ppo_learner(critic: MLP | None, normalized: bool, sees: Sequence[CriticSees], compile: bool) -> TorchLearner:
-    """Make PPO's learner."""
-    module = ActorCritic(SPACES, MLP(), critic, 0, normalized, sees)
-    settings: dict[str, Any] = {"learning_rate": 3e-4, "max_grad_norm": 0.5, "compile": compile}
-    return TorchLearner("ppo", module, PPOLoss(Coefficients()), trains_on=EstimatedBatch, **settings)
-
-
-def dqn_learner(compile: bool) -> TorchLearner:
-    """Make DQN's learner."""
-    network = QNetwork(SPACES, MLP(), dueling=False, seed=0)
-    settings: dict[str, Any] = {"learning_rate": 3e-4, "target": True, "compile": compile}
-    return TorchLearner("dqn", network, DQNLoss(), trains_on=Transitions, **settings)
+    policies = {
+        policy: replace(one, algorithm=compiled(one.algorithm)) if one.algorithm is not None else one
+        for policy, one in made.policies.items()
+    }
+    learners = {own: replace(one, algorithm=compiled(one.algorithm)) for own, one in made.learners.items()}
+    return replace(
+        made,
+        policies=policies,
+        learners=learners,
+        runtime=RuntimeConfig("inline"),
+        evaluation=Evaluation(episodes=0),
+        log=Log(console="none", jsonl=False, tensorboard=False),
+    )
 
 
-def main() -> None:
-    """Print one line for each algorithm and network."""
+class Spent:
+    """CPU seconds and optimizer steps of a learner's calls in which nothing was compiled."""
+
+    def __init__(self) -> None:
+        self.seconds, self.steps, self._depth = 0.0, 0, 0
+
+    def noted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the call with its time taken, unless it is part of another."""
+
+        def run(*given: Any, **named: Any) -> Any:
+            self._depth += 1
+            began = time.process_time()
+            try:
+                result = call(*given, **named)
+            finally:
+                self._depth -= 1
+            reports: Sequence[Update] = [result] if isinstance(result, Update) else result
+            if not self._depth and not any(report.compiles for report in reports):
+                self.seconds += time.process_time() - began
+                self.steps += sum(report.updates for report in reports)
+            return result
+
+        return run
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note all calls of learners."""
+        with ExitStack() as patches:
+            for name in ("update", "update_each"):
+                patches.enter_context(patch.object(TorchLearner, name, self.noted(getattr(TorchLearner, name))))
+            yield
+
+    @property
+    def per_step_ms(self) -> float:
+        """Milliseconds per optimizer step."""
+        return self.seconds / self.steps * 1e3 if self.steps else float("nan")
+
+
+def measured(name: str, compile: bool, seconds: float) -> Spent:
+    """Run the case for so many seconds."""
+    spent, experiment = Spent(), experiment_of(name, compile)
+    with tempfile.TemporaryDirectory() as folder, spent.watching():
+        train(replace(experiment, stop=Stop(env_steps=10**9, time_s=seconds)), Path(folder) / "run")
+    return spent
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Print a line for each case."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each run")
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    rng = np.random.default_rng(0)
-    with_central = ppo_batch(128 * STEPS, rng)
-    for label, critic, sees, normalized in (
-        ("ppo", MLP(), ["obs"], False),
-        ("ppo, shared torso", None, ["obs"], False),
-        ("ppo, Pop-Art", MLP(), ["obs"], True),
-        ("mappo, no Pop-Art", MLP(), ["state"], False),
-        ("mappo", MLP(), ["state"], True),
-    ):
-        columns = {name: c for name, c in with_central.columns.items() if name != "central" or sees == ["state"]}
-        batch = Batch(columns, with_central.segments)
-        minibatch = {name: torch.from_numpy(column[:128]) for name, column in columns.items()}
-        learners = [ppo_learner(critic, normalized, sees, compile) for compile in (False, True)]
-        eager, compiled = (best_us(lambda one=one, batch=batch: one.update(batch, 1, 128), STEPS) for one in learners)
-        print(f"{label:18s} 128 rows {eager:6.1f} us a step, by XLA {compiled:6.1f}:  {shares(learners[0], minibatch)}")
-    draw = transitions(64, rng)
-    learners = [dqn_learner(compile) for compile in (False, True)]
-    eager, compiled = (best_us(lambda one=one: [one.update(draw) for _ in range(STEPS)], STEPS) for one in learners)
-    names = ("obs", "action", "reward", "discount", "next_obs", "weight")
-    inputs = {name: torch.from_numpy(getattr(draw, name)) for name in names}
-    print(f"dqn, double         64 rows {eager:6.1f} us a step, by XLA {compiled:6.1f}:  {shares(learners[0], inputs)}")
+    print(f"load {os.getloadavg()[0]:.1f}; ms of CPU time per optimizer step", flush=True)
+    for name in options.only:
+        run = partial(measured, name, seconds=options.seconds)
+        turns = [(run(False), run(True)) for _ in range(2)]
+        eager, compiled = (min(one.per_step_ms for one in column) for column in zip(*turns, strict=True))
+        print(f"{name:17s} autograd {eager:8.3f}, XLA {compiled:8.3f}: {eager / compiled:5.2f} times", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

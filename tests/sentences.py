@@ -1,9 +1,24 @@
 """What a user reads of problems."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
 
 from marlflow.base.problems import Problem
+from marlflow.config.validation import problems_of
 
 
 def sentences(problems: Iterable[Problem | str]) -> list[str]:
     return [str(problem) for problem in problems]
+
+
+def wrong_with(experiment: Any, *machines: Any) -> list[str]:
+    return sentences(problems_of(experiment, *machines)[1])
+
+
+def refusals(error: Any, call: Callable[..., object], *args: Any, **arguments: Any) -> list[str]:
+    """The problems of the `error` that the call raises."""
+    with pytest.raises(error) as caught:
+        call(*args, **arguments)
+    return sentences(caught.value.problems)

@@ -25,6 +25,8 @@ class Sequences(TrainBatch):
         ),
     }
 
+    count_varies: ClassVar[bool] = True
+
     columns: Mapping[str, Array]
     """Of an EstimatedBatch, [S, T, ...] each; zero where not valid."""
     valid: Array

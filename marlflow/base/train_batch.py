@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ class TrainBatch(ABC):
     """
 
     __slots__ = ()
+
+    count_varies: ClassVar[bool] = False
+    """Whether batches of about as many rows may have very different counts, as sequences of short episodes have."""
 
     @property
     @abstractmethod

@@ -123,6 +123,26 @@ def update_program(groups: Sequence[Group], names: list[str], learning: slice) -
     return jax.jit(update)
 
 
+def gradient_program(loss: LossOfRows, start: int, stop: int) -> Any:
+    """Return the jitted gradient [stop - start] of a loss by a span of the parameters, with its LossValues.
+
+    `(parameters [P], the target's, other tensors, columns [M, ...], size, scheduled values)`: the loss is of the first
+    `size` rows; the others are padding.
+    """
+
+    def loss_of(own: Any, vector: Any, target: Any, others: Any, columns: Any, size: Any, scheduled: Any) -> Any:
+        count = len(next(iter(columns.values())))
+        vector = jax.lax.dynamic_update_slice(vector, own, (start,))
+        losses = loss(vector, target, others, columns, Rows(jnp.arange(count) < size, size), scheduled)
+        return losses.total, losses
+
+    def gradient(vector: Any, *given: Any) -> Any:
+        (_, losses), gradient = jax.value_and_grad(loss_of, has_aux=True)(vector[start:stop], vector, *given)
+        return gradient, losses
+
+    return jax.jit(gradient)
+
+
 def _step(
     groups: Sequence[Group],
     names: list[str],

@@ -9,6 +9,7 @@ from dataclasses import replace
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problems
 from marlflow.config.cluster_address import cluster_address
+from marlflow.config.compiled import compile_problems
 from marlflow.config.experiment import Experiment
 from marlflow.config.plans import drawn_plan
 from marlflow.config.rehearsal import rehearsal_problems
@@ -36,8 +37,13 @@ def check(
     if checked is None or problems:
         raise ConfigInvalid(problems)
     # Type errors of the plan come first: rehearsing a wrong plan would fail in confusing ways.
-    drawn_plan(checked.experiment, checked.spec).check()
-    if problems := list(rehearsal_problems(checked.spec, checked.state_space)):
+    plan = drawn_plan(checked.experiment, checked.spec)
+    plan.check()
+    problems += compile_problems(checked, plan)
+    # A rehearsal trains, which would fail again for what cannot be compiled.
+    if not problems:
+        problems += rehearsal_problems(checked.spec, checked.state_space)
+    if problems:
         raise ConfigInvalid(problems)
     return checked
 

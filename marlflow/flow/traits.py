@@ -32,6 +32,8 @@ class Traits:
     """Changes the parameters of the learner it runs at."""
     groups: tuple[str, ...] | None = None
     """With `updates`: the loss groups of the learner that it changes, of its `loss_groups`; None: all parameters."""
+    not_compiled: str = ""
+    """Why the updates of a learner whose plan has this stage cannot be compiled; empty if they can."""
     publishes: bool = False
     """Publishes its learner's weights under a new version."""
     max_staleness: int | None = None

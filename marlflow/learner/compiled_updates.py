@@ -16,12 +16,14 @@ from marlflow.compiled import xla
 from marlflow.learner.gradient_exchange import GradientExchange
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import OptimizerGroup
+from marlflow.learner.padded_sizes import padded_size, padded_sizes
 from marlflow.learner.parameters import LearnerParameters
+from marlflow.learner.traced_losses import TracedLosses
 from marlflow.learner.update_job import TargetUpdate, UpdateJob, UpdateResult
 from marlflow.learner.update_limit import UpdateLimit
 
 if TYPE_CHECKING:
-    from marlflow.compiled.update import LossOfRows, Steps
+    from marlflow.compiled.update import Steps
 
 Compile: TypeAlias = Literal["auto"] | bool
 
@@ -29,6 +31,10 @@ AUTO_AFTER = 1_000
 """Optimizer steps after which "auto" compiles: fewer take less time than compiling does."""
 STEPS_AHEAD = 16
 """Updates of one minibatch each, with the target's between them, that one call runs at most."""
+GRADIENTS_APART = "gradients are computed by one stage, and applied by another"
+"""A reason why updates are not compiled."""
+MANY_PROGRAMS = 16
+"""Programs of a learner above which the run says that there are many."""
 _CALL_S = 0.25
 """Seconds of one call, after which an update may end."""
 _GRADIENT_ERROR, _TERM_ERROR = 1e-3, 1e-3
@@ -47,6 +53,9 @@ EagerStep: TypeAlias = Callable[
 ]
 """One step by autograd on (groups, minibatch, number): loss terms and the gradient's norm."""
 
+AddGradient: TypeAlias = Callable[[OptimizerGroup, Mapping[str, Tensor]], LossTerms]
+"""Adds the gradient of a minibatch to that of a loss group, which is 0, and returns the loss."""
+
 
 class CompiledUpdates:
     """Compiles a learner's updates, and runs them where it can.
@@ -63,6 +72,8 @@ class CompiledUpdates:
         self._programs: dict[Any, _Program] = {}
         self._notes: list[str] = []
         self._said: set[Any] = set()
+        self._compiles = 0
+        self._compile_s = 0.0
         if why_not and wanted is True:
             raise InvalidInput([f"compile=true, and {why_not}"])
 
@@ -104,24 +115,38 @@ class CompiledUpdates:
             self.refuse(str(error), tuple(group.name for group in groups))
         return None
 
-    def _program(self, groups: Sequence[OptimizerGroup]) -> _Program:
-        key = tuple(group.name for group in groups), tuple(sorted(self._scheduled))
+    def add_gradient(
+        self, group: OptimizerGroup, minibatch: Mapping[str, Tensor], eager: AddGradient, count_varies: bool
+    ) -> LossTerms:
+        """Do what `eager` does, compiled where it can be: for processes that exchange gradients before each step."""
+        try:
+            program = self._program([group], alone=False)
+            return program.add_gradient(minibatch, eager, count_varies, self._scheduled)
+        except NotCompiled as error:
+            # One reason may hold for all groups.
+            self.refuse(str(error), str(error))
+        return eager(group, minibatch)
+
+    def _program(self, groups: Sequence[OptimizerGroup], alone: bool = True) -> _Program:
+        key = tuple(group.name for group in groups), tuple(sorted(self._scheduled)), alone
         if (program := self._programs.get(key)) is None:
             if problem := self._why_not or xla.problem():
                 raise NotCompiled(problem)
             if not self._programs and (problem := xla.cache_problem()):
                 self._notes.append(problem)
-            program = self._programs[key] = _Program(self._parameters, groups)
+            program = self._programs[key] = _Program(self._parameters, groups, alone)
         return program
 
     def news(self) -> CompileNews:
         """Return what was compiled, and what the user is to know, since the last call."""
         programs = self._programs.values()
-        news = CompileNews(
-            sum(program.compiles for program in programs),
-            sum(program.compile_s for program in programs),
-            "; ".join(self._notes),
-        )
+        compiles = sum(program.compiles for program in programs)
+        compile_s = sum(program.compile_s for program in programs)
+        self._compile_s += compile_s
+        if self._compiles <= MANY_PROGRAMS < self._compiles + compiles:
+            self._notes.append(_MANY.format(count=self._compiles + compiles, seconds=self._compile_s))
+        self._compiles += compiles
+        news = CompileNews(compiles, compile_s, "; ".join(self._notes))
         self._notes.clear()
         for program in programs:
             program.compiles, program.compile_s = 0, 0.0
@@ -137,76 +162,26 @@ class CompileNews(NamedTuple):
 
 
 class _Program:
-    """The compiled update of some loss groups."""
+    """The compiled update of some loss groups, or if not `alone` the gradient of the only one."""
 
-    def __init__(self, parameters: LearnerParameters, groups: Sequence[OptimizerGroup]) -> None:
-        from marlflow.compiled.update import Group, update_program
+    def __init__(self, parameters: LearnerParameters, groups: Sequence[OptimizerGroup], alone: bool) -> None:
+        from marlflow.compiled.update import Group, gradient_program, update_program
 
-        self._parameters, self._groups = parameters, groups
+        self._parameters, self._groups, self._alone = parameters, groups, alone
         self._names: list[str] = []
-        self._others = [buffer for module in self._modules() for buffer in module.buffers()]
+        self._losses = TracedLosses(parameters, groups)
         made = []
         for group in groups:
             if (step := group.optimizer.compiled()) is None:
                 raise NotCompiled("its optimizer is none of Adam, AdamW, SGD and RMSprop as compiled")
             start, stop = group.span.start, group.span.stop
-            made.append(Group(group.name, self._loss_of(group), start, stop, group.every, step))
+            made.append(Group(group.name, self._losses.of(group), start, stop, group.every, step))
         self._update = update_program(made, self._names, parameters.flat.learning)
+        self._gradient = gradient_program(made[0].loss, made[0].start, made[0].stop)
         self._verified: set[int] = set()
         self._refused: dict[int, str] = {}
         self._seconds_per_step = math.inf
         self.compiles, self.compile_s = 0, 0.0
-        self._scheduled: Mapping[str, float] = {}
-
-    def _modules(self) -> list[Any]:
-        return [one for one in (self._parameters.module, self._parameters.target_module) if one is not None]
-
-    # -- tracing ----------------------------------------------------------------------------------------------------
-
-    def _loss_of(self, group: OptimizerGroup) -> LossOfRows:
-        from marlflow.compiled.tracing import Traced, traced, value_of
-        from marlflow.compiled.update import LossValues
-
-        parameters = self._parameters
-
-        def loss(
-            vector: Any, target: Any, others: Sequence[Any], columns: Any, rows: Any, scheduled: Any
-        ) -> LossValues:
-            known = {id(tensor): value for tensor, value in zip(self._others, others, strict=True)}
-            known |= parameters.flat.pieces(vector)
-            if parameters.target_flat is not None:
-                known |= parameters.target_flat.pieces(target)
-            values: dict[str, Any] = {name: Traced(value) for name, value in scheduled.items()}
-
-            def run() -> LossTerms:
-                self._set_coefficients(values)
-                return group.total_loss(parameters.module, parameters.target_module, _traced(columns))
-
-            try:
-                terms = traced(known, rows, run)
-            finally:
-                self._set_coefficients(self._scheduled)
-            for keeper in (group.loss, *(one for module in self._modules() for one in module.modules())):
-                if kept := [
-                    name for name, value in getattr(keeper, "__dict__", {}).items() if isinstance(value, Traced)
-                ]:
-                    raise NotCompiled(
-                        f"{type(keeper).__name__} keeps {kept[0]} from one minibatch to the next; a loss returns it as "
-                        "LossTerms(columns=...)"
-                    )
-            return LossValues(
-                value_of(terms.total),
-                {name: value_of(term) for name, term in terms.terms.items()},
-                None if terms.priorities is None else value_of(terms.priorities),
-                {name: value_of(column) for name, column in terms.columns.items()},
-            )
-
-        return loss
-
-    def _set_coefficients(self, values: Mapping[str, float]) -> None:
-        # Of all groups: their losses may share some.
-        for group in self._groups:
-            group.set_coefficients(values)
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -222,48 +197,50 @@ class _Program:
     ) -> UpdateResult | None:
         from marlflow.compiled.update import STEPS_PER_CALL
 
-        self._scheduled = scheduled
+        self._losses.scheduled = scheduled
         sizes = [sum(shares) for shares in job.division.sizes()]
-        width = _rounded_up(max(sizes))
+        width, items = padded_sizes(job, sizes)
         if width in self._refused:
             raise NotCompiled(self._refused[width])
         number, steps, left = job.updates_before + 1, list[list[float]](), len(sizes) * len(epochs)
         priorities: list[Tensor] = []
+        # Epochs differ in their order only, but for noise, and are run together.
+        together = [[epoch] for epoch in epochs] if any(epoch.noise for epoch in epochs) else [epochs]
         # One minibatch of all items needs no order. Several updates are one program, however many they are.
-        is_whole = len(sizes) == 1 and job.target is None
+        is_whole = len(sizes) == len(together[0]) == 1 and job.target is None
         slots = STEPS_PER_CALL if job.target is None else STEPS_AHEAD
-        items = width if is_whole else _power_of_two(job.items) if job.target is None else slots * width
-        for epoch in epochs:
-            priorities.clear()
-            order = None if is_whole else _order_of(epoch.order, sizes, width)
-            rows = _padded({**columns, **epoch.noise}, items, is_whole)
-            done = 0
-            while done < len(sizes):
+        items = width if is_whole else items if job.target is None else slots * width
+        for some in together:
+            order = None if is_whole else np.concatenate([_order_of(epoch.order, sizes, width) for epoch in some])
+            rows = _padded({**columns, **some[0].noise}, items, is_whole)
+            counts, done = sizes * len(some), 0
+            while done < len(counts):
                 if exchange.ends(limit):
                     return UpdateResult((*self._names, "grad_norm"), steps, minibatches_left=left)
                 # For each padded size, because parameters of just that size would be taken for rows.
                 if width not in self._verified:
                     ahead = None if order is None else order[done:]
                     try:
-                        is_verified = self._verify(rows, ahead, sizes[done], eager_step, slots)
+                        is_verified = self._verify(rows, ahead, counts[done], eager_step, slots)
                     except NotCompiled as error:
                         self._refused[width] = str(error)
                         raise
                     self._verified |= {width} if is_verified else set()
                 # Until then one minibatch at a time, whose step is skipped: a refused update has changed nothing.
-                count = self._count(min(slots, len(sizes) - done)) if width in self._verified else 1
+                count = self._count(min(slots, len(counts) - done)) if width in self._verified else 1
                 part = slice(done, done + count)
                 taken = None if order is None else order[part]
-                ran, terms = self._call(rows, taken, sizes[part], number, slots, job.target)
+                ran, terms = self._call(rows, taken, counts[part], number, slots, job.target)
                 number += sum(math.isfinite(step[-1]) for step in terms)
                 steps += terms
                 if ran.priorities is not None:
                     by_step = np.asarray(ran.priorities)
                     priorities += [
-                        torch.from_numpy(row[:n].copy()) for row, n in zip(by_step, sizes[part], strict=False)
+                        torch.from_numpy(row[:n].copy()) for row, n in zip(by_step, counts[part], strict=False)
                     ]
                 done, left = done + count, left - count
-        return UpdateResult((*self._names, "grad_norm"), steps, priorities, epochs[-1].order)
+        # Only the last epoch's priorities are returned.
+        return UpdateResult((*self._names, "grad_norm"), steps, priorities[-len(sizes) :], epochs[-1].order)
 
     def _count(self, left: int) -> int:
         """Return how many of the minibatches left to take in the next call."""
@@ -295,6 +272,53 @@ class _Program:
         self._keep(state)
         return steps, terms
 
+    def add_gradient(
+        self, minibatch: Mapping[str, Tensor], eager: AddGradient, count_varies: bool, scheduled: Mapping[str, float]
+    ) -> LossTerms:
+        """Compute the only group's gradient of a minibatch, and its loss terms."""
+        self._losses.scheduled = scheduled
+        size = len(next(iter(minibatch.values())))
+        width = padded_size(size, count_varies)
+        if width in self._refused:
+            raise NotCompiled(self._refused[width])
+        rows = _padded(minibatch, width, is_read=True)
+        if width not in self._verified:
+
+            def eager_step(
+                groups: Sequence[OptimizerGroup], part: Mapping[str, Tensor], _: int
+            ) -> tuple[Mapping[str, float], float]:
+                (group,) = groups
+                terms = {name: float(term) for name, term in eager(group, part).terms.items()}
+                return terms, float(group.gradient.norm())
+
+            try:
+                is_verified = self._verify(rows, None, size, eager_step, 1)
+            except NotCompiled as error:
+                self._refused[width] = str(error)
+                raise
+            if is_verified:
+                self._verified.add(width)
+        return self._call_gradient(rows, size)
+
+    def _call_gradient(self, rows: Mapping[str, Any], size: int) -> LossTerms:
+        (group,) = self._groups
+        state, inputs, compiled = self._state(), self._inputs(None), self._gradient._cache_size()
+        began = time.perf_counter()
+        gradient, losses = self._gradient(
+            state.vector, state.target, inputs.others, rows, np.float32(size), inputs.scheduled
+        )
+        group.gradient.numpy()[:] = gradient
+        if self._gradient._cache_size() > compiled:
+            self.compiles, self.compile_s = self.compiles + 1, self.compile_s + time.perf_counter() - began
+
+        def real(column: Any) -> Tensor:
+            return torch.from_numpy(np.array(column[:size]))
+
+        priorities = None if losses.priorities is None else real(losses.priorities)
+        columns = {name: real(column) for name, column in losses.columns.items()}
+        terms = {name: float(term) for name, term in losses.terms.items()}
+        return LossTerms(torch.zeros(()), terms, priorities, columns)
+
     def _state(self) -> Any:
         from marlflow.compiled.update import LearnerState
 
@@ -313,8 +337,8 @@ class _Program:
         every, tau = (0, 1.0) if target is None else target
         rates = np.array([group.optimizer.learning_rate for group in self._groups], np.float32)
         norms = np.array([group.optimizer.max_norm for group in self._groups], np.float32)
-        scheduled = {name: np.float32(value) for name, value in self._scheduled.items()}
-        others = tuple(buffer.numpy() for buffer in self._others)
+        scheduled = {name: np.float32(value) for name, value in self._losses.scheduled.items()}
+        others = tuple(buffer.numpy() for buffer in self._losses.others)
         return Inputs(others, np.int32(every), np.float32(tau), rates, norms, scheduled)
 
     def _keep(self, state: Any) -> None:
@@ -341,7 +365,12 @@ class _Program:
         # With padding, so that a loss that counts it is found out.
         size = max(1, size - 3)
         try:
-            _, found = self._call(rows, None if order is None else order[:1], [size], number, slots, None)
+            if self._alone:
+                _, found = self._call(rows, None if order is None else order[:1], [size], number, slots, None)
+            else:
+                terms_of_trial = self._call_gradient(rows, size).terms
+                self._names[:] = terms_of_trial
+                found = [[*map(float, terms_of_trial.values()), float(flat.gradient[self._groups[0].span].norm())]]
         except (NotCompiled, KeyboardInterrupt):
             raise
         except Exception as error:
@@ -372,23 +401,21 @@ class _Program:
 
     def _mutable(self) -> list[Tensor]:
         states = [tensor for group in self._groups for tensor in group.optimizer.state().values()]
-        return [self._parameters.flat.vector, self._parameters.flat.gradient, *states, *self._others]
+        return [self._parameters.flat.vector, self._parameters.flat.gradient, *states, *self._losses.others]
 
     def _restore(self, before: Sequence[Tensor]) -> None:
         for tensor, old in zip(self._mutable(), before, strict=True):
             tensor.copy_(old)
 
 
+_MANY = (
+    "{count} programs were compiled, which took {seconds:.0f} s: one for each padded size of its batches and "
+    "minibatches; sizes vary less in larger batches, and compile=false compiles none"
+)
 _MEANS = (
     "the {what} differs from autograd's; a loss that is compiled reads nothing but its module and its minibatch, "
     "and is a mean over rows by mean() or sum()"
 )
-
-
-def _traced(columns: Mapping[str, Any]) -> dict[str, Any]:
-    from marlflow.compiled.tracing import Traced
-
-    return {name: Traced(column) for name, column in columns.items()}
 
 
 def _padded(columns: Mapping[str, Tensor], wanted: int, is_read: bool) -> dict[str, Any]:
@@ -422,14 +449,3 @@ def _order_of(order: Tensor | None, sizes: Sequence[int], width: int) -> Any:
     ends = np.cumsum(sizes)
     places = np.minimum(ends[:, None] - np.array(sizes)[:, None] + np.arange(width), ends[:, None] - 1)
     return items[places]
-
-
-def _rounded_up(count: int) -> int:
-    """Return the least of the padded sizes of minibatches from `count` on, at most an eighth or 8 rows more."""
-    step: int = max(8, 1 << max(0, count.bit_length() - 4))
-    return -(-count // step) * step
-
-
-def _power_of_two(count: int) -> int:
-    # Padding of what minibatches are taken from costs nothing but its memory.
-    return 1 << (count - 1).bit_length()

@@ -98,5 +98,5 @@ def equal_job(request: UpdateRequest, rank: int = 0, world_size: int = 1) -> Upd
     division = EqualDivision(batch.count, num_minibatches, rank, world_size)
     epochs = request.epochs if batch.rows else 0
     summary = BatchSummary.of(request)
-    only = request.policy, request.groups
-    return UpdateJob(batch.columns_for_losses(), division, epochs, request.updates_before, summary, *only)
+    of_batch = request.policy, request.groups, batch.count_varies
+    return UpdateJob(batch.columns_for_losses(), division, epochs, request.updates_before, summary, *of_batch)

@@ -17,7 +17,7 @@ from marlflow.base.items import Gradients, Update, Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.train_batch import TrainBatch
 from marlflow.flow import Place
-from marlflow.learner.compiled_updates import STEPS_AHEAD, Compile, CompiledUpdates
+from marlflow.learner.compiled_updates import GRADIENTS_APART, STEPS_AHEAD, Compile, CompiledUpdates
 from marlflow.learner.compute import ON_CPU, Compute, tensors_on
 from marlflow.learner.distributed.collective import Collective
 from marlflow.learner.distributed.followers import LeaderAndFollowers
@@ -331,7 +331,7 @@ class TorchLearner:
         """Take one optimizer step, unless the gradients are of no rows, or not finite."""
         norm = None
         if self._compiled.is_due(self.updates):
-            self._compiled.refuse("gradients are computed by one stage, and applied by another")
+            self._compiled.refuse(GRADIENTS_APART)
         if gradients.rows:
             self.exchange.call_followers("apply", gradients.flat, gradients.rows)
             norm = self.loop.apply(gradients.flat)

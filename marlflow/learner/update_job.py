@@ -59,7 +59,7 @@ class TargetUpdate(NamedTuple):
 class UpdateJob(NamedTuple):
     """The items on which one process trains: `columns` [count, ...], divided into minibatches by `division`.
 
-    With `target`, the target network is updated between the minibatches.
+    `count_varies` is that of the batch. With `target`, the target network is updated between the minibatches.
     """
 
     columns: Mapping[str, Array]
@@ -69,6 +69,7 @@ class UpdateJob(NamedTuple):
     summary: BatchSummary = BatchSummary()
     policy: str | None = None
     groups: tuple[str, ...] | None = None
+    count_varies: bool = False
     target: TargetUpdate | None = None
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from marlflow.base.batch import Array
 from marlflow.base.train_batch import TrainBatch
-from marlflow.learner.compiled_updates import CompiledUpdates, Epoch
+from marlflow.learner.compiled_updates import AddGradient, CompiledUpdates, Epoch
 from marlflow.learner.compute import Compute, tensors_on
 from marlflow.learner.gradient_exchange import GradientExchange
 from marlflow.learner.loss import LossTerms, Terms
@@ -48,12 +48,15 @@ class UpdateLoop:
         # Drawn for all epochs before the first step, so that a GPU is not waited for between epochs.
         width = self._noise_per_row if job.groups is None else noise_width(groups)
         draws = [Epoch(self._order(job.division), self._noise(job.items, width)) for _ in range(job.epochs)]
-        if draws and exchange.is_alone and self._compiled.is_due(job.updates_before):
+        if draws and self._compiled.is_due(job.updates_before):
+            if not exchange.is_alone:
+                compiled = partial(self._compiled.add_gradient, eager=self._add_gradient, count_varies=job.count_varies)
+                return self._run_by_steps(job, exchange, groups, tensors, draws, compiled)
             step = partial(self._eager_step, exchange=exchange)
             result = self._compiled.run(job, groups, tensors, draws, exchange, self.limit, step)
             if result is not None:
                 return self._observed(job, tensors, result)
-        return self._run_eagerly(job, exchange, groups, tensors, draws)
+        return self._run_by_steps(job, exchange, groups, tensors, draws, self._add_gradient)
 
     @np.errstate(over="ignore", invalid="ignore")
     def run_ahead(
@@ -79,13 +82,14 @@ class UpdateLoop:
             return None
         return result.by_minibatch()
 
-    def _run_eagerly(
+    def _run_by_steps(
         self,
         job: UpdateJob,
         exchange: GradientExchange,
         groups: Sequence[OptimizerGroup],
         tensors: Mapping[str, Tensor],
         draws: Sequence[Epoch],
+        add_gradient: AddGradient,
     ) -> UpdateResult:
         fractions = job.division.fractions() if job.epochs else ()
         log, order, minibatches_seen = StepLog(), None, job.updates_before
@@ -100,7 +104,7 @@ class UpdateLoop:
                     return self._observed(job, tensors, UpdateResult(log.names, log.steps(), minibatches_left=left))
                 left -= 1
                 number = minibatches_seen + 1
-                new_priorities, is_taken = self._step(groups, minibatch, fraction, number, exchange, log)
+                new_priorities, is_taken = self._step(groups, minibatch, fraction, number, exchange, log, add_gradient)
                 minibatches_seen += is_taken
                 priorities += [] if new_priorities is None else [new_priorities]
         return self._observed(job, tensors, UpdateResult(log.names, log.steps(), priorities, order))
@@ -109,7 +113,7 @@ class UpdateLoop:
         self, groups: Sequence[OptimizerGroup], minibatch: Mapping[str, Tensor], number: int, exchange: GradientExchange
     ) -> tuple[dict[str, float], float]:
         log = StepLog()
-        self._step(groups, minibatch, 1.0, number, exchange, log)
+        self._step(groups, minibatch, 1.0, number, exchange, log, self._add_gradient)
         names, (step,) = log.names, log.steps()
         return dict(zip(names[:-1], step, strict=False)), step[-1]
 
@@ -165,6 +169,7 @@ class UpdateLoop:
         number: int,
         exchange: GradientExchange,
         log: StepLog,
+        add_gradient: AddGradient,
     ) -> tuple[Tensor | None, bool]:
         """Step the groups in order; return the first priorities, and whether the step was taken."""
         # Stays None if this process has no rows of the minibatch.
@@ -175,7 +180,7 @@ class UpdateLoop:
             if number % group.every:
                 continue
             group.gradient.zero_()
-            loss_terms = self._add_gradient(group, minibatch) if fraction else None
+            loss_terms = add_gradient(group, minibatch) if fraction else None
             exchange.all_reduce(group.gradient, fraction)
             norms.append(group.optimizer.step())
             # On a GPU the norm is not known yet, and the step counts as taken.

@@ -142,13 +142,18 @@ class LearnerSpec:
         return self.algorithm.capabilities.learns_on == "workers"
 
     @property
+    def compute(self) -> Compute:
+        """The device and the precision of its own process."""
+        return Compute(self.placement.torch_device, self.placement.precision)
+
+    @property
     def publishes_critic(self) -> bool:
         """Whether published weights end with the critic, for relocated stages."""
         return any(where != "learner" for where in self.stages.values())
 
     def learner(self, acting: Sequence[Array] = ()) -> TorchLearner:
         """Make the learner; its actors begin with the published parameters `acting` [P] of each policy, if given."""
-        learner = self._learner(self.placement.torch_device)
+        learner = self._learner(self.compute)
         if self.publishes_critic:
             learner.publish_all()
         for policy, initial in self.begins_with.items():
@@ -162,8 +167,7 @@ class LearnerSpec:
         """Return the spec with the random initial parameters of its `reset`-th reset, none of another run."""
         return replace(self, seed=key(self.seed, *b"reset", *self.name.encode(), reset) >> 33, begins_with={})
 
-    def _learner(self, device: str) -> TorchLearner:
-        compute = Compute(device, self.placement.precision)
+    def _learner(self, compute: Compute) -> TorchLearner:
         return self.algorithm.learner(self.name, self._members, named_seed(self.seed, "learner", self.name), compute)
 
     @property
@@ -189,7 +193,13 @@ class LearnerSpec:
     def relocated_stages(self) -> RelocatedStages:
         """The stages that run elsewhere than at the learner or its replays."""
         # The copies run on workers and the driver, which have no share of a GPU.
-        return RelocatedStages(self.name, self.members, self.algorithm, self.stages, partial(self._learner, "cpu"))
+        return RelocatedStages(
+            self.name,
+            self.members,
+            self.algorithm,
+            self.stages,
+            partial(self._learner, replace(self.compute, device="cpu")),
+        )
 
     @property
     def stages(self) -> Mapping[str, Where]:

@@ -12,6 +12,7 @@ from typing import ClassVar, cast
 from marlflow.base.batch import Batch
 from marlflow.base.items import Gradients, Packed, Update
 from marlflow.flow import Traits
+from marlflow.learner.compiled_updates import GRADIENTS_APART
 from marlflow.learner.protocol import Learner
 from marlflow.stages.updates import loss_input
 
@@ -52,7 +53,7 @@ class Average:
 class ApplyGradients:
     """Takes an optimizer step with a gradient, which may have been computed with older parameters."""
 
-    traits: ClassVar[Traits] = Traits(updates=True)
+    traits: ClassVar[Traits] = Traits(updates=True, not_compiled=GRADIENTS_APART)
 
     def __call__(self, gradients: Gradients, learner: Learner) -> Update:
         return learner.apply(gradients)

@@ -60,7 +60,9 @@ class ByTask:
 class MetaLearn:
     """Trains on the meta-loss for `epochs`, in minibatches of `minibatch_tasks`."""
 
-    traits: ClassVar[Traits] = Traits(updates=True)
+    traits: ClassVar[Traits] = Traits(
+        updates=True, not_compiled="its loss takes gradient steps itself, and is differentiated through them"
+    )
 
     epochs: int = 1
     minibatch_tasks: int | None = None

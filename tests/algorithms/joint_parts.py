@@ -10,13 +10,10 @@ import numpy as np
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Member
+import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.torso import MLP
 from tests.algorithms.parts import forward, terms_of_step
 
 ROWS, STATE = 7, 4
@@ -27,12 +24,12 @@ CHOICES = 3
 STATE_SPACE = gym.Box(-np.inf, np.inf, (STATE,), np.float32)
 SCOUT = Spaces(gym.Box(-1.0, 1.0, (2,), np.float32), gym.Discrete(CHOICES), True, STATE_SPACE, 3, (0, 2))
 ARCHER = Spaces(gym.Box(-1.0, 1.0, (3,), np.float32), gym.Box(LOW, HIGH), False, STATE_SPACE, 3, (1,))
-TEAM = {"scout": Member(SCOUT, MLP((5,))), "archer": Member(ARCHER, MLP((4,)))}
+TEAM = {"scout": mf.Member(SCOUT, mf.MLP((5,))), "archer": mf.Member(ARCHER, mf.MLP((4,)))}
 
 
-def team_learner(algorithm: Any, members: Mapping[str, Member] = TEAM, seed: int = 0) -> TorchLearner:
+def team_learner(algorithm: Any, members: Mapping[str, mf.Member] = TEAM, seed: int = 0) -> mf.TorchLearner:
     """A learner whose parameters differ from its target's, so that it shows which network is asked."""
-    learner: TorchLearner = algorithm.learner("team", members, seed, ON_CPU)
+    learner: mf.TorchLearner = algorithm.learner("team", members, seed, ON_CPU)
     noise = np.random.default_rng(3).standard_normal(len(learner.parameters.flat.vector)).astype(np.float32)
     learner.parameters.flat.vector.add_(torch.from_numpy(noise), alpha=0.4)
     return learner
@@ -82,8 +79,8 @@ def team_rows(seed: int = 7) -> dict[str, Array]:
     return columns
 
 
-def transitions(columns: Mapping[str, Array]) -> JointTransitions:
-    return JointTransitions(dict(columns))
+def transitions(columns: Mapping[str, Array]) -> mf.JointTransitions:
+    return mf.JointTransitions(dict(columns))
 
 
 def minibatch_of(columns: Mapping[str, Array], noise: Array | None = None) -> dict[str, torch.Tensor]:
@@ -91,7 +88,9 @@ def minibatch_of(columns: Mapping[str, Array], noise: Array | None = None) -> di
     return made if noise is None else {**made, "noise": torch.from_numpy(noise)}
 
 
-def terms_and_gradients(learner: TorchLearner, minibatch: Mapping[str, torch.Tensor]) -> tuple[dict[str, float], Array]:
+def terms_and_gradients(
+    learner: mf.TorchLearner, minibatch: Mapping[str, torch.Tensor]
+) -> tuple[dict[str, float], Array]:
     """The terms of all loss groups, none of which has learned, and the gradients of each by its own parameters."""
     learner.parameters.flat.gradient.zero_()
     terms = terms_of_step(learner, lambda group: minibatch)

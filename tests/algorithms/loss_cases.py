@@ -17,17 +17,13 @@ from gymnasium import spaces as gym
 from torch import Tensor
 
 import marlflow as mf
-from marlflow.algorithms.algorithm import Algorithm, Member
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.base.items import Fragment, JointFragment
 from marlflow.base.spaces import Spaces
 from marlflow.config.plans import learner_plan
 from marlflow.config.rehearsal import _components, _fragments, _single_learner_run
 from marlflow.env.spaces_only import observation_rows
-from marlflow.flow import Traits, source
 from marlflow.flow.rehearsal import rehearse
-from marlflow.learner.learner import TorchLearner
-from marlflow.runtime.spec import LearnerPlacement, LearnerSpec, PolicySpec, RunSpec
+from marlflow.runtime.spec import LearnerSpec, PolicySpec, RunSpec
 from tests.algorithms import conversations
 
 ROWS = 12
@@ -45,7 +41,7 @@ MODELS: Mapping[str, Any] = {
     "gru": mf.GRU(6),
     "lstm": mf.LSTM(6),
 }
-VARIANTS: Sequence[Algorithm] = (
+VARIANTS: Sequence[mf.Algorithm] = (
     mf.PPO(shared_torso=True),
     mf.PPO(normalize_values=True, value_clip_range=0.1),
     mf.PPO(cost_limit=1.0),
@@ -67,7 +63,7 @@ VARIANTS: Sequence[Algorithm] = (
 class Case:
     """A learner: its algorithm, the model and the action space of its policies, and how many they are."""
 
-    algorithm: Algorithm
+    algorithm: mf.Algorithm
     model: str
     action: str
     policies: int = 1
@@ -75,7 +71,7 @@ class Case:
     def __str__(self) -> str:
         return f"{self.algorithm.name}-{self.model}-{self.action}-{self.policies}"
 
-    def spec(self, algorithm: Algorithm | None = None) -> LearnerSpec:
+    def spec(self, algorithm: mf.Algorithm | None = None) -> LearnerSpec:
         """Its learner's, of another algorithm if given."""
         made, policies = algorithm or self.algorithm, []
         for number, seats in enumerate([(0, 1), (2,)][: self.policies]):
@@ -85,7 +81,7 @@ class Case:
             if isinstance(made, mf.ArCHer):
                 spaces = conversations.SPACES
             policies.append(PolicySpec(f"p{number}", made, model, spaces, seed=number))
-        return LearnerSpec("team" if self.policies > 1 else "p0", tuple(policies), made, 0, LearnerPlacement())
+        return LearnerSpec("team" if self.policies > 1 else "p0", tuple(policies), made, 0, mf.LearnerPlacement())
 
     def problems(self) -> Iterator[object]:
         """Yield why the algorithm cannot be used so."""
@@ -93,7 +89,7 @@ class Case:
         for policy in policies:
             yield from self.algorithm.validate(policy.spaces, policy.model)
         if isinstance(self.algorithm, mf.JointAlgorithm):
-            yield from self.algorithm.member_problems({one.name: Member(one.spaces, one.model) for one in policies})
+            yield from self.algorithm.member_problems({one.name: mf.Member(one.spaces, one.model) for one in policies})
         if isinstance(self.algorithm, mf.ArCHer) and self.model != "mlp":
             yield "its observations are those of conversations"
 
@@ -130,10 +126,10 @@ def minibatches(case: Case) -> Mapping[str, Mapping[str, Tensor]]:
     trained: Any = parts.learners[learner.name]
     for group in trained.parameters.groups:
         group.add_gradient = functools.partial(_noting, seen, group.name, group.add_gradient)
-    kind = JointFragment if learner.is_joint else Fragment
+    kind = mf.JointFragment if learner.is_joint else mf.Fragment
     torch.manual_seed(0)
     fragments = iter(_fragments(alone, parts))
-    experience = source(fragments.__next__, name="experience", traits=Traits(emits=kind))
+    experience = mf.source(fragments.__next__, name="experience", traits=mf.Traits(emits=kind))
     broken = rehearse(learner_plan(experience, alone.learners[learner.name], parts), experience)
     assert broken is None, broken.failure.__cause__
     assert {*seen} == {group.name for group in trained.parameters.groups}
@@ -157,7 +153,7 @@ def _with_costs(make_env: Any) -> Any:
     return env
 
 
-def _conversation(learner: TorchLearner) -> dict[str, dict[str, Tensor]]:
+def _conversation(learner: mf.TorchLearner) -> dict[str, dict[str, Tensor]]:
     generator, spaces = torch.Generator().manual_seed(0), conversations.SPACES
     obs = torch.from_numpy(observation_rows(spaces, ROWS))
     token = torch.randint(0, conversations.ACTIONS, (ROWS,), generator=generator)

@@ -9,36 +9,31 @@ import numpy as np
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm, Member
+import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.base.items import Fragment
 from marlflow.base.spaces import Spaces
-from marlflow.flow import Plan, source
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.torso import MLP, TorsoConfig
-from marlflow.replay.protocol import Replay
 from marlflow.runtime.inline import InlinePlace
 
 NUM_ACTIONS = 3
-SMALL = MLP(hidden_sizes=(4,))
+SMALL = mf.MLP(hidden_sizes=(4,))
 DISCRETE = Spaces(gym.Box(-1.0, 1.0, (2,), np.float32), gym.Discrete(NUM_ACTIONS))
 MASKED = Spaces(DISCRETE.observation, DISCRETE.action, masked=True)
 CONTINUOUS = Spaces(DISCRETE.observation, gym.Box(-1.0, 1.0, (2,), np.float32))
 
 
-def experience() -> Fragment:
+def experience() -> mf.Fragment:
     """A source that no plan of these tests runs."""
     raise AssertionError("building, printing and checking a plan runs nothing")
 
 
 def make_learner(
-    algorithm: Algorithm, spaces: Spaces = DISCRETE, seed: int = 0, model: TorsoConfig = SMALL
-) -> TorchLearner:
-    return algorithm.learner("hunter", {"hunter": Member(spaces, model)}, seed, ON_CPU)
+    algorithm: mf.Algorithm, spaces: Spaces = DISCRETE, seed: int = 0, model: mf.TorsoConfig = SMALL
+) -> mf.TorchLearner:
+    return algorithm.learner("hunter", {"hunter": mf.Member(spaces, model)}, seed, ON_CPU)
 
 
-def spread_out(learner: TorchLearner) -> None:
+def spread_out(learner: mf.TorchLearner) -> None:
     """Heads begin near zero; with larger parameters each action differs."""
     noise = np.random.default_rng(3).standard_normal(len(learner.parameters.flat.vector)).astype(np.float32)
     learner.parameters.flat.vector.add_(torch.from_numpy(noise), alpha=0.5)
@@ -62,22 +57,22 @@ def minibatch(masked: bool, rows: int = 11, seed: int = 5) -> dict[str, Array]:
 
 
 def make_plan(
-    algorithm: Algorithm, own_replay: bool = False, spaces: Spaces = DISCRETE, model: TorsoConfig = SMALL
-) -> Plan:
+    algorithm: mf.Algorithm, own_replay: bool = False, spaces: Spaces = DISCRETE, model: mf.TorsoConfig = SMALL
+) -> mf.Plan:
     """The algorithm's plan, checked."""
     learner = make_learner(algorithm, spaces, model=model)
     place = learner.place = InlinePlace("learner hunter")
-    replays: list[Replay] = []
+    replays: list[mf.Replay] = []
     if algorithm.replay_shards:
         replay = algorithm.replay("hunter", {}, seed=0)
         replay.place = InlinePlace("replay hunter") if own_replay else place
         replays.append(replay)
-    plan = algorithm.plan(source(experience), learner, replays)
+    plan = algorithm.plan(mf.source(experience), learner, replays)
     plan.check()
     return plan
 
 
-def loss_and_gradient(learner: TorchLearner, columns: Mapping[str, Array]) -> tuple[dict[str, float], Array, Any]:
+def loss_and_gradient(learner: mf.TorchLearner, columns: Mapping[str, Array]) -> tuple[dict[str, float], Array, Any]:
     """The terms, the gradient by all parameters, and the priorities, of one minibatch as `Learn` would take it."""
     learner.parameters.flat.gradient.zero_()
     minibatch = {name: torch.from_numpy(column) for name, column in columns.items()}
@@ -92,7 +87,9 @@ def loss_and_gradient(learner: TorchLearner, columns: Mapping[str, Array]) -> tu
     )
 
 
-def terms_of_step(learner: TorchLearner, minibatch_of: Callable[[str], Mapping[str, torch.Tensor]]) -> dict[str, float]:
+def terms_of_step(
+    learner: mf.TorchLearner, minibatch_of: Callable[[str], Mapping[str, torch.Tensor]]
+) -> dict[str, float]:
     """The terms of all loss groups, none of which has learned; their gradients are in those of the parameters.
 
     `minibatch_of` gives that of a group by its name; the columns that a group adds reach the groups after it.
@@ -107,7 +104,7 @@ def terms_of_step(learner: TorchLearner, minibatch_of: Callable[[str], Mapping[s
     return terms
 
 
-def gradient_by_differences(learner: TorchLearner, loss: Callable[[], float], step: float = 1e-3) -> Array:
+def gradient_by_differences(learner: mf.TorchLearner, loss: Callable[[], float], step: float = 1e-3) -> Array:
     """The gradient of a plain function of the learner's parameters, by central differences."""
     vector, found = learner.parameters.flat.vector, []
     for index in range(len(vector)):

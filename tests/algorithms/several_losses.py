@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.base.batch import Array, Transitions
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.torso import MLP
 from tests.algorithms.parts import DISCRETE, NUM_ACTIONS, forward, terms_of_step
 
 ROWS = 9
@@ -22,7 +20,7 @@ LOW, HIGH = np.array([-1.0, 0.0], np.float32), np.array([3.0, 1.0], np.float32)
 BOX = Spaces(DISCRETE.observation, gym.Box(LOW, HIGH))
 
 
-def transitions(spaces: Spaces) -> Transitions:
+def transitions(spaces: Spaces) -> mf.Transitions:
     rng = np.random.default_rng(7)
     discount = rng.choice([0.0, 0.81, 0.9], ROWS).astype(np.float32)
     masks = []
@@ -32,7 +30,7 @@ def transitions(spaces: Spaces) -> Transitions:
         masks.append(mask)
     masks[1][discount == 0.0] = False  # nothing follows, so nothing is legal there
     box = isinstance(spaces.action, gym.Box)
-    return Transitions(
+    return mf.Transitions(
         obs=rng.standard_normal((ROWS, 2)).astype(np.float32),
         action=rng.uniform(LOW, HIGH, (ROWS, 2)).astype(np.float32) if box else masks[0].argmax(1),
         reward=(3.0 * rng.standard_normal(ROWS)).astype(np.float32),
@@ -45,14 +43,14 @@ def transitions(spaces: Spaces) -> Transitions:
     )
 
 
-def apart(learner: TorchLearner) -> TorchLearner:
+def apart(learner: mf.TorchLearner) -> mf.TorchLearner:
     """Parameters that differ from the target's, so that it shows which network is asked."""
     noise = np.random.default_rng(3).standard_normal(len(learner.parameters.flat.vector)).astype(np.float32)
     learner.parameters.flat.vector.add_(torch.from_numpy(noise), alpha=0.3)
     return learner
 
 
-def found(learner: TorchLearner, drawn: Transitions, noise: Array) -> dict[str, float]:
+def found(learner: mf.TorchLearner, drawn: mf.Transitions, noise: Array) -> dict[str, float]:
     """The terms of all loss groups, none of which has learned."""
     names = ("obs", "action", "reward", "discount", "next_obs", "weight", "action_mask", "next_mask")
     columns = {name: column for name in names if (column := getattr(drawn, name)) is not None}
@@ -73,13 +71,13 @@ def within(action: Array) -> Array:
     return found
 
 
-def bandit(config: Any, spaces: Spaces, draw: Callable[[Any], tuple[Array, Array]], updates: int) -> TorchLearner:
+def bandit(config: Any, spaces: Spaces, draw: Callable[[Any], tuple[Array, Array]], updates: int) -> mf.TorchLearner:
     """A learner of a task with one decision, whose reward `draw` gives with random actions."""
-    learner: TorchLearner = config.learner("hunter", {"hunter": Member(spaces, MLP((16,)))}, 0, ON_CPU)
+    learner: mf.TorchLearner = config.learner("hunter", {"hunter": mf.Member(spaces, mf.MLP((16,)))}, 0, ON_CPU)
     rng, rows = np.random.default_rng(0), 64
     obs = np.full((rows, 2), 0.3, np.float32)
     for _ in range(updates):
         action, reward = draw(rng)
         zeros, ones = np.zeros(rows, np.float32), np.ones(rows, np.float32)
-        learner.update(Transitions(obs, action, reward, zeros, obs, ones, np.arange(rows)))
+        learner.update(mf.Transitions(obs, action, reward, zeros, obs, ones, np.arange(rows)))
     return learner

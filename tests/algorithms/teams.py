@@ -9,25 +9,20 @@ import torch
 from gymnasium import spaces as gym
 from torch import Tensor
 
-from marlflow.algorithms.algorithm import Member
+import marlflow as mf
 from marlflow.algorithms.mixing_loss import MixingLoss
-from marlflow.algorithms.vdn import VDN
 from marlflow.base.batch import Array
-from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.learner.loss import LossTerms
-from marlflow.policy.torso import MLP
 
 STATE = gym.Box(-np.inf, np.inf, (5,), np.float32)
 SCOUT = Spaces(gym.Box(-1.0, 1.0, (3,), np.float32), gym.Discrete(4), True, STATE, 4, (0, 2))
 CARRIER = Spaces(gym.Box(-1.0, 1.0, (2, 2), np.float32), gym.Discrete(2), False, STATE, 4, (3,))
-TEAM = {"scout": Member(SCOUT, MLP((6,))), "carrier": Member(CARRIER, MLP((5,), "relu"))}
+TEAM = {"scout": mf.Member(SCOUT, mf.MLP((6,))), "carrier": mf.Member(CARRIER, mf.MLP((5,), "relu"))}
 SEATS = 3
 
 
-def team_rows(rows: int = 32, seed: int = 0, members: Mapping[str, Member] = TEAM) -> dict[str, Array]:
+def team_rows(rows: int = 32, seed: int = 0, members: Mapping[str, mf.Member] = TEAM) -> dict[str, Array]:
     """Random columns of JointTransitions, with absent seats, illegal actions, and terminations of seats and team."""
     random = np.random.default_rng(seed)
     columns: dict[str, Array] = {
@@ -66,10 +61,12 @@ def team_rows(rows: int = 32, seed: int = 0, members: Mapping[str, Member] = TEA
 
 
 def tensors(columns: Mapping[str, Array]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(column) for name, column in JointTransitions(columns).columns_for_losses().items()}
+    return {
+        name: torch.from_numpy(column) for name, column in mf.JointTransitions(columns).columns_for_losses().items()
+    }
 
 
-def team_learner(algorithm: VDN, members: Mapping[str, Member] = TEAM, seed: int = 0) -> TorchLearner:
+def team_learner(algorithm: mf.VDN, members: Mapping[str, mf.Member] = TEAM, seed: int = 0) -> mf.TorchLearner:
     """A learner of large parameters, which differ from its target's."""
     learner = algorithm.learner("team", members, seed, ON_CPU)
     noise = np.random.default_rng(seed + 3).standard_normal(len(learner.parameters.flat.vector)).astype(np.float32)
@@ -77,13 +74,13 @@ def team_learner(algorithm: VDN, members: Mapping[str, Member] = TEAM, seed: int
     return learner
 
 
-def loss_of(learner: TorchLearner) -> MixingLoss:
+def loss_of(learner: mf.TorchLearner) -> MixingLoss:
     loss = learner.parameters.groups[0].loss
     assert isinstance(loss, MixingLoss)
     return loss
 
 
-def gradient_of(learner: TorchLearner, minibatch: Mapping[str, Tensor]) -> tuple[LossTerms, Array]:
+def gradient_of(learner: mf.TorchLearner, minibatch: Mapping[str, Tensor]) -> tuple[mf.LossTerms, Array]:
     """The result of a loss, and the gradient by all parameters."""
     parameters = learner.parameters
     parameters.flat.gradient.zero_()

@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.algorithms.a2c import A2C
-from marlflow.base.batch import Array, EstimatedBatch
-from marlflow.base.schedules import Linear
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.learner.gradients import mean_gradients
-from marlflow.learner.learner import TorchLearner
-from marlflow.learner.optimizer import TorchOptimizer
 from tests.algorithms.parts import (
     DISCRETE,
     MASKED,
@@ -29,7 +26,7 @@ from tests.algorithms.parts import (
 )
 
 
-def naive_terms(config: A2C, module: Any, columns: dict[str, Array]) -> dict[str, float]:
+def naive_terms(config: mf.A2C, module: Any, columns: dict[str, Array]) -> dict[str, float]:
     """The loss row by row: the terms that are reported, and their sum as `total`."""
     logits = forward(module, "actor.torso", "actor.head", columns["obs"])
     values = forward(module, "critic_torso", "critic_head", columns["obs"])[:, 0]
@@ -52,7 +49,7 @@ def naive_terms(config: A2C, module: Any, columns: dict[str, Array]) -> dict[str
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_loss_and_gradient_are_those_of_plain_loops(masked: bool) -> None:
-    config = A2C(entropy_coefficient=0.1, value_coefficient=0.7)
+    config = mf.A2C(entropy_coefficient=0.1, value_coefficient=0.7)
     learner = make_learner(config, MASKED if masked else DISCRETE)
     spread_out(learner)
     columns = minibatch(masked)
@@ -64,14 +61,16 @@ def test_loss_and_gradient_are_those_of_plain_loops(masked: bool) -> None:
 
 
 def test_scheduled_coefficients_reach_the_loss() -> None:
-    assert A2C(entropy_coefficient=Linear(0.1, 0.0, agent_steps=100)).schedules(50) == {"entropy_coefficient": 0.05}
-    learner = make_learner(A2C(entropy_coefficient=Linear(0.1, 0.0, agent_steps=100)))
+    assert mf.A2C(entropy_coefficient=mf.Linear(0.1, 0.0, agent_steps=100)).schedules(50) == {
+        "entropy_coefficient": 0.05
+    }
+    learner = make_learner(mf.A2C(entropy_coefficient=mf.Linear(0.1, 0.0, agent_steps=100)))
     spread_out(learner)
     columns = minibatch(masked=False)
     _, before, _ = loss_and_gradient(learner, columns)
     learner.set_schedule({"entropy_coefficient": 0.05, "value_coefficient": 0.3})
     _, after, _ = loss_and_gradient(learner, columns)
-    direct = make_learner(A2C(entropy_coefficient=0.05, value_coefficient=0.3))
+    direct = make_learner(mf.A2C(entropy_coefficient=0.05, value_coefficient=0.3))
     spread_out(direct)
     _, expected, _ = loss_and_gradient(direct, columns)
     assert np.abs(before - after).max() > 1e-4
@@ -81,25 +80,25 @@ def test_scheduled_coefficients_reach_the_loss() -> None:
 # -- gradients apart ------------------------------------------------------------------------------------------------
 
 
-def batch_of(rows: int, seed: int) -> EstimatedBatch:
+def batch_of(rows: int, seed: int) -> mf.EstimatedBatch:
     columns = {**minibatch(masked=False, rows=rows, seed=seed), "version": np.zeros(rows, np.int64)}
     columns["reward"] = np.zeros(rows)
-    return EstimatedBatch(columns, {"carried": np.zeros(1, bool)})
+    return mf.EstimatedBatch(columns, {"carried": np.zeros(1, bool)})
 
 
-def together(*batches: EstimatedBatch) -> EstimatedBatch:
+def together(*batches: mf.EstimatedBatch) -> mf.EstimatedBatch:
     columns = {name: np.concatenate([batch.columns[name] for batch in batches]) for name in batches[0].columns}
-    return EstimatedBatch(columns, {"carried": np.zeros(len(batches), bool)})
+    return mf.EstimatedBatch(columns, {"carried": np.zeros(len(batches), bool)})
 
 
-def learner_of(config: A2C) -> TorchLearner:
+def learner_of(config: mf.A2C) -> mf.TorchLearner:
     learner = make_learner(config)
     spread_out(learner)
     return learner
 
 
 def test_the_mean_gradient_of_microbatches_is_that_of_all_rows_at_once() -> None:
-    config = A2C(optimizer=TorchOptimizer(torch.optim.SGD), learning_rate=0.1)
+    config = mf.A2C(optimizer=mf.TorchOptimizer(torch.optim.SGD), learning_rate=0.1)
     apart, at_once = learner_of(config), learner_of(config)
     batches = [batch_of(rows, seed) for seed, rows in enumerate((7, 20, 3))]
     found = apart.apply(mean_gradients([apart.gradients(batch) for batch in batches]))
@@ -110,7 +109,7 @@ def test_the_mean_gradient_of_microbatches_is_that_of_all_rows_at_once() -> None
 
 
 def test_better_actions_become_likelier() -> None:
-    config = replace(A2C(), learning_rate=0.02, entropy_coefficient=0.0)
+    config = replace(mf.A2C(), learning_rate=0.02, entropy_coefficient=0.0)
     learner = make_learner(config)
     rewards, rows = np.array([-1.0, 0.0, 1.0]), 300
     batch = batch_of(rows, 0)
@@ -119,7 +118,7 @@ def test_better_actions_become_likelier() -> None:
     columns |= {"advantage": rewards[action].astype(np.float32), "value_target": np.full(rows, 2.0, np.float32)}
     before = forward(learner.module, "actor.torso", "actor.head", columns["obs"][:1])[0]
     for _ in range(10):
-        assert learner.update(EstimatedBatch(columns, batch.segments)).updates == 1
+        assert learner.update(mf.EstimatedBatch(columns, batch.segments)).updates == 1
     after = forward(learner.module, "actor.torso", "actor.head", columns["obs"][:1])[0]
     assert after[2] - before[2] > 0.05 > -0.05 > after[0] - before[0]
     assert forward(learner.module, "critic_torso", "critic_head", columns["obs"][:1])[0, 0] > 0.1

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.apex import ApeX
-from marlflow.base.schedules import Linear
-from marlflow.flow import source
+import marlflow as mf
 from marlflow.replay.shards import learner_of_replay
 from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.spec import LearnerSpec, PolicySpec
 from tests.algorithms.parts import DISCRETE, SMALL, experience, make_learner
 
 
-def _spec(config: ApeX) -> LearnerSpec:
+def _spec(config: mf.ApeX) -> LearnerSpec:
     return LearnerSpec("hunter", (PolicySpec("hunter", config, SMALL, DISCRETE, seed=0),), config, seed=0)
 
 
 def test_the_plan_reads_as_its_paper() -> None:
-    config = ApeX(replay_shards=2, train_every_agent_steps=4, learning_starts_agent_steps=51, draws_ahead=3)
+    config = mf.ApeX(replay_shards=2, train_every_agent_steps=4, learning_starts_agent_steps=51, draws_ahead=3)
     spec = _spec(config)
     learner = make_learner(config)
     learner.place = InlinePlace("learner hunter")
     replays = [spec.replay(shard) for shard in range(2)]
     for replay in replays:
         replay.place = InlinePlace(f"replay {replay.name}")
-    plan = config.plan(source(experience), learner, replays)
+    plan = config.plan(mf.source(experience), learner, replays)
     plan.check()
     shown = " ".join(line.strip("├└─│ →") for line in str(plan).splitlines())
     assert shown.startswith(
@@ -43,8 +40,8 @@ def test_the_plan_reads_as_its_paper() -> None:
 
 
 def test_shards_divide_what_is_remembered_and_have_names_and_seeds_of_their_own() -> None:
-    config = ApeX(replay_shards=3, replay_agent_steps=10_000, learning_starts_agent_steps=100)
-    assert isinstance(config, Algorithm)
+    config = mf.ApeX(replay_shards=3, replay_agent_steps=10_000, learning_starts_agent_steps=100)
+    assert isinstance(config, mf.Algorithm)
     spec = _spec(config)
     assert spec.replays == ("hunter@0", "hunter@1", "hunter@2")
     assert {learner_of_replay(name) for name in (*spec.replays, "hunter")} == {"hunter"}
@@ -52,12 +49,12 @@ def test_shards_divide_what_is_remembered_and_have_names_and_seeds_of_their_own(
     states = [spec.replay(shard).state() for shard in range(3)]
     assert len({str(state["generator"]) for state in states}) == 3
     assert [state["first"] for state in states] == sorted({state["first"] for state in states})
-    single = _spec(ApeX(replay_shards=1))
+    single = _spec(mf.ApeX(replay_shards=1))
     assert single.replays == ("hunter",)
     assert not single.replays_apart
 
 
 def test_settings_and_actor() -> None:
-    assert ApeX().schedules(10) == {"epsilon": 0.4}
-    assert ApeX(epsilon=Linear(1.0, 0.5, 100)).schedules(50) == {"epsilon": 0.75}
-    assert ApeX(epsilon_ladder=5.0).actor(DISCRETE, SMALL, seed=2).ladder == pytest.approx(5.0)
+    assert mf.ApeX().schedules(10) == {"epsilon": 0.4}
+    assert mf.ApeX(epsilon=mf.Linear(1.0, 0.5, 100)).schedules(50) == {"epsilon": 0.75}
+    assert mf.ApeX(epsilon_ladder=5.0).actor(DISCRETE, SMALL, seed=2).ladder == pytest.approx(5.0)

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.dqn import DQN
-from marlflow.base.batch import Array, Transitions
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
 from marlflow.policy.distributional import DistributionalQNetwork
-from marlflow.policy.torso import MLP
 from tests.algorithms.parts import DISCRETE, MASKED, NUM_ACTIONS, forward, loss_and_gradient, make_learner
 from tests.algorithms.test_dqn import apart, columns_of, transitions
 
@@ -23,8 +20,8 @@ ATOMS = 5
 SUPPORT = [-4.0, -2.0, 0.0, 2.0, 4.0]
 
 
-def config(**changes: Any) -> DQN:
-    return DQN(**{"atoms": ATOMS, "value_min": -4.0, "value_max": 4.0, **changes})
+def config(**changes: Any) -> mf.DQN:
+    return mf.DQN(**{"atoms": ATOMS, "value_min": -4.0, "value_max": 4.0, **changes})
 
 
 def distributions(module: Any, obs: Array) -> Array:
@@ -39,7 +36,7 @@ def expected(probability: Array) -> float:
     return sum(float(p) * z for p, z in zip(probability, SUPPORT, strict=True))
 
 
-def naive_divergences(learner: TorchLearner, drawn: Transitions, double: bool) -> list[float]:
+def naive_divergences(learner: mf.TorchLearner, drawn: mf.Transitions, double: bool) -> list[float]:
     """Of each row, with who chooses the next action among the legal ones."""
     chosen_by = distributions(learner.module if double else learner.parameters.target_module, drawn.next_obs)
     next_of, now = (
@@ -86,12 +83,12 @@ def test_only_the_action_taken_has_a_gradient_and_the_target_none() -> None:
 @pytest.mark.parametrize("dueling", [False, True])
 def test_distributions_become_the_rewards_of_a_bandit(dueling: bool) -> None:
     learner = config(learning_rate=0.02, dueling=dueling, n_step=1).learner(
-        "hunter", {"hunter": Member(DISCRETE, MLP((16,)))}, 0, ON_CPU
+        "hunter", {"hunter": mf.Member(DISCRETE, mf.MLP((16,)))}, 0, ON_CPU
     )
     rng = np.random.default_rng(0)
     for _ in range(300):
         action = rng.integers(0, NUM_ACTIONS, 32)
-        drawn = Transitions(
+        drawn = mf.Transitions(
             obs=np.zeros((32, 2), np.float32),
             action=action,
             reward=np.array([-3.0, 0.5, 3.5], np.float32)[action],

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.algorithms.mappo import MAPPO
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.sac import SAC
-from marlflow.base.batch import Array, Transitions
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from tests.algorithms.parts import DISCRETE, MASKED, forward, make_learner, make_plan, terms_of_step
 from tests.algorithms.several_losses import BOX, ROWS, apart, transitions, within
@@ -22,12 +20,12 @@ LAMBDA = 1.5
 
 
 def test_advantages_may_stay_as_they_are() -> None:
-    assert "Normalize" not in str(make_plan(PPO(normalize_advantages=False)))
-    assert "Normalize" in str(make_plan(PPO()))
+    assert "Normalize" not in str(make_plan(mf.PPO(normalize_advantages=False)))
+    assert "Normalize" in str(make_plan(mf.PPO()))
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, BOX], ids=["discrete", "box"])
-@pytest.mark.parametrize("config", [PPO(), MAPPO(critic_sees=("obs",)), SAC()], ids=["ppo", "mappo", "sac"])
+@pytest.mark.parametrize("config", [mf.PPO(), mf.MAPPO(critic_sees=("obs",)), mf.SAC()], ids=["ppo", "mappo", "sac"])
 def test_a_limit_leaves_the_other_networks_as_they_are(config: Any, spaces: Spaces) -> None:
     plain = dict(make_learner(config, spaces, seed=3).module.named_parameters())
     limited = dict(make_learner(replace(config, cost_limit=1.0), spaces, seed=3).module.named_parameters())
@@ -38,7 +36,7 @@ def test_a_limit_leaves_the_other_networks_as_they_are(config: Any, spaces: Spac
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_cost_critic_of_ppo_learns_its_value_targets(normalize: bool) -> None:
-    learner = apart(make_learner(PPO(cost_limit=1.0, normalize_values=normalize)))
+    learner = apart(make_learner(mf.PPO(cost_limit=1.0, normalize_values=normalize)))
     obs = np.random.default_rng(0).standard_normal((ROWS, 2)).astype(np.float32)
     target = np.arange(ROWS, dtype=np.float32)
     group = learner.parameters.groups[1]
@@ -62,13 +60,13 @@ def test_the_cost_critic_of_ppo_learns_its_value_targets(normalize: bool) -> Non
     assert group.gradient.any()
 
 
-def costly(spaces: Spaces) -> tuple[Transitions, Array]:
+def costly(spaces: Spaces) -> tuple[mf.Transitions, Array]:
     drawn = transitions(spaces)
     cost = np.random.default_rng(11).standard_normal(ROWS).astype(np.float32)
     return replace(drawn, cost=cost), np.random.default_rng(1).standard_normal((ROWS, 4)).astype(np.float32)
 
 
-def terms_of(learner: Any, drawn: Transitions, noise: Array) -> dict[str, float]:
+def terms_of(learner: Any, drawn: mf.Transitions, noise: Array) -> dict[str, float]:
     columns = {name: torch.from_numpy(column) for name, column in drawn.columns_for_losses().items()}
     return terms_of_step(learner, lambda group: {**columns, "noise": torch.from_numpy(noise)})
 
@@ -80,7 +78,7 @@ def q_cost(module: Any, obs: Array, action: Array | None) -> Array:
 
 
 def test_sac_in_a_box_is_that_of_plain_loops() -> None:
-    learner, (drawn, noise) = apart(make_learner(SAC(cost_limit=1.0), BOX)), costly(BOX)
+    learner, (drawn, noise) = apart(make_learner(mf.SAC(cost_limit=1.0), BOX)), costly(BOX)
     plain = terms_of(learner, drawn, noise)
     learner.set_schedule({"multiplier": LAMBDA})
     found = terms_of(learner, drawn, noise)
@@ -103,7 +101,7 @@ def test_sac_in_a_box_is_that_of_plain_loops() -> None:
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED], ids=["discrete", "masked"])
 def test_sac_with_discrete_actions_is_that_of_plain_loops(spaces: Spaces) -> None:
-    learner, (drawn, noise) = apart(make_learner(SAC(cost_limit=1.0), spaces)), costly(spaces)
+    learner, (drawn, noise) = apart(make_learner(mf.SAC(cost_limit=1.0), spaces)), costly(spaces)
     plain = terms_of(learner, drawn, noise)
     learner.set_schedule({"multiplier": LAMBDA})
     found = terms_of(learner, drawn, noise)
@@ -124,7 +122,7 @@ def test_sac_with_discrete_actions_is_that_of_plain_loops(spaces: Spaces) -> Non
     assert found["critics"] == plain["critics"]
 
 
-@pytest.mark.parametrize("config", [PPO(cost_limit=1.0), SAC(cost_limit=1.0)], ids=["ppo", "sac"])
+@pytest.mark.parametrize("config", [mf.PPO(cost_limit=1.0), mf.SAC(cost_limit=1.0)], ids=["ppo", "sac"])
 def test_a_resumed_learner_has_its_multiplier_and_tells_its_losses(config: Any) -> None:
     one, other = (make_learner(replace(config, initial_multiplier=0.5), seed=seed) for seed in (0, 1))
     totals = {"cost_total": 12.0, "cost_episodes": 4}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marlflow.algorithms.ddpg import DDPG
-from marlflow.base.schedules import PiecewiseConstant
+import marlflow as mf
 from tests.algorithms.parts import CONTINUOUS, forward, make_learner
 from tests.algorithms.several_losses import BOX, ROWS, apart, found, naive_q, transitions, within
 
 
 def test_losses_are_those_of_plain_loops() -> None:
-    learner, drawn = apart(make_learner(DDPG(), BOX)), transitions(BOX)
+    learner, drawn = apart(make_learner(mf.DDPG(), BOX)), transitions(BOX)
     module, target_module = learner.module, learner.parameters.target_module
     next_action = np.tanh(forward(target_module, "actor.torso", "actor.head", drawn.next_obs))
     q_next = naive_q(target_module, drawn.next_obs, next_action, critics=1)[0, :, 0]
@@ -27,7 +26,7 @@ def test_losses_are_those_of_plain_loops() -> None:
 
 
 def test_actor_and_critic_have_learning_rates_of_their_own() -> None:
-    config = DDPG(learning_rate=0.02, actor_learning_rate=PiecewiseConstant([0.001, 0.0], [10]))
+    config = mf.DDPG(learning_rate=0.02, actor_learning_rate=mf.PiecewiseConstant([0.001, 0.0], [10]))
     learner = make_learner(config, CONTINUOUS)
     assert [part.optimizer.learning_rate for part in learner.parameters.groups] == [0.02, 0.001]
     learner.set_schedule({"learning_rate": 0.5})

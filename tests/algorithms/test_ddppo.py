@@ -9,54 +9,38 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.ddppo import DDPPO
-from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.items import Fragment
-from marlflow.config.experiment import (
-    CheckpointConfig,
-    Experiment,
-    PlacementOverrides,
-    Policy,
-    Rollouts,
-    RunPlacement,
-    Stop,
-)
+import marlflow as mf
 from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
-from marlflow.driver.train import resume, train
 from marlflow.learner.distributed.replicas import AllShardsExchange
 from marlflow.runtime.resources import requests_of
 from marlflow.runtime.sharding import payloads_by_worker
-from marlflow.runtime.spec import LearnerPlacement
-from marlflow.sampling.mapping import Rule
-from marlflow.stages import Shards
 from tests.driver.kept_runs import kept
 from tests.driver.watching import standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, policies, small_run
-from tests.sentences import sentences
+from tests.sentences import refusals, sentences
 
-SMALL_DDPPO = DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
+SMALL_DDPPO = mf.DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
 BESIDE_DQN = policies(hunters=SMALL_DDPPO, prey=SMALL_DQN)
 HALF, WHOLE = 720, 1_360
 
 
-def until(env_steps: int, **changes: Any) -> Experiment:
+def until(env_steps: int, **changes: Any) -> mf.Experiment:
     return small_run(
-        policies=BESIDE_DQN, stop=Stop(env_steps), checkpoint=CheckpointConfig(every_env_steps=None), **changes
+        policies=BESIDE_DQN, stop=mf.Stop(env_steps), checkpoint=mf.CheckpointConfig(every_env_steps=None), **changes
     )
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_it_may_go_on_with_another_number_of_workers(num_workers: int, tmp_path: Path) -> None:
     """Also with rows that waited when it stopped: those of workers that are no more fall to others."""
-    first = train(until(HALF), tmp_path)
+    first = mf.train(until(HALF), tmp_path)
     half = kept(tmp_path)
     assert {key for fragment in half["driver"]["flow"]["held"]["hunters/Shards"] for key in fragment["keys"]} == {
         "0",
         "1",
     }
-    result = resume(until(WHOLE, rollouts=Rollouts(num_workers=num_workers, fragment_env_steps=40)), tmp_path)
+    result = mf.resume(until(WHOLE, rollouts=mf.Rollouts(num_workers=num_workers, fragment_env_steps=40)), tmp_path)
     made, trained = (
         [standing(each.metrics, "hunters")[name] for each in (first, result)]
         for name in ("agent_steps_sampled", "agent_steps_trained")
@@ -67,11 +51,11 @@ def test_it_may_go_on_with_another_number_of_workers(num_workers: int, tmp_path:
 
 
 def test_a_batch_keeps_what_each_worker_made_apart() -> None:
-    shards, emitted = Shards(agent_steps=10), []
+    shards, emitted = mf.Shards(agent_steps=10), []
     for round in range(2):
         for worker, rows in ((0, 4), (1, 0), (2, 3)):
             payload = (f"{worker}/{round}",)
-            emitted += shards.add(Fragment("team", worker, round, worker == 2, rows, 0, payload))
+            emitted += shards.add(mf.Fragment("team", worker, round, worker == 2, rows, 0, payload))
     (item,) = emitted
     assert item.rows == 14
     assert payloads_by_worker(item, 3) == [("0/0", "0/1"), (), ("2/0", "2/1")]
@@ -80,7 +64,7 @@ def test_a_batch_keeps_what_each_worker_made_apart() -> None:
 
 def test_a_learner_with_replicas_refuses_rows_that_are_nobodys() -> None:
     with pytest.raises(TypeError, match="gather Shards"):
-        payloads_by_worker(Fragment("team", 0, 0, True, 4, 0, ("rows",)), 2)
+        payloads_by_worker(mf.Fragment("team", 0, 0, True, 4, 0, ("rows",)), 2)
 
 
 def test_no_process_is_reserved_and_the_plan_says_where_it_runs() -> None:
@@ -97,21 +81,21 @@ def test_no_process_is_reserved_and_the_plan_says_where_it_runs() -> None:
 @pytest.mark.parametrize(
     ("placement", "said"),
     [
-        (PlacementOverrides(num_learners=2), "num_learners must be null, not 2"),
-        (PlacementOverrides(num_gpus=0.5), "num_gpus must be null, not 0.5"),
-        (PlacementOverrides(num_cpus=1.0), "num_cpus must be null, not 1.0"),
-        (PlacementOverrides(device="cuda"), "device must be null, not 'cuda'"),
-        (PlacementOverrides(stages={"Advantages": "worker"}), "stages must be null"),
+        (mf.PlacementOverrides(num_learners=2), "num_learners must be null, not 2"),
+        (mf.PlacementOverrides(num_gpus=0.5), "num_gpus must be null, not 0.5"),
+        (mf.PlacementOverrides(num_cpus=1.0), "num_cpus must be null, not 1.0"),
+        (mf.PlacementOverrides(device="cuda"), "device must be null, not 'cuda'"),
+        (mf.PlacementOverrides(stages={"Advantages": "worker"}), "stages must be null"),
     ],
 )
-def test_what_is_said_of_processes_that_it_does_not_have_is_refused(placement: PlacementOverrides, said: str) -> None:
+def test_what_is_said_of_processes_that_it_does_not_have_is_refused(
+    placement: mf.PlacementOverrides, said: str
+) -> None:
     experiment = small_run(
-        policies={"team": Policy(SMALL_DDPPO, SMALL, placement), "rest": Policy(Random())},
-        mapping=(Rule("cart_0", "team"), Rule("*", "rest")),
+        policies={"team": mf.Policy(SMALL_DDPPO, SMALL, placement), "rest": mf.Policy(mf.Random())},
+        mapping=(mf.Rule("cart_0", "team"), mf.Rule("*", "rest")),
     )
-    with pytest.raises(ConfigInvalid) as error:
-        ready(experiment)
-    (problem,) = error.value.problems
+    (problem,) = refusals(mf.ConfigInvalid, ready, experiment)
     assert problem.startswith(f"policies.team.placement.{said}")
     assert problem.endswith(
         "ddppo learns on the rollout workers, with all stages beside each; set rollouts.num_workers and "
@@ -120,9 +104,9 @@ def test_what_is_said_of_processes_that_it_does_not_have_is_refused(placement: P
 
 
 def test_what_the_run_says_of_learners_is_not_for_it() -> None:
-    run = RunPlacement(learners=LearnerPlacement(num_learners=2, num_cpus=0.5))
+    run = mf.RunPlacement(learners=mf.LearnerPlacement(num_learners=2, num_cpus=0.5))
     spec = ready(small_run(policies=BESIDE_DQN, placement=run)).spec
-    assert spec.learners["hunters"].placement == LearnerPlacement()
+    assert spec.learners["hunters"].placement == mf.LearnerPlacement()
     assert spec.learners["prey"].placement.num_learners == 2
 
 
@@ -133,5 +117,5 @@ def test_it_is_ppo_but_for_where_it_learns() -> None:
     assert not np.array_equal(learner.published[learner.name].flat, other.published[other.name].flat)
     assert sentences(spec.algorithm.validate(spec.policies[0].spaces, SMALL)) == []
     assert sentences(
-        DDPPO(batch_agent_steps=10, minibatch_agent_steps=11).validate(spec.policies[0].spaces, SMALL)
+        mf.DDPPO(batch_agent_steps=10, minibatch_agent_steps=11).validate(spec.policies[0].spaces, SMALL)
     ) == ["ddppo cannot cut batches of 10 agent steps into minibatches of 11; lower minibatch_agent_steps"]

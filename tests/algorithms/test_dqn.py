@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.dqn import DQN
-from marlflow.base.batch import Array, Transitions
-from marlflow.base.schedules import Linear
-from marlflow.flow import source
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.torso import MLP
 from tests.algorithms.parts import (
     DISCRETE,
     MASKED,
@@ -30,7 +25,7 @@ from tests.algorithms.parts import (
 
 
 def test_with_a_replay_of_its_own_rows_travel_to_the_learner() -> None:
-    config = DQN(batch_agent_steps=32, target_every_updates=9, publish_every_updates=3)
+    config = mf.DQN(batch_agent_steps=32, target_every_updates=9, publish_every_updates=3)
     lines = [line.strip("├└─│ →") for line in str(make_plan(config, own_replay=True)).splitlines()]
     row = " → ".join(lines[3:])
     assert row == (
@@ -43,22 +38,22 @@ def test_with_a_replay_of_its_own_rows_travel_to_the_learner() -> None:
 
 def test_it_needs_a_replay() -> None:
     with pytest.raises(TypeError, match="unpack"):
-        DQN().plan(source(experience), make_learner(DQN()), None)
+        mf.DQN().plan(mf.source(experience), make_learner(mf.DQN()), None)
 
 
 def test_epsilon_falls_linearly_and_stays() -> None:
-    config = DQN(epsilon=Linear(0.9, 0.1, 80))
+    config = mf.DQN(epsilon=mf.Linear(0.9, 0.1, 80))
     at = [config.schedules(steps)["epsilon"] for steps in (0, 20, 40, 80, 81, 10**9)]
     assert at == pytest.approx([0.9, 0.7, 0.5, 0.1, 0.1, 0.1])
-    assert DQN(epsilon=0.1).schedules(1) == {"epsilon": 0.1}
+    assert mf.DQN(epsilon=0.1).schedules(1) == {"epsilon": 0.1}
 
 
 def test_its_replay_has_its_settings() -> None:
-    replay = DQN(n_step=2, discount=0.5, replay_agent_steps=30).replay("hunter", {}, seed=0)
+    replay = mf.DQN(n_step=2, discount=0.5, replay_agent_steps=30).replay("hunter", {}, seed=0)
     assert (replay.state()["n_step"], replay.state()["discount"]) == (2, 0.5)
     plain, prioritized = (
         config.replay("hunter", {}, seed=0).state()["sampler"]
-        for config in (DQN(), DQN(prioritized=True, priority_beta=0.7))
+        for config in (mf.DQN(), mf.DQN(prioritized=True, priority_beta=0.7))
     )
     assert plain == {"kind": "uniform"}
     assert prioritized["beta"] == 0.7
@@ -67,13 +62,13 @@ def test_its_replay_has_its_settings() -> None:
 # -- the loss -------------------------------------------------------------------------------------------------------
 
 
-def transitions(masked: bool, rows: int = 11) -> Transitions:
+def transitions(masked: bool, rows: int = 11) -> mf.Transitions:
     rng = np.random.default_rng(7)
     next_mask = rng.random((rows, NUM_ACTIONS)) < 0.5
     next_mask[np.arange(rows), rng.integers(0, NUM_ACTIONS, rows)] = True
     discount = rng.choice([0.0, 0.81, 0.9], rows).astype(np.float32)
     next_mask[discount == 0.0] = False  # nothing follows, so nothing is legal there
-    return Transitions(
+    return mf.Transitions(
         obs=rng.standard_normal((rows, 2)).astype(np.float32),
         action=rng.integers(0, NUM_ACTIONS, rows),
         reward=(3.0 * rng.standard_normal(rows)).astype(np.float32),
@@ -89,12 +84,12 @@ def transitions(masked: bool, rows: int = 11) -> Transitions:
 NAMES = ("obs", "action", "reward", "discount", "next_obs", "weight", "action_mask", "next_mask")
 
 
-def columns_of(drawn: Transitions) -> dict[str, Array]:
+def columns_of(drawn: mf.Transitions) -> dict[str, Array]:
     found = {name: getattr(drawn, name) for name in NAMES}
     return {name: column for name, column in found.items() if column is not None}
 
 
-def naive_errors(config: DQN, targets: list[float], module: Any, drawn: Transitions) -> tuple[float, list[float]]:
+def naive_errors(config: mf.DQN, targets: list[float], module: Any, drawn: mf.Transitions) -> tuple[float, list[float]]:
     """The weighted Huber loss, and the size of each row's error."""
     q = forward(module, "actor.torso", "actor.head", drawn.obs)
     total, sizes = 0.0, []
@@ -107,7 +102,7 @@ def naive_errors(config: DQN, targets: list[float], module: Any, drawn: Transiti
     return total / drawn.rows, sizes
 
 
-def naive_targets(config: DQN, learner: TorchLearner, drawn: Transitions) -> list[float]:
+def naive_targets(config: mf.DQN, learner: mf.TorchLearner, drawn: mf.Transitions) -> list[float]:
     """Who chooses the next action among the legal ones, and what it is worth, row by row."""
     chooser = learner.module if config.double else learner.parameters.target_module
     chosen_by = forward(chooser, "actor.torso", "actor.head", drawn.next_obs)
@@ -123,7 +118,7 @@ def naive_targets(config: DQN, learner: TorchLearner, drawn: Transitions) -> lis
     return targets
 
 
-def apart(learner: TorchLearner) -> TorchLearner:
+def apart(learner: mf.TorchLearner) -> mf.TorchLearner:
     """Parameters that differ from the target's, so that it shows which network is asked."""
     noise = np.random.default_rng(3).standard_normal(len(learner.parameters.flat.vector)).astype(np.float32)
     learner.parameters.flat.vector.add_(torch.from_numpy(noise), alpha=0.7)
@@ -134,7 +129,7 @@ def apart(learner: TorchLearner) -> TorchLearner:
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("huber_delta", [0.5, 100.0])
 def test_loss_gradient_and_priorities_are_those_of_plain_loops(masked: bool, double: bool, huber_delta: float) -> None:
-    config = DQN(double=double, huber_delta=huber_delta)
+    config = mf.DQN(double=double, huber_delta=huber_delta)
     learner = apart(make_learner(config, MASKED if masked else DISCRETE))
     drawn = transitions(masked)
     terms, gradient, priorities = loss_and_gradient(learner, columns_of(drawn))
@@ -153,7 +148,7 @@ def test_loss_gradient_and_priorities_are_those_of_plain_loops(masked: bool, dou
 @pytest.mark.parametrize("double", [False, True])
 def test_no_target_uses_an_illegal_action(double: bool) -> None:
     """However good an action looks to both networks, where it is illegal it changes nothing."""
-    config = DQN(double=double)
+    config = mf.DQN(double=double)
     drawn = transitions(masked=True)
     assert drawn.next_mask is not None
     drawn.next_mask[:] = [True, True, False]
@@ -171,7 +166,7 @@ def test_no_target_uses_an_illegal_action(double: bool) -> None:
 
 
 def test_actions_that_were_not_taken_get_no_gradient() -> None:
-    learner = apart(make_learner(DQN()))
+    learner = apart(make_learner(mf.DQN()))
     drawn = transitions(masked=False)
     drawn.action[:] = 1
     loss_and_gradient(learner, columns_of(drawn))
@@ -181,7 +176,7 @@ def test_actions_that_were_not_taken_get_no_gradient() -> None:
 
 
 def test_the_target_moves_only_when_it_is_renewed() -> None:
-    learner = make_learner(DQN(learning_rate=0.01))
+    learner = make_learner(mf.DQN(learning_rate=0.01))
     obs = torch.zeros(1, 2)
     before = learner.parameters.target_module(obs).numpy().copy()
     for _ in range(3):
@@ -198,14 +193,14 @@ def test_the_target_moves_only_when_it_is_renewed() -> None:
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_values_become_the_rewards_of_a_bandit(dueling: bool, prioritized: bool) -> None:
-    config = DQN(learning_rate=0.01, dueling=dueling, prioritized=prioritized, n_step=1)
-    learner = config.learner("hunter", {"hunter": Member(DISCRETE, MLP((16,)))}, 0, ON_CPU)
+    config = mf.DQN(learning_rate=0.01, dueling=dueling, prioritized=prioritized, n_step=1)
+    learner = config.learner("hunter", {"hunter": mf.Member(DISCRETE, mf.MLP((16,)))}, 0, ON_CPU)
     rng = np.random.default_rng(0)
     rows, rewards = 64, np.array([-1.0, 0.25, 1.0], np.float32)
     for _ in range(300):
         action = rng.integers(0, NUM_ACTIONS, rows)
         obs = np.full((rows, 2), 0.3, np.float32)
-        drawn = Transitions(
+        drawn = mf.Transitions(
             obs, action, rewards[action], np.zeros(rows, np.float32), obs, np.ones(rows, np.float32), np.arange(rows)
         )
         update = learner.update(drawn)

@@ -15,20 +15,20 @@ import marlflow as mf
 from marlflow.config.description import describe
 from marlflow.config.schema import read_values
 from marlflow.learner.extra_losses import RESERVED, ExtraLoss
-from marlflow.learner.learner import TorchLearner
 from tests.algorithms.extra import Head, Weight, entropy_floor
 from tests.algorithms.loss_cases import CASES, Case, minibatches
 from tests.algorithms.parts import SMALL, make_learner, terms_of_step
 from tests.config.composition import experiment_of
 from tests.learner.experience import estimated
 from tests.runtime.small_runs import SMALL_PPO, policies, small_run
+from tests.sentences import refusals
 
 FUNCTION = f"{entropy_floor.__module__}.entropy_floor"
 CLASS = f"{Weight.__module__}.Weight"
 ONE_OF_EACH = list({(type(one.algorithm), one.policies): one for one in reversed(CASES) if one.model != "cnn"}.values())
 
 
-def gradients(learner: TorchLearner, case: Case) -> tuple[dict[str, Any], dict[str, float]]:
+def gradients(learner: mf.TorchLearner, case: Case) -> tuple[dict[str, Any], dict[str, float]]:
     """The gradient of each loss group and the terms of one step."""
     terms = terms_of_step(learner, minibatches(case).__getitem__)
     return {group.name: group.gradient.numpy().copy() for group in learner.parameters.groups}, terms
@@ -180,9 +180,7 @@ REFUSED: Mapping[str, tuple[Any, str]] = {
 
 def problems_of(algorithm: Any, **changes: Any) -> list[str]:
     experiment = small_run(policies=policies(hunters=algorithm, prey=mf.Random()), **changes)
-    with pytest.raises(mf.ConfigInvalid) as error:
-        mf.plan(experiment)
-    return list(error.value.problems)
+    return refusals(mf.ConfigInvalid, mf.plan, experiment)
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -281,18 +279,15 @@ def test_a_configuration_gives_them_and_a_record_gives_them_again(entry: str) ->
     ],
 )
 def test_what_a_configuration_cannot_give_is_refused(entry: str, said: str) -> None:
-    with pytest.raises(mf.ConfigInvalid) as error:
-        mf.plan(experiment_of("env=cartpole_team", "policy@policies.cart=ppo", f"{KEY}.own={entry}"))
-    (problem,) = error.value.problems
+    words = "env=cartpole_team", "policy@policies.cart=ppo", f"{KEY}.own={entry}"
+    (problem,) = refusals(mf.ConfigInvalid, lambda: mf.plan(experiment_of(*words)))
     assert said in problem
 
 
 def test_an_algorithm_that_does_not_learn_has_none() -> None:
     words = ["env=simple_tag", "policy@policies.adversary=random", "policy@policies.agent=ppo"]
-    with pytest.raises(mf.ConfigInvalid) as error:
-        experiment_of(*words, f"policies.adversary.algorithm.extra_losses.own={FUNCTION}")
-    assert list(error.value.problems) == [
-        "there is no policies.adversary.algorithm.extra_losses: Random does not learn, so it has no loss to add to"
-    ]
+    assert list(
+        refusals(mf.ConfigInvalid, experiment_of, *words, f"policies.adversary.algorithm.extra_losses.own={FUNCTION}")
+    ) == ["there is no policies.adversary.algorithm.extra_losses: Random does not learn, so it has no loss to add to"]
     with pytest.raises(TypeError, match="unexpected keyword argument 'extra_losses'"):
         mf.Random(extra_losses={"own": entropy_floor})  # type: ignore[call-arg]

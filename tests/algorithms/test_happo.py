@@ -12,24 +12,18 @@ import torch
 from gymnasium import spaces as gym
 
 import marlflow as mf
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.ppo_loss import PPOLoss
-from marlflow.base.batch import EstimatedBatch
-from marlflow.base.errors import ConfigInvalid
 from marlflow.base.serialization import from_bytes
 from marlflow.base.spaces import Spaces
 from marlflow.config.validation import ready
-from marlflow.driver.train import train
 from marlflow.env import cartpole_team, pendulum_team
 from marlflow.env.wrappers import joint_state
-from marlflow.flow import source
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
 from marlflow.runtime.inline import InlinePlace
 from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import ThreeGroups, team_run
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run, without_times
+from tests.sentences import refusals
 
 SETTINGS: dict[str, Any] = {"batch_agent_steps": 200, "epochs": 2, "minibatch_agent_steps": 64}
 CARTS = mf.Env(cartpole_team.parallel_env, {"max_cycles": 50}, (joint_state,), num_envs=4)
@@ -39,7 +33,7 @@ PENDULUMS = mf.Env(pendulum_team.parallel_env, {"max_cycles": 50}, (joint_state,
 def test_a_plan_without_advantages_is_refused_with_the_stage_that_is_missing() -> None:
     learner = of_two()
     learner.place = InlinePlace("learner team")
-    experience = source(list, name="experience", traits=mf.Traits(emits=mf.JointFragment))
+    experience = mf.source(list, name="experience", traits=mf.Traits(emits=mf.JointFragment))
     gathered = experience.gather(mf.Concat(agent_steps=10))
     plan = mf.Plan("team", gathered.then(mf.LearnInOrder(), at=learner))  # type: ignore[arg-type]
     with pytest.raises(mf.PlanInvalid, match=r"stage 'LearnInOrder' .*\.then\(JointAdvantages\(\.\.\.\), at=learner\)"):
@@ -66,7 +60,7 @@ def test_with_one_policy_it_is_mappo(env: mf.Env, changes: dict[str, Any], tmp_p
     for algorithm in (mf.MAPPO(**settings), mf.HAPPO(**settings)):
         policies = {"team": mf.Policy(algorithm, model)}
         experiment = small_run(env_steps=480, env=env, policies=policies, mapping=[mf.Rule("*", "team")])
-        train(experiment, tmp_path / algorithm.name)
+        mf.train(experiment, tmp_path / algorithm.name)
     assert without_stages(tmp_path / "happo") == without_stages(tmp_path / "mappo")
     last = reports(tmp_path / "happo")[-1]["learners"]["team"]
     assert last["updates"] >= 10
@@ -82,12 +76,12 @@ SEES = {
 }
 
 
-def of_two(**changes: Any) -> TorchLearner:
-    members = {policy: Member(spaces, mf.MLP((8,), normalize_observations=True)) for policy, spaces in SEES.items()}
+def of_two(**changes: Any) -> mf.TorchLearner:
+    members = {policy: mf.Member(spaces, mf.MLP((8,), normalize_observations=True)) for policy, spaces in SEES.items()}
     return mf.HAPPO(**changes).learner("team", members, 0, ON_CPU)
 
 
-def rows(policy: str, count: int = 40, seed: int = 0) -> EstimatedBatch:
+def rows(policy: str, count: int = 40, seed: int = 0) -> mf.EstimatedBatch:
     """Estimated rows of one policy, as JointAdvantages leaves them."""
     random, spaces = np.random.default_rng(seed), SEES[policy]
     floats = ("advantage", "value", "value_target", "behavior_logp")
@@ -100,10 +94,10 @@ def rows(policy: str, count: int = 40, seed: int = 0) -> EstimatedBatch:
     else:
         columns["action"] = random.uniform(-1.0, 1.0, (count, 2)).astype(np.float32)
     columns |= {"reward": np.zeros(count), "version": np.zeros(count, np.int64)}
-    return EstimatedBatch(columns, {"length": np.full(1, count), "carried": np.zeros(1, bool)})
+    return mf.EstimatedBatch(columns, {"length": np.full(1, count), "carried": np.zeros(1, bool)})
 
 
-def parts_of(learner: TorchLearner) -> dict[str, np.ndarray]:
+def parts_of(learner: mf.TorchLearner) -> dict[str, np.ndarray]:
     module = learner.module
     parts = {name: torch.nn.utils.parameters_to_vector(actor.parameters()) for name, actor in module.actors.items()}
     parts["critic"] = torch.nn.utils.parameters_to_vector(module.critic_parameters())
@@ -142,7 +136,7 @@ def test_the_losses_of_a_turn_are_ppos() -> None:
     found = learner.parameters.flat.gradient.clone()
     assert not groups["actor a"].gradient.any()
     loss = groups["critic"].loss
-    assert isinstance(loss, PPOLoss)
+    assert isinstance(loss, mf.PPOLoss)
     module = learner.module
     learner.parameters.flat.gradient.zero_()
     outputs, value = module.actors["items"](minibatch["obs"]), module.critic(minibatch["central"])
@@ -173,19 +167,17 @@ def test_policies_of_other_spaces_learn_together(tmp_path: Path) -> None:
 
 
 def test_a_critic_of_observations_needs_one_space() -> None:
-    with pytest.raises(ConfigInvalid) as caught:
-        ready(pair(critic_sees=("state", "obs")))
-    assert caught.value.problems == (
+    assert refusals(mf.ConfigInvalid, ready, pair(critic_sees=("state", "obs"))) == [
         "learner 'pair' (happo) has one critic of all policies, which see different spaces ('speaker' Box(2,), "
-        "'listener' Box(3,)); leave obs out of algorithm.critic_sees",
-    )
+        "'listener' Box(3,)); leave obs out of algorithm.critic_sees"
+    ]
 
 
 def test_a_critic_like_a_network_for_images_needs_to_see_one() -> None:
     state = gym.Box(0.0, 1.0, (3,), np.float32)
     images = Spaces(gym.Box(0, 255, (40, 40, 3), np.uint8), gym.Discrete(3), state=state, num_agents=2)
     vectors = Spaces(gym.Box(0.0, 1.0, (2,), np.float32), gym.Discrete(3), state=state, num_agents=2)
-    sees, looks = Member(images, mf.CNN()), Member(vectors, mf.MLP((8,)))
+    sees, looks = mf.Member(images, mf.CNN()), mf.Member(vectors, mf.MLP((8,)))
     (problem,) = mf.HAPPO().member_problems({"eyes": sees, "legs": looks})
     assert str(problem) == (
         "happo has a critic with layers like the model of its first policy, 'eyes', and CNN cannot see state and agent "
@@ -197,9 +189,7 @@ def test_a_critic_like_a_network_for_images_needs_to_see_one() -> None:
 
 def test_a_critic_of_a_state_needs_one() -> None:
     without = dataclasses.replace(pair(), env=mf.Env(ThreeGroups, num_envs=4))
-    with pytest.raises(ConfigInvalid) as caught:
-        ready(without)
-    (problem,) = caught.value.problems
+    (problem,) = refusals(mf.ConfigInvalid, ready, without)
     assert problem.startswith("learner 'pair' (happo) has a critic that sees state (critic_sees)")
     assert "add wrappers=joint_state" in problem
 

@@ -8,13 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.bc import BC
-from marlflow.algorithms.clone import Clone
-from marlflow.algorithms.marwil import MARWIL
-from marlflow.base.batch import Array, Batch, EstimatedBatch
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
-from marlflow.learner.learner import TorchLearner
 from tests.algorithms.parts import (
     CONTINUOUS,
     DISCRETE,
@@ -28,7 +24,7 @@ from tests.algorithms.parts import (
 )
 
 ROWS = 7
-MARWIL_LIKE_BC = MARWIL(beta=0.0, value_coefficient=0.0)
+MARWIL_LIKE_BC = mf.MARWIL(beta=0.0, value_coefficient=0.0)
 
 
 def columns(spaces: Spaces, seed: int = 0) -> dict[str, Array]:
@@ -47,7 +43,7 @@ def columns(spaces: Spaces, seed: int = 0) -> dict[str, Array]:
     return made
 
 
-def log_likelihoods(learner: TorchLearner, spaces: Spaces, rows: dict[str, Array]) -> Array:
+def log_likelihoods(learner: mf.TorchLearner, spaces: Spaces, rows: dict[str, Array]) -> Array:
     """Of each row's action, by plain loops."""
     outputs, found = forward(learner.module, "actor.torso", "actor.head", rows["obs"]), []
     for number, output in enumerate(outputs):
@@ -62,8 +58,8 @@ def log_likelihoods(learner: TorchLearner, spaces: Spaces, rows: dict[str, Array
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS], ids=["discrete", "masked", "box"])
-@pytest.mark.parametrize("algorithm", [BC(), MARWIL_LIKE_BC, Clone()], ids=["bc", "marwil with beta 0", "clone"])
-def test_cloning_is_the_mean_negative_log_likelihood(algorithm: Algorithm, spaces: Spaces) -> None:
+@pytest.mark.parametrize("algorithm", [mf.BC(), MARWIL_LIKE_BC, mf.Clone()], ids=["bc", "marwil with beta 0", "clone"])
+def test_cloning_is_the_mean_negative_log_likelihood(algorithm: mf.Algorithm, spaces: Spaces) -> None:
     learner, rows = make_learner(algorithm, spaces), columns(spaces)
 
     def expected() -> float:
@@ -76,7 +72,7 @@ def test_cloning_is_the_mean_negative_log_likelihood(algorithm: Algorithm, space
 
 
 def test_marwil_weighs_by_the_advantage_in_units_of_its_moving_size() -> None:
-    algorithm = MARWIL(beta=0.7, max_weight=3.0, value_coefficient=0.5, scale_start=2.0, scale_rate=0.25)
+    algorithm = mf.MARWIL(beta=0.7, max_weight=3.0, value_coefficient=0.5, scale_start=2.0, scale_rate=0.25)
     learner, rows = make_learner(algorithm), columns(DISCRETE)
     value = forward(learner.module, "critic_torso", "critic_head", rows["obs"])[:, 0]
     advantage = rows["value_target"] - value
@@ -95,33 +91,33 @@ def test_marwil_weighs_by_the_advantage_in_units_of_its_moving_size() -> None:
     np.testing.assert_allclose(gradient[learns], gradient_by_differences(learner, expected)[learns], atol=1e-4)
 
 
-def _batch(kind: type[Batch], seed: int) -> Batch:
+def _batch(kind: type[mf.Batch], seed: int) -> mf.Batch:
     rows = columns(DISCRETE, seed)
     rest = {"reward": np.zeros(ROWS), "version": np.zeros(ROWS, np.int64), "advantage": rows["value_target"]}
     return kind({**rows, **rest}, {"length": np.array([ROWS]), "carried": np.zeros(1, bool)})
 
 
 def test_what_is_kept_of_marwil_has_the_moving_size_and_goes_on_with_it() -> None:
-    kept, fresh = make_learner(MARWIL()), make_learner(MARWIL(), seed=1)
-    kept.update(_batch(EstimatedBatch, 0))
+    kept, fresh = make_learner(mf.MARWIL()), make_learner(mf.MARWIL(), seed=1)
+    kept.update(_batch(mf.EstimatedBatch, 0))
     fresh.load_state(kept.state())
     size = np.mean(np.square(columns(DISCRETE, 0)["value_target"]))
     assert float(kept.module.mean_square) == pytest.approx(0.9 + 0.1 * size, rel=1e-5)
     assert float(fresh.module.mean_square) == float(kept.module.mean_square)
     for learner in (kept, fresh):
-        learner.update(_batch(EstimatedBatch, 1))
+        learner.update(_batch(mf.EstimatedBatch, 1))
     np.testing.assert_array_equal(fresh.parameters.flat.vector.numpy(), kept.parameters.flat.vector.numpy())
 
 
 def test_only_the_actor_is_published() -> None:
-    for algorithm in (BC(), MARWIL(), Clone()):
+    for algorithm in (mf.BC(), mf.MARWIL(), mf.Clone()):
         actor: Any = algorithm.actor(DISCRETE, SMALL, seed=0)
         assert make_learner(algorithm).published["hunter"].flat.shape == actor.flat().shape
 
 
 def test_settings_of_marwils_loss_can_be_scheduled() -> None:
-    learner = make_learner(replace(MARWIL(), beta=1.0))
+    learner = make_learner(replace(mf.MARWIL(), beta=1.0))
     learner.set_schedule({"beta": 0.0, "value_coefficient": 0.0, "clip_range": 3.0})
     terms, _, _ = loss_and_gradient(learner, columns(DISCRETE))
-    cloned, _, _ = loss_and_gradient(make_learner(BC()), columns(DISCRETE))
+    cloned, _, _ = loss_and_gradient(make_learner(mf.BC()), columns(DISCRETE))
     assert terms["policy"] == pytest.approx(cloned["policy"], rel=1e-6)

@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
-from marlflow.algorithms.appo import APPO
-from marlflow.algorithms.impala import IMPALA
-from marlflow.base.items import Fragment, Packed, Update
-from marlflow.flow import EndOfFlow, Executor, Outcome, Plan, StageCall, StageTimes, source
+import marlflow as mf
+from marlflow.base.items import Packed
+from marlflow.flow import Executor, Outcome, StageCall, StageTimes
 from tests.algorithms.parts import make_learner
 
 ROWS, WAITING, MADE = 10, 3, 20
 PATIENCE = 500
 """Turns of the event loop that whoever stands still gives the other."""
 ALGORITHMS: list[Any] = [
-    IMPALA(batch_agent_steps=2 * ROWS, queue_fragments=WAITING),
-    APPO(batch_agent_steps=2 * ROWS, queue_fragments=WAITING, minibatch_agent_steps=ROWS),
+    mf.IMPALA(batch_agent_steps=2 * ROWS, queue_fragments=WAITING),
+    mf.APPO(batch_agent_steps=2 * ROWS, queue_fragments=WAITING, minibatch_agent_steps=ROWS),
 ]
 
 
@@ -35,7 +34,7 @@ class Learning:
         async def call(items: Sequence[Packed]) -> Outcome:
             await until(self.free)
             self.batches += [item.payloads for item in items]
-            updates = [Update("hunter", item.rows, 1, len(self.batches)) for item in items]
+            updates = [mf.Update("hunter", item.rows, 1, len(self.batches)) for item in items]
             return Outcome(updates, [StageTimes(0.0, 0.0, 0)] * len(calls))
 
         return call
@@ -47,13 +46,13 @@ class Acting:
     def __init__(self, stop_before: int = MADE, free: Callable[[], bool] = lambda: True) -> None:
         self.stop_before, self.free, self.made, self.freed = stop_before, free, 0, False
 
-    async def __call__(self) -> Fragment:
+    async def __call__(self) -> mf.Fragment:
         if self.made == self.stop_before:
             self.freed = await until(self.free)
         if self.made == MADE:
-            raise EndOfFlow
+            raise mf.EndOfFlow
         self.made += 1
-        return Fragment("hunter", 0, self.made - 1, True, ROWS, 0, (self.made - 1,))
+        return mf.Fragment("hunter", 0, self.made - 1, True, ROWS, 0, (self.made - 1,))
 
 
 async def until(holds: Callable[[], bool]) -> bool:
@@ -68,7 +67,7 @@ async def until(holds: Callable[[], bool]) -> bool:
 def run(algorithm: Any, acting: Acting, learning: Learning) -> Executor:
     learner = make_learner(algorithm)
     learner.place = learning
-    plan: Plan = algorithm.plan(source(acting), learner, ())
+    plan: mf.Plan = algorithm.plan(mf.source(acting), learner, ())
     executor = Executor(plan)
     executor.run_sync()
     return executor

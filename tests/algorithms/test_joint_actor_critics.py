@@ -11,18 +11,12 @@ import pytest
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm, Member
-from marlflow.algorithms.maddpg import MADDPG
-from marlflow.algorithms.masac import MASAC
-from marlflow.algorithms.matd3 import MATD3
+import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.base.schedules import PiecewiseConstant
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.normalized import observers
-from marlflow.policy.torso import CNN, MLP
 from tests.algorithms.joint_parts import (
     ARCHER,
     ROWS,
@@ -38,9 +32,9 @@ from tests.algorithms.joint_parts import (
 from tests.algorithms.parts import SMALL
 from tests.sentences import sentences
 
-KINDS = [MADDPG, MATD3, MASAC]
+KINDS = [mf.MADDPG, mf.MATD3, mf.MASAC]
 # By kind, how many numbers of noise an agent of each policy takes.
-NOISE = {MADDPG: (3, 0), MATD3: (3, 2), MASAC: (3, 4)}
+NOISE = {mf.MADDPG: (3, 0), mf.MATD3: (3, 2), mf.MASAC: (3, 4)}
 
 
 def noise_of(kind: Any, seats: Mapping[str, int] = SEATS) -> Array:
@@ -64,14 +58,14 @@ def blocks(policy: str, scouts: int, kind: Any) -> dict[tuple[str, int], list[in
     return found
 
 
-def first_layers(learner: TorchLearner, policy: str) -> list[Any]:
+def first_layers(learner: mf.TorchLearner, policy: str) -> list[Any]:
     return [torso.layers[0].weight for torso in learner.module.critics[policy].torsos]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_agent_that_is_never_there_changes_nothing(kind: Any) -> None:
     """A third scout, always absent: losses and gradients are those without it, and its own weights get gradient 0."""
-    more = {**TEAM, "scout": Member(replace(SCOUT, seats=(0, 2, 3)), TEAM["scout"].model)}
+    more = {**TEAM, "scout": mf.Member(replace(SCOUT, seats=(0, 2, 3)), TEAM["scout"].model)}
     small, large = team_learner(kind()), team_learner(kind(), more)
     columns, noise = team_rows(), noise_of(kind)
     grown = {
@@ -152,11 +146,11 @@ def test_opponents_learn_each_its_own_return(kind: Any) -> None:
         columns[f"{policy}:present"][:] = columns[f"{policy}:terminated"][:] = True
         columns[f"{policy}:next_present"][:] = False
         columns[f"{policy}:reward"][:] = 2.0 * sign
-    learner = team_learner(kind(learning_rate=0.05, **({"actor_learning_rate": 0.0} if kind is MADDPG else {})))
+    learner = team_learner(kind(learning_rate=0.05, **({"actor_learning_rate": 0.0} if kind is mf.MADDPG else {})))
     for _ in range(60):
         update = learner.update(transitions(columns))
     # A critic of all Discrete actions learns the value of those taken, so its mean over actions says little.
-    if kind is not MASAC:
+    if kind is not mf.MASAC:
         assert update.loss["q_mean/scout"] == pytest.approx(2.0, abs=0.1)
     assert update.loss["q_mean/archer"] == pytest.approx(-2.0, abs=0.1)
     assert update.loss["critics/scout"] < 0.05
@@ -164,8 +158,8 @@ def test_opponents_learn_each_its_own_return(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_actors_take_what_the_learner_publishes_and_a_resumed_learner_goes_on_bit_for_bit(kind: Any) -> None:
-    algorithm = kind(learning_starts_agent_steps=10, learning_rate=PiecewiseConstant([0.01, 0.001], [20]))
-    assert isinstance(algorithm, Algorithm)
+    algorithm = kind(learning_starts_agent_steps=10, learning_rate=mf.PiecewiseConstant([0.01, 0.001], [20]))
+    assert isinstance(algorithm, mf.Algorithm)
     one, other = (team_learner(algorithm, seed=seed) for seed in (0, 1))
     columns = transitions(team_rows())
     for policy, member in TEAM.items():
@@ -188,7 +182,7 @@ def test_actors_take_what_the_learner_publishes_and_a_resumed_learner_goes_on_bi
 
 
 def test_actors_have_a_learning_rate_of_their_own() -> None:
-    algorithm = MADDPG(learning_rate=0.02, actor_learning_rate=PiecewiseConstant([0.001, 0.0], [10]))
+    algorithm = mf.MADDPG(learning_rate=0.02, actor_learning_rate=mf.PiecewiseConstant([0.001, 0.0], [10]))
     learner = team_learner(algorithm)
     learner.set_schedule(algorithm.schedules(10))
     rates = {group.name: group.optimizer.learning_rate for group in learner.parameters.groups}
@@ -196,7 +190,7 @@ def test_actors_have_a_learning_rate_of_their_own() -> None:
 
 
 def test_matd3_updates_actors_every_other_time() -> None:
-    learner, columns = team_learner(MATD3(learning_rate=0.01)), transitions(team_rows())
+    learner, columns = team_learner(mf.MATD3(learning_rate=0.01)), transitions(team_rows())
     moved = []
     for _ in range(4):
         before = {policy: weights.flat.copy() for policy, weights in learner.publish().items()}
@@ -207,7 +201,9 @@ def test_matd3_updates_actors_every_other_time() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_normalized_observations_are_those_of_the_agents_present(kind: Any) -> None:
-    members = {policy: replace(member, model=MLP((4,), normalize_observations=True)) for policy, member in TEAM.items()}
+    members = {
+        policy: replace(member, model=mf.MLP((4,), normalize_observations=True)) for policy, member in TEAM.items()
+    }
     learner, columns = kind().learner("team", members, 0, ON_CPU), team_rows()
     learner.update(transitions(columns))
     for policy in TEAM:
@@ -230,7 +226,7 @@ def test_what_it_refuses(kind: Any) -> None:
     unbounded = Spaces(SCOUT.observation, gym.Box(-np.inf, 1.0, (2,)), seats=(0,))
     (problem,) = sentences(algorithm.validate(unbounded, SMALL))
     assert problem.startswith(f"{name} cannot act in Box(2,): it needs actions with finite bounds")
-    (problem,) = sentences(algorithm.validate(SCOUT, CNN()))
+    (problem,) = sentences(algorithm.validate(SCOUT, mf.CNN()))
     assert problem.startswith(f"{name} cannot learn with CNN: its critics see all agents' observations and actions as")
     stateless = replace(SCOUT, state=None)
     (problem,) = sentences(kind(critic_sees=["state"]).validate(stateless, SMALL))

@@ -14,15 +14,10 @@ import pytest
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.maddpg import MADDPG
-from marlflow.algorithms.masac import MASAC
-from marlflow.algorithms.matd3 import MATD3
+import marlflow as mf
 from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.torso import MLP
 from tests.algorithms.parts import terms_of_step
 
 RECORDED = dict(np.load(Path(__file__).with_name("torchrl_joint_critics.npz")))
@@ -32,10 +27,10 @@ TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 SMOOTHING = {"target_noise": 0.3, "target_noise_clip": 0.4}
 SOFT: dict[str, Any] = {"discount": DISCOUNT, "initial_temperature": TEMPERATURE}
 CASES = {
-    "ddpg": MADDPG(discount=DISCOUNT),
-    "td3": MATD3(discount=DISCOUNT, **SMOOTHING),
-    "sac": MASAC(**SOFT),
-    "discrete_sac": MASAC(**SOFT, target_entropy=0.7),
+    "ddpg": mf.MADDPG(discount=DISCOUNT),
+    "td3": mf.MATD3(discount=DISCOUNT, **SMOOTHING),
+    "sac": mf.MASAC(**SOFT),
+    "discrete_sac": mf.MASAC(**SOFT, target_entropy=0.7),
 }
 
 
@@ -76,11 +71,11 @@ def theirs(case: str, kind: str, part: str, name: str, number: int | None, shape
     return array
 
 
-def learner_of(case: str) -> TorchLearner:
+def learner_of(case: str) -> mf.TorchLearner:
     """With torchrl's weights."""
     action = gym.Discrete(5) if is_discrete(case) else gym.Box(-1.0, 1.0, (2,))
     spaces = Spaces(gym.Box(-np.inf, np.inf, (OBS,)), action, seats=(0, 1, 2))
-    made = CASES[case].learner("team", {"team": Member(spaces, MLP((6,)))}, 0, ON_CPU)
+    made = CASES[case].learner("team", {"team": mf.Member(spaces, mf.MLP((6,)))}, 0, ON_CPU)
     copied = {made.module: "", made.parameters.target_module: "target_"}
     with torch.no_grad():
         for module, prefix in copied.items():

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.maddpg import MADDPG
-from marlflow.algorithms.matd3 import MATD3
+import marlflow as mf
 from marlflow.base.batch import Array
 from tests.algorithms.joint_parts import (
     CHOICES,
@@ -98,16 +97,16 @@ def naive_actor(
 
 
 CASES: list[tuple[type, str, str]] = [
-    (MADDPG, "observations", "replay"),
-    (MADDPG, "state", "policies"),
-    (MATD3, "observations", "replay"),
-    (MATD3, "state", "policies"),
+    (mf.MADDPG, "observations", "replay"),
+    (mf.MADDPG, "state", "policies"),
+    (mf.MATD3, "observations", "replay"),
+    (mf.MATD3, "state", "policies"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "sees", "others"), CASES)
 def test_losses_are_those_of_plain_loops(kind: Any, sees: Any, others: Any) -> None:
-    smoothed = {"target_noise": 0.3, "target_noise_clip": 0.4} if kind is MATD3 else {}
+    smoothed = {"target_noise": 0.3, "target_noise_clip": 0.4} if kind is mf.MATD3 else {}
     config = kind(critic_sees=[sees], others=others, discount=DISCOUNT, logit_penalty=0.1, **smoothed)
     learner, columns = team_learner(config), team_rows()
     width = max(group.loss.noise_per_row for group in learner.parameters.groups)  # type: ignore[attr-defined]

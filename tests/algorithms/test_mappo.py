@@ -12,30 +12,15 @@ import pytest
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.a2c import A2C
-from marlflow.algorithms.a3c import A3C
-from marlflow.algorithms.algorithm import Algorithm, LearningAlgorithm
-from marlflow.algorithms.appo import APPO
-from marlflow.algorithms.ddppo import DDPPO
-from marlflow.algorithms.impala import IMPALA
-from marlflow.algorithms.mappo import MAPPO
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.algorithms.recurrent_ppo import RecurrentPPO
+import marlflow as mf
 from marlflow.base.batch import Array, EstimatedBatch
 from marlflow.base.spaces import Spaces
-from marlflow.config.experiment import Env, PlacementOverrides, Policy
 from marlflow.config.validation import ready
-from marlflow.driver.train import train
 from marlflow.env import cartpole_team
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.wrappers import joint_state
-from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.recurrent_actors import RecurrentActorCritic
-from marlflow.policy.torso import MLP
-from marlflow.sampling.mapping import Rule
 from marlflow.sampling.protocol import Request
 from tests.algorithms.parts import make_plan
 from tests.driver.watching import reports
@@ -73,7 +58,7 @@ def estimated(rows: int = ROWS) -> EstimatedBatch:
 
 
 def test_actor_and_critic_learn_from_their_own_inputs_only() -> None:
-    module = ActorCritic(SEEN, MLP((8,)), MLP((8,)), 0, critic_sees=EVERYTHING)
+    module = ActorCritic(SEEN, mf.MLP((8,)), mf.MLP((8,)), 0, critic_sees=EVERYTHING)
     obs, central = torch.randn(5, 4, requires_grad=True), torch.randn(5, 13, requires_grad=True)
     outputs, value = module(obs, central)
     value.sum().backward(retain_graph=True)
@@ -86,13 +71,13 @@ def test_actor_and_critic_learn_from_their_own_inputs_only() -> None:
 
 
 def test_observations_are_normalized_by_the_rows_that_each_network_sees() -> None:
-    module = ActorCritic(SEEN, MLP((8,), normalize_observations=True), MLP((8,), normalize_observations=True), 0)
+    module = ActorCritic(SEEN, mf.MLP((8,), normalize_observations=True), mf.MLP((8,), normalize_observations=True), 0)
     central = ActorCritic(
-        SEEN, MLP((8,), normalize_observations=True), MLP((8,), normalize_observations=True), 0, False, EVERYTHING
+        SEEN, mf.MLP((8,), normalize_observations=True), mf.MLP((8,), normalize_observations=True), 0, False, EVERYTHING
     )
     batch = estimated()
     for one, column in ((module, "obs"), (central, "central")):
-        learner = TorchLearner("p", one, PPOLoss(Coefficients()), trains_on=EstimatedBatch, learning_rate=1e-3)
+        learner = mf.TorchLearner("p", one, mf.PPOLoss(mf.Coefficients()), trains_on=EstimatedBatch, learning_rate=1e-3)
         own = {name: values for name, values in batch.columns.items() if name in (column, "obs") or name != "central"}
         learner.update(EstimatedBatch(own, batch.segments))
         for torso, name in ((one.actor.torso, "obs"), (one.critic_torso, column)):
@@ -100,7 +85,7 @@ def test_observations_are_normalized_by_the_rows_that_each_network_sees() -> Non
             np.testing.assert_allclose(moments.mean.numpy(), batch.columns[name].mean(0), atol=1e-5)
 
 
-@pytest.mark.parametrize("model", [GRU(8, (6,)), LSTM(8, (6,))], ids=["gru", "lstm"])
+@pytest.mark.parametrize("model", [mf.GRU(8, (6,)), mf.LSTM(8, (6,))], ids=["gru", "lstm"])
 def test_a_recurrent_actor_has_a_critic_without_memory(model: Any) -> None:
     module = RecurrentActorCritic(SEEN, model, 0, critic_sees=EVERYTHING)
     obs, central = torch.randn(3, 4, 4), torch.randn(3, 4, 13)
@@ -114,10 +99,10 @@ def test_a_recurrent_actor_has_a_critic_without_memory(model: Any) -> None:
 
 
 def test_its_plan_is_ppos() -> None:
-    plan = str(make_plan(MAPPO(), spaces=SEEN)).splitlines()
+    plan = str(make_plan(mf.MAPPO(), spaces=SEEN)).splitlines()
     assert plan[0] == "mappo"
-    assert plan[1:] == str(make_plan(PPO(minibatch_agent_steps=2_000))).splitlines()[1:]
-    assert "bootstrap_at_death=True" in str(make_plan(MAPPO(bootstrap_at_death=True), spaces=SEEN))
+    assert plan[1:] == str(make_plan(mf.PPO(minibatch_agent_steps=2_000))).splitlines()[1:]
+    assert "bootstrap_at_death=True" in str(make_plan(mf.MAPPO(bootstrap_at_death=True), spaces=SEEN))
 
 
 class Observed(CartPoleTeam):
@@ -141,24 +126,24 @@ class Observed(CartPoleTeam):
         return np.array(self._state)
 
 
-def run(plays: Algorithm | Policy, folder: Path, env: Env, **changes: Any) -> list[Mapping[str, Any]]:
+def run(plays: mf.Algorithm | mf.Policy, folder: Path, env: mf.Env, **changes: Any) -> list[Mapping[str, Any]]:
     """The reports of a small run, without times."""
-    policy = plays if isinstance(plays, Policy) else Policy(plays, MLP((16,)))
-    train(small_run(env=env, policies={"team": policy}, mapping=[Rule("*", "team")], **changes), folder)
+    policy = plays if isinstance(plays, mf.Policy) else mf.Policy(plays, mf.MLP((16,)))
+    mf.train(small_run(env=env, policies={"team": policy}, mapping=[mf.Rule("*", "team")], **changes), folder)
     return [without_times(report) for report in reports(folder)]
 
 
 ALONE = {
-    "ppo": PPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64),
-    "ppo with value normalization": PPO(
+    "ppo": mf.PPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64),
+    "ppo with value normalization": mf.PPO(
         batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, normalize_values=True
     ),
-    "a2c": A2C(batch_agent_steps=100),
-    "a2c in microbatches": A2C(batch_agent_steps=100, microbatches=2),
-    "a3c": A3C(),
-    "impala": IMPALA(batch_agent_steps=100),
-    "appo": APPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64),
-    "ddppo": DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64),
+    "a2c": mf.A2C(batch_agent_steps=100),
+    "a2c in microbatches": mf.A2C(batch_agent_steps=100, microbatches=2),
+    "a3c": mf.A3C(),
+    "impala": mf.IMPALA(batch_agent_steps=100),
+    "appo": mf.APPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64),
+    "ddppo": mf.DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64),
 }
 
 
@@ -168,24 +153,24 @@ EACH = [pytest.param(one, id=name, marks=() if name in FEW else pytest.mark.slow
 
 @pytest.mark.parametrize("algorithm", EACH)
 def test_a_critic_of_a_state_that_is_the_observation_is_the_usual_critic(
-    algorithm: LearningAlgorithm, tmp_path: Path
+    algorithm: mf.LearningAlgorithm, tmp_path: Path
 ) -> None:
     """Bit for bit: every loss, return and count of the run."""
     central = dataclasses.replace(algorithm, critic_sees=("state",))  # type: ignore[type-var]
-    usual = run(algorithm, tmp_path / "usual", Env(Observed, num_envs=4))
+    usual = run(algorithm, tmp_path / "usual", mf.Env(Observed, num_envs=4))
     assert usual[-1]["learners"]["team"]["updates"] > 0
-    assert run(central, tmp_path / "central", Env(Observed, num_envs=4)) == usual
+    assert run(central, tmp_path / "central", mf.Env(Observed, num_envs=4)) == usual
 
 
-TEAM = Env(cartpole_team.parallel_env, {"max_cycles": 50}, (joint_state,), num_envs=4)
-SMALL_MAPPO = MAPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
+TEAM = mf.Env(cartpole_team.parallel_env, {"max_cycles": 50}, (joint_state,), num_envs=4)
+SMALL_MAPPO = mf.MAPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
 
 
 def test_mappo_with_ppos_settings_and_critic_is_ppo(tmp_path: Path) -> None:
-    plain = {field.name: getattr(PPO(), field.name) for field in dataclasses.fields(PPO)}
+    plain = {field.name: getattr(mf.PPO(), field.name) for field in dataclasses.fields(mf.PPO)}
     settings: Any = {**plain, "batch_agent_steps": 200, "epochs": 2, "minibatch_agent_steps": 64}
-    expected = run(PPO(**settings), tmp_path / "ppo", TEAM)
-    found = run(MAPPO(**settings), tmp_path / "mappo", TEAM)
+    expected = run(mf.PPO(**settings), tmp_path / "ppo", TEAM)
+    found = run(mf.MAPPO(**settings), tmp_path / "mappo", TEAM)
     names = {"stages"}
     assert [{k: v for k, v in report.items() if k not in names} for report in found] == [
         {k: v for k, v in report.items() if k not in names} for report in expected
@@ -194,7 +179,7 @@ def test_mappo_with_ppos_settings_and_critic_is_ppo(tmp_path: Path) -> None:
 
 def test_the_dead_have_no_rows_and_are_zeros_in_what_the_others_see() -> None:
     """MAPPO's death masking (section 4.5 of the paper) has nothing to do here."""
-    experiment = small_run(env=TEAM, policies={"team": Policy(SMALL_MAPPO)}, mapping=[Rule("*", "team")])
+    experiment = small_run(env=TEAM, policies={"team": mf.Policy(SMALL_MAPPO)}, mapping=[mf.Rule("*", "team")])
     spec = ready(experiment).spec
     learner, worker = spec.learners["team"].learner(), spec.worker(0)
     try:
@@ -220,7 +205,7 @@ def test_the_dead_have_no_rows_and_are_zeros_in_what_the_others_see() -> None:
 def test_estimates_on_the_workers_are_the_same_bit_for_bit(tmp_path: Path) -> None:
     algorithm = dataclasses.replace(SMALL_MAPPO, bootstrap_at_death=True)
     at_learner = run(algorithm, tmp_path / "learner", TEAM)
-    policy = Policy(algorithm, MLP((16,)), PlacementOverrides(stages={"Advantages": "worker"}))
+    policy = mf.Policy(algorithm, mf.MLP((16,)), mf.PlacementOverrides(stages={"Advantages": "worker"}))
     moved = run(policy, tmp_path / "worker", TEAM)
     assert moved[-1]["learners"] == at_learner[-1]["learners"]
     assert moved[-1]["policies"] == at_learner[-1]["policies"]
@@ -228,7 +213,7 @@ def test_estimates_on_the_workers_are_the_same_bit_for_bit(tmp_path: Path) -> No
 
 
 def test_recurrent_critics_of_states_run(tmp_path: Path) -> None:
-    algorithm = RecurrentPPO(
+    algorithm = mf.RecurrentPPO(
         batch_agent_steps=200,
         epochs=2,
         minibatch_agent_steps=64,
@@ -236,6 +221,6 @@ def test_recurrent_critics_of_states_run(tmp_path: Path) -> None:
         critic_sees=EVERYTHING,
         bootstrap_at_death=True,
     )
-    learner = run(Policy(algorithm, GRU(8, (8,))), tmp_path, TEAM)[-1]["learners"]["team"]
+    learner = run(mf.Policy(algorithm, mf.GRU(8, (8,))), tmp_path, TEAM)[-1]["learners"]["team"]
     assert learner["rows_bootstrapped_at_death"] > 0
     assert all(np.isfinite(value) for value in learner["loss"].values())

@@ -12,15 +12,10 @@ import pytest
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.mappo import MAPPO
-from marlflow.algorithms.ppo_loss import PPOLoss
-from marlflow.base.batch import Array, Batch, EstimatedBatch
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.torso import MLP
-from marlflow.stages import Advantages
 
 RECORDED = dict(np.load(Path(__file__).with_name("torchrl_mappo.npz")))
 DISCOUNT, GAE_LAMBDA = 0.97, 0.9
@@ -32,9 +27,9 @@ def given(name: str) -> Array:
     return RECORDED[f"input/{name}"]
 
 
-def learner(value_clip_range: float | None = None) -> TorchLearner:
+def learner(value_clip_range: float | None = None) -> mf.TorchLearner:
     """With torchrl's weights."""
-    algorithm = MAPPO(
+    algorithm = mf.MAPPO(
         clip_range=0.2,
         value_clip_range=value_clip_range,
         value_coefficient=0.5,
@@ -44,14 +39,14 @@ def learner(value_clip_range: float | None = None) -> TorchLearner:
     state = gym.Box(-np.inf, np.inf, given("state").shape[3:], np.float32)
     actions = gym.Discrete(given("mask").shape[-1])
     spaces = Spaces(gym.Box(-np.inf, np.inf, (OBS,)), actions, True, state, AGENTS)
-    made = algorithm.learner("team", {"team": Member(spaces, MLP((6,)))}, 0, ON_CPU)
+    made = algorithm.learner("team", {"team": mf.Member(spaces, mf.MLP((6,)))}, 0, ON_CPU)
     with torch.no_grad():
         for parameter, (_, array) in zip(parameters(made), torchrls("weight/actor/", "weight/critic/"), strict=True):
             parameter.copy_(torch.from_numpy(array))
     return made
 
 
-def parameters(learner: TorchLearner) -> list[torch.nn.Parameter]:
+def parameters(learner: mf.TorchLearner) -> list[torch.nn.Parameter]:
     """First those of the actor, then of the critic: weight and bias of each layer, as torchrl's by name."""
     module: Any = learner.module
     return [p for part in (module.actor, module.critic_torso, module.critic_head) for p in part.parameters()]
@@ -66,7 +61,7 @@ def torchrls(*prefixes: str) -> list[tuple[str, Array]]:
     return [(name, RECORDED[name]) for name in found]
 
 
-def batch() -> tuple[Batch, Array]:
+def batch() -> tuple[mf.Batch, Array]:
     """The recorded episodes as segments, and each row's position [rows, 3] in the recorded arrays."""
     positions: list[tuple[int, int, int]] = []
     segments: dict[str, list[Any]] = {
@@ -89,12 +84,12 @@ def batch() -> tuple[Batch, Array]:
     columns = {ours: given(theirs)[tuple(where.T)] for theirs, ours in names.items()}
     columns["behavior_logp"] = given("behavior_logp")[tuple(where.T)]
     columns["version"] = np.zeros(len(where), np.int64)
-    return Batch(columns, {name: np.array(column) for name, column in segments.items()}), where
+    return mf.Batch(columns, {name: np.array(column) for name, column in segments.items()}), where
 
 
 def test_values_advantages_and_targets() -> None:
     rows, where = batch()
-    estimated = Advantages(DISCOUNT, GAE_LAMBDA)(rows, learner())  # type: ignore[arg-type]
+    estimated = mf.Advantages(DISCOUNT, GAE_LAMBDA)(rows, learner())  # type: ignore[arg-type]
     for ours, theirs in {"value": "state_value", "advantage": "advantage", "value_target": "value_target"}.items():
         expected = RECORDED[f"estimate/{theirs}"][tuple(where.T)]
         np.testing.assert_allclose(estimated.columns[ours], expected, **TOLERANCE)
@@ -104,13 +99,13 @@ def test_values_advantages_and_targets() -> None:
 def test_terms_and_every_gradient(case: str, value_clip_range: float | None) -> None:
     made = learner(value_clip_range)
     rows, where = batch()
-    estimated = Advantages(DISCOUNT, GAE_LAMBDA)(rows, made)  # type: ignore[arg-type]
+    estimated = mf.Advantages(DISCOUNT, GAE_LAMBDA)(rows, made)  # type: ignore[arg-type]
     # Rows of an older critic, so that clipping has an effect.
     value = estimated.columns["value"] + given("old_value_noise")[tuple(where.T)]
-    older = EstimatedBatch({**estimated.columns, "value": value}, estimated.segments)
+    older = mf.EstimatedBatch({**estimated.columns, "value": value}, estimated.segments)
     minibatch = {name: torch.from_numpy(column) for name, column in older.columns_for_losses().items()}
     loss = made.parameters.groups[0].loss
-    assert isinstance(loss, PPOLoss)
+    assert isinstance(loss, mf.PPOLoss)
     made.parameters.flat.gradient.zero_()
     total, terms, *_ = loss(made.module, None, minibatch)
     total.backward()

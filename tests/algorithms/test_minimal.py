@@ -12,17 +12,11 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
-from marlflow.algorithms.archer import ArCHer
-from marlflow.algorithms.off_policy import OffPolicyActorCritic
+import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.base.batch import Batch, Transitions
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.loss import LossTerms
-from marlflow.learner.loss_groups import LossGroup
 from marlflow.policy.actor_critic import stochastic_actor
-from marlflow.policy.recurrent import GRU
 from marlflow.policy.warmup import WarmupActor
 from tests.algorithms.conversations import SPACES as CONVERSATION
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, SMALL, make_learner
@@ -41,18 +35,18 @@ class Likelihood:
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Nothing of it is scheduled."""
 
-    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         outputs = module.actor(minibatch["obs"])
         logp, _ = module.actor.log_prob_and_entropy(outputs, minibatch["action"], None)
-        return LossTerms(-logp.mean(), {"logp": logp.mean().detach()})
+        return mf.LossTerms(-logp.mean(), {"logp": logp.mean().detach()})
 
 
 @dataclass(frozen=True)
-class Minimal(LearningAlgorithm):
+class Minimal(mf.LearningAlgorithm):
     """The least that an algorithm can be."""
 
     name: ClassVar[str] = "minimal"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "offline", Batch)
+    capabilities: ClassVar[mf.Capabilities] = mf.Capabilities(("Discrete", "Box"), "offline", mf.Batch)
 
     learning_rate: float = 0.1
 
@@ -64,11 +58,13 @@ class Minimal(LearningAlgorithm):
 
 
 @dataclass(frozen=True)
-class Replaying(OffPolicyActorCritic):
+class Replaying(mf.OffPolicyActorCritic):
     """The least that an algorithm with a replay can be."""
 
     name: ClassVar[str] = "replaying"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete", "Box"), "off-policy", Transitions, replay=True)
+    capabilities: ClassVar[mf.Capabilities] = mf.Capabilities(
+        ("Discrete", "Box"), "off-policy", mf.Transitions, replay=True
+    )
 
     learning_rate: float = 0.1
     learning_starts_agent_steps: int = 5
@@ -78,8 +74,8 @@ class Replaying(OffPolicyActorCritic):
     def network(self, of: Any, model: Any, seed: int) -> Imitating:
         return Imitating(of, model, seed)
 
-    def losses(self, of: Any) -> list[LossGroup]:
-        return [LossGroup("actor", lambda module: module.actor.parameters(), Likelihood(), learning_rate=0.5)]
+    def losses(self, of: Any) -> list[mf.LossGroup]:
+        return [mf.LossGroup("actor", lambda module: module.actor.parameters(), Likelihood(), learning_rate=0.5)]
 
 
 def test_a_learner_is_made_of_network_losses_and_fields() -> None:
@@ -89,7 +85,7 @@ def test_a_learner_is_made_of_network_losses_and_fields() -> None:
         assert torch.equal(ours, theirs)
     (group,) = learner.parameters.groups
     assert (group.name, group.optimizer.learning_rate, group.optimizer.max_norm) == ("all", 0.1, float("inf"))
-    assert (learner.trains_on, learner.parameters.target_module) == (Batch, None)
+    assert (learner.trains_on, learner.parameters.target_module) == (mf.Batch, None)
 
 
 def test_an_algorithm_with_a_replay_has_a_target_a_replay_and_acts_uniformly_first() -> None:
@@ -107,12 +103,12 @@ def test_an_algorithm_with_a_replay_has_a_target_a_replay_and_acts_uniformly_fir
     "algorithm", [a for a in SHIPPED if a.capabilities.learns], ids=lambda algorithm: algorithm.name
 )
 def test_an_actor_takes_what_its_learner_publishes(algorithm: Any) -> None:
-    model = GRU(6, (4,)) if algorithm.capabilities.memory == "needed" else SMALL
+    model = mf.GRU(6, (4,)) if algorithm.capabilities.memory == "needed" else SMALL
     of = DISCRETE if "Discrete" in algorithm.capabilities.actions else CONTINUOUS
-    of = CONVERSATION if isinstance(algorithm, ArCHer) else of
+    of = CONVERSATION if isinstance(algorithm, mf.ArCHer) else of
     of = replace(of, state=spaces.Box(0.0, 1.0, (3,), np.float32), num_agents=2, seats=(0, 1))
     learner, actor = (
-        algorithm.learner("hunter", {"hunter": Member(of, model)}, 1, ON_CPU),
+        algorithm.learner("hunter", {"hunter": mf.Member(of, model)}, 1, ON_CPU),
         algorithm.actor(of, model, 2),
     )
     actor.load_flat(learner.published[learner.name].flat)
@@ -120,7 +116,7 @@ def test_an_actor_takes_what_its_learner_publishes(algorithm: Any) -> None:
 
 
 def test_what_an_algorithm_has_to_give_is_named() -> None:
-    class Nothing(LearningAlgorithm):
+    class Nothing(mf.LearningAlgorithm):
         capabilities = Minimal.capabilities
 
     with pytest.raises(NotImplementedError, match=r"Nothing has no network\(spaces, model, seed\)"):

@@ -13,21 +13,20 @@ import torch
 from gymnasium import spaces as gym
 from torch import Tensor
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.qmix import QMIX
-from marlflow.algorithms.vdn import VDN
+import marlflow as mf
 from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.torso import MLP
 from tests.algorithms.teams import gradient_of
 
 RECORDED = dict(np.load(Path(__file__).with_name("torchrl_qmix.npz")))
 DISCOUNT = 0.97
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 SETTINGS: dict[str, Any] = {"double": False, "n_step": 1, "discount": DISCOUNT}
-ALGORITHMS = {"vdn": VDN(**SETTINGS), "qmix": QMIX(embed_size=8, hypernet_layers=1, squash_state=False, **SETTINGS)}
+ALGORITHMS = {
+    "vdn": mf.VDN(**SETTINGS),
+    "qmix": mf.QMIX(embed_size=8, hypernet_layers=1, squash_state=False, **SETTINGS),
+}
 ACTOR = {f"module.0.module.{layer}.{kind}": (layer, kind) for layer in (0, 2) for kind in ("weight", "bias")}
 MIXER = {"hyper_w_1": "w1", "hyper_w_final": "w2", "hyper_b_1": "b1", "V.0": "v.0", "V.2": "v.2"}
 
@@ -60,12 +59,12 @@ def same_part(tensor: Tensor, like: Array) -> Tensor:
     return tensor if tensor.shape == like.shape else tensor[:, :STATE]
 
 
-def learner(case: str) -> TorchLearner:
+def learner(case: str) -> mf.TorchLearner:
     """With torchrl's weights and target weights, and weights of 0 for presence bits."""
     state = gym.Box(-np.inf, np.inf, (STATE,), np.float32)
     seats = tuple(range(AGENTS))
     spaces = Spaces(gym.Box(-9.0, 9.0, (OBS,)), gym.Discrete(given("mask").shape[-1]), True, state, AGENTS, seats)
-    made = ALGORITHMS[case].learner("team", {"team": Member(spaces, MLP((6,)))}, 0, ON_CPU)
+    made = ALGORITHMS[case].learner("team", {"team": mf.Member(spaces, mf.MLP((6,)))}, 0, ON_CPU)
     with torch.no_grad():
         for kind, module in {"weight": made.module, "target": made.parameters.target_module}.items():
             for name, parameter in named(module, case).items():

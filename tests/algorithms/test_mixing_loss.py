@@ -13,31 +13,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.qmix import QMIX
-from marlflow.algorithms.vdn import VDN
+import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.base.joint_transitions import JointTransitions
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
 from marlflow.policy.normalized import RunningMoments
-from marlflow.policy.torso import MLP
 from tests.algorithms.teams import SCOUT, TEAM, gradient_of, loss_of, team_learner, team_rows, tensors
 
-SETTINGS: list[VDN] = [
-    VDN(),
-    VDN(dueling=True),
-    VDN(double=False, huber_delta=0.5),
-    QMIX(embed_size=8, hypernet_layers=1),
-    QMIX(double=False, mixer_sees="observations", squash_state=False, hypernet_layers=2, embed_size=4, huber_delta=1.0),
+SETTINGS: list[mf.VDN] = [
+    mf.VDN(),
+    mf.VDN(dueling=True),
+    mf.VDN(double=False, huber_delta=0.5),
+    mf.QMIX(embed_size=8, hypernet_layers=1),
+    mf.QMIX(
+        double=False, mixer_sees="observations", squash_state=False, hypernet_layers=2, embed_size=4, huber_delta=1.0
+    ),
 ]
 
 
-def names(algorithm: VDN) -> str:
+def names(algorithm: mf.VDN) -> str:
     return f"{algorithm.name}-{'double' if algorithm.double else 'single'}"
 
 
-def looped(algorithm: VDN, learner: TorchLearner, columns: Mapping[str, Array]) -> tuple[float, list[float]]:
+def looped(algorithm: mf.VDN, learner: mf.TorchLearner, columns: Mapping[str, Array]) -> tuple[float, list[float]]:
     """The loss, and each row's absolute error, seat by seat."""
     given, target_module = tensors(columns), learner.parameters.target_module
     losses, errors = [], []
@@ -88,7 +85,7 @@ def mixed(module: Any, given: Mapping[str, Tensor], n: int, prefix: str, value: 
 
 
 @pytest.mark.parametrize("algorithm", SETTINGS, ids=names)
-def test_the_loss_against_a_loop_over_rows_and_seats(algorithm: VDN) -> None:
+def test_the_loss_against_a_loop_over_rows_and_seats(algorithm: mf.VDN) -> None:
     learner, columns = team_learner(algorithm), team_rows()
     terms, _ = gradient_of(learner, tensors(columns))
     loss, errors = looped(algorithm, learner, columns)
@@ -100,7 +97,7 @@ def test_the_loss_against_a_loop_over_rows_and_seats(algorithm: VDN) -> None:
 
 
 @pytest.mark.parametrize("algorithm", SETTINGS, ids=names)
-def test_gradients_by_differences(algorithm: VDN) -> None:
+def test_gradients_by_differences(algorithm: mf.VDN) -> None:
     learner, given = team_learner(algorithm), tensors(team_rows())
     _, gradient = gradient_of(learner, given)
     vector, loss = learner.parameters.flat.vector, loss_of(learner)
@@ -118,8 +115,8 @@ def test_gradients_by_differences(algorithm: VDN) -> None:
         assert (values[0] - values[1]) / 4e-4 == pytest.approx(float(gradient @ direction), rel=0.05, abs=0.2)
 
 
-@pytest.mark.parametrize("algorithm", [VDN(), QMIX(embed_size=8, hypernet_layers=1)], ids=names)
-def test_a_seat_that_is_always_absent_changes_no_loss_and_no_gradient(algorithm: VDN) -> None:
+@pytest.mark.parametrize("algorithm", [mf.VDN(), mf.QMIX(embed_size=8, hypernet_layers=1)], ids=names)
+def test_a_seat_that_is_always_absent_changes_no_loss_and_no_gradient(algorithm: mf.VDN) -> None:
     """Whatever its columns hold: they are read, and count for nothing."""
     learner, columns = team_learner(algorithm), team_rows()
     for name in ("present", "next_present"):
@@ -140,7 +137,7 @@ def test_a_seat_that_is_always_absent_changes_no_loss_and_no_gradient(algorithm:
 
 
 def test_permuting_the_seats_of_a_policy_permutes_the_mixers_gradients_and_no_actors() -> None:
-    algorithm = QMIX(embed_size=8, hypernet_layers=1)
+    algorithm = mf.QMIX(embed_size=8, hypernet_layers=1)
     learner, columns = team_learner(algorithm), team_rows()
     _, gradient = gradient_of(learner, tensors(columns))
     first = parts(learner)
@@ -167,19 +164,19 @@ def permute(module: Any, gradients: bool = False) -> None:
                 tensor[:16] = tensor[:16].view(2, 8, -1).flip(0).reshape(tensor[:16].shape)
 
 
-def parts(learner: TorchLearner) -> dict[str, Array]:
+def parts(learner: mf.TorchLearner) -> dict[str, Array]:
     return {name: p.grad.numpy().copy() for name, p in learner.module.named_parameters() if p.grad is not None}
 
 
 def test_members_share_no_parameters_and_seeds_differ() -> None:
-    twins = {name: Member(SCOUT, TEAM["scout"].model) for name in ("a", "b")}
-    learner = VDN().learner("team", {n: replace(m) for n, m in twins.items()}, 0, ON_CPU)
+    twins = {name: mf.Member(SCOUT, TEAM["scout"].model) for name in ("a", "b")}
+    learner = mf.VDN().learner("team", {n: replace(m) for n, m in twins.items()}, 0, ON_CPU)
     a, b = (list(learner.module.actors[name].parameters()) for name in ("a", "b"))
     assert not torch.equal(a[0], b[0])
 
 
-@pytest.mark.parametrize("algorithm", [VDN(), QMIX()], ids=names)
-def test_published_weights_are_those_of_the_actors_and_fit_them(algorithm: VDN) -> None:
+@pytest.mark.parametrize("algorithm", [mf.VDN(), mf.QMIX()], ids=names)
+def test_published_weights_are_those_of_the_actors_and_fit_them(algorithm: mf.VDN) -> None:
     learner = team_learner(algorithm)
     published = learner.publish()
     for policy, member in TEAM.items():
@@ -192,17 +189,17 @@ def test_published_weights_are_those_of_the_actors_and_fit_them(algorithm: VDN) 
 
 def test_the_state_is_needed_unless_the_mixer_sees_observations() -> None:
     stateless = replace(SCOUT, state=None)
-    (problem,) = QMIX().validate(stateless, TEAM["scout"].model)
+    (problem,) = mf.QMIX().validate(stateless, TEAM["scout"].model)
     assert "wrappers=joint_state" in problem.remedy
     assert "mixer_sees=observations" in problem.remedy
-    assert not QMIX(mixer_sees="observations").validate(stateless, TEAM["scout"].model)
-    assert not VDN().validate(stateless, TEAM["scout"].model)
+    assert not mf.QMIX(mixer_sees="observations").validate(stateless, TEAM["scout"].model)
+    assert not mf.VDN().validate(stateless, TEAM["scout"].model)
 
 
 def test_normalization_learns_from_the_observations_of_present_seats() -> None:
-    members = {"scout": Member(SCOUT, MLP((6,), normalize_observations=True)), "carrier": TEAM["carrier"]}
-    learner, columns = VDN().learner("team", members, 0, ON_CPU), team_rows()
-    learner.update(JointTransitions(columns))
+    members = {"scout": mf.Member(SCOUT, mf.MLP((6,), normalize_observations=True)), "carrier": TEAM["carrier"]}
+    learner, columns = mf.VDN().learner("team", members, 0, ON_CPU), team_rows()
+    learner.update(mf.JointTransitions(columns))
     obs = columns["scout:obs"][columns["scout:present"]]
     (moments,) = (part for part in learner.module.modules() if isinstance(part, RunningMoments))
     np.testing.assert_allclose(moments.mean.numpy(), obs.mean(0), rtol=1e-4, atol=1e-5)

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm
+import marlflow as mf
 from marlflow.algorithms.shipped import SHIPPED
-from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import Mode, RecurrentActor
-from marlflow.policy.recurrent import GRU
-from marlflow.policy.torso import MLP
+from tests.policy.row_random import row_random
 
 ROWS = 60
 WITHOUT_DISTRIBUTION = {"dqn", "apex", "r2d2", "vdn", "qmix", "ddpg", "td3"}
@@ -30,13 +28,13 @@ def acted(actor: Any, mode: Mode, schedule: dict[str, float]) -> Any:
     obs = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
     memory = np.zeros((ROWS, *actor.memory_shape), np.float32) if isinstance(actor, RecurrentActor) else None
     actor.set_schedule(schedule)
-    return actor.act(obs, None, memory, mode, RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))).action
+    return actor.act(obs, None, memory, mode, row_random(ROWS)).action
 
 
 @pytest.mark.parametrize(("algorithm", "action"), CASES, ids=[f"{one.name}-{name}" for one, name in CASES])
-def test_sampled_is_the_learned_distribution_alone(algorithm: Algorithm, action: str) -> None:
+def test_sampled_is_the_learned_distribution_alone(algorithm: mf.Algorithm, action: str) -> None:
     spaces = Spaces(gym.Box(-9.0, 9.0, (3,), np.float32), ACTIONS[action])
-    model = GRU(4, (4,)) if algorithm.capabilities.memory == "needed" else MLP((4,))
+    model = mf.GRU(4, (4,)) if algorithm.capabilities.memory == "needed" else mf.MLP((4,))
     actor = algorithm.actor(spaces, model, 5)
     sampled = acted(actor, "sampled", EXPLORING)
     np.testing.assert_array_equal(sampled, acted(actor, "sampled", NOT_EXPLORING))

@@ -16,11 +16,7 @@ from torch import Tensor
 
 import marlflow as mf
 from marlflow.algorithms.dqn_loss import DQNLoss
-from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.learner.learner import TorchLearner
-from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import as_groups
-from marlflow.policy.q import QNetwork
 from tests.algorithms.loss_cases import CASES, Case, minibatches
 from tests.algorithms.parts import DISCRETE, SMALL, make_learner, terms_of_step
 from tests.architecture.sources import modules, parsed, within
@@ -42,8 +38,8 @@ def overridable(kind: type) -> Iterator[str]:
 
 def tripled(result: Any) -> Any:
     """A result of a loss's method, as a subclass may change it: losses with a gradient three times as large."""
-    if isinstance(result, LossTerms):
-        return LossTerms(3.0 * result.total, {**result.terms, "own": torch.tensor(7.0)}, result.priorities)
+    if isinstance(result, mf.LossTerms):
+        return mf.LossTerms(3.0 * result.total, {**result.terms, "own": torch.tensor(7.0)}, result.priorities)
     if isinstance(result, Tensor | float):
         return 3.0 * result + 0.7
     if isinstance(result, tuple):
@@ -65,13 +61,13 @@ def overriding(loss: Any, method: str, calls: list[str]) -> Any:
     return loss
 
 
-def step(learner: TorchLearner, case: Case) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, float]]:
+def step(learner: mf.TorchLearner, case: Case) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, float]]:
     """The gradient of each loss group, and all terms, of one step on the case's minibatches."""
     terms = terms_of_step(learner, minibatches(case).__getitem__)
     return {group.name: group.gradient.numpy().copy() for group in learner.parameters.groups}, terms
 
 
-def with_losses(case: Case, changed: Any) -> TorchLearner:
+def with_losses(case: Case, changed: Any) -> mf.TorchLearner:
     """The case's learner of an algorithm whose `losses()` gives `changed(group name, loss)` for each of its losses."""
     kind: Any = type(case.algorithm)
 
@@ -135,10 +131,10 @@ class Wrapping:
     def set_schedule(self, values: Mapping[str, float]) -> None:
         self.inner.set_schedule(values)
 
-    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         loss = self.inner(module, target_module, minibatch)
         own = module.actor(minibatch["obs"]).square().mean()
-        return LossTerms(loss.total + 10.0 * own, {**loss.terms, "own": own.detach()}, loss.priorities)
+        return mf.LossTerms(loss.total + 10.0 * own, {**loss.terms, "own": own.detach()}, loss.priorities)
 
 
 @pytest.mark.parametrize("algorithm", [mf.PPO, mf.APPO, mf.DQN, mf.Clone, mf.BC], ids=lambda one: one.name)
@@ -151,7 +147,7 @@ def test_a_term_is_added_to_the_loss_of_super(algorithm: Any) -> None:
 
 
 @dataclass(frozen=True)
-class OwnCoefficients(Coefficients):
+class OwnCoefficients(mf.Coefficients):
     """PPO's, and two more: one that a schedule sets, one that no setting has."""
 
     floor: float = 0.5
@@ -166,7 +162,7 @@ class Floored(mf.PPO):
     floor: mf.ScheduledFloat = 0.5
 
     def losses(self, spaces: Any) -> Any:
-        return PPOLoss(OwnCoefficients(floor=mf.initial_value(self.floor), power=3.0))
+        return mf.PPOLoss(OwnCoefficients(floor=mf.initial_value(self.floor), power=3.0))
 
 
 def test_a_schedule_keeps_the_coefficients_of_a_subclass_and_sets_those_that_have_its_name() -> None:
@@ -197,20 +193,20 @@ def test_schedules_reach_every_overridden_set_schedule() -> None:
         assert len(calls) == len(learner.parameters.groups)
 
 
-class Doubled(QNetwork):
+class Doubled(mf.QNetwork):
     """A network of a user's own."""
 
     def forward(self, obs: Tensor) -> Tensor:
         return 2.0 * super().forward(obs)
 
 
-def swapped(network: QNetwork) -> QNetwork:
+def swapped(network: mf.QNetwork) -> mf.QNetwork:
     """The network with another head, as a user may give it after it was made."""
     network.actor.head = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
     return network
 
 
-def frozen(network: QNetwork) -> QNetwork:
+def frozen(network: mf.QNetwork) -> mf.QNetwork:
     """The network with a layer that is not trained."""
     network.actor.head.requires_grad_(False)
     return network
@@ -220,8 +216,8 @@ def frozen(network: QNetwork) -> QNetwork:
     "network",
     [
         lambda: Doubled(DISCRETE, SMALL, dueling=False, seed=0),
-        lambda: swapped(QNetwork(DISCRETE, SMALL, dueling=False, seed=0)),
-        lambda: frozen(QNetwork(DISCRETE, SMALL, dueling=False, seed=0)),
+        lambda: swapped(mf.QNetwork(DISCRETE, SMALL, dueling=False, seed=0)),
+        lambda: frozen(mf.QNetwork(DISCRETE, SMALL, dueling=False, seed=0)),
     ],
     ids=["subclass", "swapped head", "frozen head"],
 )
@@ -232,7 +228,7 @@ def test_a_network_of_a_users_own_is_trained_as_it_is(network: Any, compile: boo
     made = network()
     expected = copy.deepcopy(made)
     settings: Any = {"trains_on": Columns, "learning_rate": 0.1, "target": True, "compile": compile}
-    learner = TorchLearner("own", made, DQNLoss(), **settings)
+    learner = mf.TorchLearner("own", made, DQNLoss(), **settings)
     update = learner.update(Columns({name: column.numpy() for name, column in draw.items()}))
     assert not update.note
     assert (update.compiles > 0) == compile

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.batch import Array, EstimatedBatch
-from marlflow.learner.learner import TorchLearner
+import marlflow as mf
+from marlflow.base.batch import Array
 from tests.algorithms.parts import (
     DISCRETE,
     MASKED,
@@ -28,22 +26,22 @@ from tests.algorithms.parts import (
 
 
 def test_settings_reach_the_stages() -> None:
-    text = str(make_plan(PPO(discount=0.5, gae_lambda=0.25, max_staleness=3)))
+    text = str(make_plan(mf.PPO(discount=0.5, gae_lambda=0.25, max_staleness=3)))
     assert "Advantages(discount=0.5, gae_lambda=0.25" in text
     assert "DropStale(max_staleness=3)" in text
 
 
 def test_it_schedules_nothing_and_remembers_nothing() -> None:
-    assert PPO().schedules(0) == PPO().schedules(10**9) == {}
-    assert isinstance(PPO(), Algorithm)
+    assert mf.PPO().schedules(0) == mf.PPO().schedules(10**9) == {}
+    assert isinstance(mf.PPO(), mf.Algorithm)
     with pytest.raises(TypeError, match="ppo has no replay"):
-        PPO().replay("hunter", {}, seed=0)
+        mf.PPO().replay("hunter", {}, seed=0)
 
 
 # -- the loss -------------------------------------------------------------------------------------------------------
 
 
-def naive_terms(config: PPO, module: Any, columns: dict[str, Array]) -> dict[str, float]:
+def naive_terms(config: mf.PPO, module: Any, columns: dict[str, Array]) -> dict[str, float]:
     """Equation 9, row by row: the terms that are reported, and their sum as `total`."""
     logits = forward(module, "actor.torso", "actor.head", columns["obs"])
     values = forward(module, "critic_torso", "critic_head", columns["obs"])[:, 0]
@@ -73,7 +71,7 @@ def naive_terms(config: PPO, module: Any, columns: dict[str, Array]) -> dict[str
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("value_clip_range", [None, 0.3])
 def test_loss_and_gradient_are_those_of_plain_loops(masked: bool, value_clip_range: float | None) -> None:
-    config = PPO(value_clip_range=value_clip_range, entropy_coefficient=0.1, value_coefficient=0.7)
+    config = mf.PPO(value_clip_range=value_clip_range, entropy_coefficient=0.1, value_coefficient=0.7)
     learner = make_learner(config, MASKED if masked else DISCRETE)
     spread_out(learner)
     columns = minibatch(masked)
@@ -86,7 +84,7 @@ def test_loss_and_gradient_are_those_of_plain_loops(masked: bool, value_clip_ran
 
 
 def test_an_action_that_is_always_illegal_gets_no_gradient() -> None:
-    learner = make_learner(PPO(), MASKED)
+    learner = make_learner(mf.PPO(), MASKED)
     spread_out(learner)
     columns = minibatch(masked=True)
     columns["action"] = np.minimum(columns["action"], 1)
@@ -99,14 +97,14 @@ def test_an_action_that_is_always_illegal_gets_no_gradient() -> None:
 
 
 def test_a_shared_torso_learns_from_both_losses() -> None:
-    config = PPO(shared_torso=True, entropy_coefficient=0.0)
+    config = mf.PPO(shared_torso=True, entropy_coefficient=0.0)
     columns = minibatch(masked=False)
     columns["advantage"][:] = 0.0
     learner = make_learner(config)
     assert learner.module.critic_torso is None
     loss_and_gradient(learner, columns)
     assert learner.module.actor.torso.layers[0].weight.grad.any()
-    apart = make_learner(PPO(entropy_coefficient=0.0))
+    apart = make_learner(mf.PPO(entropy_coefficient=0.0))
     loss_and_gradient(apart, columns)
     assert not apart.module.actor.torso.layers[0].weight.grad.any()
 
@@ -114,7 +112,7 @@ def test_a_shared_torso_learns_from_both_losses() -> None:
 # -- learning -------------------------------------------------------------------------------------------------------
 
 
-def bandit(learner: TorchLearner, rewards: Array, masked: bool) -> EstimatedBatch:
+def bandit(learner: mf.TorchLearner, rewards: Array, masked: bool) -> mf.EstimatedBatch:
     """Rows of one decision each at one observation; `rewards` [A] are what each action earns over their mean."""
     rows = 300
     obs = np.full((rows, 2), 0.3, np.float32)
@@ -134,10 +132,10 @@ def bandit(learner: TorchLearner, rewards: Array, masked: bool) -> EstimatedBatc
     }
     if masked:
         columns["action_mask"] = mask
-    return EstimatedBatch(columns, {"carried": np.zeros(rows, bool)})
+    return mf.EstimatedBatch(columns, {"carried": np.zeros(rows, bool)})
 
 
-def probabilities(learner: TorchLearner, obs: Array, mask: Array | None) -> Array:
+def probabilities(learner: mf.TorchLearner, obs: Array, mask: Array | None) -> Array:
     logits = forward(learner.module, "actor.torso", "actor.head", obs)
     weights = np.exp(logits) * (1.0 if mask is None else mask)
     shares: Array = weights / weights.sum(1, keepdims=True)
@@ -146,7 +144,7 @@ def probabilities(learner: TorchLearner, obs: Array, mask: Array | None) -> Arra
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_better_actions_become_likelier(masked: bool) -> None:
-    learner = make_learner(PPO(learning_rate=0.01, entropy_coefficient=0.0), MASKED if masked else DISCRETE)
+    learner = make_learner(mf.PPO(learning_rate=0.01, entropy_coefficient=0.0), MASKED if masked else DISCRETE)
     batch = bandit(learner, np.array([-1.0, 0.0, 1.0]), masked)
     mask = batch.columns.get("action_mask")
     first = None if mask is None else mask[:1]
@@ -158,14 +156,14 @@ def test_better_actions_become_likelier(masked: bool) -> None:
     assert after[2] > before[2] + 0.05
     assert after[0] < before[0] - 0.05
     value = forward(learner.module, "critic_torso", "critic_head", batch.columns["obs"][:1])[0, 0]
-    fresh = forward(make_learner(PPO()).module, "critic_torso", "critic_head", batch.columns["obs"][:1])[0, 0]
+    fresh = forward(make_learner(mf.PPO()).module, "critic_torso", "critic_head", batch.columns["obs"][:1])[0, 0]
     target = batch.columns["value_target"].mean()
     assert abs(value - target) < abs(fresh - target)
 
 
 def test_the_ratio_is_held_near_its_range() -> None:
     # Plain descent would stop at the edge of the range; Adam's momentum carries it a little further.
-    config = PPO(learning_rate=0.003, entropy_coefficient=0.0, clip_range=0.1)
+    config = mf.PPO(learning_rate=0.003, entropy_coefficient=0.0, clip_range=0.1)
     clipped, free = make_learner(config), make_learner(replace(config, clip_range=1e9))
     rewards = np.array([-1.0, 0.0, 1.0])
     moved = []

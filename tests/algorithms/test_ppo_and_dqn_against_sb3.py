@@ -15,13 +15,9 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples, RolloutBu
 from torch import Tensor, nn
 
 import marlflow as mf
-from marlflow.algorithms.algorithm import Member
-from marlflow.base.batch import EstimatedBatch, Transitions
 from marlflow.base.spaces import Spaces
 from marlflow.flow.protocols import stage_call
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.stages import Learn, SyncTarget
 
 ROWS, DISCOUNT, LEARNING_RATE = 64, 0.97, 1e-3
 OBSERVATION = gymnasium.spaces.Box(-2.0, 2.0, (3,), np.float32)
@@ -78,7 +74,7 @@ def ppo_flat(made: Any) -> Tensor:
     return torch.cat([actor, parameters(extractor.value_net, policy.value_net)])
 
 
-def ppo_rows(action_space: gymnasium.Space[Any], seed: int) -> EstimatedBatch:
+def ppo_rows(action_space: gymnasium.Space[Any], seed: int) -> mf.EstimatedBatch:
     """Inside the box, where a clipped Gaussian has the density of one that is not."""
     random = np.random.default_rng(seed)
     inside = random.uniform(-0.9, 0.9, (ROWS, 2)).astype(np.float32)
@@ -92,10 +88,10 @@ def ppo_rows(action_space: gymnasium.Space[Any], seed: int) -> EstimatedBatch:
         "reward": np.zeros(ROWS),
         "version": np.zeros(ROWS, np.int64),
     }
-    return EstimatedBatch(columns, {"length": np.array([ROWS]), "carried": np.zeros(1, bool)})
+    return mf.EstimatedBatch(columns, {"length": np.array([ROWS]), "carried": np.zeros(1, bool)})
 
 
-def ppo_samples(rows: EstimatedBatch) -> RolloutBufferSamples:
+def ppo_samples(rows: mf.EstimatedBatch) -> RolloutBufferSamples:
     names = ("obs", "action", "value", "behavior_logp", "advantage", "value_target")
     return RolloutBufferSamples(*(torch.from_numpy(rows.columns[name]) for name in names))
 
@@ -106,7 +102,7 @@ def test_ppo(action_space: gymnasium.Space[Any]) -> None:
     config = mf.PPO(
         learning_rate=LEARNING_RATE, entropy_coefficient=0.02, value_coefficient=VALUE_COEFFICIENT, max_grad_norm=0.4
     )
-    learner = config.learner("hunter", {"hunter": Member(Spaces(OBSERVATION, action_space), MODEL)}, 0, ON_CPU)
+    learner = config.learner("hunter", {"hunter": mf.Member(Spaces(OBSERVATION, action_space), MODEL)}, 0, ON_CPU)
     learner.parameters.flat.load(ppo_flat(made))
     before = ppo_flat(made)
     batches = [ppo_rows(action_space, seed) for seed in range(3)]
@@ -118,7 +114,7 @@ def test_ppo(action_space: gymnasium.Space[Any]) -> None:
             returns=SimpleNamespace(flatten=lambda found=values: found[1]),
         )
         made.train()
-        update = Learn(epochs=1, minibatch=ROWS)(batch, learner)
+        update = mf.Learn(epochs=1, minibatch=ROWS)(batch, learner)
         assert update.updates == 1
         torch.testing.assert_close(learner.parameters.flat.vector, ppo_flat(made), rtol=1e-5, atol=1e-5)
     assert (learner.parameters.flat.vector - before).abs().max() > LEARNING_RATE
@@ -139,16 +135,16 @@ def dqn_peer() -> Any:
     )
 
 
-def dqn_rows(seed: int) -> Transitions:
+def dqn_rows(seed: int) -> mf.Transitions:
     random = np.random.default_rng(seed)
     obs, next_obs = random.uniform(-2.0, 2.0, (2, ROWS, 3)).astype(np.float32)
     discount = np.where(random.random(ROWS) < 0.2, 0.0, DISCOUNT).astype(np.float32)
     reward = random.normal(0.0, 2.0, ROWS).astype(np.float32)
     ones = np.ones(ROWS, np.float32)
-    return Transitions(obs, random.integers(0, 4, ROWS), reward, discount, next_obs, ones, np.arange(ROWS))
+    return mf.Transitions(obs, random.integers(0, 4, ROWS), reward, discount, next_obs, ones, np.arange(ROWS))
 
 
-def dqn_samples(rows: Transitions) -> ReplayBufferSamples:
+def dqn_samples(rows: mf.Transitions) -> ReplayBufferSamples:
     column = {name: torch.from_numpy(getattr(rows, name)) for name in ("obs", "next_obs", "action", "reward")}
     ended = torch.from_numpy(rows.discount == 0.0).float()
     return ReplayBufferSamples(
@@ -156,10 +152,10 @@ def dqn_samples(rows: Transitions) -> ReplayBufferSamples:
     )
 
 
-def dqn_learner(made: Any) -> TorchLearner:
+def dqn_learner(made: Any) -> mf.TorchLearner:
     config = mf.DQN(learning_rate=LEARNING_RATE, discount=DISCOUNT, n_step=1, double=False, max_grad_norm=0.5)
     model = mf.MLP((16, 16), "relu")
-    learner = config.learner("hunter", {"hunter": Member(Spaces(OBSERVATION, DISCRETE), model)}, 0, ON_CPU)
+    learner = config.learner("hunter", {"hunter": mf.Member(Spaces(OBSERVATION, DISCRETE), model)}, 0, ON_CPU)
     learner.parameters.flat.load(parameters(made.q_net))
     learner.sync_target()
     return learner
@@ -172,7 +168,7 @@ def test_dqn() -> None:
             parameter.add_(0.05)
     learner = dqn_learner(made)
     made.q_net_target.load_state_dict(made.q_net.state_dict())
-    learn, sync = stage_call(Learn(), learner), stage_call(SyncTarget(every=2), learner)
+    learn, sync = stage_call(mf.Learn(), learner), stage_call(mf.SyncTarget(every=2), learner)
     for number in range(4):
         rows = dqn_rows(number)
         made.replay_buffer = SimpleNamespace(sample=lambda *_, rows=rows, **__: dqn_samples(rows))

@@ -8,25 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.r2d2 import R2D2
-from marlflow.base.batch import Array, Batch
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.recurrent import GRU
-from tests.algorithms.parts import (
-    DISCRETE,
-    MASKED,
-    NUM_ACTIONS,
-    gradient_by_differences,
-    loss_and_gradient,
-)
+from tests.algorithms.parts import DISCRETE, MASKED, NUM_ACTIONS, gradient_by_differences, loss_and_gradient
 from tests.replay.sequence_batches import put
 
-MODEL = GRU(hidden_size=3, encoder_sizes=(4,))
-CONFIG = R2D2(
+MODEL = mf.GRU(hidden_size=3, encoder_sizes=(4,))
+CONFIG = mf.R2D2(
     sequence_agent_steps=4,
     burn_in_agent_steps=3,
     batch_agent_steps=24,
@@ -39,8 +30,8 @@ CONFIG = R2D2(
 )
 
 
-def make_learner(config: R2D2, spaces: Spaces = DISCRETE, seed: int = 0, model: Any = MODEL) -> TorchLearner:
-    return config.learner("hunter", {"hunter": Member(spaces, model)}, seed, ON_CPU)
+def make_learner(config: mf.R2D2, spaces: Spaces = DISCRETE, seed: int = 0, model: Any = MODEL) -> mf.TorchLearner:
+    return config.learner("hunter", {"hunter": mf.Member(spaces, model)}, seed, ON_CPU)
 
 
 def _drawn(masked: bool) -> SequenceTransitions:
@@ -67,7 +58,7 @@ def _drawn(masked: bool) -> SequenceTransitions:
         for mask in (columns["action_mask"], tables["bootstrap_mask"]):
             mask[:, 1] |= ~mask.any(1)
     replay = CONFIG.replay("hunter", {}, seed=1)
-    put(replay, Batch(columns, tables))
+    put(replay, mf.Batch(columns, tables))
     return replay.draw(40)
 
 

@@ -11,29 +11,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.qmix import QMIX
+import marlflow as mf
 from marlflow.algorithms.recurrent_mixing_loss import RecurrentMixingLoss
-from marlflow.algorithms.vdn import VDN
 from marlflow.base.batch import Array
-from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.recurrent import GRU, LSTM
 from tests.algorithms.teams import CARRIER, SCOUT, STATE
 
-TEAM = {"scout": Member(SCOUT, GRU(5, (4,))), "carrier": Member(CARRIER, LSTM(3, (4,)))}
+TEAM = {"scout": mf.Member(SCOUT, mf.GRU(5, (4,))), "carrier": mf.Member(CARRIER, mf.LSTM(3, (4,)))}
 BURN_IN, LENGTH, SEQUENCES = 2, 4, 6
 SETTINGS: dict[str, Any] = {"sequence_agent_steps": LENGTH, "burn_in_agent_steps": BURN_IN, "td_lambda": 0.7}
 FORMS = [
-    VDN(**SETTINGS),
-    VDN(double=False, huber_delta=0.5, **SETTINGS),
-    QMIX(embed_size=4, hypernet_layers=1, squash_state=False, **SETTINGS),
-    QMIX(embed_size=4, mixer_sees="observations", double=False, **SETTINGS),
+    mf.VDN(**SETTINGS),
+    mf.VDN(double=False, huber_delta=0.5, **SETTINGS),
+    mf.QMIX(embed_size=4, hypernet_layers=1, squash_state=False, **SETTINGS),
+    mf.QMIX(embed_size=4, mixer_sees="observations", double=False, **SETTINGS),
 ]
 
 
-def names(algorithm: VDN) -> str:
+def names(algorithm: mf.VDN) -> str:
     return f"{algorithm.name}-{'double' if algorithm.double else 'single'}"
 
 
@@ -64,7 +59,7 @@ def sequences(seed: int = 0) -> dict[str, Array]:
     return columns
 
 
-def seats(random: np.random.Generator, member: Member, valid: Array, trained: Array) -> dict[str, Array]:
+def seats(random: np.random.Generator, member: mf.Member, valid: Array, trained: Array) -> dict[str, Array]:
     spaces, model = member.spaces, member.model
     seats_of = (*valid.shape, len(spaces.seats))
     present = (random.random(seats_of) < 0.8) & valid[..., None]
@@ -87,11 +82,11 @@ def seats(random: np.random.Generator, member: Member, valid: Array, trained: Ar
 
 
 def tensors(columns: Mapping[str, Array]) -> dict[str, Tensor]:
-    batch = JointSequenceTransitions(columns)
+    batch = mf.JointSequenceTransitions(columns)
     return {name: torch.from_numpy(column) for name, column in batch.columns_for_losses().items()}
 
 
-def made(algorithm: VDN) -> TorchLearner:
+def made(algorithm: mf.VDN) -> mf.TorchLearner:
     """A learner of large parameters, which differ from its target's."""
     learner = algorithm.learner("team", TEAM, 0, ON_CPU)
     noise = np.random.default_rng(3).standard_normal(len(learner.parameters.flat.vector)).astype(np.float32)
@@ -133,7 +128,7 @@ def team_value(
 
 
 def greedy(
-    algorithm: VDN,
+    algorithm: mf.VDN,
     given: Mapping[str, Tensor],
     s: int,
     t: int,
@@ -150,7 +145,7 @@ def greedy(
     return found
 
 
-def looped(algorithm: VDN, learner: TorchLearner, given: Mapping[str, Tensor]) -> tuple[float, list[float]]:
+def looped(algorithm: mf.VDN, learner: mf.TorchLearner, given: Mapping[str, Tensor]) -> tuple[float, list[float]]:
     """The loss, and the largest and mean errors of each sequence as a priority."""
     losses, priorities = [], []
     module, target_module = learner.module, learner.parameters.target_module
@@ -181,9 +176,9 @@ def looped(algorithm: VDN, learner: TorchLearner, given: Mapping[str, Tensor]) -
 
 
 @pytest.mark.parametrize("algorithm", FORMS, ids=names)
-def test_the_loss_against_a_loop_over_steps_and_seats(algorithm: VDN) -> None:
+def test_the_loss_against_a_loop_over_steps_and_seats(algorithm: mf.VDN) -> None:
     learner, given = made(algorithm), tensors(sequences())
-    assert learner.trains_on is JointSequenceTransitions
+    assert learner.trains_on is mf.JointSequenceTransitions
     loss = learner.parameters.groups[0].loss
     assert isinstance(loss, RecurrentMixingLoss)
     terms = loss(learner.module, learner.parameters.target_module, given)
@@ -195,7 +190,7 @@ def test_the_loss_against_a_loop_over_steps_and_seats(algorithm: VDN) -> None:
 
 
 @pytest.mark.parametrize("algorithm", FORMS[1:3], ids=names)
-def test_what_absent_seats_and_missing_steps_hold_changes_nothing(algorithm: VDN) -> None:
+def test_what_absent_seats_and_missing_steps_hold_changes_nothing(algorithm: mf.VDN) -> None:
     learner = made(algorithm)
     columns = sequences()
     results = []
@@ -219,9 +214,9 @@ def test_what_absent_seats_and_missing_steps_hold_changes_nothing(algorithm: VDN
 
 
 def test_actors_take_what_their_learner_publishes() -> None:
-    learner = made(VDN(**SETTINGS))
+    learner = made(mf.VDN(**SETTINGS))
     published = learner.publish()
     for policy, member in TEAM.items():
-        actor: Any = VDN().actor(member.spaces, member.model, 5)
+        actor: Any = mf.VDN().actor(member.spaces, member.model, 5)
         actor.load_flat(published[policy].flat)
         assert actor.memory_shape == member.model.memory_shape  # type: ignore[attr-defined]

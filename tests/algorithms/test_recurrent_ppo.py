@@ -13,30 +13,26 @@ import torch
 from mpe2 import simple_spread_v3
 from pettingzoo.classic import connect_four_v3
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.recurrent_ppo import RecurrentPPO
-from marlflow.base.batch import Array, Batch, EstimatedBatch
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.base.sequences import Sequences, cut_sequences
 from marlflow.base.spaces import Spaces
 from marlflow.env import cartpole_team
 from marlflow.learner.advantages import advantages
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.recurrent import GRU, LSTM
-from marlflow.sampling import Rule
 from marlflow.sampling.protocol import Request
 from tests.algorithms.parts import DISCRETE, MASKED, NUM_ACTIONS, loss_and_gradient
 from tests.sampling.workers import rollout_worker
 
-DEFAULT = RecurrentPPO()
-SMALL_GRU, SMALL_LSTM = GRU(6, (5,)), LSTM(6, (5,))
+DEFAULT = mf.RecurrentPPO()
+SMALL_GRU, SMALL_LSTM = mf.GRU(6, (5,)), mf.LSTM(6, (5,))
 
 
 def learner_of(
-    config: RecurrentPPO = DEFAULT, spaces: Spaces = DISCRETE, model: GRU | LSTM = SMALL_GRU
-) -> TorchLearner:
+    config: mf.RecurrentPPO = DEFAULT, spaces: Spaces = DISCRETE, model: mf.GRU | mf.LSTM = SMALL_GRU
+) -> mf.TorchLearner:
     """One whose actor is surer of itself than they begin, so that what it sees and remembers shows in what it does."""
-    learner = config.learner("hunter", {"hunter": Member(spaces, model)}, 0, ON_CPU)
+    learner = config.learner("hunter", {"hunter": mf.Member(spaces, model)}, 0, ON_CPU)
     with torch.no_grad():
         learner.module.actor.head.head.weight.mul_(1_000.0)
     learner.publish()
@@ -54,10 +50,12 @@ ENVIRONMENTS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("model", [SMALL_GRU, SMALL_LSTM], ids=["gru", "lstm"])
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_unrolled_probabilities_are_those_acted_by_and_values_those_estimated_by(name: str, model: GRU | LSTM) -> None:
+def test_unrolled_probabilities_are_those_acted_by_and_values_those_estimated_by(
+    name: str, model: mf.GRU | mf.LSTM
+) -> None:
     batches, spaces = collected(ENVIRONMENTS[name], model)
     learner = learner_of(spaces=spaces, model=model)
-    batch = Batch.concat(batches)
+    batch = mf.Batch.concat(batches)
     assert batch.segments["carried"].any() == (name == "masks, in turns")
     assert batch.columns["t_agent"][np.cumsum(batch.segments["length"]) - batch.segments["length"]].any()
     estimated = advantages(batch, learner, 0.99, 0.95)
@@ -91,11 +89,11 @@ def test_a_segment_that_goes_on_is_valued_by_what_the_next_one_begins_with() -> 
     assert len(followed_by) > 2
 
 
-def collected(make_env: Callable[[], Any], model: GRU | LSTM) -> tuple[list[Batch], Spaces]:
+def collected(make_env: Callable[[], Any], model: mf.GRU | mf.LSTM) -> tuple[list[mf.Batch], Spaces]:
     """Some fragments by the actor that `learner_of` publishes; and what it sees and does."""
     spaces = spaces_of(make_env)
-    actor = RecurrentPPO().actor(spaces, model, 7)
-    worker = rollout_worker(make_env, [0, 1, 2], [Rule("*", "all")], {"all": actor}, seed=1)
+    actor = mf.RecurrentPPO().actor(spaces, model, 7)
+    worker = rollout_worker(make_env, [0, 1, 2], [mf.Rule("*", "all")], {"all": actor}, seed=1)
     weights = {"all": learner_of(spaces=spaces, model=model).published["hunter"]}
     batches = [worker.collect(11, Request(weights=weights))[1]["all"] for _ in range(5)]
     worker.close()
@@ -130,10 +128,10 @@ def sequences(masked: bool = True, lengths: tuple[int, ...] = (5, 1, 3)) -> Sequ
         "memory": rng.standard_normal((rows, 6)).astype(np.float32),
     }
     segments = {"length": np.array(lengths, np.int64), "carried": np.zeros(len(lengths), bool)}
-    return cut_sequences(EstimatedBatch(columns | ({"action_mask": mask} if masked else {}), segments), 2)
+    return cut_sequences(mf.EstimatedBatch(columns | ({"action_mask": mask} if masked else {}), segments), 2)
 
 
-def naive_terms(config: RecurrentPPO, module: Any, cut: Sequences) -> dict[str, float]:
+def naive_terms(config: mf.RecurrentPPO, module: Any, cut: Sequences) -> dict[str, float]:
     """Equation 9, sequence by sequence and step by step."""
     sums = {"policy": 0.0, "value": 0.0, "entropy": 0.0, "kl": 0.0}
     for number in range(cut.count):
@@ -159,7 +157,7 @@ def naive_terms(config: RecurrentPPO, module: Any, cut: Sequences) -> dict[str, 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_loss_is_the_mean_over_all_rows_of_a_naive_loop(masked: bool) -> None:
-    config, cut = RecurrentPPO(), sequences(masked)
+    config, cut = mf.RecurrentPPO(), sequences(masked)
     learner = learner_of(config, MASKED if masked else DISCRETE)
     terms, gradient, _ = loss_and_gradient(learner, cut.columns_for_losses())
     assert terms == pytest.approx(naive_terms(config, learner.module, cut), abs=1e-5)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.algorithms.sac import SAC
+import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.base.schedules import PiecewiseConstant
 from marlflow.base.spaces import Spaces
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, forward, make_learner
 from tests.algorithms.several_losses import BOX, ROWS, apart, bandit, found, naive_q, transitions, within
@@ -21,7 +20,7 @@ IDS = ["discrete", "masked", "box", "shifted box"]
 
 
 def test_it_acts_uniformly_until_learning_starts() -> None:
-    config = SAC(learning_starts_agent_steps=50, temperature=PiecewiseConstant([0.2, 0.1], [60]))
+    config = mf.SAC(learning_starts_agent_steps=50, temperature=mf.PiecewiseConstant([0.2, 0.1], [60]))
     at = [config.schedules(steps) for steps in (0, 49, 50, 60)]
     assert [values["acts_uniformly"] for values in at] == [1.0, 1.0, 0.0, 0.0]
     assert [values["temperature"] for values in at] == [0.2, 0.2, 0.2, 0.1]
@@ -52,7 +51,7 @@ def naive_policy(module: Any, obs: Array, mask: Array | None, row: int) -> dict[
 
 
 def test_losses_in_a_box_are_those_of_plain_loops() -> None:
-    learner, drawn = apart(make_learner(SAC(initial_temperature=0.5), BOX)), transitions(BOX)
+    learner, drawn = apart(make_learner(mf.SAC(initial_temperature=0.5), BOX)), transitions(BOX)
     noise = np.random.default_rng(1).standard_normal((ROWS, 4)).astype(np.float32)
     module, alpha = learner.module, float(learner.module.log_temperature.detach().exp())
     next_action, next_logp = naive_sample(module, drawn.next_obs, noise[:, 2:])
@@ -76,7 +75,7 @@ def test_losses_in_a_box_are_those_of_plain_loops() -> None:
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED], ids=["discrete", "masked"])
 @pytest.mark.parametrize("target_entropy", [None, 0.7])
 def test_losses_with_discrete_actions_are_those_of_plain_loops(spaces: Spaces, target_entropy: float | None) -> None:
-    config = SAC(initial_temperature=0.5, target_entropy=target_entropy, target_entropy_share=0.8)
+    config = mf.SAC(initial_temperature=0.5, target_entropy=target_entropy, target_entropy_share=0.8)
     learner, drawn = apart(make_learner(config, spaces)), transitions(spaces)
     module, alpha = learner.module, float(learner.module.log_temperature.detach().exp())
     q_next, q = naive_q(learner.parameters.target_module, drawn.next_obs, None), naive_q(module, drawn.obs, None)
@@ -109,7 +108,7 @@ def test_no_target_and_no_policy_uses_an_illegal_action() -> None:
     drawn.action[:] = np.minimum(drawn.action, 1)
     outcomes = []
     for bonus in (0.0, 1e6):
-        learner = apart(make_learner(SAC(), MASKED))
+        learner = apart(make_learner(mf.SAC(), MASKED))
         with torch.no_grad():
             for head in (*learner.module.critics.heads, *learner.parameters.target_module.critics.heads):
                 head.bias[2] += bonus
@@ -121,7 +120,7 @@ def test_no_target_and_no_policy_uses_an_illegal_action() -> None:
 
 @pytest.mark.parametrize("spaces", SPACES, ids=IDS)
 def test_a_fixed_temperature_stays_and_follows_its_schedule(spaces: Spaces) -> None:
-    learner, drawn = make_learner(SAC(temperature=0.3), spaces), transitions(spaces)
+    learner, drawn = make_learner(mf.SAC(temperature=0.3), spaces), transitions(spaces)
     assert [part.name for part in learner.parameters.groups] == ["critics", "actor"]
     noise = np.zeros((ROWS, 4), np.float32)
     first = found(learner, drawn, noise)
@@ -133,7 +132,7 @@ def test_a_fixed_temperature_stays_and_follows_its_schedule(spaces: Spaces) -> N
 
 @pytest.mark.parametrize("spaces", [CONTINUOUS, DISCRETE], ids=["box", "discrete"])
 def test_a_resumed_learner_goes_on_bit_for_bit(spaces: Spaces) -> None:
-    one, other = (make_learner(SAC(learning_rate=0.01), spaces, seed=seed) for seed in (0, 1))
+    one, other = (make_learner(mf.SAC(learning_rate=0.01), spaces, seed=seed) for seed in (0, 1))
     drawn = transitions(spaces)
     for _ in range(2):
         one.update(drawn)
@@ -155,7 +154,7 @@ def test_a_policy_becomes_the_softmax_of_the_rewards_of_a_bandit() -> None:
         action = rng.integers(0, NUM_ACTIONS, 64)
         return action, rewards[action]
 
-    learner = bandit(SAC(learning_rate=0.01, temperature=0.5), DISCRETE, draw, updates=300)
+    learner = bandit(mf.SAC(learning_rate=0.01, temperature=0.5), DISCRETE, draw, updates=300)
     p, _ = learner.module.probabilities(torch.full((1, 2), 0.3), None)
     expected = np.exp(rewards / 0.5) / np.exp(rewards / 0.5).sum()
     np.testing.assert_allclose(p.detach().numpy()[0], expected, atol=0.05)
@@ -166,7 +165,7 @@ def test_a_learned_temperature_brings_the_entropy_to_its_target() -> None:
         action = rng.uniform(-1.0, 1.0, (64, 2)).astype(np.float32)
         return action, -np.square(action - [0.5, -0.25]).sum(1).astype(np.float32)
 
-    learner = bandit(SAC(learning_rate=0.02, initial_temperature=0.1), CONTINUOUS, draw, updates=350)
+    learner = bandit(mf.SAC(learning_rate=0.02, initial_temperature=0.1), CONTINUOUS, draw, updates=350)
     obs, noise = torch.full((2000, 2), 0.3), torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         action, logp = learner.module.actor.sample(obs, noise)

@@ -15,15 +15,10 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor, nn
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.sac import SAC
-from marlflow.base.batch import Transitions
+import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.flow.protocols import stage_call
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.torso import MLP
-from marlflow.stages import Learn, SyncTarget
 
 SEED, ROWS, DISCOUNT, TAU, LEARNING_RATE = 3, 64, 0.97, 0.05, 1e-3
 OBSERVATION = gymnasium.spaces.Box(-2.0, 2.0, (3,), np.float32)
@@ -37,9 +32,9 @@ class Spaced(gymnasium.Env[Any, Any]):
     observation_space, action_space = OBSERVATION, ACTION
 
 
-def transitions(seed: int) -> Transitions:
+def transitions(seed: int) -> mf.Transitions:
     rng = np.random.default_rng(seed)
-    return Transitions(
+    return mf.Transitions(
         obs=rng.uniform(-2.0, 2.0, (ROWS, 3)).astype(np.float32),
         action=rng.uniform(ACTION.low, ACTION.high, (ROWS, 2)).astype(np.float32),
         reward=rng.normal(-1.0, 2.0, ROWS).astype(np.float32),
@@ -50,7 +45,7 @@ def transitions(seed: int) -> Transitions:
     )
 
 
-def samples(rows: Transitions) -> ReplayBufferSamples:
+def samples(rows: mf.Transitions) -> ReplayBufferSamples:
     """The same rows as Stable-Baselines3 keeps them: columns of width 1, and actions in [-1, 1]."""
     column = {name: torch.from_numpy(getattr(rows, name)) for name in ("obs", "next_obs", "reward", "discount")}
     action = torch.from_numpy((rows.action - CENTER) / SCALE)
@@ -92,10 +87,10 @@ def flat_of(made: stable_baselines3.SAC) -> Tensor:
     return torch.cat([*parameters_of(made, made.critic), last])
 
 
-def learner_like(made: stable_baselines3.SAC, temperature: float | None) -> TorchLearner:
-    config = SAC(learning_rate=LEARNING_RATE, discount=DISCOUNT, tau=TAU, temperature=temperature)
-    model = MLP(hidden_sizes=(16, 16), activation="relu")
-    learner = config.learner("hunter", {"hunter": Member(Spaces(OBSERVATION, ACTION), model)}, SEED, ON_CPU)
+def learner_like(made: stable_baselines3.SAC, temperature: float | None) -> mf.TorchLearner:
+    config = mf.SAC(learning_rate=LEARNING_RATE, discount=DISCOUNT, tau=TAU, temperature=temperature)
+    model = mf.MLP(hidden_sizes=(16, 16), activation="relu")
+    learner = config.learner("hunter", {"hunter": mf.Member(Spaces(OBSERVATION, ACTION), model)}, SEED, ON_CPU)
     learner.parameters.flat.load(flat_of(made))
     learner.sync_target()
     return learner
@@ -125,7 +120,7 @@ def test_updates_are_those_of_stable_baselines3(
     rows = iter(batches)
     made.replay_buffer = SimpleNamespace(sample=lambda *_, **__: samples(next(rows)))  # type: ignore[assignment]
     made.train(gradient_steps=updates, batch_size=ROWS)
-    learn, sync = stage_call(Learn(), learner), stage_call(SyncTarget(every=1, tau=TAU), learner)
+    learn, sync = stage_call(mf.Learn(), learner), stage_call(mf.SyncTarget(every=1, tau=TAU), learner)
     for batch in batches:
         sync(learn(batch))
     assert learner.updates == updates

@@ -6,47 +6,38 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import Algorithm, Member
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.scripted import Random, Scripted
+import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.base.errors import MarlflowError
-from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
-from marlflow.flow import source
 from marlflow.learner.compute import ON_CPU
-from marlflow.policy.actor import Actor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, experience, make_learner
+from tests.policy.row_random import row_random
 from tests.sentences import sentences
 
 
-def draws(rows: int, counter: int = 0) -> RowRandom:
-    return RowRandom(np.arange(rows, dtype=np.uint64), np.full(rows, counter))
-
-
-def last_legal(obs: Array, action_mask: Array | None, generator: RowRandom) -> Array:
+def last_legal(obs: Array, action_mask: Array | None, generator: mf.RowRandom) -> Array:
     assert action_mask is not None
     last: Array = NUM_ACTIONS - 1 - action_mask[:, ::-1].argmax(1)
     return last
 
 
-@pytest.mark.parametrize("algorithm", [Random(), Scripted(last_legal)])
-def test_they_take_part_without_learning(algorithm: Algorithm) -> None:
-    assert isinstance(algorithm, Algorithm)
+@pytest.mark.parametrize("algorithm", [mf.Random(), mf.Scripted(last_legal)])
+def test_they_take_part_without_learning(algorithm: mf.Algorithm) -> None:
+    assert isinstance(algorithm, mf.Algorithm)
     assert (algorithm.capabilities.learns, algorithm.replay_shards) == (False, 0)
     for spaces in (DISCRETE, MASKED, CONTINUOUS):
         assert sentences(algorithm.validate(spaces, SMALL)) == []
     assert algorithm.schedules(10**6) == {}
     with pytest.raises(TypeError, match="'hunter' does not learn"):
-        algorithm.learner("hunter", {"hunter": Member(DISCRETE, SMALL)}, 0, ON_CPU)
+        algorithm.learner("hunter", {"hunter": mf.Member(DISCRETE, SMALL)}, 0, ON_CPU)
     with pytest.raises(TypeError, match="'hunter' does not learn"):
         algorithm.replay("hunter", {}, 0)
     with pytest.raises(TypeError, match="has no plan"):
-        algorithm.plan(source(experience), make_learner(PPO()), [])
+        algorithm.plan(mf.source(experience), make_learner(mf.PPO()), [])
 
 
-@pytest.mark.parametrize("algorithm", [Random(), Scripted(last_legal)])
-def test_actions_that_are_no_array_are_refused(algorithm: Algorithm) -> None:
+@pytest.mark.parametrize("algorithm", [mf.Random(), mf.Scripted(last_legal)])
+def test_actions_that_are_no_array_are_refused(algorithm: mf.Algorithm) -> None:
     for action in (gym.Tuple([gym.Discrete(2)]), gym.Dict(a=gym.Discrete(2)), gym.Text(3)):
         (problem,) = sentences(algorithm.validate(Spaces(DISCRETE.observation, action), SMALL))
         assert problem.startswith(
@@ -56,15 +47,17 @@ def test_actions_that_are_no_array_are_refused(algorithm: Algorithm) -> None:
         assert sentences(algorithm.validate(Spaces(DISCRETE.observation, taken), SMALL)) == []
 
 
-def one_by_one(actor: Actor, mask: Array, counters: int) -> Array:
+def one_by_one(actor: mf.Actor, mask: Array, counters: int) -> Array:
     obs = np.zeros((len(mask), 2), np.float32)
-    chosen = [actor.act(obs, mask, None, "explore", draws(len(mask), counter)).action for counter in range(counters)]
+    chosen = [
+        actor.act(obs, mask, None, "explore", row_random(len(mask), counter)).action for counter in range(counters)
+    ]
     return np.stack(chosen)
 
 
 def test_random_is_uniform_over_the_legal_actions() -> None:
     mask = np.array([[True, False, True], [True, True, True], [False, True, False]])
-    chosen = one_by_one(Random().actor(MASKED, SMALL, 0), mask, 6_000)
+    chosen = one_by_one(mf.Random().actor(MASKED, SMALL, 0), mask, 6_000)
     for row, legal in enumerate(mask):
         share = np.bincount(chosen[:, row], minlength=NUM_ACTIONS) / len(chosen)
         # Four standard deviations of a share of 6,000 draws.
@@ -74,14 +67,14 @@ def test_random_is_uniform_over_the_legal_actions() -> None:
 
 def test_random_says_with_which_probability_it_chose() -> None:
     mask = np.array([[True, False, True], [True, True, True]])
-    acted = Random().actor(MASKED, SMALL, 0).act(np.zeros((2, 2), np.float32), mask, None, "greedy", draws(2))
+    acted = mf.Random().actor(MASKED, SMALL, 0).act(np.zeros((2, 2), np.float32), mask, None, "greedy", row_random(2))
     np.testing.assert_allclose(acted.behavior_logp, np.log([1 / 2, 1 / 3]), rtol=1e-6)
 
 
 def test_random_stays_inside_a_box() -> None:
-    actor = Random().actor(CONTINUOUS, SMALL, 0)
+    actor = mf.Random().actor(CONTINUOUS, SMALL, 0)
     obs = np.zeros((500, 2), np.float32)
-    action = actor.act(obs, None, None, "explore", draws(500)).action
+    action = actor.act(obs, None, None, "explore", row_random(500)).action
     assert action.shape == (500, 2)
     assert np.abs(action).max() <= 1.0
     assert np.abs(action).max() > 0.95
@@ -91,13 +84,13 @@ def test_random_stays_inside_a_box() -> None:
 def test_a_users_function_is_asked_with_obs_mask_and_randomness() -> None:
     seen: list[tuple[Array, Array | None, int]] = []
 
-    def choose(obs: Array, action_mask: Array | None, generator: RowRandom) -> Array:
+    def choose(obs: Array, action_mask: Array | None, generator: mf.RowRandom) -> Array:
         seen.append((obs, action_mask, len(generator)))
         return last_legal(obs, action_mask, generator)
 
     mask = np.array([[True, True, False], [True, False, True]])
     obs = np.arange(4, dtype=np.float32).reshape(2, 2)
-    acted = Scripted(choose).actor(MASKED, SMALL, 0).act(obs, mask, "memory", "greedy", draws(2))
+    acted = mf.Scripted(choose).actor(MASKED, SMALL, 0).act(obs, mask, "memory", "greedy", row_random(2))
     assert acted.action.tolist() == [1, 2]
     assert acted.memory == "memory"
     assert np.isnan(acted.behavior_logp).all()
@@ -109,9 +102,9 @@ def test_a_users_function_is_asked_with_obs_mask_and_randomness() -> None:
 def test_an_illegal_or_missing_choice_is_an_error() -> None:
     mask = np.array([[True, True, False], [True, False, True]])
     obs = np.zeros((2, 2), np.float32)
-    zeros = Scripted(lambda obs, mask, generator: np.array([0, 1])).actor(MASKED, SMALL, 0)
-    with pytest.raises(MarlflowError, match="chose illegal action 1 in row 1"):
-        zeros.act(obs, mask, None, "explore", draws(2))
-    short = Scripted(lambda obs, mask, generator: np.array([0])).actor(MASKED, SMALL, 0)
-    with pytest.raises(MarlflowError, match=r"returned shape \(1,\) for 2 observations"):
-        short.act(obs, mask, None, "explore", draws(2))
+    zeros = mf.Scripted(lambda obs, mask, generator: np.array([0, 1])).actor(MASKED, SMALL, 0)
+    with pytest.raises(mf.MarlflowError, match="chose illegal action 1 in row 1"):
+        zeros.act(obs, mask, None, "explore", row_random(2))
+    short = mf.Scripted(lambda obs, mask, generator: np.array([0])).actor(MASKED, SMALL, 0)
+    with pytest.raises(mf.MarlflowError, match=r"returned shape \(1,\) for 2 observations"):
+        short.act(obs, mask, None, "explore", row_random(2))

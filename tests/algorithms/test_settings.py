@@ -9,7 +9,6 @@ import pytest
 from gymnasium import spaces as gym
 
 import marlflow as mf
-from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import RecurrentActor, WeightedActor
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, SMALL, make_learner, make_plan
@@ -17,11 +16,7 @@ from tests.sentences import sentences
 
 BOX = Spaces(gym.Box(-1.0, 1.0, (2,), np.float32), gym.Box(-2.0, 2.0, (2,), np.float32))
 GRU, LSTM = mf.GRU(5, (4,)), mf.LSTM(hidden_size=3, encoder_sizes=(4,))
-STORING: dict[str, Any] = {
-    "train_every_agent_steps": 4,
-    "learning_starts_agent_steps": 50,
-    "batch_agent_steps": 32,
-}
+STORING: dict[str, Any] = {"train_every_agent_steps": 4, "learning_starts_agent_steps": 50, "batch_agent_steps": 32}
 CUT: dict[str, Any] = {"batch_agent_steps": 500, "epochs": 4, "minibatch_agent_steps": 50}
 SEQUENCES = mf.R2D2(
     sequence_agent_steps=4,
@@ -54,11 +49,8 @@ ESTIMATED = "DropStale(max_staleness=0) → Advantages(discount=0.99, gae_lambda
 BATCH = "Concat(agent_steps=500)"
 ONE_STEP, SOFT = "NStep(n_step=1, discount=0.99)", "every=1, tau=0.005"
 MULTIPLIED = "UpdateMultiplier(cost_limit=0.5, learning_rate=0.05)"
-PLANS: list[tuple[Algorithm, str]] = [
-    (
-        mf.PPO(**CUT),
-        fresh("ppo", BATCH, f"{ESTIMATED} → Normalize → Learn(epochs=4, minibatch=50)"),
-    ),
+PLANS: list[tuple[mf.Algorithm, str]] = [
+    (mf.PPO(**CUT), fresh("ppo", BATCH, f"{ESTIMATED} → Normalize → Learn(epochs=4, minibatch=50)")),
     (
         mf.PPO(**CUT, cost_limit=0.5),
         fresh(
@@ -68,16 +60,11 @@ PLANS: list[tuple[Algorithm, str]] = [
             " → Learn(epochs=4, minibatch=50)",
         ),
     ),
-    (
-        mf.A2C(batch_agent_steps=500, gae_lambda=0.95),
-        fresh("a2c", BATCH, f"{ESTIMATED} → Learn(epochs=1)"),
-    ),
+    (mf.A2C(batch_agent_steps=500, gae_lambda=0.95), fresh("a2c", BATCH, f"{ESTIMATED} → Learn(epochs=1)")),
     (
         mf.RecurrentPPO(**CUT, sequence_agent_steps=8),
         fresh(
-            "recurrent_ppo",
-            BATCH,
-            f"{ESTIMATED} → Normalize → CutSequences(length=8) → Learn(epochs=4, minibatch=50)",
+            "recurrent_ppo", BATCH, f"{ESTIMATED} → Normalize → CutSequences(length=8) → Learn(epochs=4, minibatch=50)"
         ),
     ),
     (
@@ -119,34 +106,31 @@ PLANS: list[tuple[Algorithm, str]] = [
 ]
 
 
-def models_of(algorithm: Algorithm) -> list[Any]:
+def models_of(algorithm: mf.Algorithm) -> list[Any]:
     """Return small models that the algorithm learns with."""
     return [GRU, LSTM] if isinstance(algorithm, mf.RecurrentPPO | mf.R2D2) else [SMALL]
 
 
-def acts_in(algorithm: Algorithm) -> Spaces:
+def acts_in(algorithm: mf.Algorithm) -> Spaces:
     return DISCRETE if "Discrete" in algorithm.capabilities.actions else CONTINUOUS
 
 
 @pytest.mark.parametrize(("algorithm", "text"), PLANS, ids=[text.split()[0] for _, text in PLANS])
-def test_the_plan_reads_as_its_paper(algorithm: Algorithm, text: str) -> None:
+def test_the_plan_reads_as_its_paper(algorithm: mf.Algorithm, text: str) -> None:
     assert str(make_plan(algorithm, spaces=acts_in(algorithm), model=models_of(algorithm)[0])) == text
 
 
-PARTS: list[tuple[Algorithm, list[str]]] = [
+PARTS: list[tuple[mf.Algorithm, list[str]]] = [
     (mf.A2C(microbatches=3), ["→ ComputeGradients]", "→ Average(batches=3) → [ApplyGradients → Publish(every=1)]"]),
     (mf.SAC(cost_limit=0.5), [f"[Draw(agent_steps=256) → {MULTIPLIED} → Learn(epochs=1) →"]),
-    (
-        mf.APPO(**CUT),
-        ["newest(4, drop_oldest) → Concat", "→ Normalize → Learn(epochs=4, minibatch=50)"],
-    ),
+    (mf.APPO(**CUT), ["newest(4, drop_oldest) → Concat", "→ Normalize → Learn(epochs=4, minibatch=50)"]),
     (mf.BC(), ["Concat(agent_steps=4000)\n    → [Learn(epochs=1, minibatch=128) → Publish(every=1)]"]),
     (mf.MARWIL(), ["→ [Advantages(discount=0.99, gae_lambda=1.0) → Learn(epochs=1, minibatch=128) → Publish"]),
 ]
 
 
 @pytest.mark.parametrize(("algorithm", "parts"), PARTS, ids=[one.name for one, _ in PARTS])
-def test_the_plan_has_these_stages(algorithm: Algorithm, parts: list[str]) -> None:
+def test_the_plan_has_these_stages(algorithm: mf.Algorithm, parts: list[str]) -> None:
     text = str(make_plan(algorithm))
     assert [part for part in parts if part not in text] == []
 
@@ -162,7 +146,7 @@ def test_rounds_wait_for_those_whose_rows_must_be_fresh() -> None:
 
 
 ALL = (DISCRETE, MASKED, CONTINUOUS)
-ACTING: list[tuple[Algorithm, tuple[Spaces, ...]]] = [
+ACTING: list[tuple[mf.Algorithm, tuple[Spaces, ...]]] = [
     (mf.PPO(), ALL),
     (mf.A2C(), ALL),
     (mf.IMPALA(), ALL),
@@ -181,8 +165,8 @@ ACTING: list[tuple[Algorithm, tuple[Spaces, ...]]] = [
 
 
 @pytest.mark.parametrize(("algorithm", "places"), ACTING, ids=[algorithm.name for algorithm, _ in ACTING])
-def test_its_actor_takes_what_its_learner_publishes(algorithm: Algorithm, places: tuple[Spaces, ...]) -> None:
-    assert isinstance(algorithm, Algorithm)
+def test_its_actor_takes_what_its_learner_publishes(algorithm: mf.Algorithm, places: tuple[Spaces, ...]) -> None:
+    assert isinstance(algorithm, mf.Algorithm)
     for spaces in places:
         for model in models_of(algorithm):
             assert sentences(algorithm.validate(spaces, model)) == []
@@ -211,7 +195,7 @@ NO_MEMORY = (
     "qmix, or a model without memory, such as mlp"
 )
 UNBOUND = (mf.SAC, mf.TD3)
-REFUSED: list[tuple[Algorithm, Spaces, Any, str]] = [
+REFUSED: list[tuple[mf.Algorithm, Spaces, Any, str]] = [
     (mf.PPO(), TEXT, SMALL, f"cannot act in {TEXT.action}; it needs {KINDS}"),
     (mf.PPO(), WHOLE, SMALL, f"cannot act in Box(2,); it needs {KINDS}, and a Box of floats, not of int64"),
     *((one(), TEXT, SMALL, f"cannot act in {TEXT.action}; it needs") for one in (mf.A2C, mf.IMPALA, mf.APPO)),
@@ -268,7 +252,7 @@ REFUSED: list[tuple[Algorithm, Spaces, Any, str]] = [
     REFUSED,
     ids=[f"{one.name}: {said[:30]}" for one, _, _, said in REFUSED],
 )
-def test_what_it_refuses(algorithm: Algorithm, spaces: Spaces, model: Any, problem: str) -> None:
+def test_what_it_refuses(algorithm: mf.Algorithm, spaces: Spaces, model: Any, problem: str) -> None:
     (found,) = sentences(algorithm.validate(spaces, model))
     assert found.startswith(f"{algorithm.name} {problem}")
     assert found == f"{algorithm.name} {problem}" or problem.endswith(("it needs", "bounds", "MLP"))

@@ -10,7 +10,6 @@ import pytest
 
 import marlflow as mf
 from docs.algorithms import OF_RLLIB_FLOW, PAGE, plan_lines, text
-from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.shipped import SHIPPED
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, SMALL
 from tests.architecture.sources import modules, parsed, within
@@ -22,7 +21,7 @@ def test_the_page_is_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("algorithm", SHIPPED, ids=lambda algorithm: algorithm.name)
-def test_a_plan_has_at_most_half_the_lines_of_its_ancestor(algorithm: Algorithm) -> None:
+def test_a_plan_has_at_most_half_the_lines_of_its_ancestor(algorithm: mf.Algorithm) -> None:
     then = OF_RLLIB_FLOW.get(algorithm.name)
     if then is None or algorithm.name == "a3c":
         assert plan_lines(algorithm) <= 20  # a plan is 10 to 20 lines
@@ -39,12 +38,12 @@ def test_all_that_learn_are_shipped_and_public() -> None:
     assert len(names) == len(SHIPPED)
     for one in SHIPPED:
         assert getattr(mf, type(one).__name__) is type(one)
-        assert isinstance(one, Algorithm)
+        assert isinstance(one, mf.Algorithm)
         assert len(inspect.getsource(inspect.getmodule(type(one))).splitlines()) < 150  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("algorithm", SHIPPED, ids=lambda algorithm: algorithm.name)
-def test_what_may_be_scheduled_is_and_what_may_not_is_a_problem(algorithm: Algorithm) -> None:
+def test_what_may_be_scheduled_is_and_what_may_not_is_a_problem(algorithm: mf.Algorithm) -> None:
     """A field says it by its annotation: a schedule in any other is refused before anything starts."""
     discrete = "Discrete" in algorithm.capabilities.actions
     spaces, model = (

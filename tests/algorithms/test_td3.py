@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.algorithms.td3 import TD3
+import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.base.schedules import Linear
 from marlflow.flow.protocols import stage_call
-from marlflow.stages import Learn, SyncTarget
 from tests.algorithms.parts import CONTINUOUS, forward, make_learner
 from tests.algorithms.several_losses import BOX, ROWS, apart, bandit, found, naive_q, transitions, within
 
 
 def test_its_exploration_is_scheduled() -> None:
-    config = TD3(exploration_noise=Linear(0.3, 0.1, 100), learning_starts_agent_steps=50)
+    config = mf.TD3(exploration_noise=mf.Linear(0.3, 0.1, 100), learning_starts_agent_steps=50)
     assert config.schedules(0) == {"acts_uniformly": 1.0, "exploration_noise": 0.3}
     assert config.schedules(50) == {"acts_uniformly": 0.0, "exploration_noise": pytest.approx(0.2)}
 
@@ -28,7 +26,7 @@ def naive_action(module: Any, obs: Array) -> Array:
 
 
 def test_losses_are_those_of_plain_loops() -> None:
-    learner, drawn = apart(make_learner(TD3(target_noise=0.7, target_noise_clip=0.4), BOX)), transitions(BOX)
+    learner, drawn = apart(make_learner(mf.TD3(target_noise=0.7, target_noise_clip=0.4), BOX)), transitions(BOX)
     noise = np.random.default_rng(1).standard_normal((ROWS, 2)).astype(np.float32)
     module, target_module = learner.module, learner.parameters.target_module
     with torch.no_grad():  # so that the target's actions come near the bounds
@@ -54,8 +52,8 @@ def test_losses_are_those_of_plain_loops() -> None:
 
 
 def test_actor_and_targets_move_at_every_other_update() -> None:
-    learner, drawn = make_learner(TD3(learning_rate=0.01), CONTINUOUS), transitions(CONTINUOUS)
-    learn, sync = stage_call(Learn(), learner), stage_call(SyncTarget(every=2, tau=0.1), learner)
+    learner, drawn = make_learner(mf.TD3(learning_rate=0.01), CONTINUOUS), transitions(CONTINUOUS)
+    learn, sync = stage_call(mf.Learn(), learner), stage_call(mf.SyncTarget(every=2, tau=0.1), learner)
     for update in range(1, 5):
         before = [learner.module.actor.flat(), learner.parameters.target_module.critics.heads[0].weight.clone()]
         critic = learner.module.critics.heads[0].weight.detach().clone()
@@ -74,7 +72,7 @@ def test_the_policy_goes_to_the_best_corner_of_a_bandit() -> None:
         action = rng.uniform(-1.0, 1.0, (64, 2)).astype(np.float32)
         return action, action[:, 1] - action[:, 0]
 
-    learner = bandit(TD3(learning_rate=0.01), CONTINUOUS, draw, updates=100)
+    learner = bandit(mf.TD3(learning_rate=0.01), CONTINUOUS, draw, updates=100)
     action = learner.module.actor(torch.full((1, 2), 0.3)).detach().numpy()[0]
     assert action[0] < -0.9
     assert action[1] > 0.9

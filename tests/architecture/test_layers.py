@@ -29,10 +29,7 @@ def _is_part_of(name: str, package: str) -> bool:
 # what a batch, a policy or a plan is.
 @pytest.mark.parametrize(
     ("folder", "allowed"),
-    [
-        ("flow", ("marlflow.flow", "marlflow.base.errors")),
-        ("losses", ("marlflow.losses", "torch")),
-    ],
+    [("flow", ("marlflow.flow", "marlflow.base.errors")), ("losses", ("marlflow.losses", "torch"))],
 )
 def test_folder_imports_the_standard_library_and_nothing_else_but(folder: str, allowed: tuple[str, ...]) -> None:
     wrong = [

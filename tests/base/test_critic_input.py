@@ -9,9 +9,8 @@ import pytest
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.base.batch import Batch
+import marlflow as mf
 from marlflow.base.critic_input import CriticInput, CriticSees, critic_input
-from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
 from marlflow.policy.nested import Reader
 
@@ -61,7 +60,7 @@ def test_rows_are_the_parts_side_by_side(
     # Samples of unbounded spaces are normal; those of integers may be any.
     states = [np.asarray(state.sample() if state.dtype != np.int32 else rng.integers(-99, 99, 2)) for _ in range(9)]
     obs, state_rows = spaces.encoder().stack(observed), np.stack(states).astype(state.dtype)
-    batch = Batch(
+    batch = mf.Batch(
         {"obs": obs[:6], "state": state_rows[:6], "reward": np.zeros(6)},
         {
             "length": np.array(lengths),
@@ -100,5 +99,5 @@ def test_a_critic_of_its_own_observation_is_not_central() -> None:
     ],
 )
 def test_what_there_is_not_cannot_be_seen(sees: tuple[CriticSees, ...], said: str) -> None:
-    with pytest.raises(ConfigInvalid, match=said):
+    with pytest.raises(mf.ConfigInvalid, match=said):
         critic_input(Spaces(gym.Discrete(2), gym.Discrete(2)), sees)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.check_env import Trial, check_environment
-from marlflow.config.experiment import Env
+import marlflow as mf
 from marlflow.env import cartpole_team, sign, toll
 from marlflow.env.managed import managed
 from marlflow.env.wrappers import reward_scale
@@ -16,8 +15,8 @@ from tests.driver.costly import Costly
 from tests.sampling.test_batched_costs import Costing
 
 
-def tried(factory: Any, arguments: Any = None, wrappers: Any = (), episodes: int = 20) -> Trial:
-    return check_environment(Env(factory, arguments or {}, wrappers, num_envs=2), episodes, seed=3)
+def tried(factory: Any, arguments: Any = None, wrappers: Any = (), episodes: int = 20) -> mf.Trial:
+    return mf.check_environment(mf.Env(factory, arguments or {}, wrappers, num_envs=2), episodes, seed=3)
 
 
 def test_the_cost_of_random_play_is_reported() -> None:

@@ -124,10 +124,7 @@ CASES = {
         "there is no env 'simple_tag.yaml'; a choice is written without .yaml: env=simple_tag",
     ),
     "an experiment of one's own": (["plan", "experiment=walks"], "there is no experiment 'walks'; there are "),
-    "whose policy": (
-        ["plan", "policy=dqn"],
-        "policy=dqn does not say whose: write policy@policies.<id>=dqn",
-    ),
+    "whose policy": (["plan", "policy=dqn"], "policy=dqn does not say whose: write policy@policies.<id>=dqn"),
     "sweep without -m": (
         ["train", "seed=1,2"],
         "seed=1,2 has several values: add -m to run one job for each, or write a list as [...]",
@@ -294,10 +291,7 @@ CASES = {
         ["plan", f"env._target_={BROKEN}.NoMap"],
         f"environment {BROKEN}.NoMap cannot start: reset() raised FileNotFoundError: no map 'arena'",
     ),
-    "networks larger than memory": (
-        ["plan", "default_policy.model.hidden_sizes=[1e9]"],
-        "the run needs at least ",
-    ),
+    "networks larger than memory": (["plan", "default_policy.model.hidden_sizes=[1e9]"], "the run needs at least "),
     "records of nobody": (
         ["plan", "record={policies: [nope]}"],
         "record.policies: there is no policy 'nope'; the policies are cart",

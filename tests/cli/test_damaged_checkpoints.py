@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.base.errors import CheckpointUnusable
 from marlflow.runtime.saved_runs import chosen
 from tests.cli.conftest import Marlflow, trained_in
 from tests.cli.test_league import TRAINED
@@ -107,7 +106,7 @@ def test_python_says_it_in_one_line_and_strict_refuses(
         use(run)
         (record,) = [record for record in caplog.records if record.name == "marlflow"]
         assert (record.levelname, bool(re.fullmatch(line(why), record.getMessage()))) == ("WARNING", True), name
-        with pytest.raises(CheckpointUnusable, match=r"is not whole .* strict=true uses no other"):
+        with pytest.raises(mf.CheckpointUnusable, match=r"is not whole .* strict=true uses no other"):
             use(run, strict=True)
     assert mf.load(run, checkpoint=1600, strict=True).checkpoint == 1600
     assert mf.load(run.parent / "good", strict=True).checkpoint == 2400
@@ -128,7 +127,7 @@ def test_a_damaged_best_checkpoint_is_said_too(run: Path, caplog: pytest.LogCapt
     cut(run / "checkpoints" / "2400" / "driver.safetensors")
     assert chosen(run, "best", lambda: scores).env_steps == 1600
     assert re.fullmatch(line(DAMAGES["a file cut off"][1]), caplog.messages[-1])
-    with pytest.raises(CheckpointUnusable, match="strict=true uses no other"):
+    with pytest.raises(mf.CheckpointUnusable, match="strict=true uses no other"):
         chosen(run, "best", lambda: scores, strict=True)
     caplog.clear()
     assert chosen(run, "best", lambda: {1600: 3.0, 2400: 2.0}, strict=True).env_steps == 1600

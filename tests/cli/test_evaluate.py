@@ -98,10 +98,7 @@ def test_several_runs_are_evaluated_each_in_its_environment(marlflow: Marlflow, 
     limits = "and say nothing about other training seeds"
     assert f"plain: all policies sample their actions; intervals are over episodes, {limits}" in notes
     assert f"trained: all policies sample their actions; intervals are over games, {limits}" in notes
-    assert notes[-2:] == [
-        "wrote evaluations/1.json into plain",
-        "wrote evaluations/1.json, matrix.csv into trained",
-    ]
+    assert notes[-2:] == ["wrote evaluations/1.json into plain", "wrote evaluations/1.json, matrix.csv into trained"]
     said = marlflow("evaluate", "plain", "trained", "episodes=4", "--json")
     assert json.loads(said.out).keys() == {"plain", "trained"}
 

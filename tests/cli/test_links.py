@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
-from marlflow.base.errors import InvalidInput
 from marlflow.base.links import FILES, FOLDERS, OUTER
 from tests.cli.conftest import Marlflow, content, trained_in
 from tests.cli.test_league import TRAINED
@@ -100,7 +99,7 @@ def test_no_command_follows_a_link_out_of_the_folder(
         assert f"{link.relative_to(run.parent)} leads out of " in said.err.replace(f"{run.parent}/", ""), command
         assert content(run.parent / "outside") == before, command
         assert content(run) == inside, command
-    with pytest.raises(InvalidInput, match=r"leads out of .*, to "):
+    with pytest.raises(mf.InvalidInput, match=r"leads out of .*, to "):
         mf.load(run)
 
 
@@ -118,7 +117,7 @@ def test_no_run_begins_where_a_link_leads_out(name: str, of: str, marlflow: Marl
     assert said.code == 2
     assert "leads out of" in said.err
     assert not list(outside.iterdir())
-    with pytest.raises(InvalidInput, match="leads out of"):
+    with pytest.raises(mf.InvalidInput, match="leads out of"):
         mf.train(mf.Experiment(mf.Env("cartpole_team")), folder)
 
 

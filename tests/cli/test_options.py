@@ -10,6 +10,7 @@ import pytest
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import COMMANDS, DECLARED
 from marlflow.cli.options import Arguments, Command, Option, declared, help_text, parse
+from tests.sentences import refusals
 
 COMMAND = Command(
     "evaluate",
@@ -104,9 +105,7 @@ def test_bad_input_is_one_problem(words: str, problem: str) -> None:
 
 
 def test_all_problems_are_said_at_once() -> None:
-    with pytest.raises(ConfigInvalid) as raised:
-        parse(COMMAND, ["run", "episodes=x", "mode=y", "against=,", "--zzz"])
-    assert len(raised.value.problems) == 4
+    assert len(refusals(ConfigInvalid, parse, COMMAND, ["run", "episodes=x", "mode=y", "against=,", "--zzz"])) == 4
 
 
 def test_a_command_that_takes_overrides_passes_them_on() -> None:

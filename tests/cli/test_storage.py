@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import marlflow as mf
-from marlflow.base.errors import InvalidInput
 from tests.cli.conftest import Marlflow, content, trained_in
 from tests.cli.test_league import TRAINED
 from tests.cli.test_links import COMMANDS
@@ -73,7 +72,7 @@ def test_every_command_says_so_in_one_sentence(
         assert errors[-1].startswith("error: "), name
         assert disk in errors[-1], name
         assert content(tmp_path / "run") == before, name
-    with pytest.raises(InvalidInput, match=disk):
+    with pytest.raises(mf.InvalidInput, match=disk):
         mf.resume(mf.Experiment(mf.Env("cartpole_team")), tmp_path / "run")
     assert mf.load(tmp_path / "run").policies, "reading needs no room"
 

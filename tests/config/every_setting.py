@@ -93,11 +93,7 @@ def run_values() -> dict[str, Any]:
         "default_policy": {key: policy[key] for key in ("algorithm", "model")},  # else of the keys of policies.cart
         "mapping": [{"match": "*", "policy": "cart"}],
         "rollouts": {**root["rollouts"], "placement": process},
-        "placement": {
-            **root["placement"],
-            "learners": taken,
-            "inference": {**process, "device": "cpu"},
-        },
+        "placement": {**root["placement"], "learners": taken, "inference": {**process, "device": "cpu"}},
         "runtime": _read(CONF / "runtime" / "ray.yaml"),
         "stop": {**root["stop"], "policies": {"cart": {"return_mean": 1.0}}},
         "record": {"policies": ["cart"], "folder": "records"},

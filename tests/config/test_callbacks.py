@@ -15,6 +15,7 @@ from marlflow.config.overrides import prepare
 from marlflow.config.schema import read
 from marlflow.config.validation import ready
 from tests.runtime.small_runs import small_run
+from tests.sentences import refusals
 
 HERE = __name__
 
@@ -38,6 +39,9 @@ class Crooked(mf.Callback):
         raise OSError("no such file")
 
 
+AT = Crooked.problems.__code__.co_firstlineno + 1
+
+
 def composed(*overrides: str) -> tuple[Any, list[str]]:
     with composing():
         prepared = prepare(["env=simple_tag", "runtime=inline", *overrides])
@@ -56,10 +60,7 @@ def test_choices_and_values_on_the_command_line_build_callbacks() -> None:
     )
     assert problems == []
     assert experiment.log.sinks == {"wandb": mf.WandbSink(mode="offline"), "mlflow": mf.MlflowSink()}
-    assert experiment.callbacks == {
-        "early_stop": mf.EarlyStop("policies.agent.return_mean"),
-        "alarm": Alarm("me"),
-    }
+    assert experiment.callbacks == {"early_stop": mf.EarlyStop("policies.agent.return_mean"), "alarm": Alarm("me")}
 
 
 @pytest.mark.parametrize(
@@ -106,16 +107,14 @@ def test_callbacks_from_python_are_checked_too() -> None:
     assert [problem.partition(";")[0] for problem in callback_problems(made)] == [
         "log.sinks.a.address is a secret, and the run's folder would have it as plain text",
         "log.sinks.b.headers.password is a secret, and the run's folder would have it as plain text",
-        f'callbacks.c: Crooked.problems() raised OSError: no such file\n  File "{__file__}", line 38, in problems\n'
+        f'callbacks.c: Crooked.problems() raised OSError: no such file\n  File "{__file__}", line {AT}, in problems\n'
         '    raise OSError("no such file")',
     ]
 
 
 @pytest.mark.parametrize("value", [NoCallback(), "early", 3, Alarm])
 def test_what_is_no_callback_is_refused_before_the_run_starts(value: Any) -> None:
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        mf.train(replace(small_run(), callbacks={"a": value}))
-    (problem,) = caught.value.problems
+    (problem,) = refusals(mf.ConfigInvalid, mf.train, replace(small_run(), callbacks={"a": value}))
     assert problem.startswith("callbacks.a must be Callback or null, not ")
 
 
@@ -142,9 +141,7 @@ def test_the_metric_of_an_early_stop_is_checked_before_the_run(metric: str, said
     if said is None:
         ready(made)
         return
-    with pytest.raises(mf.ConfigInvalid) as refused:
-        ready(made)
-    (problem,) = refused.value.problems
+    (problem,) = refusals(mf.ConfigInvalid, ready, made)
     assert problem.startswith(f"callbacks.early.metric {metric}: {said}")
 
 

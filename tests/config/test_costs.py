@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.validation import ready
 from marlflow.env import cartpole_team, toll
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
 from marlflow.sampling.batched_runner import BatchedRunner
 from tests.driver.costly import carts
 from tests.runtime.small_runs import small_run
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 LIMITED = mf.PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=64, cost_limit=0.25)
 ROADS = mf.Env(toll.parallel_env, {}, num_envs=4)
@@ -27,8 +27,7 @@ def experiment(algorithm: Any, env: mf.Env = ROADS, **changes: Any) -> mf.Experi
 
 
 def refused(algorithm: Any, env: mf.Env = ROADS, **changes: Any) -> str:
-    _, problems = problems_of(experiment(algorithm, env, **changes))
-    (problem,) = sentences(problems)
+    (problem,) = wrong_with(experiment(algorithm, env, **changes))
     return problem
 
 

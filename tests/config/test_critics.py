@@ -10,12 +10,12 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.construct import build
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.validation import ready
 from marlflow.env import cartpole_team
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.env.wrappers import joint_state
 from tests.runtime.small_runs import small_run
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 TEAM = mf.Env(cartpole_team.parallel_env, {"max_cycles": 50}, num_envs=4)
 IN_TURNS = mf.Env(cartpole_team.env, {"max_cycles": 50}, num_envs=4)
@@ -28,8 +28,7 @@ def experiment(algorithm: Any, env: mf.Env = TEAM, model: Any = None, **changes:
 
 
 def refused(algorithm: Any, env: mf.Env = TEAM, **changes: Any) -> str:
-    _, problems = problems_of(experiment(algorithm, env, **changes))
-    (problem,) = sentences(problems)
+    (problem,) = wrong_with(experiment(algorithm, env, **changes))
     return problem
 
 
@@ -82,8 +81,8 @@ def test_deaths_in_turns_are_refused() -> None:
 def test_records_have_no_states() -> None:
     offline = mf.OfflineData("nowhere")
     algorithm = mf.IMPALA(critic_sees=("obs", "agent"), bootstrap_at_death=True)
-    _, problems = problems_of(experiment(algorithm, experience=offline))
-    settings = [problem for problem in sentences(problems) if "learns from records, which have only" in problem]
+    found = wrong_with(experiment(algorithm, experience=offline))
+    settings = [problem for problem in found if "learns from records, which have only" in problem]
     assert [problem.rpartition("algorithm.")[2] for problem in settings] == [
         "critic_sees at its default",
         "bootstrap_at_death at its default",

@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 import marlflow as mf
+from tests.sentences import refusals
 
 
 def test_slips_of_the_pen_are_named_together() -> None:
     policies: Any = {"odd": mf.PPO(epochs=3)}
     mapping: Any = {"cart_*": "odd"}
     env: Any = dict
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        mf.Experiment(env, policies, mapping)
-    named = caught.value.problems
+    named = refusals(mf.ConfigInvalid, mf.Experiment, env, policies, mapping)
     assert [problem.split(" ")[0] for problem in named] == ["env", "policies['odd']", "mapping"]
     assert "write Policy(PPO(...))" in named[1]
     assert "[Rule('adversary_*', 'hunters'), ...]" in named[2]
@@ -45,9 +44,7 @@ _policy: Any = mf.Policy
     ],
 )
 def test_names_and_classes_in_place_of_objects_are_answered_with_what_is_wanted(policy: Any, said: str) -> None:
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        mf.Experiment(mf.Env(dict), {"cart": policy})
-    assert caught.value.problems == (said,)
+    assert refusals(mf.ConfigInvalid, mf.Experiment, mf.Env(dict), {"cart": policy}) == [said]
 
 
 def test_an_environments_name_is_no_env() -> None:

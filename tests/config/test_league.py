@@ -19,14 +19,14 @@ from marlflow.config.description import plain
 from marlflow.config.drawn_league import league_work
 from marlflow.config.league import mode_name
 from marlflow.config.placement_table import drawn_placement
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.validation import ready
 from marlflow.driver.checkpointing import identity
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.runtime.resources import Machines, requests_of
 from marlflow.sampling.receipts import EpisodeResult
 from tests.config.composition import algorithms, experiment_of, prepared, ready_of
 from tests.driver.rock_paper_scissors import RockPaperScissors
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 MODES = {
     "self_play": mf.NaiveSelfPlay,
@@ -68,10 +68,6 @@ def run(env: mf.Env = PAIR, league: mf.League | None = None, **changes: Any) -> 
     return mf.Experiment(env, league=mf.League() if league is None else league, **changes)
 
 
-def problems(experiment: mf.Experiment) -> list[str]:
-    return sentences(problems_of(experiment)[1])
-
-
 # -- conf/league ----------------------------------------------------------------------------------------------------
 
 
@@ -82,12 +78,7 @@ def test_the_choices_are_the_modes_and_none() -> None:
 @pytest.mark.parametrize("name", MODES)
 def test_each_choice_has_the_defaults_of_the_classes(name: str) -> None:
     league = experiment_of("env=rps", f"league={name}").league
-    rules = {
-        "self_play": NEVER,
-        "alphastar": BY_MODE,
-        "psro": BY_MODE,
-        "nfsp": NEVER,
-    }.get(name, mf.SnapshotRules())
+    rules = {"self_play": NEVER, "alphastar": BY_MODE, "psro": BY_MODE, "nfsp": NEVER}.get(name, mf.SnapshotRules())
     assert league == mf.League(MODES[name](), snapshots=rules)
     assert mode_name(MODES[name]()) == name
 
@@ -131,7 +122,7 @@ def test_referees_have_processes_over_ray_and_none_in_one_process() -> None:
     assert league_work(checked.experiment.league, checked).rows[1][2].endswith(", by 2 referees, beside rounds")
     # Three workers, two referees and a learner need six CPUs if each has one.
     asked = experiment_of(*words, "runtime=ray", "rollouts.placement.num_cpus=1")
-    assert any("5 CPU" in text for text in sentences(problems_of(asked, Machines([{"CPU": 4.0}], here=False))[1]))
+    assert any("5 CPU" in text for text in wrong_with(asked, Machines([{"CPU": 4.0}], here=False)))
     inline = ready_of(*words, "runtime=inline")
     assert drawn_placement(inline, None) == "placement: one process, without Ray; learner player on cpu"
     assert "referee" not in league_work(inline.experiment.league, inline).rows[1][2]
@@ -140,7 +131,7 @@ def test_referees_have_processes_over_ray_and_none_in_one_process() -> None:
 def test_psro_by_nash_is_refused_where_there_are_more_than_two_sides() -> None:
     three = [["red_0"]], [["red_1"]], [["blue_0", "blue_1"]]
     league = mf.League(mf.PSRO(), sides=dict(zip("abc", three, strict=True)), snapshots=BY_MODE)
-    assert any("the solver 'nash' is for two sides of one role each" in text for text in problems(run(TEAMS, league)))
+    assert any("the solver 'nash' is for two sides of one role each" in text for text in wrong_with(run(TEAMS, league)))
 
 
 def test_without_a_choice_there_is_none() -> None:
@@ -400,10 +391,7 @@ class Raising:
             "league.matches.workers: 2 referees would have nothing to do, since league.matches.every_env_steps is "
             "null; set it, or league.matches.workers=0",
         ),
-        (
-            run(league=mf.League(matches=mf.MatchRules(workers=-1))),
-            "league.matches.workers must be at least 0, not -1",
-        ),
+        (run(league=mf.League(matches=mf.MatchRules(workers=-1))), "league.matches.workers must be at least 0, not -1"),
         (
             run(league=mf.League(outcome=lambda result, sides: [0.0, 1.0])),
             "it gave [0.0, 1.0], not a score for each side, such as {'player_0': 1.0, 'player_1': 0.0}",
@@ -429,7 +417,7 @@ class Raising:
     ],
 )
 def test_what_cannot_be_a_league_is_refused_with_one_sentence(experiment: mf.Experiment, problem: str) -> None:
-    found = problems(experiment)
+    found = wrong_with(experiment)
     assert any(problem in one for one in found), found
 
 
@@ -437,17 +425,17 @@ def test_all_problems_are_said_at_once() -> None:
     league = mf.League(
         snapshots=NEVER, symmetric=True, players={"nobody": mf.LeaguePlayer(), "red": mf.LeaguePlayer(share=0.0)}
     )
-    found = problems(run(TEAMS, dataclasses.replace(league, store=mf.StoreSettings(distinct_members=1))))
+    found = wrong_with(run(TEAMS, dataclasses.replace(league, store=mf.StoreSettings(distinct_members=1))))
     for part in ("league.symmetric:", "'nobody'", "league.snapshots:", "league.store.distinct_members"):
         assert sum(part in one for one in found) == 1, found
 
 
 def test_symmetric_is_accepted_where_sides_are_alike() -> None:
-    assert problems(run(EQUAL_TEAMS, mf.League(symmetric=True))) == []
+    assert wrong_with(run(EQUAL_TEAMS, mf.League(symmetric=True))) == []
 
 
 def test_snapshots_may_never_be_taken_where_nobody_plays_against_them() -> None:
-    assert problems(run(league=mf.League(mf.NaiveSelfPlay(), snapshots=NEVER))) == []
+    assert wrong_with(run(league=mf.League(mf.NaiveSelfPlay(), snapshots=NEVER))) == []
 
 
 def test_a_league_that_is_none_is_refused_where_it_is_written() -> None:
@@ -470,5 +458,5 @@ def test_an_environment_that_declares_no_agents_has_no_league() -> None:
             return Discrete(3)
 
     assert any(
-        "league: the environment does not declare its agents" in one for one in problems(run(mf.Env(Undeclared)))
+        "league: the environment does not declare its agents" in one for one in wrong_with(run(mf.Env(Undeclared)))
     )

@@ -23,6 +23,7 @@ from marlflow.runtime.saved_policies import from_export, read_export, to_export
 from marlflow.runtime.saved_runs import EXPERIMENT
 from tests.league.runs import LEAGUES, league_run
 from tests.runtime.small_runs import small_run
+from tests.sentences import refusals
 
 RUN = league_run(LEAGUES["pfsp"], 300)
 
@@ -50,9 +51,7 @@ def veteran(runs: Path, **given: str) -> mf.Experiment:
 
 
 def problems(experiment: mf.Experiment) -> list[str]:
-    with pytest.raises(mf.InvalidInput) as raised:
-        ready(experiment)
-    return [str(problem) for problem in raised.value.problems]
+    return refusals(mf.InvalidInput, ready, experiment)
 
 
 def test_an_import_has_the_parameters_of_its_source_and_never_learns(runs: Path) -> None:
@@ -117,10 +116,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"from": "{runs}/second.safetensors", "member": "main@1"},
         "{runs}/second.safetensors has the member 'main@2' and no other, not 'main@1'",
     ),
-    "other spaces": (
-        {"from": "{runs}/carts", "member": "hunters"},
-        "hunters of {runs}/carts observes Box(",
-    ),
+    "other spaces": ({"from": "{runs}/carts", "member": "hunters"}, "hunters of {runs}/carts observes Box("),
     "learns": ({"policy": "main"}, "league.members.veteran.policy: 'main' learns, so it is a member itself"),
     "no policy": (
         {"policy": "randm"},
@@ -172,11 +168,7 @@ def described(saved: SavedPolicy, change: Callable[[dict[str, Any]], Any]) -> Sa
 @pytest.mark.parametrize(
     ("target", "trust", "message"),
     [
-        (
-            "evil.Model",
-            (),
-            r"elsewhere: model._target_='evil.Model'; .* set league.trust=\[evil.Model\]",
-        ),
+        ("evil.Model", (), r"elsewhere: model._target_='evil.Model'; .* set league.trust=\[evil.Model\]"),
         ("os.system", (), "_target_='os.system'; look at it"),
         ("marlflow.train", (), "_target_='marlflow.train'; look at it"),
         ("marlflow.cli.main.main", (), "_target_='marlflow.cli.main.main'; look at it"),

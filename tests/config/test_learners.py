@@ -11,14 +11,12 @@ import pytest
 from pettingzoo.utils import parallel_to_aec
 
 import marlflow as mf
-from marlflow.algorithms.algorithm import Capabilities
-from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import PlacementOverrides
 from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import CheckedExperiment, ready
 from marlflow.env.wrappers import joint_state
 from tests.config.composition import prepared
 from tests.driver.joint_learning import SMALL, Team, ThreeGroups, team_run
+from tests.sentences import refusals
 
 PAIR = ["speaker", "listener"]
 SMALL_WALKER = {"walker": mf.Policy(mf.DQN(), SMALL)}
@@ -29,7 +27,9 @@ class Choosy(Team):
     """The toy algorithm, which needs a state and fixed seats, and takes models with or without memory."""
 
     name: ClassVar[str] = "choosy"
-    capabilities: ClassVar[Capabilities] = replace(Team.capabilities, state=True, matchmaking=False, memory="optional")
+    capabilities: ClassVar[mf.Capabilities] = replace(
+        Team.capabilities, state=True, matchmaking=False, memory="optional"
+    )
 
 
 class BoxSpeaker(ThreeGroups):
@@ -72,9 +72,7 @@ def made(**changes: Any) -> CheckedExperiment:
 
 
 def problems(**changes: Any) -> list[str]:
-    with pytest.raises(ConfigInvalid) as caught:
-        made(**changes)
-    return list(caught.value.problems)
+    return refusals(mf.ConfigInvalid, made, **changes)
 
 
 def test_members_without_settings_take_the_model_of_the_default_policy_and_their_learners_algorithm() -> None:
@@ -205,7 +203,7 @@ def test_a_joint_algorithm_cannot_learn_from_records() -> None:
 
 
 def test_settings_of_members_that_are_their_learners_are_refused() -> None:
-    member = mf.Policy(model=SMALL, stop=mf.PolicyStop(agent_steps=5), placement=PlacementOverrides(num_gpus=1))
+    member = mf.Policy(model=SMALL, stop=mf.PolicyStop(agent_steps=5), placement=mf.PlacementOverrides(num_gpus=1))
     assert problems(policies={"speaker": member}) == [
         "policies.speaker.placement is not used, since learners.pair trains 'speaker'; set learners.pair.placement",
         "policies.speaker.stop is not used, since learners.pair trains 'speaker'; set learners.pair.stop",
@@ -245,11 +243,10 @@ def test_settings_of_members_that_are_their_learners_are_refused() -> None:
 )
 def test_overrides_of_learners_that_cannot_be_are_explained(overrides: list[str], problem: str) -> None:
     try:
-        found = prepared(*overrides).problems
-    except ConfigInvalid as error:
-        found = list(error.problems)
-    assert len(found) == 1
-    assert found[0].startswith(problem)
+        (found,) = prepared(*overrides).problems
+    except mf.ConfigInvalid as error:
+        (found,) = error.problems
+    assert found.startswith(problem)
 
 
 def test_a_learner_is_added_with_or_without_a_plus_and_its_algorithm_replaced() -> None:

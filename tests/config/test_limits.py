@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from marlflow.config.experiment import RuntimeConfig
-from marlflow.config.validation import problems_of
 from tests.runtime.small_runs import small_run
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 MIB = 2**20
 
@@ -29,10 +28,8 @@ MIB = 2**20
     ],
 )
 def test_memory_that_no_object_store_can_have_is_refused(runtime: RuntimeConfig, problem: str) -> None:
-    assert sentences(problems_of(replace(small_run(), runtime=runtime))[1]) == [problem]
+    assert wrong_with(replace(small_run(), runtime=runtime)) == [problem]
 
 
 def test_an_object_store_may_be_as_small_as_ray_lets_it_be() -> None:
-    assert (
-        sentences(problems_of(replace(small_run(), runtime=RuntimeConfig("ray", object_store_bytes=75 * MIB)))[1]) == []
-    )
+    assert wrong_with(replace(small_run(), runtime=RuntimeConfig("ray", object_store_bytes=75 * MIB))) == []

@@ -14,11 +14,11 @@ from marlflow.algorithms.dqn import DQN
 from marlflow.algorithms.ppo import PPO
 from marlflow.config.experiment import Policy, Rollouts, RuntimeConfig, Stop
 from marlflow.config.memory import available_memory, memory_problems, parameters_of
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.validation import ready
 from marlflow.policy.torso import MLP
 from tests.driver.joint_replay_learning import Sum, sum_run
 from tests.runtime.small_runs import small_run
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 GIB = 2**30
 
@@ -41,7 +41,7 @@ GIB = 2**30
     ],
 )
 def test_what_cannot_fit_is_refused_before_it_is_built(changes: dict[str, Any], named: str) -> None:
-    (problem,) = sentences(problems_of(small_run(**changes))[1])
+    (problem,) = wrong_with(small_run(**changes))
     assert problem.startswith("the run needs at least ")
     assert named in problem
     assert " and this machine has " in problem

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.base.errors import ConfigInvalid
 from marlflow.config.limits import limit_problems
 from marlflow.config.records import offline_records
 from tests.config.composition import experiment_of
@@ -24,25 +23,25 @@ def test_passes_that_cannot_be(passes: Any) -> None:
     problems = [problem for problem in sentences(limit_problems(run)) if problem.startswith("env.passes ")]
     assert problems
     # The checks behind it do not compute with it.
-    with pytest.raises(ConfigInvalid, match=r"env\.passes"):
+    with pytest.raises(mf.ConfigInvalid, match=r"env\.passes"):
         mf.train(run)
 
 
 @pytest.mark.parametrize("written", ["null", "nan", "inf", "1e400", "-1", "abc", "[1]", "{a: 1}", str(10**400)])
 def test_passes_that_cannot_be_on_the_command_line(written: str) -> None:
-    with pytest.raises(ConfigInvalid, match=r"env\.passes must be "):
+    with pytest.raises(mf.ConfigInvalid, match=r"env\.passes must be "):
         mf.train(experiment_of("env=offline", "env.folder=records", f"env.passes={written}"))
 
 
 @pytest.mark.parametrize(("folder", "reason"), [("a" * 400, "File name too long"), (None, "must be text"), (3, "text")])
 def test_folders_that_cannot_be(folder: Any, reason: str) -> None:
-    with pytest.raises(ConfigInvalid, match=reason):
+    with pytest.raises(mf.ConfigInvalid, match=reason):
         mf.train(small_run(env=mf.Env(RECORDED, {"folder": folder})))
 
 
 def test_without_a_folder_nothing_is_recorded() -> None:
     assert offline_records(mf.Env(RECORDED)) is None
-    with pytest.raises(ConfigInvalid, match="missing 1 required positional argument: 'folder'"):
+    with pytest.raises(mf.ConfigInvalid, match="missing 1 required positional argument: 'folder'"):
         mf.train(small_run(env=mf.Env(RECORDED)))
 
 

@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from marlflow.base.errors import ConfigInvalid
 from tests.config.composition import experiment_of, prepared
+from tests.sentences import refusals
 
 DQN_CART = "policy@policies.cart=dqn"
 TEAM = "experiment=cartpole_team_ppo_dqn"
@@ -69,13 +70,11 @@ def test_keys_that_do_not_exist_are_dropped_and_said_together() -> None:
 
 
 def test_options_that_do_not_exist_are_said_together() -> None:
-    with pytest.raises(ConfigInvalid) as caught:
-        prepared("env=simpel_tag", "policy@policies.prey=pqo", "runtime=rya")
-    assert caught.value.problems == (
+    assert refusals(ConfigInvalid, prepared, "env=simpel_tag", "policy@policies.prey=pqo", "runtime=rya") == [
         "there is no env 'simpel_tag'; did you mean 'simple_tag'?",
         "there is no policy 'pqo'; did you mean 'ppo'?",
         "there is no runtime 'rya'; did you mean 'ray'?",
-    )
+    ]
 
 
 def test_what_hydra_cannot_compose_is_one_sentence() -> None:
@@ -117,9 +116,7 @@ def test_what_hydra_would_take_for_something_else_is_refused_together() -> None:
     ],
 )
 def test_what_cannot_be_read_as_it_is_meant_is_refused(written: str, reason: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
-        prepared(written)
-    (problem,) = caught.value.problems
+    (problem,) = refusals(ConfigInvalid, prepared, written)
     assert reason in problem
 
 
@@ -127,9 +124,9 @@ def test_what_cannot_be_read_as_it_is_meant_is_refused(written: str, reason: str
     "written", ["=5", "=", "=[1]", "+", "~", "~=", "~=1", "++=", "@=1", "@a=1", "+@a=1", "~@a", "x"]
 )
 def test_what_has_no_key_is_said_to_have_none(written: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
-        prepared(written)
-    assert caught.value.problems == (f"{written!r} is not of the form key=value, such as env=simple_tag",)
+    assert refusals(ConfigInvalid, prepared, written) == [
+        f"{written!r} is not of the form key=value, such as env=simple_tag"
+    ]
 
 
 # Keys, brackets, quotes, numbers, functions and interpolations as nobody should write them.

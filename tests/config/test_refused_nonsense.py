@@ -12,14 +12,13 @@ import pytest
 from gymnasium.spaces import Discrete
 
 import marlflow as mf
-from marlflow.base.errors import ConfigInvalid
 from marlflow.config.checks import check
 from marlflow.config.schema import read
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.validation import ready
 from marlflow.runtime.resources import Machines
 from tests.config.composition import prepared
 from tests.runtime.small_runs import small_run
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 ALPHASTAR = ("env=rps", "league=alphastar", "policy@policies.main=ppo", "policy@policies.other=ppo")
 MODE = "league.matchmaker"
@@ -34,7 +33,7 @@ def refusals(*overrides: str, machines: Machines | None = None) -> list[str]:
     experiment = read(job.config, problems)
     try:
         check(experiment, problems, machines)
-    except ConfigInvalid as error:
+    except mf.ConfigInvalid as error:
         return list(error.problems)
     return []
 
@@ -232,7 +231,7 @@ class Unset(mf.Callback):
     ],
 )
 def test_numbers_of_callbacks_from_python_have_ranges(callback: mf.Callback, problem: str | None) -> None:
-    found = sentences(problems_of(small_run(callbacks={"a": callback}))[1])
+    found = wrong_with(small_run(callbacks={"a": callback}))
     assert [one[: len(problem)] for one in found] == [problem] if problem else found == []
 
 
@@ -288,8 +287,7 @@ def test_costs_are_looked_for_in_the_first_env_step(costs: Any, problem: str | N
     Own.costs = costs
     Own.__qualname__ = "Own"
     limited = mf.Policy(mf.PPO(cost_limit=1.0))
-    _, problems = problems_of(mf.Experiment(mf.Env(Own, num_envs=2), policies={"left": limited}))
-    found = sentences(problems)
+    found = wrong_with(mf.Experiment(mf.Env(Own, num_envs=2), policies={"left": limited}))
     assert [one[: len(problem)] for one in found] == [problem] if problem else found == []
 
 

@@ -11,6 +11,7 @@ from marlflow.config.renamed import KEYS, renamed_hooks
 from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import parallel_env
 from tests.config.composition import experiment_of
+from tests.sentences import refusals
 
 CASES = {
     "copies": (["env.copies=8"], "there is no env.copies; it has become env.num_envs"),
@@ -41,9 +42,7 @@ CASES = {
 
 
 def problems_of_overrides(*overrides: str) -> list[str]:
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        experiment_of(*overrides)
-    return list(map(str, caught.value.problems))
+    return refusals(mf.ConfigInvalid, experiment_of, *overrides)
 
 
 def test_every_renamed_key_has_a_case() -> None:
@@ -118,9 +117,7 @@ HOOKS = {
 @pytest.mark.parametrize(("algorithm", "problem"), HOOKS.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_an_old_hook_of_a_users_algorithm_gives_its_new_name(algorithm: type[mf.PPO], problem: str) -> None:
     experiment = mf.Experiment(mf.Env("cartpole_team", num_envs=2), policies={"cart": mf.Policy(algorithm())})
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        ready(experiment)
-    assert list(map(str, caught.value.problems)) == [f"policy 'cart' ({algorithm().name}) has {problem}"]
+    assert refusals(mf.ConfigInvalid, ready, experiment) == [f"policy 'cart' ({algorithm().name}) has {problem}"]
 
 
 def test_hooks_of_today_give_no_error() -> None:

@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.config.validation import problems_of
 from tests.driver.joint_learning import Team
 from tests.driver.resetting import Resetting, with_resets
 from tests.runtime.small_runs import SMALL, SMALL_PPO
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 PLAIN = mf.Policy(SMALL_PPO, SMALL)
 
 
 def problems(main: mf.Policy, matchmaker: object | None = None, **changes: Any) -> list[str]:
-    return sentences(problems_of(with_resets(main, PLAIN, 400, matchmaker=matchmaker, **changes))[1])
+    return wrong_with(with_resets(main, PLAIN, 400, matchmaker=matchmaker, **changes))
 
 
 def test_a_policy_with_a_learner_of_its_own_may_be_reset() -> None:
@@ -82,5 +81,5 @@ def test_what_reset_policies_raises_is_said() -> None:
 def test_a_policy_that_is_trained_with_others_is_refused() -> None:
     experiment: mf.Experiment = with_resets(mf.Policy(), mf.Policy(), 400, matchmaker=Seating())
     team = mf.LearnerConfig(("main", "rival"), Team())
-    found = sentences(problems_of(replace(experiment, learners={"team": team}))[1])
+    found = wrong_with(replace(experiment, learners={"team": team}))
     assert any("learner 'team' trains it together with rival; give it a learner of its own" in text for text in found)

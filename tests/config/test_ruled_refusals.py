@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import marlflow as mf
-from marlflow.base.errors import ConfigInvalid, PlanInvalid
 from tests.config.composition import experiment_of
+from tests.sentences import refusals
 
 CLIFF = ("env=python", "env._target_=marlflow.env.cliff.parallel_env")
 CLIFF_IN_TURNS = ("env=python", "env._target_=marlflow.env.cliff.env")
@@ -125,9 +125,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_one_error_before_anything_starts(name: str) -> None:
     words, told = REFUSED[name]
-    with pytest.raises((ConfigInvalid, PlanInvalid)) as caught:
-        mf.plan(experiment_of(*words))
-    (problem,) = caught.value.problems
+    (problem,) = refusals((mf.ConfigInvalid, mf.PlanInvalid), lambda: mf.plan(experiment_of(*words)))
     assert told in str(problem)
 
 
@@ -135,6 +133,6 @@ def test_it_is_one_error_before_anything_starts(name: str) -> None:
 @pytest.mark.parametrize("algorithm", ["a2c", "impala", "appo", "recurrent_ppo", "sac", "dqn"])
 def test_other_algorithms_have_no_reference_and_say_so(algorithm: str) -> None:
     with pytest.raises(
-        ConfigInvalid, match=r"there is no policies\.car\.algorithm\.kl_to_reference: \w+ has none; .*\bppo\b"
+        mf.ConfigInvalid, match=r"there is no policies\.car\.algorithm\.kl_to_reference: \w+ has none; .*\bppo\b"
     ):
         experiment_of(*car(algorithm, f"+{OWN}.kl_to_reference=.1"))

@@ -12,6 +12,7 @@ from scipy.stats import kstest
 from marlflow.base.errors import ConfigInvalid
 from marlflow.config.compose import composing
 from marlflow.config.search_space import jobs_of
+from tests.sentences import refusals
 
 LINES = ("seed=range(1,4)", "env=simple_tag", "+a.b=x,y")
 
@@ -67,6 +68,4 @@ def test_whole_numbers_include_both_ends_and_are_equally_likely() -> None:
     ],
 )
 def test_what_cannot_be_drawn_is_refused(line: str, samples: int | None, message: str) -> None:
-    with pytest.raises(ConfigInvalid) as refused:
-        jobs(line, samples=samples)
-    assert refused.value.problems == (message,)
+    assert refusals(ConfigInvalid, jobs, line, samples=samples) == [message]

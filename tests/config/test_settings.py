@@ -17,10 +17,9 @@ from marlflow.base.problems import ProblemKind
 from marlflow.config.limits import limit_problems
 from marlflow.config.ranges import RANGES, REMARKS
 from marlflow.config.settings import remarks, setting_problems
-from marlflow.config.validation import problems_of
 from tests.config.every_setting import tried
 from tests.runtime.small_runs import small_run
-from tests.sentences import sentences
+from tests.sentences import refusals, sentences, wrong_with
 
 # By value, the last names of the keys that may have it. Whatever is not here is refused, and a key that is here and
 # does not take the value after all fails too.
@@ -184,9 +183,7 @@ def test_every_number_has_an_entry_in_the_table_and_every_entry_a_number() -> No
 def test_settings_from_python_are_checked_like_those_of_a_configuration(algorithm: Any, problem: str) -> None:
     experiment = small_run()
     policies = {**experiment.policies, "prey": mf.Policy(algorithm)}
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        mf.train(dataclasses.replace(experiment, policies=policies))
-    (said,) = caught.value.problems
+    (said,) = refusals(mf.ConfigInvalid, mf.train, dataclasses.replace(experiment, policies=policies))
     assert said.startswith(problem)
 
 
@@ -317,5 +314,5 @@ def test_a_schedule_of_ones_own_is_asked_for_numbers(first: Any, later: Any, pro
 def test_a_number_that_is_not_finite_ends_the_checks_that_would_compute_with_it(number: float) -> None:
     (kind,) = {one.kind for one in setting_problems(mf.RunPlacement(shared_gpus=number)) if not isinstance(one, str)}
     assert kind is ProblemKind.WRONG_TYPE
-    _, problems = problems_of(small_run(placement=mf.RunPlacement(shared_gpus=number)))
-    assert any("placement.shared_gpus must be a number, more than 0" in str(one) for one in problems)
+    found = wrong_with(small_run(placement=mf.RunPlacement(shared_gpus=number)))
+    assert any("placement.shared_gpus must be a number, more than 0" in one for one in found)

@@ -16,13 +16,13 @@ from marlflow.algorithms.scripted import Random
 from marlflow.config.checks import check
 from marlflow.config.experiment import Env, Experiment, LearnerConfig, OfflineData, Policy, Rollouts
 from marlflow.config.plans import drawn_plan
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.validation import ready
 from marlflow.driver.checkpointing import identity
 from marlflow.policy.recurrent import GRU
 from tests.config.composition import ready_of
 from tests.driver.two_groups import TwoGroups
 from tests.runtime.small_runs import SMALL, SMALL_R2D2, small_run
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 
 def run(hunters: Policy, prey: Policy, **changes: Any) -> Experiment:
@@ -30,7 +30,7 @@ def run(hunters: Policy, prey: Policy, **changes: Any) -> Experiment:
 
 
 def problems(*args: Any, **changes: Any) -> list[str]:
-    return sentences(problems_of(run(*args, **changes))[1])
+    return wrong_with(run(*args, **changes))
 
 
 def from_(*names: str, algorithm: Any = DQN()) -> Policy:  # noqa: B008
@@ -95,7 +95,7 @@ def test_recorded_rows_and_those_of_others_are_not_combined(tmp_path: Any) -> No
 def test_rows_of_other_spaces_are_refused() -> None:
     policies = {"left": PLAIN, "right": Policy(DQN(), SMALL, learns_from=["right", "left"])}
     experiment = Experiment(Env(TwoGroups), policies, rollouts=Rollouts(num_workers=1))
-    (said,) = sentences(problems_of(experiment)[1])
+    (said,) = wrong_with(experiment)
     assert said.startswith("policies.right.learns_from: 'right' and 'left' have other spaces: Box(-5.0, 5.0, (4,)")
 
 

@@ -6,15 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import marlflow as mf
 from marlflow import conf
-from marlflow.base.errors import ConfigInvalid
 from marlflow.config.compose import composed, composing
 from marlflow.config.placement import placements
 from marlflow.config.plans import drawn_plan
 from marlflow.config.schema import read
 from marlflow.config.validation import ready
 from marlflow.env import EnvAdapter, open_adapter
-from marlflow.runtime.spec import InferencePlacement
 from tests.config.composition import algorithms, experiment_of, prepared, ready_of
 from tests.env.optional import is_installed
 
@@ -159,7 +158,7 @@ def test_one_policy_plays_padded_agents_that_differ() -> None:
     ],
 )
 def test_what_is_wrong_with_an_environment_or_its_wrappers_is_said(overrides: list[str], problem: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(mf.ConfigInvalid) as caught:
         ready_of(*overrides)
     assert problem in str(caught.value)
 
@@ -227,7 +226,7 @@ def test_a_policy_can_be_placed_by_itself_and_so_can_a_stage() -> None:
     adversary, agent = (made.spec.learners[name].placement for name in ("adversary", "agent"))
     assert (adversary.num_gpus, adversary.stages) == (1.0, {"Advantages": "worker"})
     assert (agent.num_gpus, agent.replay, agent.stages) == (0.0, "own", {})
-    assert made.spec.inference == InferencePlacement(num_cpus=2)
+    assert made.spec.inference == mf.InferencePlacement(num_cpus=2)
 
 
 def test_a_policy_can_be_a_function_of_the_users_own() -> None:

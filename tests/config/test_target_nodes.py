@@ -11,7 +11,6 @@ import torch
 
 import marlflow as mf
 from marlflow.config.construct import build, fit
-from marlflow.learner.optimizer import TorchOptimizer
 from tests.config.composition import experiment_of, prepared, ready_of
 
 HERE = __name__
@@ -103,7 +102,7 @@ def test_what_does_not_fit_is_said_with_its_path(node: dict[str, Any], expected:
 def test_an_optimizer_is_partial_in_any_case() -> None:
     node = {"_target_": "torch.optim.AdamW", "weight_decay": 0.1}
     made = [build({**node, **given}, "optimizer", []) for given in ({}, {"_partial_": True})]
-    assert made == [TorchOptimizer(torch.optim.AdamW, {"weight_decay": 0.1})] * 2
+    assert made == [mf.TorchOptimizer(torch.optim.AdamW, {"weight_decay": 0.1})] * 2
     problems: list[str] = []
     build({**node, "_args_": [1]}, "optimizer", problems)
     assert problems == [

@@ -13,23 +13,13 @@ import pytest
 import torch
 import yaml
 
+import marlflow as mf
 from marlflow import conf
 from marlflow.config.compose import composed, composing
 from marlflow.config.description import describe
 from marlflow.config.schema import plain_values, read_values
-from marlflow.config.shipped_parts import (
-    ALGORITHM,
-    CALLBACK,
-    ENVIRONMENT,
-    MODEL,
-    OPTIMIZER,
-    SCHEDULE,
-    WRAPPER,
-    Allowed,
-)
+from marlflow.config.shipped_parts import ALGORITHM, CALLBACK, ENVIRONMENT, MODEL, OPTIMIZER, SCHEDULE, WRAPPER, Allowed
 from marlflow.config.trust import listed, names, refusal, untrusted, untrusted_records
-from marlflow.learner.optimizer import Adam
-from marlflow.observe.callback import Callback
 from marlflow.offline.manifest import Manifest, RecordedEnvironment, read_manifest, write_manifest
 from tests.env.optional import is_installed
 
@@ -50,7 +40,7 @@ def imported(path: str) -> Any:
 
 
 def is_optimizer(part: Any) -> bool:
-    return part is Adam or issubclass(part, torch.optim.Optimizer)
+    return part is mf.Adam or issubclass(part, torch.optim.Optimizer)
 
 
 def takes(first: str) -> Callable[[Any], bool]:
@@ -62,7 +52,7 @@ KINDS: Mapping[str, tuple[Allowed, Callable[[Any], bool]]] = {
     "optimizer": (OPTIMIZER, is_optimizer),
     "model": (MODEL, lambda part: hasattr(part, "build")),
     "algorithm": (ALGORITHM, lambda part: hasattr(part, "capabilities")),
-    "callback": (CALLBACK, lambda part: issubclass(part, Callback)),
+    "callback": (CALLBACK, lambda part: issubclass(part, mf.Callback)),
     "wrapper": (WRAPPER, takes("env")),
     "environment": (ENVIRONMENT, callable),
 }

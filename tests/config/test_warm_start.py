@@ -24,6 +24,7 @@ from marlflow.runtime.saved_runs import chosen, newest
 from tests.league.runs import LEAGUES, MAIN, league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, SMALL_R2D2, small_run
 from tests.runtime.team_runs import teams
+from tests.sentences import refusals
 
 NORMALIZED = mf.MLP((16,), normalize_observations=True)
 PPO = replace(SMALL_PPO, normalize_values=True)
@@ -209,9 +210,7 @@ def test_default_policy_takes_the_policy_of_each_group(runs: Path) -> None:
 
 
 def problems(experiment: mf.Experiment) -> Sequence[str]:
-    with pytest.raises(mf.InvalidInput) as raised:
-        ready(experiment)
-    return [str(problem) for problem in raised.value.problems]
+    return refusals(mf.InvalidInput, ready, experiment)
 
 
 REFUSED: dict[str, tuple[str, mf.Policy, dict[str, Any], str]] = {
@@ -241,12 +240,7 @@ REFUSED: dict[str, tuple[str, mf.Policy, dict[str, Any], str]] = {
         {},
         "or take parts=[actor.torso]",
     ),
-    "no critic here": (
-        "prey",
-        mf.Policy(mf.SAC(), NORMALIZED),
-        {"policy": "hunters"},
-        "or take parts=[actor]",
-    ),
+    "no critic here": ("prey", mf.Policy(mf.SAC(), NORMALIZED), {"policy": "hunters"}, "or take parts=[actor]"),
     "values for logits": (
         "prey",
         mf.Policy(SMALL_DQN, NORMALIZED),

@@ -13,17 +13,7 @@ from pettingzoo import ParallelEnv
 from torch import Tensor, nn
 
 import marlflow as mf
-from marlflow.algorithms.algorithm import Capabilities, JointAlgorithm, Member
 from marlflow.base.batch import Array
-from marlflow.base.items import Fragment
-from marlflow.base.joint import JointBatch
-from marlflow.base.schedules import ScheduledFloat
-from marlflow.config.experiment import CheckpointConfig, Evaluation, Log, Rollouts, RuntimeConfig, Stop
-from marlflow.flow import Flow, Plan
-from marlflow.learner.loss import LossTerms
-from marlflow.learner.protocol import Learner
-from marlflow.replay.protocol import Replay
-from marlflow.stages import Concat, Join, Learn, Publish
 
 WIDTHS = {"speaker": 2, "listener": 3, "walker": 4}
 EPISODE = 7
@@ -72,7 +62,7 @@ class ThreeGroups(ParallelEnv[str, Array, Any]):
 class TeamNetwork(nn.Module):
     """An actor for each policy, and one linear critic of what all of them see."""
 
-    def __init__(self, members: Mapping[str, Member], seed: int) -> None:
+    def __init__(self, members: Mapping[str, mf.Member], seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.actors = nn.ModuleDict(
@@ -90,7 +80,7 @@ class TeamLoss:
     def set_schedule(self, values: Mapping[str, float]) -> None:
         pass
 
-    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         def column(policy: str, name: str) -> Tensor:
             return minibatch[f"{policy}:{name}"][:, 0]  # one agent each
 
@@ -104,31 +94,31 @@ class TeamLoss:
             actor = module.actors[name]
             logp, _ = actor.log_prob_and_entropy(actor(column(name, "obs")), column(name, "action"), None)
             total = total - (present[name] * logp * advantage).mean()
-        return LossTerms(total, {"critic": total.detach()})
+        return mf.LossTerms(total, {"critic": total.detach()})
 
 
 @dataclass(frozen=True)
-class Team(JointAlgorithm):
+class Team(mf.JointAlgorithm):
     """Trains the policies of a team on joint rows, by one critic."""
 
     name: ClassVar[str] = "team"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        ("Discrete",), "on-policy", JointBatch, joint=True, matchmaking=True
+    capabilities: ClassVar[mf.Capabilities] = mf.Capabilities(
+        ("Discrete",), "on-policy", mf.JointBatch, joint=True, matchmaking=True
     )
 
     batch_agent_steps: int = 60
-    learning_rate: ScheduledFloat = 0.01
+    learning_rate: mf.ScheduledFloat = 0.01
 
-    def network(self, members: Mapping[str, Member], seed: int) -> TeamNetwork:
+    def network(self, members: Mapping[str, mf.Member], seed: int) -> TeamNetwork:
         return TeamNetwork(members, seed)
 
-    def losses(self, members: Mapping[str, Member]) -> TeamLoss:
+    def losses(self, members: Mapping[str, mf.Member]) -> TeamLoss:
         return TeamLoss(tuple(members))
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
-        joint = experience.gather(Concat(self.batch_agent_steps)).then(Join(), at=learner)
-        learned = joint.then(Learn(epochs=2, minibatch=20), at=learner)
-        return Plan("team", learned.then(Publish(), at=learner), waits_for_rounds=True)
+    def plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replays: Sequence[mf.Replay]) -> mf.Plan:
+        joint = experience.gather(mf.Concat(self.batch_agent_steps)).then(mf.Join(), at=learner)
+        learned = joint.then(mf.Learn(epochs=2, minibatch=20), at=learner)
+        return mf.Plan("team", learned.then(mf.Publish(), at=learner), waits_for_rounds=True)
 
 
 SMALL = mf.MLP((8,))
@@ -143,16 +133,24 @@ def team_run(env_steps: int = 480, runtime: Literal["inline", "ray"] = "inline",
             "walker": mf.Policy(mf.DQN(**DQN), SMALL),
         },
         "learners": {"pair": mf.LearnerConfig(["speaker", "listener"], Team())},
-        "rollouts": Rollouts(num_workers=2, fragment_env_steps=20),
-        "checkpoint": CheckpointConfig(every_env_steps=None),
-        "evaluation": Evaluation(episodes=0),
-        "log": Log(every_env_steps=120, console="none", tensorboard=False),
+    }
+    return joint_run(ThreeGroups, env_steps, runtime, 120, settings | changes)
+
+
+def joint_run(
+    make_env: Any, env_steps: int, runtime: Literal["inline", "ray"], log_every: int, changes: dict[str, Any]
+) -> mf.Experiment:
+    settings: dict[str, Any] = {
+        "rollouts": mf.Rollouts(num_workers=2, fragment_env_steps=20),
+        "checkpoint": mf.CheckpointConfig(every_env_steps=None),
+        "evaluation": mf.Evaluation(episodes=0),
+        "log": mf.Log(every_env_steps=log_every, console="none", tensorboard=False),
     }
     return mf.Experiment(
-        env=mf.Env(ThreeGroups, num_envs=4),
+        env=mf.Env(make_env, num_envs=4),
         **(settings | changes),
-        runtime=RuntimeConfig(runtime),
-        stop=Stop(env_steps),
+        runtime=mf.RuntimeConfig(runtime),
+        stop=mf.Stop(env_steps),
     )
 
 

@@ -10,42 +10,19 @@ import torch
 from torch import Tensor, nn
 
 import marlflow as mf
-from marlflow.algorithms.algorithm import Capabilities, Member
-from marlflow.algorithms.off_policy import JointOffPolicyAlgorithm
-from marlflow.base.items import Fragment
 from marlflow.base.joint_segments import TeamReward
-from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
-from marlflow.base.joint_transitions import JointTransitions
-from marlflow.base.schedules import ScheduledFloat
-from marlflow.flow import AgentSteps, Flow, InTurn, Plan, source
-from marlflow.learner.loss import LossTerms
-from marlflow.learner.protocol import Learner
-from marlflow.policy.q import QNetwork
 from marlflow.policy.recurrent_actors import RecurrentQNetwork
-from marlflow.replay import Prioritized, Uniform
-from marlflow.replay.protocol import Replay
-from marlflow.stages import (
-    Concat,
-    Draw,
-    Insert,
-    JoinSegments,
-    Learn,
-    NStep,
-    Publish,
-    Reprioritize,
-    SplitSegments,
-    SyncTarget,
-)
 from tests.driver.coming_and_going import ComingAndGoing
+from tests.driver.joint_learning import SMALL, joint_run
 
 
 class SumNetwork(nn.Module):
     """An actor of action values for each policy."""
 
-    def __init__(self, members: Mapping[str, Member], seed: int) -> None:
+    def __init__(self, members: Mapping[str, mf.Member], seed: int) -> None:
         super().__init__()
         networks = {
-            name: QNetwork(one.spaces, one.model, dueling=False, seed=seed + number)
+            name: mf.QNetwork(one.spaces, one.model, dueling=False, seed=seed + number)
             for number, (name, one) in enumerate(members.items())
         }
         self.actors = nn.ModuleDict({name: network.actor for name, network in networks.items()})
@@ -60,7 +37,7 @@ class SumLoss:
     def set_schedule(self, values: Mapping[str, float]) -> None:
         pass
 
-    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         taken, following = torch.zeros(()), torch.zeros(())
         for name in self.members:
             shape = minibatch[f"{name}:present"].shape
@@ -72,61 +49,61 @@ class SumLoss:
             following = following + (best * minibatch[f"{name}:next_present"]).sum(1)
         error = minibatch["reward"] + minibatch["discount"] * following - taken
         loss = (minibatch["weight"] * error**2).mean() / 2
-        return LossTerms(loss, {"td": loss.detach()}, priorities=error.detach().abs())
+        return mf.LossTerms(loss, {"td": loss.detach()}, priorities=error.detach().abs())
 
 
 @dataclass(frozen=True)
-class Sum(JointOffPolicyAlgorithm):
+class Sum(mf.JointOffPolicyAlgorithm):
     """Value decomposition with a replay of joint rows."""
 
     name: ClassVar[str] = "sum"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        ("Discrete",), "off-policy", JointTransitions, replay=True, state=True, joint=True
+    capabilities: ClassVar[mf.Capabilities] = mf.Capabilities(
+        ("Discrete",), "off-policy", mf.JointTransitions, replay=True, state=True, joint=True
     )
 
     batch_agent_steps: int = 16
     train_every_agent_steps: int = 8
     learning_starts_agent_steps: int = 40
     replay_agent_steps: int = 1_000
-    learning_rate: ScheduledFloat = 1e-3
+    learning_rate: mf.ScheduledFloat = 1e-3
     discount: float = 0.9
     n_step: int = 2
     team_reward: TeamReward = "sum"
     prioritized: bool = False
-    epsilon: ScheduledFloat = 0.5
+    epsilon: mf.ScheduledFloat = 0.5
 
-    def network(self, members: Mapping[str, Member], seed: int) -> SumNetwork:
+    def network(self, members: Mapping[str, mf.Member], seed: int) -> SumNetwork:
         return SumNetwork(members, seed)
 
-    def losses(self, members: Mapping[str, Member]) -> SumLoss:
+    def losses(self, members: Mapping[str, mf.Member]) -> SumLoss:
         return SumLoss(tuple(members))
 
-    def sampling(self) -> Uniform | Prioritized:
-        return Prioritized() if self.prioritized else Uniform()
+    def sampling(self) -> mf.Uniform | mf.Prioritized:
+        return mf.Prioritized() if self.prioritized else mf.Uniform()
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+    def plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replays: Sequence[mf.Replay]) -> mf.Plan:
         (replay,) = replays
-        store: Flow[Any] = experience.gather(Concat(agent_steps=1)).then(
-            JoinSegments(learner.seats, self.team_reward), at=replay
+        store: mf.Flow[Any] = experience.gather(mf.Concat(agent_steps=1)).then(
+            mf.JoinSegments(learner.seats, self.team_reward), at=replay
         )
-        if learner.trains_on is JointSequenceTransitions:
-            store = store.then(SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps), at=replay)
-        store = store.then(NStep(self.n_step, self.discount), at=replay).then(Insert(), at=replay)
+        if learner.trains_on is mf.JointSequenceTransitions:
+            store = store.then(mf.SplitSegments(self.sequence_agent_steps, self.burn_in_agent_steps), at=replay)
+        store = store.then(mf.NStep(self.n_step, self.discount), at=replay).then(mf.Insert(), at=replay)
         train = (
-            source(Draw(self.batch_agent_steps, gives=learner.trains_on), at=replay)
-            .then(Learn(), at=learner)
-            .then(SyncTarget(every=10, tau=1.0), at=learner)
-            .then(Publish(every=2), at=learner)
-            .then(Reprioritize(), at=replay)
+            mf.source(mf.Draw(self.batch_agent_steps, gives=learner.trains_on), at=replay)
+            .then(mf.Learn(), at=learner)
+            .then(mf.SyncTarget(every=10, tau=1.0), at=learner)
+            .then(mf.Publish(every=2), at=learner)
+            .then(mf.Reprioritize(), at=replay)
         )
-        ratio = InTurn(store=AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
-        return Plan("sum", output=train, also={"store": store}, pace=ratio)
+        ratio = mf.InTurn(store=mf.AgentSteps(self.train_every_agent_steps, self.learning_starts_agent_steps), output=1)
+        return mf.Plan("sum", output=train, also={"store": store}, pace=ratio)
 
 
 class RecurrentSumNetwork(nn.Module):
     """A recurrent network of action values for each policy."""
 
-    def __init__(self, members: Mapping[str, Member], seed: int) -> None:
+    def __init__(self, members: Mapping[str, mf.Member], seed: int) -> None:
         super().__init__()
         networks = {
             name: RecurrentQNetwork(one.spaces, one.model, False, seed + number)
@@ -143,7 +120,7 @@ class RecurrentSumLoss(SumLoss):
         super().__init__(members)
         self.burn_in = burn_in
 
-    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         taken, following = torch.zeros(()), torch.zeros(())
         for name in self.members:
             present = minibatch[f"{name}:valid"][:, self.burn_in :]
@@ -157,7 +134,7 @@ class RecurrentSumLoss(SumLoss):
         trained = minibatch["trained"]
         error = (minibatch["reward"] + minibatch["discount"] * following - taken) * trained
         loss = (minibatch["weight"] * (error**2).sum(1) / trained.sum(1)).mean() / 2
-        return LossTerms(loss, {"td": loss.detach()}, error.detach().abs().amax(1))
+        return mf.LossTerms(loss, {"td": loss.detach()}, error.detach().abs().amax(1))
 
     def _values(self, module: Any, name: str, minibatch: Mapping[str, Tensor]) -> Tensor:
         """Return the values of all seats, [S, L + 1, K_p, A]."""
@@ -174,20 +151,17 @@ class RecurrentSum(Sum):
     """Value decomposition of recurrent policies."""
 
     name: ClassVar[str] = "recurrent_sum"
-    capabilities: ClassVar[Capabilities] = replace(Sum.capabilities, memory="needed")
+    capabilities: ClassVar[mf.Capabilities] = replace(Sum.capabilities, memory="needed")
 
     batch_agent_steps: int = 80
     sequence_agent_steps: int = 4
     burn_in_agent_steps: int = 2
 
-    def network(self, members: Mapping[str, Member], seed: int) -> Any:
+    def network(self, members: Mapping[str, mf.Member], seed: int) -> Any:
         return RecurrentSumNetwork(members, seed)
 
-    def losses(self, members: Mapping[str, Member]) -> SumLoss:
+    def losses(self, members: Mapping[str, mf.Member]) -> SumLoss:
         return RecurrentSumLoss(tuple(members), self.burn_in_agent_steps)
-
-
-SMALL = mf.MLP((8,))
 
 
 def sum_run(env_steps: int = 240, runtime: Literal["inline", "ray"] = "inline", **changes: Any) -> mf.Experiment:
@@ -195,14 +169,5 @@ def sum_run(env_steps: int = 240, runtime: Literal["inline", "ray"] = "inline", 
     settings: dict[str, Any] = {
         "policies": {"red": mf.Policy(model=SMALL), "blue": mf.Policy(model=mf.MLP((6,)))},
         "learners": {"both": mf.LearnerConfig(["red", "blue"], Sum())},
-        "rollouts": mf.Rollouts(num_workers=2, fragment_env_steps=20),
-        "checkpoint": mf.CheckpointConfig(every_env_steps=None),
-        "evaluation": mf.Evaluation(episodes=0),
-        "log": mf.Log(every_env_steps=80, console="none", tensorboard=False),
     }
-    return mf.Experiment(
-        env=mf.Env(ComingAndGoing, num_envs=4),
-        **(settings | changes),
-        runtime=mf.RuntimeConfig(runtime),
-        stop=mf.Stop(env_steps),
-    )
+    return joint_run(ComingAndGoing, env_steps, runtime, 80, settings | changes)

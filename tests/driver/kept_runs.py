@@ -92,6 +92,13 @@ def without_times(tree: Any) -> Any:
     return [without_times(value) for value in tree] if isinstance(tree, list) else tree
 
 
+def entries_in(run_dir: Path) -> dict[str, Any]:
+    """The frozen entries in the newest checkpoint."""
+    checkpoint = newest(run_dir)
+    names = [name for name in checkpoint.names if name.startswith("frozen.")]
+    return {name.removeprefix("frozen."): from_bytes(checkpoint.read(name)) for name in names}
+
+
 def assert_equal(one: Any, other: Any, where: str = "") -> None:
     """Bit for bit; the message has the path of each difference."""
     assert not (found := list(islice(differences(one, other, where), 12))), "\n".join(found)

@@ -8,10 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Policy, Rollouts, Stop
+import marlflow as mf
 from marlflow.env import cartpole_team
-from marlflow.sampling.matchmaking import EpisodeId
-from marlflow.sampling.population import PopulationChange
 from tests.runtime.small_runs import small_run
 
 
@@ -27,7 +25,7 @@ class PastSelves:
         self.frozen: list[str] = []
         self.sizes: list[int] = []
 
-    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
+    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> mf.PopulationChange:
         assert set(published) == set(agent_steps) == {"main"}
         self.rounds += 1
         freeze, forget = {}, []
@@ -38,9 +36,9 @@ class PastSelves:
             forget, self.frozen = self.frozen[: -self._keep], self.frozen[-self._keep :]
         self.frozen += freeze
         self.sizes.append(len(self.frozen))
-        return PopulationChange(freeze, forget)
+        return mf.PopulationChange(freeze, forget)
 
-    def __call__(self, episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
+    def __call__(self, episode: mf.EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
         seats = ["main", self.frozen[generator.integers(len(self.frozen))]]
         return dict(zip(agents, generator.permutation(seats).tolist(), strict=True))
 
@@ -53,15 +51,15 @@ class PastSelves:
 
 
 def against_past_selves(
-    main: Policy, env_steps: int, runtime: Literal["inline", "ray"] = "inline", **changes: Any
-) -> Experiment:
+    main: mf.Policy, env_steps: int, runtime: Literal["inline", "ray"] = "inline", **changes: Any
+) -> mf.Experiment:
     """Two carts, of which one is a frozen version of the other; an episode lasts about three rounds."""
     experiment = small_run(
         runtime,
-        env=Env(cartpole_team.parallel_env, {"max_cycles": 50, "num_agents": 2}, num_envs=4),
+        env=mf.Env(cartpole_team.parallel_env, {"max_cycles": 50, "num_agents": 2}, num_envs=4),
         policies={"main": main},
         mapping=PastSelves(),
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=20),
-        checkpoint=CheckpointConfig(every_env_steps=None),
+        rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=20),
+        checkpoint=mf.CheckpointConfig(every_env_steps=None),
     )
-    return replace(experiment, **{"stop": Stop(env_steps=env_steps), **changes})
+    return replace(experiment, **{"stop": mf.Stop(env_steps=env_steps), **changes})

@@ -9,48 +9,40 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from marlflow.algorithms.ppo import PPO
+import marlflow as mf
 from marlflow.base.spaces import Spaces
-from marlflow.config.experiment import Env, Experiment, Policy, Rollouts, Stop
 from marlflow.env import openspiel
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
-from marlflow.league.psro import PSRO
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import default_sides
-from marlflow.league.snapshots import SnapshotRules
-from marlflow.policy.torso import MLP
 from tests.driver.kept_runs import kept
 from tests.runtime.small_runs import small_run
 
 AGENTS = ["player_0", "player_1"]
 SIDES = default_sides(AGENTS)
-PPO_ORACLE = PPO(
+PPO_ORACLE = mf.PPO(
     batch_agent_steps=200, epochs=4, minibatch_agent_steps=100, learning_rate=1e-2, entropy_coefficient=0.0
 )
-MODEL = MLP((16,))
+MODEL = mf.MLP((16,))
 
 
 def psro_run(
-    game: str,
-    env_steps: int,
-    mode: PSRO,
-    runtime: Literal["inline", "ray"] = "inline",
-    **changes: Any,
-) -> Experiment:
+    game: str, env_steps: int, mode: mf.PSRO, runtime: Literal["inline", "ray"] = "inline", **changes: Any
+) -> mf.Experiment:
     """One policy, `oracle`, is the oracle of both roles; its initial parameters are the first member."""
     members = Members(SIDES, {"oracle": AGENTS}, live=["oracle"])
-    rules = SnapshotRules(at_start=True, every_agent_steps=None)
+    rules = mf.SnapshotRules(at_start=True, every_agent_steps=None)
     league = LeagueMatchmaker(members, mode, Payoffs(SIDES, ["oracle"]), Ratings(["oracle"]), rules)
     return small_run(
         runtime,
         env_steps,
-        env=Env(openspiel.env, {"game": game}, num_envs=16),
-        policies={"oracle": Policy(PPO_ORACLE, MODEL)},
+        env=mf.Env(openspiel.env, {"game": game}, num_envs=16),
+        policies={"oracle": mf.Policy(PPO_ORACLE, MODEL)},
         mapping=league,
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=25),
-        stop=Stop(env_steps=env_steps),
+        rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=25),
+        stop=mf.Stop(env_steps=env_steps),
         **changes,
     )
 

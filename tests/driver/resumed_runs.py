@@ -9,8 +9,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from marlflow.config.experiment import Experiment
-from marlflow.driver.train import resume, train
+import marlflow as mf
 from marlflow.runtime.saved_runs import folder, newest
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.watching import reports
@@ -36,7 +35,7 @@ class Resumed:
 
 
 def resumes_exactly(
-    experiment: Experiment, run_dir: Path, at: int, between: Callable[[], None] = lambda: None
+    experiment: mf.Experiment, run_dir: Path, at: int, between: Callable[[], None] = lambda: None
 ) -> Resumed:
     """Train once, resume the run's own first checkpoint from `at` env steps on, and compare all that is kept.
 
@@ -47,12 +46,12 @@ def resumes_exactly(
 
 
 def resumed_exactly(
-    experiment: Experiment, run_dir: Path, at: Sequence[int], between: Callable[[], None] = lambda: None
+    experiment: mf.Experiment, run_dir: Path, at: Sequence[int], between: Callable[[], None] = lambda: None
 ) -> Iterator[Resumed]:
     """As `resumes_exactly`, for several checkpoints of one run."""
     every = replace(experiment.checkpoint, every_env_steps=gcd(*at), keep=100)
     experiment, whole = replace(experiment, checkpoint=every), run_dir / "whole"
-    train(experiment, whole)
+    mf.train(experiment, whole)
     between()
     trees, told = kept(whole), without_times(reports(whole))
     for env_steps in at:
@@ -64,7 +63,7 @@ def resumed_exactly(
             shutil.rmtree(folder(parts) / str(number))
         assert newest(parts).env_steps == middle
         half = kept(parts)
-        result = resume(experiment, parts)
+        result = mf.resume(experiment, parts)
         assert result.metrics["faults"]["episodes_abandoned"] == result.metrics["faults"]["episodes_restarted"] == 0
         assert_equal(told, without_times(reports(parts)), "reports")
         assert_equal(trees, kept(parts))

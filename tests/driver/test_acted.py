@@ -17,7 +17,6 @@ from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import default_sides
 from marlflow.league.standings import standings, standings_text
-from marlflow.sampling.mapping import Rule
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
@@ -42,7 +41,7 @@ class Rewarded(Together):
 
 def seats(env: Any, first: Any, second: Any, **changes: Any) -> mf.Experiment:
     policies = {"first": mf.Policy(first, SMALL), "second": mf.Policy(second, SMALL)}
-    rules = (Rule("player_0", "first"), Rule("player_1", "second"))
+    rules = (mf.Rule("player_0", "first"), mf.Rule("player_1", "second"))
     return small_run(env=mf.Env(env, num_envs=4), env_steps=200, policies=policies, mapping=rules, **changes)
 
 

@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.apex import ApeX
-from marlflow.algorithms.ddppo import DDPPO
-from marlflow.config.experiment import Experiment, Rollouts
-from marlflow.driver.train import train
+import marlflow as mf
 from marlflow.replay.shards import first_row_of
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.ray.handles import FAR_ABOVE
-from marlflow.sampling.mapping import Rule
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.test_resume import HALF, WHOLE, until
@@ -26,8 +22,8 @@ from tests.runtime.driven_runs import DrivenRun, driven
 from tests.runtime.ray.deadly import kill
 from tests.runtime.small_runs import SMALL_PPO, policies, small_run
 
-ALL = (Rule("*", "prey"),)
-SMALL_APEX = ApeX(
+ALL = (mf.Rule("*", "prey"),)
+SMALL_APEX = mf.ApeX(
     batch_agent_steps=16,
     train_every_agent_steps=10,
     learning_starts_agent_steps=240,
@@ -38,10 +34,10 @@ SMALL_APEX = ApeX(
 )
 
 
-SMALL_DDPPO = DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
+SMALL_DDPPO = mf.DDPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
 
 
-def apex_run(**changes: Any) -> Experiment:
+def apex_run(**changes: Any) -> mf.Experiment:
     return small_run(policies=policies(hunters=SMALL_PPO, prey=replace(SMALL_APEX, **changes)))
 
 
@@ -50,7 +46,7 @@ def stages(metrics: Any, name: str) -> list[dict[str, Any]]:
 
 
 def test_each_shard_earns_its_draws_and_gets_its_priorities_back(tmp_path: Path) -> None:
-    metrics: Any = train(replace(apex_run(), stop=replace(apex_run().stop, env_steps=WHOLE)), tmp_path).metrics
+    metrics: Any = mf.train(replace(apex_run(), stop=replace(apex_run().stop, env_steps=WHOLE)), tmp_path).metrics
     rows = [figures["rows"] for figures in stages(metrics, "Insert")]
     assert sum(rows) == metrics["policies"]["prey"]["agent_steps_sampled"]
     assert max(rows) - min(rows) <= 200  # a round's rows go to one shard
@@ -78,10 +74,10 @@ def test_the_ladder_is_climbed_by_copies_whoever_plays_them(tmp_path: Path, seen
     unlearned = replace(SMALL_APEX, learning_starts_agent_steps=9_000, replay_agent_steps=9_000)
 
     def played(workers: int, ladder: float) -> list[Any]:
-        rollouts = Rollouts(num_workers=workers, fragment_env_steps=80 // workers)
+        rollouts = mf.Rollouts(num_workers=workers, fragment_env_steps=80 // workers)
         algorithms = policies(prey=replace(unlearned, epsilon_ladder=ladder))
         experiment = small_run(env_steps=800, policies=algorithms, mapping=ALL, rollouts=rollouts)
-        train(experiment, tmp_path / f"{workers}-{ladder}")
+        mf.train(experiment, tmp_path / f"{workers}-{ladder}")
         episodes = [(one.env, one.episode, one.env_steps, tuple(one.returns.items())) for one in seen.episodes]
         seen.receipts.clear()
         return sorted(episodes)
@@ -126,7 +122,7 @@ def test_shards_are_kept_and_taken_up_by_name() -> None:
 @pytest.mark.usefixtures("ray_session")
 def test_a_lost_shard_is_replaced_and_drawn_from_again() -> None:
     algorithm = replace(SMALL_APEX, replay_shards=2, learning_starts_agent_steps=100)
-    one_worker = Rollouts(num_workers=1, fragment_env_steps=40)
+    one_worker = mf.Rollouts(num_workers=1, fragment_env_steps=40)
     experiment = small_run("ray", policies=policies(prey=algorithm), mapping=ALL, rollouts=one_worker)
     with driven(experiment, RayRuntime()) as run:
         run.play(4)

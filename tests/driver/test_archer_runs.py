@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.base.errors import ConfigInvalid
-from marlflow.driver.train import train
 from marlflow.env import cartpole_team, guess_number
 from tests.driver.kept_runs import kept
 from tests.driver.resumed_runs import resumes_exactly
@@ -57,10 +55,10 @@ def test_a_run_resumed_is_the_run_uninterrupted(tmp_path: Path) -> None:
 
 def test_beside_ppo_and_dqn_each_learns_what_it_learns_alone(tmp_path: Path) -> None:
     together = tmp_path / "together"
-    train(experiment({"archer": ARCHER, **OTHERS}, 560), together)
+    mf.train(experiment({"archer": ARCHER, **OTHERS}, 560), together)
     for name, algorithm in {"archer": ARCHER, **OTHERS}.items():
         alone = tmp_path / name
-        train(experiment({"archer": mf.Random(), **RANDOM, name: algorithm}, 560), alone)
+        mf.train(experiment({"archer": mf.Random(), **RANDOM, name: algorithm}, 560), alone)
         found, expected = kept(together)[f"learner.{name}"], kept(alone)[f"learner.{name}"]
         assert found.keys() == expected.keys()
         for key, value in found.items():
@@ -68,7 +66,7 @@ def test_beside_ppo_and_dqn_each_learns_what_it_learns_alone(tmp_path: Path) -> 
 
 
 def test_critics_and_actor_are_counted_and_published_exactly(tmp_path: Path) -> None:
-    result = train(experiment({"archer": ARCHER, **RANDOM}, 1_000), tmp_path)
+    result = mf.train(experiment({"archer": ARCHER, **RANDOM}, 1_000), tmp_path)
     found = standing(result.metrics, "archer")
     state = kept(tmp_path)["learner.archer"]
     # A version for each batch; 3 steps of the critics each, and those of the actor after 9 of the critics.
@@ -85,5 +83,5 @@ def test_critics_and_actor_are_counted_and_published_exactly(tmp_path: Path) -> 
 
 def test_an_environment_without_utterances_is_refused_before_anything_starts(tmp_path: Path) -> None:
     team = mf.Experiment(mf.Env(cartpole_team.parallel_env), {"cart": mf.Policy(ARCHER, MLP)})
-    with pytest.raises(ConfigInvalid, match=r"needs an observation that is a Dict with 'utterance'"):
-        train(team, tmp_path)
+    with pytest.raises(mf.ConfigInvalid, match=r"needs an observation that is a Dict with 'utterance'"):
+        mf.train(team, tmp_path)

@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import Env, Evaluation, Experiment, Policy, Stop
+import marlflow as mf
 from marlflow.config.validation import ready
-from marlflow.driver.train import resume, train
 from marlflow.env import cartpole_team
 from marlflow.env.batched.versions import batched_maker
 from marlflow.env.make import EnvMaker
 from marlflow.observe.sinks import read_metrics
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run, without_times
 
-CARTS = Env(cartpole_team.parallel_env, {"max_cycles": 50}, num_envs=4)
+CARTS = mf.Env(cartpole_team.parallel_env, {"max_cycles": 50}, num_envs=4)
 
 
 def reports(folder: Path) -> list[Any]:
@@ -27,21 +25,21 @@ def reports(folder: Path) -> list[Any]:
 
 def test_the_reports_of_a_run_are_the_same(tmp_path: Path) -> None:
     for batched in (True, False):
-        run = small_run(env=replace(CARTS, batched=batched), evaluation=Evaluation(400, 6))
-        train(run, tmp_path / str(batched))
+        run = small_run(env=replace(CARTS, batched=batched), evaluation=mf.Evaluation(400, 6))
+        mf.train(run, tmp_path / str(batched))
     assert reports(tmp_path / "True") == reports(tmp_path / "False")
     assert reports(tmp_path / "True")[-1]["episodes"] > 10
 
 
 @pytest.mark.parametrize("then", [True, False])
 def test_a_run_is_resumed_from_its_snapshots(tmp_path: Path, then: bool) -> None:
-    def until(env_steps: int, batched: bool) -> Experiment:
-        return small_run(env=replace(CARTS, batched=batched), stop=Stop(env_steps=env_steps))
+    def until(env_steps: int, batched: bool) -> mf.Experiment:
+        return small_run(env=replace(CARTS, batched=batched), stop=mf.Stop(env_steps=env_steps))
 
-    train(until(400, True), tmp_path / "two")
-    result = resume(until(800, then), tmp_path / "two")
+    mf.train(until(400, True), tmp_path / "two")
+    result = mf.resume(until(800, then), tmp_path / "two")
     if then:
-        train(until(800, True), tmp_path / "one")
+        mf.train(until(800, True), tmp_path / "one")
         assert reports(tmp_path / "two")[-1]["policies"] == reports(tmp_path / "one")[-1]["policies"]
         assert result.metrics["faults"]["episodes_restarted"] == 0
     else:
@@ -55,15 +53,15 @@ def test_a_run_is_resumed_from_its_snapshots(tmp_path: Path, then: bool) -> None
         (CARTS, True),
         (replace(CARTS, batched=False), False),
         (replace(CARTS, wrappers=(lambda env: env,)), False),
-        (Env("simple_spread"), True),
-        (Env("simple_spread", {"num_agent_neighbors": 1}), False),
-        (Env("connect_four"), True),
-        (Env("pendulum_team"), False),
-        (Env("pendulum_team", batched=True), True),
-        (Env("knights_archers_zombies"), False),
+        (mf.Env("simple_spread"), True),
+        (mf.Env("simple_spread", {"num_agent_neighbors": 1}), False),
+        (mf.Env("connect_four"), True),
+        (mf.Env("pendulum_team"), False),
+        (mf.Env("pendulum_team", batched=True), True),
+        (mf.Env("knights_archers_zombies"), False),
     ],
 )
-def test_auto_takes_the_version_with_the_same_numbers(env: Env, is_batched: bool) -> None:
+def test_auto_takes_the_version_with_the_same_numbers(env: mf.Env, is_batched: bool) -> None:
     maker = EnvMaker(env.factory, env.arguments, env.wrappers, "name", env.batched)
     assert (maker.make_batched is not None) == is_batched
 
@@ -82,7 +80,7 @@ def test_a_factory_of_the_users_own_names_its_version() -> None:
 
 def test_a_version_that_there_is_not_is_refused_before_the_run() -> None:
     run = small_run(
-        env=Env("butterfly/cooperative_pong-v6", batched=True), policies={"paddle": Policy(SMALL_PPO, SMALL)}
+        env=mf.Env("butterfly/cooperative_pong-v6", batched=True), policies={"paddle": mf.Policy(SMALL_PPO, SMALL)}
     )
-    with pytest.raises(ConfigInvalid, match=r"has no batched version; set env\.batched=auto"):
+    with pytest.raises(mf.ConfigInvalid, match=r"has no batched version; set env\.batched=auto"):
         ready(replace(run, mapping=None))

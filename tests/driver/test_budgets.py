@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from marlflow.base.errors import BudgetExceeded, CheckpointFailed
+import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
-from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Faults, Log
 from marlflow.driver.faults import FaultBudget
-from marlflow.driver.train import resume, train
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime import checkpoints
 from marlflow.runtime.saved_runs import newest
@@ -31,11 +29,11 @@ KINDS = ("workers_lost", "learners_lost", "replays_lost", "updates_skipped", "ch
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_than_are_allowed_end_the_run_and_say_what_happened_how_often(kind: str) -> None:
     told: list[str] = []
-    budget = FaultBudget(Faults(**{kind: 2}), told.append)
+    budget = FaultBudget(mf.Faults(**{kind: 2}), told.append)
     for number in range(1, 4):
         assert budget.failure is None
         budget.spend(Fault(FaultKind(kind), f"part {number}", "it died", "", 7))
-    assert isinstance(budget.failure, BudgetExceeded)
+    assert isinstance(budget.failure, mf.BudgetExceeded)
     first, last = str(budget.failure).splitlines()
     assert first == "part 3: it died"
     assert last.endswith(f"that was {kind} 3, and faults.{kind} allows 2")
@@ -48,10 +46,10 @@ def test_more_than_are_allowed_end_the_run_and_say_what_happened_how_often(kind:
 
 
 def test_one_alone_may_be_too_many_and_several_at_once() -> None:
-    budget = FaultBudget(Faults(updates_skipped=0), lambda text: None)
+    budget = FaultBudget(mf.Faults(updates_skipped=0), lambda text: None)
     budget.spend(Fault(FaultKind.UPDATES_SKIPPED, "learner prey", "its gradient was not finite", "", 0), 5)
     assert str(budget.failure).endswith("that was updates_skipped 5, and faults.updates_skipped allows 0")
-    budget = FaultBudget(Faults(workers_lost=0), lambda text: None)
+    budget = FaultBudget(mf.Faults(workers_lost=0), lambda text: None)
     budget.spend(Fault(FaultKind.WORKERS_LOST, "rollout worker 1", "it died", "", 0))
     assert str(budget.failure).endswith("that was workers_lost 1, and faults.workers_lost allows 0")
 
@@ -89,15 +87,15 @@ def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dis
     return Disk(request.param, monkeypatch)
 
 
-def kept_often(env_steps: int, **changes: Any) -> Experiment:
-    return small_run(env_steps=env_steps, checkpoint=CheckpointConfig(every_env_steps=160), **changes)
+def kept_often(env_steps: int, **changes: Any) -> mf.Experiment:
+    return small_run(env_steps=env_steps, checkpoint=mf.CheckpointConfig(every_env_steps=160), **changes)
 
 
 def test_a_disk_that_is_full_for_a_while_costs_only_checkpoints(
     disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk.full = range(300, 500)
-    result = train(kept_often(800, log=Log(400, "plain", tensorboard=False)), tmp_path)
+    result = mf.train(kept_often(800, log=mf.Log(400, "plain", tensorboard=False)), tmp_path)
     assert disk.refused >= 2
     assert result.metrics["faults"]["checkpoints_failed"] == 2
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["640", "800"]
@@ -108,22 +106,22 @@ def test_the_one_before_stands_and_the_run_can_go_on_from_it(
     disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk.full = range(400, 10_000)
-    experiment = kept_often(560, log=Log(400, "plain", tensorboard=False))
-    with pytest.raises(CheckpointFailed) as caught:
-        train(experiment, tmp_path)
+    experiment = kept_often(560, log=mf.Log(400, "plain", tensorboard=False))
+    with pytest.raises(mf.CheckpointFailed) as caught:
+        mf.train(experiment, tmp_path)
     assert "No space left on device" in str(caught.value)
     assert f"the last whole one is {tmp_path / 'checkpoints' / '320'}" in str(caught.value)
     assert f"to resume from 320 env steps: marlflow resume {tmp_path}" in capsys.readouterr().out
     assert reports(tmp_path)[-1]["env_steps"] == 560
     disk.full = range(0)
-    resume(experiment, tmp_path)
+    mf.resume(experiment, tmp_path)
     assert newest(tmp_path).env_steps == 560
 
 
 def test_a_disk_that_stays_full_ends_the_run(disk: Disk, tmp_path: Path) -> None:
     disk.full = range(10**9)
-    with pytest.raises(BudgetExceeded) as caught:
-        train(kept_often(100_000), tmp_path)
+    with pytest.raises(mf.BudgetExceeded) as caught:
+        mf.train(kept_often(100_000), tmp_path)
     assert "that was checkpoints_failed 4, and faults.checkpoints_failed allows 3" in str(caught.value)
     assert reports(tmp_path)[-1]["env_steps"] == 560, "one round after the fourth"
 
@@ -141,8 +139,8 @@ class Jackpot(CartPoleTeam):
         return observations, rewards, *others
 
 
-def jackpot(**changes: Any) -> Experiment:
-    return small_run(env=Env(Jackpot, {"max_cycles": 50}, num_envs=4), **changes)
+def jackpot(**changes: Any) -> mf.Experiment:
+    return small_run(env=mf.Env(Jackpot, {"max_cycles": 50}, num_envs=4), **changes)
 
 
 @pytest.fixture
@@ -152,17 +150,17 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
 
 
 def test_steps_that_would_not_be_finite_are_skipped_and_counted(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
-    result = train(jackpot(faults=Faults(updates_skipped=10_000)), tmp_path)
+    result = mf.train(jackpot(faults=mf.Faults(updates_skipped=10_000)), tmp_path)
     skipped = result.metrics["faults"]["updates_skipped"]
     assert skipped > 0
     assert "learner hunters: its gradient was not finite, so there was no step" in said.text
-    resume(jackpot(env_steps=1_400, faults=Faults(updates_skipped=10_000)), tmp_path)
+    mf.resume(jackpot(env_steps=1_400, faults=mf.Faults(updates_skipped=10_000)), tmp_path)
     assert reports(tmp_path)[-1]["faults"]["updates_skipped"] >= skipped
 
 
 def test_too_many_of_them_end_the_run_which_is_kept(tmp_path: Path) -> None:
-    with pytest.raises(BudgetExceeded) as caught:
-        train(jackpot(faults=Faults(updates_skipped=1), env_steps=100_000), tmp_path)
+    with pytest.raises(mf.BudgetExceeded) as caught:
+        mf.train(jackpot(faults=mf.Faults(updates_skipped=1), env_steps=100_000), tmp_path)
     assert "its gradient was not finite" in str(caught.value)
     assert "faults.updates_skipped allows 1" in str(caught.value)
     assert newest(tmp_path).env_steps == reports(tmp_path)[-1]["env_steps"] < 100_000

@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.base.errors import BudgetExceeded, EnvironmentFailed
-from marlflow.config.experiment import CheckpointConfig, Evaluation, Experiment, Faults, Log
 from marlflow.driver.callbacks import MOST_FAILURES_IN_A_ROW
-from marlflow.driver.train import resume, train
-from marlflow.observe.callback import Callback, StopRun
-from marlflow.observe.early_stop import EarlyStop
-from marlflow.observe.report import Report
 from marlflow.runtime.saved_runs import newest
 from tests.driver.breaking_environments import Raises
 from tests.driver.watching import reports
@@ -25,7 +19,7 @@ from tests.runtime.small_runs import SMALL_PPO, policies, small_run
 ROUND = 80
 
 
-class Listener(Callback):
+class Listener(mf.Callback):
     """Remembers everything that it is told."""
 
     def __init__(self) -> None:
@@ -44,20 +38,20 @@ class Listener(Callback):
         return [what for name, what in self.heard if name == hook]
 
 
-def run(callbacks: Mapping[str, Callback | None], **changes: Any) -> Experiment:
+def run(callbacks: Mapping[str, mf.Callback | None], **changes: Any) -> mf.Experiment:
     usual: dict[str, Any] = {
         "env_steps": 6 * ROUND,
         "policies": policies(hunters=SMALL_PPO, prey=mf.Random()),
-        "log": Log(every_env_steps=2 * ROUND, console="plain", tensorboard=False),
-        "checkpoint": CheckpointConfig(every_env_steps=2 * ROUND),
-        "evaluation": Evaluation(4 * ROUND, 2),
+        "log": mf.Log(every_env_steps=2 * ROUND, console="plain", tensorboard=False),
+        "checkpoint": mf.CheckpointConfig(every_env_steps=2 * ROUND),
+        "evaluation": mf.Evaluation(4 * ROUND, 2),
     }
     return replace(small_run(**{**usual, **changes}), callbacks=callbacks)
 
 
 def test_a_callback_is_told_all_that_happens_in_order(tmp_path: Path) -> None:
     listener = Listener()
-    result = train(run({"listener": listener}), tmp_path)
+    result = mf.train(run({"listener": listener}), tmp_path)
     names = [name for name, _ in listener.heard]
     assert names[0] == "began"
     assert names[-1] == "ended"
@@ -75,33 +69,33 @@ def test_a_callback_is_told_all_that_happens_in_order(tmp_path: Path) -> None:
     assert end.metrics["env_steps"] == 6 * ROUND
 
 
-class StopAfter(Callback):
+class StopAfter(mf.Callback):
     """Stops the run in one of its calls."""
 
     def __init__(self, hook: str, number: int = 2) -> None:
         self._left = number
         setattr(self, hook, self._stop)
 
-    def _stop(self, _what: object) -> StopRun | None:
+    def _stop(self, _what: object) -> mf.StopRun | None:
         self._left -= 1
-        return StopRun("enough") if self._left == 0 else None
+        return mf.StopRun("enough") if self._left == 0 else None
 
 
 @pytest.mark.parametrize("hook", ["reported", "saved", "evaluated"])
 def test_a_callback_stops_the_run_with_a_checkpoint_from_which_it_resumes(hook: str, tmp_path: Path) -> None:
-    result = train(run({"early": StopAfter(hook), "other": Listener(), "none": None}), tmp_path)
+    result = mf.train(run({"early": StopAfter(hook), "other": Listener(), "none": None}), tmp_path)
     assert result.stopped_by == "callbacks.early: enough"
     assert ROUND < result.metrics["env_steps"] == newest(tmp_path).env_steps < 6 * ROUND
-    again = resume(run({}), tmp_path)
+    again = mf.resume(run({}), tmp_path)
     assert again.metrics["env_steps"] == 6 * ROUND
 
 
 def test_a_callback_may_stop_the_run_before_its_first_round(tmp_path: Path) -> None:
-    result = train(run({"early": StopAfter("began", 1)}), tmp_path)
+    result = mf.train(run({"early": StopAfter("began", 1)}), tmp_path)
     assert (result.stopped_by, result.metrics["env_steps"]) == ("callbacks.early: enough", 0)
 
 
-class Broken(Callback):
+class Broken(mf.Callback):
     """Raises in some of its calls, the first `times`."""
 
     def __init__(self, *hooks: str, times: int = 10**9) -> None:
@@ -122,7 +116,7 @@ def test_a_callback_that_raises_is_a_counted_fault_and_others_are_called(
     hook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listener = Listener()
-    result = train(run({"broken": Broken(hook, times=1), "listener": listener}), tmp_path)
+    result = mf.train(run({"broken": Broken(hook, times=1), "listener": listener}), tmp_path)
     assert result.stopped_by == f"stop.env_steps={6 * ROUND}"
     # The end comes after the last report.
     assert result.metrics["faults"]["callbacks_failed"] == (0 if hook == "ended" else 1)
@@ -133,26 +127,26 @@ def test_a_callback_that_raises_is_a_counted_fault_and_others_are_called(
 
 def test_after_some_failures_in_a_row_a_callback_is_only_told_the_end(tmp_path: Path) -> None:
     broken = Broken("reported", "ended")
-    log = Log(every_env_steps=ROUND, console="none", tensorboard=False)
-    result = train(run({"broken": broken}, env_steps=10 * ROUND, log=log), tmp_path)
+    log = mf.Log(every_env_steps=ROUND, console="none", tensorboard=False)
+    result = mf.train(run({"broken": broken}, env_steps=10 * ROUND, log=log), tmp_path)
     assert result.metrics["faults"]["callbacks_failed"] == MOST_FAILURES_IN_A_ROW
     assert broken.calls == ["reported"] * MOST_FAILURES_IN_A_ROW + ["ended"]
 
 
 def test_one_that_cannot_begin_is_not_told_of_reports(tmp_path: Path) -> None:
     broken = Broken("began", "reported", times=1)
-    train(run({"broken": broken}), tmp_path)
+    mf.train(run({"broken": broken}), tmp_path)
     assert broken.calls == ["began"]
 
 
 def test_a_budget_for_failures_ends_the_run_if_it_is_set(tmp_path: Path) -> None:
-    with pytest.raises(BudgetExceeded, match=r"callbacks.broken: reported\(\) raised RuntimeError"):
-        train(run({"broken": Broken("reported")}, faults=Faults(callbacks_failed=0)), tmp_path)
+    with pytest.raises(mf.BudgetExceeded, match=r"callbacks.broken: reported\(\) raised RuntimeError"):
+        mf.train(run({"broken": Broken("reported")}, faults=mf.Faults(callbacks_failed=0)), tmp_path)
     assert newest(tmp_path).env_steps < 6 * ROUND
 
 
-class Wrong(Callback):
-    def reported(self, record: Report) -> StopRun | None:
+class Wrong(mf.Callback):
+    def reported(self, record: mf.Report) -> mf.StopRun | None:
         record["policies"].clear()  # type: ignore[attr-defined]
         return False  # type: ignore[return-value]
 
@@ -161,7 +155,7 @@ def test_an_answer_of_another_kind_is_a_fault_and_changes_of_a_report_reach_nobo
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listener = Listener()
-    result = train(run({"wrong": Wrong(), "listener": listener}), tmp_path)
+    result = mf.train(run({"wrong": Wrong(), "listener": listener}), tmp_path)
     assert result.metrics["faults"]["callbacks_failed"] > 0
     assert "it returned False; return None, or marlflow.StopRun(reason)" in capsys.readouterr().out
     assert all(record["policies"] for record in [*listener.of("reported"), *reports(tmp_path)])
@@ -169,8 +163,8 @@ def test_an_answer_of_another_kind_is_a_fault_and_changes_of_a_report_reach_nobo
 
 def test_a_resumed_run_has_the_same_id_and_the_states_of_its_callbacks(tmp_path: Path) -> None:
     first, second = Listener(), Listener()
-    train(run({"listener": first}, env_steps=3 * ROUND), tmp_path)
-    resume(run({"listener": second, "new": Listener()}), tmp_path)
+    mf.train(run({"listener": first}, env_steps=3 * ROUND), tmp_path)
+    mf.resume(run({"listener": second, "new": Listener()}), tmp_path)
     (began,), (again,) = first.of("began"), second.of("began")
     assert began.id == again.id
     assert again.resumed.env_steps == 3 * ROUND
@@ -181,25 +175,25 @@ def test_a_resumed_run_has_the_same_id_and_the_states_of_its_callbacks(tmp_path:
 
 
 def test_early_stopping_counts_on_after_a_resume(tmp_path: Path) -> None:
-    def early() -> dict[str, Callback | None]:
-        return {"early": EarlyStop("env_steps", reports=3, lower_is_better=True)}
+    def early() -> dict[str, mf.Callback | None]:
+        return {"early": mf.EarlyStop("env_steps", reports=3, lower_is_better=True)}
 
-    whole = train(run(early(), env_steps=100 * ROUND), tmp_path / "whole")
+    whole = mf.train(run(early(), env_steps=100 * ROUND), tmp_path / "whole")
     assert whole.stopped_by == "callbacks.early: env_steps has not improved in 3 reports, the best is 160"
-    train(run(early(), env_steps=5 * ROUND, evaluation=Evaluation(episodes=0)), tmp_path / "parts")
-    parts = resume(run(early(), env_steps=100 * ROUND, evaluation=Evaluation(episodes=0)), tmp_path / "parts")
+    mf.train(run(early(), env_steps=5 * ROUND, evaluation=mf.Evaluation(episodes=0)), tmp_path / "parts")
+    parts = mf.resume(run(early(), env_steps=100 * ROUND, evaluation=mf.Evaluation(episodes=0)), tmp_path / "parts")
     assert (parts.stopped_by, parts.metrics["env_steps"]) == (whole.stopped_by, whole.metrics["env_steps"])
 
 
 @dataclass
-class Fields(Callback):
+class Fields(mf.Callback):
     values: list[float] = field(default_factory=list)
 
 
 def test_the_end_is_told_with_the_error_of_the_run(tmp_path: Path) -> None:
     listener = Listener()
-    with pytest.raises(EnvironmentFailed):
-        train(run({"listener": listener, "fields": Fields([1.0])}, env=mf.Env(Raises, num_envs=4)), tmp_path)
+    with pytest.raises(mf.EnvironmentFailed):
+        mf.train(run({"listener": listener, "fields": Fields([1.0])}, env=mf.Env(Raises, num_envs=4)), tmp_path)
     (end,) = listener.of("ended")
     assert end.error.startswith("EnvironmentFailed: ")
     assert listener.of("fault")[0].kind == "env_errors"

@@ -9,14 +9,10 @@ from typing import Any
 
 import pytest
 
-from marlflow.base.errors import ActorLost, CheckpointFailed
-from marlflow.config.experiment import CheckpointConfig, Stop
-from marlflow.driver.train import Result, resume, train
+import marlflow as mf
 from marlflow.runtime.checkpoint_files import rows_file, rows_files
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.saved_runs import newest
-from marlflow.sampling.mapping import Rule
-from marlflow.sampling.matchmaking import RandomSeats
 from tests.driver.kept_runs import kept
 from tests.runtime.small_runs import SMALL_DQN, policies, small_run
 
@@ -24,20 +20,20 @@ ROUND = 80  # env steps
 
 
 @pytest.fixture
-def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], Result]:
+def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], mf.Result]:
     """Trains for three rounds, with a checkpoint after each, in which somebody dies at some of the attempts."""
 
-    def trained(attempts: set[int]) -> Result:
+    def trained(attempts: set[int]) -> mf.Result:
         left, real = iter(range(100)), InlineRuntime.save
 
         def save(self: InlineRuntime, *arguments: Any) -> Any:
             if next(left) in attempts:
-                raise ActorLost("rollout worker 1 died while the run's state was taken")
+                raise mf.ActorLost("rollout worker 1 died while the run's state was taken")
             return real(self, *arguments)
 
         monkeypatch.setattr(InlineRuntime, "save", save)
-        return train(
-            small_run(env_steps=3 * ROUND, checkpoint=CheckpointConfig(every_env_steps=ROUND, keep=9)), tmp_path
+        return mf.train(
+            small_run(env_steps=3 * ROUND, checkpoint=mf.CheckpointConfig(every_env_steps=ROUND, keep=9)), tmp_path
         )
 
     return trained
@@ -45,7 +41,7 @@ def dying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]
 
 @pytest.mark.parametrize(("attempts", "failed"), [(set(), 0), ({0}, 0), ({0, 2, 4}, 0), ({1, 2}, 1)])
 def test_it_fails_only_if_somebody_dies_again(
-    attempts: set[int], failed: int, dying: Callable[[set[int]], Result], tmp_path: Path
+    attempts: set[int], failed: int, dying: Callable[[set[int]], mf.Result], tmp_path: Path
 ) -> None:
     result = dying(attempts)
     assert result.metrics["faults"]["checkpoints_failed"] == failed
@@ -53,13 +49,13 @@ def test_it_fails_only_if_somebody_dies_again(
     assert len(list((tmp_path / "checkpoints").glob("[0-9]*"))) == 3 - failed
 
 
-def test_a_run_whose_end_could_not_be_kept_says_so(dying: Callable[[set[int]], Result], tmp_path: Path) -> None:
-    with pytest.raises(ActorLost, match="rollout worker 1 died"):
+def test_a_run_whose_end_could_not_be_kept_says_so(dying: Callable[[set[int]], mf.Result], tmp_path: Path) -> None:
+    with pytest.raises(mf.ActorLost, match="rollout worker 1 died"):
         dying({2, 3})
     assert newest(tmp_path).env_steps == 2 * ROUND
 
 
-class Unkeepable(RandomSeats):
+class Unkeepable(mf.RandomSeats):
     """A matchmaker whose state is none that can be kept."""
 
     def state(self) -> object:
@@ -71,8 +67,8 @@ class Unkeepable(RandomSeats):
 
 def test_what_a_matchmaker_cannot_have_kept_is_a_failed_checkpoint_that_says_where(tmp_path: Path) -> None:
     experiment = small_run(env_steps=ROUND, mapping=Unkeepable(["hunters", "prey"]))
-    with pytest.raises(CheckpointFailed, match=r"what the driver knows cannot be kept: .*/dealer/matchmaker/seen"):
-        train(experiment, tmp_path)
+    with pytest.raises(mf.CheckpointFailed, match=r"what the driver knows cannot be kept: .*/dealer/matchmaker/seen"):
+        mf.train(experiment, tmp_path)
     assert not (tmp_path / "checkpoints").exists() or not list((tmp_path / "checkpoints").glob("[0-9]*"))
 
 
@@ -81,9 +77,9 @@ def test_what_is_kept_already_is_not_written_again(tmp_path: Path) -> None:
         return {str(path): path.stat().st_ino for path in (tmp_path / "checkpoints").rglob("*")}
 
     experiment = small_run(env_steps=2 * ROUND)
-    train(experiment, tmp_path)
+    mf.train(experiment, tmp_path)
     before = files()
-    assert resume(experiment, tmp_path).metrics["env_steps"] == 2 * ROUND
+    assert mf.resume(experiment, tmp_path).metrics["env_steps"] == 2 * ROUND
     assert files() == before
 
 
@@ -101,12 +97,12 @@ def test_policies_of_any_name_have_files_of_their_own(tmp_path: Path) -> None:
     experiment = small_run(
         env_steps=2 * ROUND,
         policies=policies(**dict.fromkeys(names, SMALL_DQN)),
-        mapping=[Rule(f"cart_{number}", name) for number, name in enumerate(names)],
-        checkpoint=CheckpointConfig(every_env_steps=ROUND),
+        mapping=[mf.Rule(f"cart_{number}", name) for number, name in enumerate(names)],
+        checkpoint=mf.CheckpointConfig(every_env_steps=ROUND),
     )
-    train(experiment, tmp_path)
+    mf.train(experiment, tmp_path)
     files = [path.name for path in newest(tmp_path).path.iterdir()]
     assert len({name.lower() for name in files}) == len(files)
-    experiment = replace(experiment, stop=Stop(env_steps=4 * ROUND))
-    assert resume(experiment, tmp_path).metrics["env_steps"] == 4 * ROUND
+    experiment = replace(experiment, stop=mf.Stop(env_steps=4 * ROUND))
+    assert mf.resume(experiment, tmp_path).metrics["env_steps"] == 4 * ROUND
     kept(tmp_path)

@@ -9,11 +9,9 @@ from typing import Literal
 
 import pytest
 
-from marlflow.base.errors import BudgetExceeded
-from marlflow.check_env import check_environment, speed
-from marlflow.config.experiment import Env, Evaluation, Experiment, Faults
+import marlflow as mf
+from marlflow.check_env import speed
 from marlflow.config.validation import ready
-from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.saved_runs import newest
 from marlflow.sampling import env_closing as closing
@@ -39,15 +37,15 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "CLOSE_TIMEOUT_S", TIMEOUT_S)
 
 
-def run(env: type[CartPoleTeam], runtime: Literal["inline", "ray"] = "inline") -> Experiment:
+def run(env: type[CartPoleTeam], runtime: Literal["inline", "ray"] = "inline") -> mf.Experiment:
     """With an evaluation at its end, whose environments are closed too."""
-    made = small_run(runtime, 160, evaluation=Evaluation(every_env_steps=10_000, episodes=1))
-    return replace(made, env=Env(env, {"max_cycles": 20}, num_envs=2))
+    made = small_run(runtime, 160, evaluation=mf.Evaluation(every_env_steps=10_000, episodes=1))
+    return replace(made, env=mf.Env(env, {"max_cycles": 20}, num_envs=2))
 
 
 @pytest.mark.parametrize("env", [CloseRaises, CloseHangs])
 def test_a_run_that_is_done_says_and_counts_what_cannot_be_closed(env: type[CartPoleTeam], tmp_path: Path) -> None:
-    result = train(run(env), tmp_path)
+    result = mf.train(run(env), tmp_path)
     assert result.stopped_by == "stop.env_steps=160"
     assert newest(tmp_path).env_steps == 160
     before, after = reports(tmp_path)[-2:]
@@ -56,8 +54,8 @@ def test_a_run_that_is_done_says_and_counts_what_cannot_be_closed(env: type[Cart
 
 
 def test_beyond_its_budget_the_run_ends_with_an_error_and_everything_kept(tmp_path: Path) -> None:
-    with pytest.raises(BudgetExceeded, match=r"close\(\) raised OSError: .* gone\nthat was closes_failed 1"):
-        train(replace(run(CloseRaises), faults=Faults(closes_failed=0)), tmp_path)
+    with pytest.raises(mf.BudgetExceeded, match=r"close\(\) raised OSError: .* gone\nthat was closes_failed 1"):
+        mf.train(replace(run(CloseRaises), faults=mf.Faults(closes_failed=0)), tmp_path)
     assert newest(tmp_path).env_steps == 160
     assert reports(tmp_path)[-1]["faults"]["closes_failed"] == 3
 
@@ -74,7 +72,7 @@ def test_a_look_at_one_that_cannot_be_closed_only_says_so(
 @pytest.mark.parametrize("env", [CloseRaises, CloseHangs])
 def test_check_env_finds_it_once(env: type[CartPoleTeam], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_ROUND_S", 0.01)
-    trial = check_environment(Env(env, {"max_cycles": 20}, num_envs=2), 2)
+    trial = mf.check_environment(mf.Env(env, {"max_cycles": 20}, num_envs=2), 2)
     (problem,) = trial.problems
     assert "close() " in problem.what
     assert trial.speed is not None

@@ -5,27 +5,23 @@ from __future__ import annotations
 import re
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
+from pettingzoo import ParallelEnv
 
 import marlflow as mf
 from marlflow import conf
-from marlflow.base.errors import StageFailed
+from marlflow.base.errors import ConfigInvalid
 from marlflow.config.experiment import (
-    CheckpointConfig,
     Evaluation,
-    Experiment,
     Log,
-    Policy,
-    Record,
     RuntimeConfig,
     Stop,
 )
 from marlflow.driver.train import train
-from marlflow.league.alphastar import AlphaStar
-from marlflow.league.league import League
-from marlflow.league.psro import PSRO
 from marlflow.learner import compiled_updates
 from marlflow.stages import Learn
 from tests.config.composition import experiment_of
@@ -39,6 +35,7 @@ NOT_COMPILED = {
     "cartpole_family_maml": r"vmap\(\) or another function of torch\.func transforms the network: .* \(adapted\.py, ",
     "cartpole_team_a3c": "gradients are computed by one stage, and applied by another",
 }
+"""The reason that a run with compile=auto says."""
 COVERING = (
     "cartpole_team_memory_recurrent_ppo",
     "kuhn_nfsp",  # DQN, clones, and a league
@@ -66,21 +63,21 @@ def small(algorithm: Any, compile: Any) -> Any:
     return replace(algorithm, **changes, **({"compile": compile} if "compile" in given else {}))
 
 
-def small_league(league: League | None) -> League | None:
+def small_league(league: mf.League | None) -> mf.League | None:
     """The league with iterations, phases and snapshots within the run."""
     if league is None:
         return None
     matchmaker, snapshots = league.matchmaker, league.snapshots
-    if isinstance(matchmaker, PSRO):
+    if isinstance(matchmaker, mf.PSRO):
         matchmaker = replace(matchmaker, agent_steps=200, games=8)
-    elif isinstance(matchmaker, AlphaStar):
+    elif isinstance(matchmaker, mf.AlphaStar):
         matchmaker = replace(matchmaker, phase_agent_steps=200)
     if snapshots.every_agent_steps is not None:
         snapshots = replace(snapshots, every_agent_steps=150)
     return replace(league, matchmaker=matchmaker, snapshots=snapshots, matches=replace(league.matches, games=4))
 
 
-def shipped(name: str, records: Path, compile: Any = True) -> Experiment:
+def shipped(name: str, records: Path, compile: Any = True) -> mf.Experiment:
     words = []
     if name in {"cartpole_team_bc", "cartpole_team_marwil"}:
         expert = f"{{folder: {records}, policy: expert, passes: 5}}"
@@ -101,10 +98,10 @@ def shipped(name: str, records: Path, compile: Any = True) -> Experiment:
         },
         league=small_league(experiment.league),
         rollouts=replace(experiment.rollouts, fragment_env_steps=ROUND * factor),
-        runtime=RuntimeConfig("inline"),
-        stop=Stop(env_steps=WHOLE * factor),
-        evaluation=Evaluation(episodes=0),
-        log=Log(every_env_steps=HALF * factor, console="none", tensorboard=False),
+        runtime=mf.RuntimeConfig("inline"),
+        stop=mf.Stop(env_steps=WHOLE * factor),
+        evaluation=mf.Evaluation(episodes=0),
+        log=mf.Log(every_env_steps=HALF * factor, console="none", tensorboard=False),
     )
 
 
@@ -113,16 +110,16 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a policy `expert` did on the cart-poles."""
     where = tmp_path_factory.mktemp("expert")
     made = shipped("cartpole_team_ppo", where, False)
-    expert = {"expert": Policy(mf.PPO(batch_agent_steps=200))}
-    train(replace(made, policies=expert, mapping=[mf.Rule("*", "expert")], record=Record()), where)
+    expert = {"expert": mf.Policy(mf.PPO(batch_agent_steps=200))}
+    mf.train(replace(made, policies=expert, mapping=[mf.Rule("*", "expert")], record=mf.Record()), where)
     return where / "record"
 
 
-def assert_runs_are_equal(experiment: Experiment, run_dir: Path) -> None:
+def assert_runs_are_equal(experiment: mf.Experiment, run_dir: Path) -> None:
     """Twice, and resumed half-way."""
     half = experiment.log.every_env_steps
     resumed, again = resumes_exactly(experiment, run_dir, half), run_dir / "again"
-    train(replace(experiment, checkpoint=CheckpointConfig(half, keep=100)), again)
+    mf.train(replace(experiment, checkpoint=mf.CheckpointConfig(half, keep=100)), again)
     assert_equal(without_times(reports(resumed.whole)), without_times(reports(again)), "reports")
     assert_equal(resumed.trees, kept(again))
 
@@ -135,6 +132,51 @@ def assert_all_are_compiled(seen: Seen, run_dir: Path) -> None:
         compiles[update.learner] += update.compiles
     assert compiles
     assert all(compiles.values()), compiles
+
+
+class Growing(ParallelEnv):  # type: ignore[type-arg]
+    """One agent, whose episodes become longer: from 1 env step to 40."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "growing_v0"}
+    possible_agents: ClassVar[list[str]] = ["plant"]
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def observation_space(self, agent: str) -> Box:
+        return Box(-1.0, 1.0, (2,))
+
+    def action_space(self, agent: str) -> Discrete[Any]:
+        return Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.agents = ["plant"]
+        self.left = round(40 ** min(1.0, self.steps / 2_000))
+        return {"plant": np.zeros(2, np.float32)}, {"plant": {}}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        self.steps, self.left = self.steps + 1, self.left - 1
+        over = self.left == 0
+        self.agents = [] if over else ["plant"]
+        seen = np.full(2, 1.0 / (1 + self.left), np.float32)
+        return {"plant": seen}, {"plant": 1.0}, {"plant": over}, {"plant": False}, {"plant": {}}
+
+
+def test_a_run_with_memory_compiles_a_handful_of_programs(tmp_path: Path) -> None:
+    algorithm = mf.RecurrentPPO(batch_agent_steps=256, minibatch_agent_steps=256, epochs=1, compile=True)
+    train(
+        mf.Experiment(
+            mf.Env(Growing, num_envs=4),
+            {"plant": mf.Policy(algorithm, mf.GRU(8, (8,)))},
+            rollouts=mf.Rollouts(fragment_env_steps=256),
+            runtime=RuntimeConfig("inline"),
+            stop=Stop(env_steps=8_292),
+            evaluation=Evaluation(episodes=0),
+            log=Log(console="none", tensorboard=False),
+        ),
+        tmp_path,
+    )
+    assert reports(tmp_path)[-1]["learners"]["plant"]["compiles"] <= 5
 
 
 @pytest.mark.parametrize("name", COVERING)
@@ -160,11 +202,11 @@ def test_all_updates_of_a_shipped_experiment_are_compiled_and_its_runs_are_equal
 def test_what_is_not_compiled_is_said_once_and_computed_by_autograd(
     name: str, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(StageFailed, match=f"\ncompile=true, and {NOT_COMPILED[name]}"):
+    with pytest.raises(ConfigInvalid, match="cannot have compile=true: "):
         train(shipped(name, records), tmp_path / "refused")
     monkeypatch.setattr(compiled_updates, "AUTO_AFTER", 3)
     seen = Seen(monkeypatch)
-    train(shipped(name, records, "auto"), tmp_path / "said")
+    mf.train(shipped(name, records, "auto"), tmp_path / "said")
     (note,) = (update.note for update in seen.updates if update.note)
     assert re.match(f"updates are not compiled: {NOT_COMPILED[name]}", note)
     assert not any(update.compiles for update in seen.updates)

@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.algorithms.mappo import MAPPO
-from marlflow.algorithms.sac import SAC
-from marlflow.driver.train import train
 from marlflow.env import toll
 from marlflow.env.wrappers import joint_state
 from tests.driver.costly import CostlyGroups, carts, pendulums
@@ -24,14 +21,16 @@ from tests.driver.two_groups import pair
 from tests.driver.watching import reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
 
-SMALL_SAC = SAC(batch_agent_steps=16, train_every_agent_steps=20, learning_starts_agent_steps=100, store_agent_steps=20)
-SMALL_MAPPO = MAPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
+SMALL_SAC = mf.SAC(
+    batch_agent_steps=16, train_every_agent_steps=20, learning_starts_agent_steps=100, store_agent_steps=20
+)
+SMALL_MAPPO = mf.MAPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64)
 LIMITED: dict[str, Any] = {"cost_limit": 5.0, "multiplier_learning_rate": 0.1}
 NAMES = {"ppo": SMALL_PPO, "mappo": SMALL_MAPPO, "sac": SMALL_SAC}
 
 
 def one_policy(algorithm: Any, make: Any, factor: float, **changes: Any) -> mf.Experiment:
-    wrappers = (joint_state,) if isinstance(algorithm, MAPPO) else ()
+    wrappers = (joint_state,) if isinstance(algorithm, mf.MAPPO) else ()
     env = mf.Env(make, {"factor": factor}, wrappers, num_envs=4)
     policies = {"team": mf.Policy(algorithm, SMALL)}
     return small_run(env=env, policies=policies, mapping=[mf.Rule("*", "team")], **changes)
@@ -51,8 +50,8 @@ def one_policy(algorithm: Any, make: Any, factor: float, **changes: Any) -> mf.E
 )
 def test_without_costs_a_limit_changes_not_a_bit(algorithm: Any, make: Any, tmp_path: Path) -> None:
     plain, limited = tmp_path / "plain", tmp_path / "limited"
-    train(one_policy(algorithm, make, 0.0, env_steps=400), plain)
-    train(one_policy(replace(algorithm, cost_limit=0.0), make, 0.0, env_steps=400), limited)
+    mf.train(one_policy(algorithm, make, 0.0, env_steps=400), plain)
+    mf.train(one_policy(replace(algorithm, cost_limit=0.0), make, 0.0, env_steps=400), limited)
     expected, found = kept(plain)["learner.team"], kept(limited)["learner.team"]
     assert expected["updates"] == found["updates"] > 0
     np.testing.assert_array_equal(found["published"], expected["published"])
@@ -102,7 +101,7 @@ def test_beside_a_policy_with_a_limit_others_learn_as_beside_one_without(
         limited = replace(experiment.policies["left"], algorithm=replace(SIDES[name][0], **settings))
         policies = {**experiment.policies, "left": limited}
         costly = replace(experiment, env=mf.Env(CostlyGroups, {}, num_envs=4), policies=policies)
-        result = train(costly, tmp_path / case)
+        result = mf.train(costly, tmp_path / case)
         learned[case] = kept(tmp_path / case)
         assert all(learner["updates"] > 0 for learner in result.metrics["learners"].values())
     assert_equal(learned["with"]["learner.right"], learned["without"]["learner.right"])
@@ -113,11 +112,7 @@ def test_beside_a_policy_with_a_limit_others_learn_as_beside_one_without(
 def test_the_multiplier_follows_the_episodes_of_each_round(tmp_path: Path) -> None:
     limit, rate, start = 0.25, 0.5, 0.125
     limited = replace(
-        SMALL_PPO,
-        batch_agent_steps=100,
-        cost_limit=limit,
-        multiplier_learning_rate=rate,
-        initial_multiplier=start,
+        SMALL_PPO, batch_agent_steps=100, cost_limit=limit, multiplier_learning_rate=rate, initial_multiplier=start
     )
     # A round has 100 episodes of one env step, as many as the window of cost_mean.
     experiment = small_run(
@@ -128,7 +123,7 @@ def test_the_multiplier_follows_the_episodes_of_each_round(tmp_path: Path) -> No
         log=mf.Log(every_env_steps=100),
         stop=ending_at(1_200),
     )
-    train(experiment, tmp_path)
+    mf.train(experiment, tmp_path)
     found = reports(tmp_path)
     # The report of a round is written before its update.
     means = [report["policies"]["car"]["cost_mean"] for report in found[:12]]
@@ -147,6 +142,6 @@ def test_evaluations_report_costs(tmp_path: Path) -> None:
         one_policy(replace(SMALL_PPO, **LIMITED), carts, 1.0, env_steps=200),
         evaluation=mf.Evaluation(episodes=0, final_episodes=3),
     )
-    metrics = train(experiment, tmp_path).metrics["policies"]["team"]
+    metrics = mf.train(experiment, tmp_path).metrics["policies"]["team"]
     # Carts that fall at once cost less than they last.
     assert 0.0 < metrics["eval_cost_mean"] <= metrics["eval_episode_env_steps_mean"]

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.config.experiment import Env, Experiment, PlacementOverrides, Policy, Rollouts, Stop
-from marlflow.driver.train import train
 from marlflow.env import guess_number
 from marlflow.learner.update_limit import ClockLimit
 from marlflow.runtime.saved_runs import newest
@@ -23,26 +21,26 @@ from tests.runtime.test_meta_learning import family
 
 # Minutes of updates after a single round, which is over in a moment.
 LONG: dict[str, Any] = {"epochs": 20_000, "minibatch_agent_steps": 20}
-STOP = Stop(time_s=0.5, grace_period_s=2.0)
-ROUND = Rollouts(num_workers=2, fragment_env_steps=40)
+STOP = mf.Stop(time_s=0.5, grace_period_s=2.0)
+ROUND = mf.Rollouts(num_workers=2, fragment_env_steps=40)
 
 
-def of_two(algorithm: mf.Algorithm) -> Experiment:
+def of_two(algorithm: mf.Algorithm) -> mf.Experiment:
     return small_run(policies=policies(hunters=algorithm, prey=SMALL_DQN))
 
 
-def happo() -> Experiment:
+def happo() -> mf.Experiment:
     return replace(teams(1_000), learners={"happo": mf.LearnerConfig(("left", "right"), mf.HAPPO(60, **LONG))})
 
 
-def archer() -> Experiment:
+def archer() -> mf.Experiment:
     settings: dict[str, Any] = {"batch_agent_steps": 20, "minibatch_agent_steps": 20, "batch_utterances": 8}
     algorithm = mf.ArCHer(**settings, critic_updates=20_000, warm_up_updates=1)
-    env = Env(guess_number.parallel_env, num_envs=4)
-    return small_run(env=env, policies={"archer": Policy(algorithm, SMALL)}, mapping=(mf.Rule("*", "archer"),))
+    env = mf.Env(guess_number.parallel_env, num_envs=4)
+    return small_run(env=env, policies={"archer": mf.Policy(algorithm, SMALL)}, mapping=(mf.Rule("*", "archer"),))
 
 
-def of_replay() -> Experiment:
+def of_replay() -> mf.Experiment:
     """An update for each row, in one call, of which each has one minibatch."""
     return of_two(replace(SMALL_DQN, train_every_agent_steps=1, learning_starts_agent_steps=16))
 
@@ -65,7 +63,7 @@ def test_a_long_update_ends_with_the_time_and_the_run_is_saved(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    result = train(replace(EXPERIMENTS[name](), rollouts=ROUNDS.get(name, ROUND), stop=STOP), tmp_path)
+    result = mf.train(replace(EXPERIMENTS[name](), rollouts=ROUNDS.get(name, ROUND), stop=STOP), tmp_path)
     assert result.stopped_by == "stop.time_s=0.5"
     assert newest(tmp_path).env_steps == result.metrics["env_steps"] > 0
     assert "since the run ends: the rest of its rows" in caplog.text
@@ -75,8 +73,8 @@ def test_a_signal_ends_a_long_update_and_the_run_is_saved(tmp_path: Path, monkey
     monkeypatch.setattr(Signals, "made", 490)
     monkeypatch.setattr(Signals, "to_send", (signal.SIGTERM,))
     experiment = of_two(mf.PPO(batch_agent_steps=60, **LONG))
-    env = Env(Signals, {"max_cycles": 50}, num_envs=4)
-    result = train(replace(experiment, env=env, stop=Stop(10_000, grace_period_s=8.0)), tmp_path)
+    env = mf.Env(Signals, {"max_cycles": 50}, num_envs=4)
+    result = mf.train(replace(experiment, env=env, stop=mf.Stop(10_000, grace_period_s=8.0)), tmp_path)
     assert result.stopped_by == "terminated"
     assert newest(tmp_path).env_steps == result.metrics["env_steps"] == 80
     assert result.metrics["learners"]["hunters"]["updates"] < 20_000
@@ -111,11 +109,11 @@ def test_over_ray_learners_replicas_and_groups_end_their_updates(
 ) -> None:
     """A learner of two processes, and replicas on two workers; each of the two asks Ray's store."""
     caplog.set_level("INFO")
-    two = Policy(mf.PPO(batch_agent_steps=60, **LONG), SMALL, PlacementOverrides(num_learners=2))
+    two = mf.Policy(mf.PPO(batch_agent_steps=60, **LONG), SMALL, mf.PlacementOverrides(num_learners=2))
     experiment = small_run(
         "ray", policies={"hunters": two, **policies(prey=mf.DDPPO(batch_agent_steps=60, **LONG))}, rollouts=ROUND
     )
-    result = train(replace(experiment, stop=Stop(time_s=1.0, grace_period_s=4.0)), tmp_path)
+    result = mf.train(replace(experiment, stop=mf.Stop(time_s=1.0, grace_period_s=4.0)), tmp_path)
     assert result.stopped_by == "stop.time_s=1"
     assert newest(tmp_path).env_steps == result.metrics["env_steps"] > 0
     for learner in ("hunters", "prey"):

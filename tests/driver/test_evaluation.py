@@ -12,16 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.algorithms.a2c import A2C
-from marlflow.algorithms.recurrent_ppo import RecurrentPPO
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.random import RowRandom, key
-from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, Log, Policy, Stop
+import marlflow as mf
+from marlflow.base.random import key
 from marlflow.config.validation import ready
-from marlflow.driver.train import resume, train
-from marlflow.policy.recurrent import GRU
 from marlflow.runtime.saved_runs import newest
-from marlflow.sampling.mapping import Rule
 from tests.driver.rock_paper_scissors import PAYOFF, ROUNDS, RockPaperScissors
 from tests.driver.watching import EVALUATION_KEYS, Seen, reports
 from tests.runtime.small_runs import SMALL, SMALL_DQN, small_run, without_times
@@ -30,29 +24,29 @@ EPISODES, SEED = 40, 3
 EVALUATION_COPY = -1
 
 
-def run_of(mode: Any, algorithm: Any, model: Any = SMALL) -> Experiment:
+def run_of(mode: Any, algorithm: Any, model: Any = SMALL) -> mf.Experiment:
     """Two policies that have learned nothing, and are all but uniform if they are stochastic."""
     return small_run(
-        env=Env(RockPaperScissors, num_envs=2),
-        policies={name: Policy(algorithm, model) for name in ("red", "blue")},
-        mapping=(Rule("player_0", "red"), Rule("player_1", "blue")),
-        evaluation=Evaluation(10_000, 0, EPISODES, mode),
+        env=mf.Env(RockPaperScissors, num_envs=2),
+        policies={name: mf.Policy(algorithm, model) for name in ("red", "blue")},
+        mapping=(mf.Rule("player_0", "red"), mf.Rule("player_1", "blue")),
+        evaluation=mf.Evaluation(10_000, 0, EPISODES, mode),
         env_steps=40,
         seed=SEED,
-        log=Log(every_env_steps=80, console="none", jsonl=False, tensorboard=False),
+        log=mf.Log(every_env_steps=80, console="none", jsonl=False, tensorboard=False),
     )
 
 
-UNTRAINED = A2C(batch_agent_steps=20, learning_rate=0.0)
+UNTRAINED = mf.A2C(batch_agent_steps=20, learning_rate=0.0)
 
 
-def evaluated(experiment: Experiment, folder: Path, seen: Seen) -> list[float]:
+def evaluated(experiment: mf.Experiment, folder: Path, seen: Seen) -> list[float]:
     """What player_0 received in each episode of the evaluation at the end."""
-    train(experiment, folder)
+    mf.train(experiment, folder)
     return [episode.returns["player_0"] for episode in seen.evaluations[-1]]
 
 
-def probabilities(experiment: Experiment) -> list[Any]:
+def probabilities(experiment: mf.Experiment) -> list[Any]:
     """The probabilities with which each policy acts, by a softmax in float64."""
     found = []
     spec = ready(experiment).spec
@@ -67,7 +61,7 @@ def probabilities(experiment: Experiment) -> list[Any]:
 def drawn(chances: Any, episode: int, agent: int, decision: int) -> int:
     """An action by a plain inverse CDF, with the random number of that decision."""
     stream = np.array([key(SEED, EVALUATION_COPY, episode, agent)], np.uint64)
-    (uniform,) = RowRandom(stream, np.array([decision])).uniform()
+    (uniform,) = mf.RowRandom(stream, np.array([decision])).uniform()
     return int(np.searchsorted(np.cumsum(chances), uniform, side="right"))
 
 
@@ -93,10 +87,12 @@ def test_near_uniform_policies_win_or_lose_all_greedily_and_nothing_on_average_a
 
 @pytest.mark.parametrize("kind", ["a2c", "recurrent_ppo"])
 def test_a_sampled_evaluation_is_the_same_whenever_it_is_made(kind: str, tmp_path: Path, seen: Seen) -> None:
-    recurrent = RecurrentPPO(batch_agent_steps=20, sequence_agent_steps=4, minibatch_agent_steps=8, learning_rate=0.0)
-    chosen = (recurrent, GRU(8, (8,))) if kind == "recurrent_ppo" else (UNTRAINED, SMALL)
+    recurrent = mf.RecurrentPPO(
+        batch_agent_steps=20, sequence_agent_steps=4, minibatch_agent_steps=8, learning_rate=0.0
+    )
+    chosen = (recurrent, mf.GRU(8, (8,))) if kind == "recurrent_ppo" else (UNTRAINED, SMALL)
     once = evaluated(run_of("sampled", *chosen), tmp_path / "once", seen)
-    later = replace(run_of("sampled", *chosen), stop=Stop(env_steps=120))
+    later = replace(run_of("sampled", *chosen), stop=mf.Stop(env_steps=120))
     assert evaluated(later, tmp_path / "later", seen) == once
     assert len(set(once)) > 4, "episodes were to differ"
 
@@ -115,8 +111,8 @@ def test_a_report_says_of_which_evaluation_its_figures_are(tmp_path: Path) -> No
     What was evaluated before the report before is not said again.
     """
     experiment = run_of("sampled", replace(UNTRAINED, batch_agent_steps=40))
-    experiment = replace(experiment, evaluation=Evaluation(160, 3, 7, "sampled"), stop=Stop(env_steps=320))
-    train(replace(experiment, log=replace(experiment.log, jsonl=True)), tmp_path)
+    experiment = replace(experiment, evaluation=mf.Evaluation(160, 3, 7, "sampled"), stop=mf.Stop(env_steps=320))
+    mf.train(replace(experiment, log=replace(experiment.log, jsonl=True)), tmp_path)
     found = [report["policies"]["red"] for report in reports(tmp_path)]
     keys = ("eval_mode", "eval_episodes", "eval_env_steps")
     assert [report["env_steps"] for report in reports(tmp_path)] == [80, 160, 240, 320, 320]
@@ -132,8 +128,8 @@ def test_the_mode_may_change_on_resume(tmp_path: Path) -> None:
     greedy, sampled = (run_of(mode, UNTRAINED) for mode in ("greedy", "sampled"))
     last: list[Any] = []
     for folder, second in (("one", greedy), ("other", sampled)):
-        train(greedy, tmp_path / folder)
-        result = resume(replace(second, stop=Stop(env_steps=160)), tmp_path / folder)
+        mf.train(greedy, tmp_path / folder)
+        result = mf.resume(replace(second, stop=mf.Stop(env_steps=160)), tmp_path / folder)
         last.append(without_times(result.metrics))
     one, other = last
     assert one["policies"]["red"].pop("eval_mode") == "greedy"
@@ -146,13 +142,13 @@ def test_the_mode_may_change_on_resume(tmp_path: Path) -> None:
 
 
 def test_a_mode_that_does_not_exist_is_refused() -> None:
-    experiment = small_run(evaluation=Evaluation(mode="stochastic"))  # type: ignore[arg-type]
-    with pytest.raises(ConfigInvalid, match=r"evaluation\.mode must be one of greedy, sampled, not 'stochastic'"):
+    experiment = small_run(evaluation=mf.Evaluation(mode="stochastic"))  # type: ignore[arg-type]
+    with pytest.raises(mf.ConfigInvalid, match=r"evaluation\.mode must be one of greedy, sampled, not 'stochastic'"):
         ready(experiment)
 
 
 def test_a_run_without_a_final_evaluation(tmp_path: Path, seen: Seen) -> None:
-    train(replace(run_of("greedy", UNTRAINED), evaluation=Evaluation(10_000, 2, 0)), tmp_path)
+    mf.train(replace(run_of("greedy", UNTRAINED), evaluation=mf.Evaluation(10_000, 2, 0)), tmp_path)
     assert [len(episodes) for episodes in seen.evaluations] == [2]
 
 
@@ -161,13 +157,13 @@ def test_who_asks_for_the_last_evaluation_gets_it_whichever_report_it_stands_in(
     experiment = run_of("sampled", UNTRAINED)
     experiment = replace(
         experiment,
-        evaluation=Evaluation(10_000, 3, 0, "sampled"),
-        stop=Stop(env_steps=160),
+        evaluation=mf.Evaluation(10_000, 3, 0, "sampled"),
+        stop=mf.Stop(env_steps=160),
         log=replace(experiment.log, jsonl=True),
         objective="policies.red.eval_return_mean",
-        checkpoint=CheckpointConfig(best="policies.red.eval_return_mean"),
+        checkpoint=mf.CheckpointConfig(best="policies.red.eval_return_mean"),
     )
-    result = train(experiment, tmp_path)
+    result = mf.train(experiment, tmp_path)
     found = [report["policies"]["red"]["eval_return_mean"] for report in reports(tmp_path)]
     assert found[0] is not None
     assert set(found[1:]) == {None}
@@ -179,7 +175,7 @@ def test_an_evaluation_that_the_next_would_replace_is_reported_before(tmp_path: 
     """Evaluations come four times as often as reports."""
     experiment = run_of("sampled", UNTRAINED)
     log = replace(experiment.log, jsonl=True, every_env_steps=320)
-    experiment = replace(experiment, evaluation=Evaluation(80, 2, 0), stop=Stop(env_steps=320), log=log)
-    train(experiment, tmp_path)
+    experiment = replace(experiment, evaluation=mf.Evaluation(80, 2, 0), stop=mf.Stop(env_steps=320), log=log)
+    mf.train(experiment, tmp_path)
     found = [report["policies"]["red"]["eval_env_steps"] for report in reports(tmp_path)]
     assert [steps for steps in found if steps is not None] == [80, 160, 240, 320]

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.config.experiment import Env, Evaluation, Experiment, Log
+import marlflow as mf
 from marlflow.config.opponents import Pairing
 from marlflow.driver.episode_metrics import game
 from marlflow.driver.evaluation import TimeShare, in_turn
-from marlflow.driver.train import train
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.sampling import evaluation
 from tests.driver.kept_runs import assert_equal, kept
@@ -67,10 +66,10 @@ class Slow(CartPoleTeam):
         return super().step(actions)
 
 
-def slow_run(**changes) -> Experiment:
+def slow_run(**changes) -> mf.Experiment:
     """Episodes of two env steps: of twelve, seven fit into 30 s."""
-    log = Log(every_env_steps=40, console="none", tensorboard=False)
-    return small_run(env=Env(Slow, {"max_cycles": 2}, num_envs=4), env_steps=80, log=log, **changes)
+    log = mf.Log(every_env_steps=40, console="none", tensorboard=False)
+    return small_run(env=mf.Env(Slow, {"max_cycles": 2}, num_envs=4), env_steps=80, log=log, **changes)
 
 
 def test_an_evaluation_that_takes_too_long_plays_its_first_episodes_and_says_so(
@@ -78,8 +77,8 @@ def test_an_evaluation_that_takes_too_long_plays_its_first_episodes_and_says_so(
 ) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(evaluation, "perf_counter", lambda: Slow.now_s)
-    train(slow_run(evaluation=Evaluation(10_000, 12)), tmp_path / "share")
-    train(slow_run(evaluation=Evaluation(10_000, 12, time_share=None)), tmp_path / "all")
+    mf.train(slow_run(evaluation=mf.Evaluation(10_000, 12)), tmp_path / "share")
+    mf.train(slow_run(evaluation=mf.Evaluation(10_000, 12, time_share=None)), tmp_path / "all")
     of_share, of_all = seen.evaluations[:2], seen.evaluations[2:]
     for some, everything in zip(of_share, of_all, strict=True):
         assert [episode.episode for episode in some] == list(range(7))

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import marlflow as mf
-from marlflow.driver.train import train
 from tests.algorithms.extra import Weight, entropy_floor
 from tests.driver.kept_runs import kept
 from tests.driver.resumed_runs import resumes_exactly
@@ -38,7 +37,7 @@ def test_a_resume_continues_scheduled_coefficients_bit_for_bit(tmp_path: Path) -
     assert last["hunters"]["loss"].keys() >= {"policy", "value", "entropy", "floor", "weight"}
     assert last["prey"]["loss"].keys() >= {"td", "weight"}
     # The two changed what was learned.
-    train(small_run(env_steps=WHOLE), tmp_path / "plain")
+    mf.train(small_run(env_steps=WHOLE), tmp_path / "plain")
     plain, changed = (trees["learner.hunters"]["vector"] for trees in (kept(tmp_path / "plain"), resumed.trees))
     assert np.abs(plain - changed).max() > 1e-4
 
@@ -53,7 +52,7 @@ def test_learners_and_workers_of_ray_take_functions_of_a_script(tmp_path: Path) 
     learns = policies(hunters=replace(SMALL_PPO, extra_losses={"own": own}), prey=mf.Random())
     one_worker = mf.Rollouts(num_workers=1, fragment_env_steps=40)
     experiment = small_run("ray", policies=learns, rollouts=one_worker, env_steps=400)
-    metrics = train(experiment, tmp_path / "run").metrics
+    metrics = mf.train(experiment, tmp_path / "run").metrics
     assert metrics["learners"]["hunters"]["loss"]["own"] > 0
 
 
@@ -61,12 +60,12 @@ def test_a_policy_is_loaded_and_begun_with_where_its_extra_losses_are_not(tmp_pa
     """They are functions of a script, which no other process can import."""
     run, later = tmp_path / "run", tmp_path / "later"
     learns = replace(SMALL_PPO, extra_losses={"own": lambda module, rows: module.actor(rows["obs"]).square().mean()})
-    train(small_run(policies=policies(hunters=learns, prey=mf.Random()), env_steps=400), run)
+    mf.train(small_run(policies=policies(hunters=learns, prey=mf.Random()), env_steps=400), run)
     trained = kept(run)["learner.hunters"]["published"]
     np.testing.assert_array_equal(mf.load(run)["hunters"].actor.flat(), trained)
     # With a learning rate of 0 it stays what it begins with.
     still = mf.Policy(
         replace(SMALL_PPO, learning_rate=0.0, extra_losses={"weight": Weight(0.1)}), SMALL, init=mf.FromRun(run)
     )
-    train(small_run(policies={"hunters": still, "prey": mf.Policy(mf.Random())}, env_steps=400), later)
+    mf.train(small_run(policies={"hunters": still, "prey": mf.Policy(mf.Random())}, env_steps=400), later)
     np.testing.assert_array_equal(kept(later)["learner.hunters"]["published"], trained)

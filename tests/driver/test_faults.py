@@ -14,13 +14,9 @@ from typing import Any
 
 import pytest
 
-from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import EnvironmentFailed, EnvironmentHung, StageFailed
+import marlflow as mf
 from marlflow.base.random import episode_seed
 from marlflow.cli.failures import failure
-from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment, Faults, Log, Rollouts
-from marlflow.config.validation import problems_of
-from marlflow.driver.train import Result, resume, train
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.receipts import Fault
@@ -43,7 +39,7 @@ from tests.driver.breaking_environments import (
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.watching import Seen, reports
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 SEED = 11
 TIMEOUT_S = 1.0  # a step takes a ten-thousandth of it, also where it has to wait for its turn on a busy machine
@@ -68,11 +64,11 @@ KINDS: dict[type[Breaks], tuple[str, str | None]] = {
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 
-def run_of(kind: Callable[[], Breaks], budget: Faults | None = None, **changes: Any) -> Experiment:
+def run_of(kind: Callable[[], Breaks], budget: mf.Faults | None = None, **changes: Any) -> mf.Experiment:
     timeout_s = TIMEOUT_S if kind is Hangs else None
     given: dict[str, Any] = {
-        "env": Env(kind, num_envs=4, step_timeout_s=timeout_s),
-        "faults": budget or Faults(),
+        "env": mf.Env(kind, num_envs=4, step_timeout_s=timeout_s),
+        "faults": budget or mf.Faults(),
         "seed": SEED,
         # Each hang lasts as long as it may: a few are enough.
         "env_steps": 80 if kind is Hangs else 480,
@@ -92,25 +88,25 @@ def begun(num_envs: int, episodes: int = 100) -> dict[int, list[int]]:
 
 
 # Rounds of few env steps, so that no worker has many faults in one: the run then ends in order.
-SHORT_ROUNDS = Rollouts(num_workers=2, fragment_env_steps=4)
+SHORT_ROUNDS = mf.Rollouts(num_workers=2, fragment_env_steps=4)
 
 
-def raised_by(experiment: Experiment, where: Path) -> EnvironmentFailed:
+def raised_by(experiment: mf.Experiment, where: Path) -> mf.EnvironmentFailed:
     """What ends a run in order, which is reported and kept."""
-    with pytest.raises(EnvironmentFailed) as caught:
-        train(experiment, where)
+    with pytest.raises(mf.EnvironmentFailed) as caught:
+        mf.train(experiment, where)
     assert failure(caught.value).endswith(f"error: {caught.value.where}: {caught.value.reason}")
     assert newest(where).env_steps == reports(where)[-1]["env_steps"]
     return caught.value
 
 
-def raised_within_a_round(experiment: Experiment, where: Path) -> EnvironmentFailed:
+def raised_within_a_round(experiment: mf.Experiment, where: Path) -> mf.EnvironmentFailed:
     """What one worker raises that has more faults in one round than all that is allowed."""
-    with pytest.raises(StageFailed) as caught:
-        train(experiment, where)
+    with pytest.raises(mf.StageFailed) as caught:
+        mf.train(experiment, where)
     assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")
     cause = caught.value.__cause__
-    assert isinstance(cause, EnvironmentFailed)
+    assert isinstance(cause, mf.EnvironmentFailed)
     assert failure(caught.value).endswith(f"error: {cause.where}: {cause.reason}")
     return cause
 
@@ -124,8 +120,7 @@ def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path
     reason, agent = KINDS[kind]
     assert cause.reason == reason
     found = re.fullmatch(
-        r"environment cartpole_team_v0, env (\d), episode seed (\d+), env step (\d+)(?:, agent '(\w+)')?",
-        cause.where,
+        r"environment cartpole_team_v0, env (\d), episode seed (\d+), env step (\d+)(?:, agent '(\w+)')?", cause.where
     )
     assert found is not None
     env_index, seed, step, named = found.groups()
@@ -133,7 +128,7 @@ def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path
     assert breaks(int(seed))
     assert named == agent
     assert int(step) == (0 if kind is RaisesInReset else AT_STEP)
-    assert isinstance(cause, EnvironmentHung) == (kind is Hangs)
+    assert isinstance(cause, mf.EnvironmentHung) == (kind is Hangs)
     if kind in (Raises, RaisesInReset, Hangs):
         assert breaking_environments.__file__ in cause.user_traceback
         assert "marlflow/sampling" not in cause.user_traceback
@@ -142,8 +137,8 @@ def test_the_run_ends_and_says_where_and_what(kind: type[Breaks], tmp_path: Path
 def test_what_was_learned_until_then_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     raised_by(run_of(Raises, rollouts=SHORT_ROUNDS), parts)
-    allowed = run_of(Raises, Faults(env_errors=1_000), rollouts=SHORT_ROUNDS, env_steps=240)
-    result, expected = resume(allowed, parts), train(allowed, whole)
+    allowed = run_of(Raises, mf.Faults(env_errors=1_000), rollouts=SHORT_ROUNDS, env_steps=240)
+    result, expected = mf.resume(allowed, parts), mf.train(allowed, whole)
     assert result.metrics["faults"]["env_errors"] == expected.metrics["faults"]["env_errors"] > 1
     assert_equal(kept_runs.without_times(kept(whole)), kept_runs.without_times(kept(parts)))
 
@@ -151,14 +146,14 @@ def test_what_was_learned_until_then_goes_on_with_a_larger_budget(tmp_path: Path
 def test_without_a_larger_budget_it_ends_again_with_the_next(tmp_path: Path) -> None:
     experiment = run_of(Raises, rollouts=SHORT_ROUNDS, env_steps=10_000)
     first = raised_by(experiment, tmp_path)
-    with pytest.raises(EnvironmentFailed) as caught:
-        resume(experiment, tmp_path)
+    with pytest.raises(mf.EnvironmentFailed) as caught:
+        mf.resume(experiment, tmp_path)
     assert caught.value.where != first.where
     assert reports(tmp_path)[-1]["faults"]["env_errors"] >= 2
 
 
 def test_many_in_one_round_end_it_within_the_round_and_what_was_kept_before_stands(tmp_path: Path) -> None:
-    experiment = run_of(Raises, rollouts=Rollouts(2, 80), checkpoint=CheckpointConfig(every_env_steps=1))
+    experiment = run_of(Raises, rollouts=mf.Rollouts(2, 80), checkpoint=mf.CheckpointConfig(every_env_steps=1))
     cause = raised_within_a_round(experiment, tmp_path)
     assert cause.reason == "step() raised ValueError: the pole snapped"
     assert not (tmp_path / "checkpoints").exists(), "it was the first round"
@@ -173,7 +168,7 @@ def test_within_the_budget_the_episode_is_given_up_and_counted_and_the_run_learn
     kind: type[Breaks], tmp_path: Path, seen: Seen
 ) -> None:
     which = "env_hangs" if kind is Hangs else "env_errors"
-    result = train(run_of(kind, Faults(**{which: 1_000})), tmp_path)
+    result = mf.train(run_of(kind, mf.Faults(**{which: 1_000})), tmp_path)
     faults = [fault for receipt in seen.receipts for fault in receipt.faults]
     counts = result.metrics["faults"]
     assert counts[which] == len(faults) > 1
@@ -189,7 +184,7 @@ def test_within_the_budget_the_episode_is_given_up_and_counted_and_the_run_learn
 def test_workers_of_their_own_process_give_up_the_same_episodes(
     kind: type[Breaks], tmp_path: Path, seen: Seen, ray_session: None
 ) -> None:
-    result = train(run_of(kind, Faults(1_000, 1_000), runtime="ray", env_steps=80), tmp_path)
+    result = mf.train(run_of(kind, mf.Faults(1_000, 1_000), runtime="ray", env_steps=80), tmp_path)
     faults = [fault for receipt in seen.receipts for fault in receipt.faults]
     assert {fault.kind for fault in faults} == {"env_hangs" if kind is Hangs else "env_errors"}
     check_episodes(seen, faults)
@@ -212,7 +207,7 @@ def check_episodes(seen: Seen, faults: list[Fault]) -> None:
     assert ended + given_up == over
 
 
-def check_rows(result: Result, faults: list[Fault]) -> None:
+def check_rows(result: mf.Result, faults: list[Fault]) -> None:
     """Every decision is a row of its policy or was lost; each fault lost what it had decided since the last round."""
     sampled = sum(policy["agent_steps_sampled"] for policy in result.metrics["policies"].values())
     lost = result.metrics["faults"]["rows_lost"]
@@ -222,7 +217,7 @@ def check_rows(result: Result, faults: list[Fault]) -> None:
 
 
 def test_the_same_seed_gives_the_same_run_faults_included(tmp_path: Path) -> None:
-    runs = [train(run_of(Raises, Faults(env_errors=1_000)), tmp_path / name).metrics for name in ("one", "again")]
+    runs = [mf.train(run_of(Raises, mf.Faults(env_errors=1_000)), tmp_path / name).metrics for name in ("one", "again")]
     assert without_times(runs[0]) == without_times(runs[1])
 
 
@@ -234,7 +229,7 @@ def test_beyond_the_budget_the_run_ends_and_says_how_many_were_given_up(
     budget: int, tmp_path: Path, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "marlflow"):
-        experiment = run_of(Raises, Faults(env_errors=budget), rollouts=SHORT_ROUNDS, env_steps=10_000)
+        experiment = run_of(Raises, mf.Faults(env_errors=budget), rollouts=SHORT_ROUNDS, env_steps=10_000)
         cause = raised_by(experiment, tmp_path)
     given_up = "1 episode was" if budget == 1 else f"{budget} episodes were"
     assert cause.reason == (
@@ -252,7 +247,7 @@ def test_beyond_the_budget_the_run_ends_and_says_how_many_were_given_up(
 
 
 def test_each_kind_of_fault_has_its_own_budget(tmp_path: Path) -> None:
-    cause = raised_by(run_of(Raises, Faults(env_hangs=3), rollouts=SHORT_ROUNDS), tmp_path)
+    cause = raised_by(run_of(Raises, mf.Faults(env_hangs=3), rollouts=SHORT_ROUNDS), tmp_path)
     assert cause.reason == "step() raised ValueError: the pole snapped"
 
 
@@ -275,7 +270,7 @@ class NeverAgain(Breaks):
 
 def test_an_environment_that_cannot_go_on_at_all_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NeverAgain, "alive", True)
-    cause = raised_within_a_round(run_of(NeverAgain, Faults(env_errors=7)), tmp_path)
+    cause = raised_within_a_round(run_of(NeverAgain, mf.Faults(env_errors=7)), tmp_path)
     assert reports(tmp_path)[-1]["faults"]["env_errors"] == 9
     assert cause.reason == (
         "reset() raised OSError: the server is gone; "
@@ -286,9 +281,11 @@ def test_an_environment_that_cannot_go_on_at_all_ends_the_run(tmp_path: Path, mo
 def test_of_several_failures_in_one_round_the_first_beyond_its_budget_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment = run_of(Hangs, rollouts=Rollouts(1, fragment_env_steps=80), log=Log(400, "plain", tensorboard=False))
+    experiment = run_of(
+        Hangs, rollouts=mf.Rollouts(1, fragment_env_steps=80), log=mf.Log(400, "plain", tensorboard=False)
+    )
     cause = raised_within_a_round(experiment, tmp_path)
-    assert isinstance(cause, EnvironmentHung)
+    assert isinstance(cause, mf.EnvironmentHung)
     assert cause.reason == KINDS[Hangs][0]
     told = capsys.readouterr().out.splitlines()
     (named,) = [line for line in told if "faults.env_hangs allows 0" in line]
@@ -303,7 +300,7 @@ class Debugged(CartPoleTeam):
 
 def test_quitting_a_debugger_ends_the_run_as_ctrl_c_does(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt, match="the debugger was quit"):
-        train(run_of(Debugged, Faults(env_errors=7)), tmp_path)
+        mf.train(run_of(Debugged, mf.Faults(env_errors=7)), tmp_path)
     assert reports(tmp_path) == []
 
 
@@ -315,12 +312,12 @@ def test_each_fault_is_told_and_counted_those_of_evaluations_too(
 ) -> None:
     experiment = run_of(
         Raises,
-        Faults(env_errors=1_000),
-        evaluation=Evaluation(10_000, 30),
-        log=Log(400, "plain", tensorboard=False),
-        policies=policies(hunters=SMALL_PPO, prey=Random()),
+        mf.Faults(env_errors=1_000),
+        evaluation=mf.Evaluation(10_000, 30),
+        log=mf.Log(400, "plain", tensorboard=False),
+        policies=policies(hunters=SMALL_PPO, prey=mf.Random()),
     )
-    result = train(experiment, tmp_path)
+    result = mf.train(experiment, tmp_path)
     said = capsys.readouterr().out.splitlines()
     count = result.metrics["faults"]["env_errors"]
     assert sum("its episode was discarded; env_errors " in line for line in said) == count
@@ -338,14 +335,14 @@ def test_each_fault_is_told_and_counted_those_of_evaluations_too(
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"faults": Faults(env_errors=-1)}, "faults.env_errors must be at least 0, not -1"),
-        ({"faults": Faults(env_hangs=-2)}, "faults.env_hangs must be at least 0, not -2"),
+        ({"faults": mf.Faults(env_errors=-1)}, "faults.env_errors must be at least 0, not -1"),
+        ({"faults": mf.Faults(env_hangs=-2)}, "faults.env_hangs must be at least 0, not -2"),
         (
-            {"env": Env(partial(Raises), num_envs=4, step_timeout_s=0.0)},
+            {"env": mf.Env(partial(Raises), num_envs=4, step_timeout_s=0.0)},
             "env.step_timeout_s must be at least 0.001 seconds",
         ),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(changes: Any, problem: str) -> None:
-    [said] = sentences(problems_of(small_run(**changes))[1])
+    [said] = wrong_with(small_run(**changes))
     assert said.startswith(problem)

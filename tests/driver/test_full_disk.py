@@ -11,16 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.errors import BudgetExceeded, CheckpointFailed, ConfigInvalid
-from marlflow.config.experiment import CheckpointConfig, Experiment, Faults, Log, Record
+import marlflow as mf
 from marlflow.driver import train as train_module
 from marlflow.driver.run import Run
-from marlflow.driver.train import resume, train
 from marlflow.offline.dataset import find_dataset
 from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.saved_runs import newest
-from marlflow.sampling.mapping import Rule
 from tests.driver.watching import reports
 from tests.runtime.small_runs import policies, small_run
 
@@ -28,13 +24,13 @@ ROUND, ROUNDS = 80, 30
 LARGEST = 24 * 1024  # bytes: of checkpoints every file is smaller, and metrics.jsonl becomes larger
 
 
-def run(**changes: object) -> Experiment:
+def run(**changes: object) -> mf.Experiment:
     made = small_run(
         env_steps=ROUND * ROUNDS,
-        policies=policies(team=PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=100)),
-        mapping=[Rule("*", "team")],
-        checkpoint=CheckpointConfig(every_env_steps=10 * ROUND),
-        log=Log(every_env_steps=ROUND, console="plain", tensorboard=False),
+        policies=policies(team=mf.PPO(batch_agent_steps=200, epochs=1, minibatch_agent_steps=100)),
+        mapping=[mf.Rule("*", "team")],
+        checkpoint=mf.CheckpointConfig(every_env_steps=10 * ROUND),
+        log=mf.Log(every_env_steps=ROUND, console="plain", tensorboard=False),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -65,9 +61,9 @@ def test_a_run_that_cannot_write_does_not_start(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
         with pytest.raises(
-            ConfigInvalid, match=r"the run's directory: .* cannot be made or written to: File too large"
+            mf.ConfigInvalid, match=r"the run's directory: .* cannot be made or written to: File too large"
         ):
-            train(run(), tmp_path)
+            mf.train(run(), tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.iterdir())
@@ -75,15 +71,15 @@ def test_a_run_that_cannot_write_does_not_start(tmp_path: Path) -> None:
 
 def test_a_run_that_cannot_write_its_configuration_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "experiment.json").mkdir()
-    with pytest.raises(ConfigInvalid, match=r"experiment.json cannot be written: .*Is a directory"):
-        train(run(), tmp_path)
+    with pytest.raises(mf.ConfigInvalid, match=r"experiment.json cannot be written: .*Is a directory"):
+        mf.train(run(), tmp_path)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
     """The env steps of all reports."""
     where = tmp_path_factory.mktemp("whole")
-    train(run(), where)
+    mf.train(run(), where)
     assert os.path.getsize(where / "metrics.jsonl") > LARGEST
     sizes = [path.stat().st_size for path in newest(where).path.iterdir()]
     assert max(sizes) < LARGEST
@@ -94,7 +90,7 @@ def test_reports_that_cannot_be_written_are_faults_and_the_run_is_done(
     whole: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with no_file_beyond(LARGEST):
-        result = train(run(faults=Faults(reports_failed=100)), tmp_path)
+        result = mf.train(run(faults=mf.Faults(reports_failed=100)), tmp_path)
     found = [report["env_steps"] for report in reports(tmp_path)]
     assert result.stopped_by == f"stop.env_steps={ROUND * ROUNDS}"
     assert 0 < result.metrics["faults"]["reports_failed"] < ROUNDS
@@ -107,11 +103,11 @@ def test_reports_that_cannot_be_written_are_faults_and_the_run_is_done(
 def test_beyond_the_budget_the_run_ends_with_a_checkpoint_from_which_it_resumes(
     whole: list[int], tmp_path: Path
 ) -> None:
-    with no_file_beyond(LARGEST), pytest.raises(BudgetExceeded, match=r"metrics.jsonl: File too large; free space"):
-        train(run(faults=Faults(reports_failed=2)), tmp_path)
+    with no_file_beyond(LARGEST), pytest.raises(mf.BudgetExceeded, match=r"metrics.jsonl: File too large; free space"):
+        mf.train(run(faults=mf.Faults(reports_failed=2)), tmp_path)
     kept, written = newest(tmp_path), len(reports(tmp_path))
     assert kept.env_steps < ROUND * ROUNDS
-    resume(run(), tmp_path)
+    mf.resume(run(), tmp_path)
     found = [report["env_steps"] for report in reports(tmp_path)]
     assert found == [*whole[:written], *(steps for steps in whole if steps > kept.env_steps)]
 
@@ -128,20 +124,20 @@ def test_space_that_is_freed_in_time_costs_nothing(
             real(run)
 
         monkeypatch.setattr(Run, "report", report)
-        train(run(checkpoint=CheckpointConfig(every_env_steps=None)), tmp_path)
+        mf.train(run(checkpoint=mf.CheckpointConfig(every_env_steps=None)), tmp_path)
     assert [report["env_steps"] for report in reports(tmp_path)] == whole
 
 
 @pytest.mark.usefixtures("drawn_curves")
 def test_tensorboard_and_drawings_end_nothing(tmp_path: Path) -> None:
     made = run(
-        log=Log(every_env_steps=5 * ROUND, console="none", tensorboard=True, trace=True),
+        log=mf.Log(every_env_steps=5 * ROUND, console="none", tensorboard=True, trace=True),
         stop=replace(run().stop, env_steps=10 * ROUND),
-        checkpoint=CheckpointConfig(every_env_steps=None),
-        faults=Faults(reports_failed=100, checkpoints_failed=100),
+        checkpoint=mf.CheckpointConfig(every_env_steps=None),
+        faults=mf.Faults(reports_failed=100, checkpoints_failed=100),
     )
-    with no_file_beyond(100), pytest.raises(CheckpointFailed):
-        train(made, tmp_path)
+    with no_file_beyond(100), pytest.raises(mf.CheckpointFailed):
+        mf.train(made, tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.name.endswith((".part", ".png"))]
     events = next(tmp_path.glob("events.out.tfevents.*"))
     assert events.stat().st_size == 0
@@ -150,9 +146,11 @@ def test_tensorboard_and_drawings_end_nothing(tmp_path: Path) -> None:
 def test_recorded_rows_wait_for_room_and_no_checkpoint_counts_on_them_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = run(record=Record(), log=Log(every_env_steps=ROUND, console="none", tensorboard=False, jsonl=False))
-    made = replace(made, checkpoint=CheckpointConfig(every_env_steps=4 * ROUND), faults=Faults(records_failed=100))
-    train(made, tmp_path / "whole")
+    made = run(record=mf.Record(), log=mf.Log(every_env_steps=ROUND, console="none", tensorboard=False, jsonl=False))
+    made = replace(
+        made, checkpoint=mf.CheckpointConfig(every_env_steps=4 * ROUND), faults=mf.Faults(records_failed=100)
+    )
+    mf.train(made, tmp_path / "whole")
     real, freed = Run.report, list[bool]()
     with no_file_beyond(4_000) as lift:
 
@@ -164,7 +162,7 @@ def test_recorded_rows_wait_for_room_and_no_checkpoint_counts_on_them_before(
             real(run)
 
         monkeypatch.setattr(Run, "report", report)
-        result = train(made, tmp_path / "full")
+        result = mf.train(made, tmp_path / "full")
     faults = result.metrics["faults"]
     assert (faults["checkpoints_failed"], faults["records_failed"] > 0) == (2, True)
     rows = [

@@ -10,22 +10,20 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from marlflow.algorithms.dqn import DQN
-from marlflow.base.batch import Array, Batch
-from marlflow.config.experiment import Env
-from marlflow.config.validation import problems_of, ready
-from marlflow.driver.train import train
+import marlflow as mf
+from marlflow.base.batch import Array
+from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.sampling.worker import RolloutWorker
 from tests.runtime.small_runs import SMALL_DQN, policies, small_run
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 
-class Central(DQN):
+class Central(mf.DQN):
     """A user's own: it asks for the state."""
 
     name = "central"
-    capabilities = replace(DQN.capabilities, state=True)
+    capabilities = replace(mf.DQN.capabilities, state=True)
 
 
 CENTRAL = Central(**vars(SMALL_DQN))
@@ -42,14 +40,14 @@ class SeenFromAbove(CartPoleTeam):
 
 def test_an_algorithm_that_needs_the_state_needs_an_environment_that_has_one() -> None:
     experiment = small_run(policies=policies(hunters=CENTRAL, prey=SMALL_DQN))
-    assert sentences(problems_of(experiment)[1]) == [
+    assert wrong_with(experiment) == [
         "policy 'hunters' (central) needs the environment's state, and parallel_env has no state() with a Box for its "
         "state_space; add wrappers=joint_state, or use an algorithm that needs none"
     ]
 
 
 def test_only_the_rows_of_who_needs_it_have_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[dict[str, Batch]] = []
+    made: list[dict[str, mf.Batch]] = []
     collect = RolloutWorker.collect
 
     def see(worker: RolloutWorker, *given: Any) -> Any:
@@ -59,9 +57,9 @@ def test_only_the_rows_of_who_needs_it_have_the_state(tmp_path: Path, monkeypatc
         return receipt, batches
 
     monkeypatch.setattr(RolloutWorker, "collect", see)
-    experiment = small_run(policies=policies(hunters=CENTRAL, prey=SMALL_DQN), env=Env(SeenFromAbove, num_envs=4))
+    experiment = small_run(policies=policies(hunters=CENTRAL, prey=SMALL_DQN), env=mf.Env(SeenFromAbove, num_envs=4))
     assert ready(experiment).spec.with_state == ("hunters",)
-    result = train(experiment, tmp_path)
+    result = mf.train(experiment, tmp_path)
     assert result.metrics["learners"]["hunters"]["updates"] > 0
     rows = 0
     for batches in made:

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from ray._private import utils
 
-from marlflow.config.experiment import CheckpointConfig, Env, Evaluation, Experiment
+import marlflow as mf
 from marlflow.driver import graceful_shutdown as interrupt_module
 from marlflow.driver.graceful_shutdown import GracefulShutdown, Terminated
-from marlflow.driver.train import resume, train
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.observe.sinks import JsonlSink
 from marlflow.runtime.inline import InlineRuntime
@@ -49,15 +48,15 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return choose
 
 
-def run_of(env_steps: int = 10_000, **changes: Any) -> Experiment:
-    changes.setdefault("checkpoint", CheckpointConfig(every_env_steps=None))
-    return small_run(env=Env(Signals, {"max_cycles": 50}, num_envs=4), env_steps=env_steps, **changes)
+def run_of(env_steps: int = 10_000, **changes: Any) -> mf.Experiment:
+    changes.setdefault("checkpoint", mf.CheckpointConfig(every_env_steps=None))
+    return small_run(env=mf.Env(Signals, {"max_cycles": 50}, num_envs=4), env_steps=env_steps, **changes)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nobody asks to end."""
-    train(run_of(1_040), run_dir := tmp_path_factory.mktemp("whole"))
+    mf.train(run_of(1_040), run_dir := tmp_path_factory.mktemp("whole"))
     return run_dir
 
 
@@ -75,11 +74,11 @@ def test_a_run_that_was_asked_to_end_goes_on_as_if_it_never_had(
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     parts = tmp_path
     signals(*numbers)
-    assert train(run_of(), parts).stopped_by == reason
+    assert mf.train(run_of(), parts).stopped_by == reason
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert newest(parts).env_steps == reports(parts)[-1]["env_steps"] == 560, "the round of the 500th, and no other"
     signals()
-    resume(run_of(1_040), parts)
+    mf.resume(run_of(1_040), parts)
     assert_equal(kept(whole), kept(parts))
     assert_equal(without_times(reports(whole)), without_times(reports(parts)))
 
@@ -87,7 +86,7 @@ def test_a_run_that_was_asked_to_end_goes_on_as_if_it_never_had(
 def test_a_second_ctrl_c_ends_it_at_once(signals: Callable[..., None], tmp_path: Path) -> None:
     signals(signal.SIGTERM, signal.SIGINT)
     with pytest.raises(Terminated):
-        train(run_of(checkpoint=CheckpointConfig(every_env_steps=160)), tmp_path)
+        mf.train(run_of(checkpoint=mf.CheckpointConfig(every_env_steps=160)), tmp_path)
     assert newest(tmp_path).env_steps == 480
 
 
@@ -103,16 +102,16 @@ def test_it_may_come_while_a_report_is_written(
         report(sink, record)
 
     monkeypatch.setattr(JsonlSink, "reported", interrupted)
-    assert train(run_of(), tmp_path).stopped_by == "interrupted"
+    assert mf.train(run_of(), tmp_path).stopped_by == "interrupted"
     assert [record["env_steps"] for record in reports(tmp_path)] == [400, 400]
 
 
 def test_it_may_come_while_the_run_is_ending_by_itself(
     signals: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = run_of(480, evaluation=Evaluation(10_000, 3))
+    experiment = run_of(480, evaluation=mf.Evaluation(10_000, 3))
     signals(signal.SIGINT)  # the 500th is one of the evaluation's
-    result = train(experiment, tmp_path)
+    result = mf.train(experiment, tmp_path)
     assert result.stopped_by == "interrupted"
     assert newest(tmp_path).env_steps == 480
 
@@ -136,7 +135,7 @@ def test_while_it_starts_there_is_nothing_to_finish(
     monkeypatch.setattr(InlineRuntime, "start", start)
     monkeypatch.setattr(InlineRuntime, "close", see_close)
     with pytest.raises(raised) as caught:
-        train(run_of(), tmp_path)
+        mf.train(run_of(), tmp_path)
     assert type(caught.value) is raised
     assert len(closed) == 1
 

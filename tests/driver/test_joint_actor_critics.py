@@ -11,25 +11,7 @@ import pytest
 from gymnasium.spaces import Box
 
 import marlflow as mf
-from marlflow.algorithms.ddpg import DDPG
-from marlflow.algorithms.maddpg import MADDPG
-from marlflow.algorithms.masac import MASAC
-from marlflow.algorithms.matd3 import MATD3
-from marlflow.algorithms.sac import SAC
-from marlflow.algorithms.td3 import TD3
-from marlflow.config.experiment import (
-    CheckpointConfig,
-    Env,
-    Evaluation,
-    Experiment,
-    Log,
-    Policy,
-    Rollouts,
-    RuntimeConfig,
-    Stop,
-)
 from marlflow.env import cartpole_team, pendulum_team
-from marlflow.sampling.mapping import Rule
 from tests.driver.joint_learning import ThreeGroups, team_run
 from tests.driver.joint_replay_learning import sum_run
 from tests.driver.kept_runs import kept
@@ -47,16 +29,16 @@ SIZES: dict[str, Any] = {
 
 
 def run_of(algorithm: Any, env: Any, folder: Path, **changes: Any) -> mf.Result:
-    experiment = Experiment(
-        Env(env, {"max_cycles": 25}, num_envs=2),
-        policies={"team": Policy(algorithm, mf.MLP((8, 8)))},
-        mapping=(Rule("*", "team"),),
-        rollouts=Rollouts(num_workers=1, fragment_env_steps=10),
-        runtime=RuntimeConfig("inline"),
-        checkpoint=CheckpointConfig(every_env_steps=None),
-        evaluation=Evaluation(episodes=0),
-        log=Log(every_env_steps=100, console="none", tensorboard=False),
-        stop=Stop(160),
+    experiment = mf.Experiment(
+        mf.Env(env, {"max_cycles": 25}, num_envs=2),
+        policies={"team": mf.Policy(algorithm, mf.MLP((8, 8)))},
+        mapping=(mf.Rule("*", "team"),),
+        rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=10),
+        runtime=mf.RuntimeConfig("inline"),
+        checkpoint=mf.CheckpointConfig(every_env_steps=None),
+        evaluation=mf.Evaluation(episodes=0),
+        log=mf.Log(every_env_steps=100, console="none", tensorboard=False),
+        stop=mf.Stop(160),
         **changes,
     )
     return mf.train(experiment, folder)
@@ -72,10 +54,10 @@ def one_cart(**settings: Any) -> Any:
 
 RATES = {"learning_rate": 2e-3, "actor_learning_rate": 1e-3}
 PAIRS = [
-    (DDPG(**SIZES, **RATES), MADDPG(**SIZES, **RATES), one_pendulum),
-    (TD3(**SIZES), MATD3(**SIZES, learning_rate=3e-4), one_pendulum),
-    (SAC(**SIZES), MASAC(**SIZES, learning_rate=3e-4), one_pendulum),
-    (SAC(**SIZES), MASAC(**SIZES, learning_rate=3e-4), one_cart),
+    (mf.DDPG(**SIZES, **RATES), mf.MADDPG(**SIZES, **RATES), one_pendulum),
+    (mf.TD3(**SIZES), mf.MATD3(**SIZES, learning_rate=3e-4), one_pendulum),
+    (mf.SAC(**SIZES), mf.MASAC(**SIZES, learning_rate=3e-4), one_pendulum),
+    (mf.SAC(**SIZES), mf.MASAC(**SIZES, learning_rate=3e-4), one_cart),
 ]
 
 
@@ -100,16 +82,16 @@ class BoxAndDiscrete(ThreeGroups):
         return super().step(made)
 
 
-def team_of(algorithm: Any, env_steps: int) -> Experiment:
+def team_of(algorithm: Any, env_steps: int) -> mf.Experiment:
     """Speaker and listener learn together, beside a walker that learns alone; the speaker leaves early at times."""
     learners = {"pair": mf.LearnerConfig(["speaker", "listener"], algorithm)}
-    return replace(team_run(env_steps, learners=learners), env=Env(BoxAndDiscrete, num_envs=4))
+    return replace(team_run(env_steps, learners=learners), env=mf.Env(BoxAndDiscrete, num_envs=4))
 
 
 TEAM_SIZES = {**SIZES, "learning_starts_agent_steps": 60, "train_every_agent_steps": 8}
 
 
-@pytest.mark.parametrize("kind", [MADDPG, MATD3, MASAC])
+@pytest.mark.parametrize("kind", [mf.MADDPG, mf.MATD3, mf.MASAC])
 def test_a_resumed_run_of_box_and_discrete_actions_is_one_that_was_not_ended(kind: Any, tmp_path: Path) -> None:
     metrics = resumes_exactly(team_of(kind(**TEAM_SIZES), 160), tmp_path, 80).metrics
     pair, policies = metrics["learners"]["pair"], metrics["policies"]
@@ -122,8 +104,8 @@ def test_a_resumed_run_of_box_and_discrete_actions_is_one_that_was_not_ended(kin
 @pytest.mark.slow
 def test_teams_whose_agents_come_and_go_learn_over_ray(tmp_path: Path, ray_session: None) -> None:
     """Four seats and two, one never taken, with masks and the state of the environment."""
-    learners = {"both": mf.LearnerConfig(["red", "blue"], MASAC(**SIZES, critic_sees=["state"]))}
-    run = sum_run(80, "ray", learners=learners, rollouts=Rollouts(num_workers=1, fragment_env_steps=40))
+    learners = {"both": mf.LearnerConfig(["red", "blue"], mf.MASAC(**SIZES, critic_sees=["state"]))}
+    run = sum_run(80, "ray", learners=learners, rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=40))
     metrics = mf.train(run, tmp_path).metrics
     both, policies = metrics["learners"]["both"], metrics["policies"]
     sampled = sum(policy["agent_steps_sampled"] for policy in policies.values())

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.base.errors import ConfigInvalid
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import Rollouts, Stop
 from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
 from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import SMALL, Team, team_run
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.resumed_runs import resumes_exactly
+from tests.sentences import refusals
 
 MEMBERS = ("speaker", "listener")
 
@@ -115,18 +114,14 @@ def test_the_rows_of_a_joint_learner_are_tried_before_the_run() -> None:
 
             return loss
 
-    with pytest.raises(ConfigInvalid) as caught:
-        mf.plan(team_run(learners={"pair": mf.LearnerConfig(MEMBERS, Broken())}))
-    (problem,) = caught.value.problems
+    (problem,) = refusals(mf.ConfigInvalid, mf.plan, team_run(learners={"pair": mf.LearnerConfig(MEMBERS, Broken())}))
     assert problem.startswith(
         "learner 'pair' (team): stage 'Learn' of its plan breaks on 2 rows of its policies' spaces: KeyError"
     )
 
 
 def _problems(**changes: Any) -> list[str]:
-    with pytest.raises(ConfigInvalid) as caught:
-        ready(team_run(**changes))
-    return list(caught.value.problems)
+    return refusals(mf.ConfigInvalid, ready, team_run(**changes))
 
 
 def test_learners_that_cannot_be_are_said_all_at_once() -> None:
@@ -176,12 +171,12 @@ def test_what_only_single_policies_can_do_is_said() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_ray_gives_the_same_numbers(tmp_path: Path) -> None:
-    one = Rollouts(num_workers=1, fragment_env_steps=40)
+    one = mf.Rollouts(num_workers=1, fragment_env_steps=40)
     inline = mf.train(team_run(240, rollouts=one), tmp_path / "inline")
     ray = mf.train(team_run(240, "ray", rollouts=one), tmp_path / "ray")
     assert inline.metrics["policies"]["listener"]["version"] > 0
     on_policy = "learner.pair"  # how far the walker's DQN has come when a round begins is a matter of time
     assert_equal(kept(tmp_path / "ray")[on_policy], kept(tmp_path / "inline")[on_policy])
-    resumed = mf.resume(replace(team_run(320, "ray", rollouts=one), stop=Stop(320)), tmp_path / "ray")
+    resumed = mf.resume(replace(team_run(320, "ray", rollouts=one), stop=mf.Stop(320)), tmp_path / "ray")
     versions = [one.metrics["policies"]["speaker"]["version"] for one in (ray, resumed)]
     assert versions[1] > versions[0]

@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import Rollouts
-from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import team_run
-from tests.driver.kept_runs import assert_equal, by_env, kept
+from tests.driver.kept_runs import assert_equal, by_env, entries_in, kept
 from tests.driver.resumed_runs import resumes_exactly
 
 GROUPS = ("speaker", "listener", "walker")
@@ -63,19 +60,13 @@ class FrozenTeams:
 
 
 def run(env_steps: int, runtime: Literal["inline", "ray"] = "inline", num_workers: int = 2) -> mf.Experiment:
-    rollouts = Rollouts(num_workers=num_workers, fragment_env_steps=40 // num_workers)
+    rollouts = mf.Rollouts(num_workers=num_workers, fragment_env_steps=40 // num_workers)
     # On-policy throughout: when an off-policy learner publishes is a matter of time over Ray.
     policies = {
         **team_run().policies,
         "walker": mf.Policy(mf.PPO(60, epochs=2, minibatch_agent_steps=20), mf.MLP((8,))),
     }
     return team_run(env_steps, runtime, rollouts=rollouts, policies=policies, mapping=FrozenTeams())
-
-
-def entries_in(run_dir: Path) -> dict[str, Any]:
-    checkpoint = newest(run_dir)
-    names = [name for name in checkpoint.names if name.startswith("frozen.")]
-    return {name.removeprefix("frozen."): from_bytes(checkpoint.read(name)) for name in names}
 
 
 def assert_versions_of_a_pair_are_frozen_together(run_dir: Path) -> None:

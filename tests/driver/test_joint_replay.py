@@ -12,19 +12,15 @@ import pytest
 import torch
 
 import marlflow as mf
-from marlflow.base.batch import Batch
-from marlflow.base.joint import JointBatches
-from marlflow.base.joint_segments import JointSegments
-from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.serialization import from_bytes
 from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
 from marlflow.runtime.saved_runs import newest
 from marlflow.sampling.protocol import Request
-from marlflow.stages import Concat, InitialPriorities, Insert, JoinSegments, NStep
 from tests.driver import coming_and_going
 from tests.driver.joint_replay_learning import RecurrentSum, Sum, sum_run
 from tests.driver.resumed_runs import resumes_exactly
+from tests.sentences import refusals
 
 EXPLORING = {"red": {"epsilon": 0.5}, "blue": {"epsilon": 0.5}}
 GRU = {"red": mf.Policy(model=mf.GRU(6, (8,))), "blue": mf.Policy(model=mf.GRU(5, (6,)))}
@@ -46,7 +42,7 @@ def test_the_plan_says_who_sits_where() -> None:
 
 def test_team_rewards_and_what_is_in_no_row_add_up_to_what_was_issued() -> None:
     spec = ready(sum_run(rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=20))).spec
-    worker, join = spec.worker(0), JoinSegments(spec.learners["both"].seats, "sum")
+    worker, join = spec.worker(0), mf.JoinSegments(spec.learners["both"].seats, "sum")
     coming_and_going.ISSUED.update(red=0.0, blue=0.0)
     weights = {
         name: weight for learner in spec.learners.values() for name, weight in learner.learner().published.items()
@@ -55,7 +51,7 @@ def test_team_rewards_and_what_is_in_no_row_add_up_to_what_was_issued() -> None:
     early = deaths = runs = episodes = 0
     for _ in range(12):
         receipt, batches = worker.collect(spec.ticks, Request(0, weights, EXPLORING))
-        made = join(JointBatches(batches))
+        made = join(mf.JointBatches(batches))
         assert made.rows == sum(batch.rows for batch in batches.values())
         assert not made.columns["red:present"][:, 3].any()
         assert made.columns["state"].dtype == np.uint8
@@ -77,11 +73,11 @@ def test_agents_remember_in_joint_rows_what_they_remembered_when_they_decided() 
         sum_run(policies=GRU, **of(RecurrentSum()), rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=60))
     )
     spec, network = made.spec, made.spec.learners["both"].learner()
-    worker, join = made.spec.worker(0), JoinSegments(spec.learners["both"].seats)
+    worker, join = made.spec.worker(0), mf.JoinSegments(spec.learners["both"].seats)
     _, first = worker.collect(spec.ticks, Request(0, network.published, EXPLORING))
     _, second = worker.collect(spec.ticks, Request(0, network.published, EXPLORING))
     worker.close()
-    segments = join(JointBatches({name: Batch.concat([first[name], second[name]]) for name in first}))
+    segments = join(mf.JointBatches({name: mf.Batch.concat([first[name], second[name]]) for name in first}))
     starts = np.cumsum(segments.segments["length"]) - segments.segments["length"]
     late = 0
     for policy in spec.policies:
@@ -101,12 +97,12 @@ def test_agents_remember_in_joint_rows_what_they_remembered_when_they_decided() 
 def test_a_plan_without_joint_segments_is_refused_before_it_runs() -> None:
     class Forgetful(Sum):
         def plan(self, experience: Any, learner: Any, replays: Any) -> mf.Plan:
-            rows = experience.gather(Concat(1)).then(NStep(2, 0.9), at=replays[0]).then(Insert(), at=replays[0])
+            rows = (
+                experience.gather(mf.Concat(1)).then(mf.NStep(2, 0.9), at=replays[0]).then(mf.Insert(), at=replays[0])
+            )
             return mf.Plan("forgetful", rows)
 
-    with pytest.raises(mf.PlanInvalid) as raised:
-        mf.plan(sum_run(**of(Forgetful())))
-    assert raised.value.problems[0] == (
+    assert refusals(mf.PlanInvalid, mf.plan, sum_run(**of(Forgetful())))[0] == (
         "stage 'NStep' of plan 'both' expects Batch, but 'Concat' gives JointBatches; "
         "put .then(JoinSegments(learner.seats), at=learner) between them"
     )
@@ -115,13 +111,11 @@ def test_a_plan_without_joint_segments_is_refused_before_it_runs() -> None:
 def test_initial_priorities_of_joint_rows_are_refused_before_the_run() -> None:
     class Eager(Sum):
         def plan(self, experience: Any, learner: Any, replays: Any) -> mf.Plan:
-            rows = experience.gather(Concat(1)).then(JoinSegments(learner.seats), at=replays[0])
-            stored = rows.then(NStep(2, 0.9), at=replays[0]).then(InitialPriorities(), at=learner)
-            return mf.Plan("eager", stored.then(Insert(), at=replays[0]))
+            rows = experience.gather(mf.Concat(1)).then(mf.JoinSegments(learner.seats), at=replays[0])
+            stored = rows.then(mf.NStep(2, 0.9), at=replays[0]).then(mf.InitialPriorities(), at=learner)
+            return mf.Plan("eager", stored.then(mf.Insert(), at=replays[0]))
 
-    with pytest.raises(mf.ConfigInvalid) as raised:
-        mf.plan(sum_run(**of(Eager())))
-    (problem,) = raised.value.problems
+    (problem,) = refusals(mf.ConfigInvalid, mf.plan, sum_run(**of(Eager())))
     assert "stage 'InitialPriorities' of its plan breaks" in problem
     assert "these are joint rows; leave it out: new joint rows have the largest priority" in problem
 
@@ -142,10 +136,7 @@ def test_updates_are_in_ratio_to_the_agent_steps_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        of(Sum(prioritized=True, replay_agent_steps=500)),
-        {"policies": GRU, **of(RecurrentSum(), replay="own")},
-    ],
+    [of(Sum(prioritized=True, replay_agent_steps=500)), {"policies": GRU, **of(RecurrentSum(), replay="own")}],
     ids=["prioritized", "recurrent, with a replay of its own process"],
 )
 def test_a_resumed_run_is_one_that_was_not_ended(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -168,7 +159,7 @@ def test_over_ray_rows_stay_in_their_processes_and_a_run_resumes(
 ) -> None:
     run = sum_run(80, "ray", **of(Sum(), replay="own"), rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=40))
     with monkeypatch.context() as driver:
-        for kind in (Batch, JointSegments, JointTransitions):
+        for kind in (mf.Batch, mf.JointSegments, mf.JointTransitions):
             driver.setattr(kind, "__setstate__", lambda *_: pytest.fail("the driver opened rows"))
         first = mf.train(run, tmp_path)
         resumed = mf.resume(replace(run, stop=mf.Stop(120)), tmp_path)

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.base.errors import RuntimeFailed
-from marlflow.config.experiment import CheckpointConfig, Env, Experiment
-from marlflow.driver.train import resume, train
+import marlflow as mf
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.inline import InlineRuntime
 from marlflow.runtime.run_state import run_state
@@ -26,20 +24,20 @@ class LosesItsRuntime(CartPoleTeam):
     """In one env step another thread says that the runtime is lost."""
 
     steps_left = 0
-    on_loss: Callable[[RuntimeFailed], None] | None = None
+    on_loss: Callable[[mf.RuntimeFailed], None] | None = None
 
     def step(self, actions: dict[str, int]) -> Any:
         LosesItsRuntime.steps_left -= 1
         if self.steps_left == 0:
             assert self.on_loss is not None
-            thread = threading.Thread(target=self.on_loss, args=(RuntimeFailed(LOSS),))
+            thread = threading.Thread(target=self.on_loss, args=(mf.RuntimeFailed(LOSS),))
             thread.start()
             thread.join()
         return super().step(actions)
 
 
 @pytest.fixture
-def lost_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Experiment]:
+def lost_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], mf.Experiment]:
     """`lost_at(100)`: a run whose runtime is lost during that env step."""
     start = InlineRuntime.start
 
@@ -47,42 +45,42 @@ def lost_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Experiment]:
         monkeypatch.setattr(LosesItsRuntime, "on_loss", staticmethod(on_loss))
         return start(runtime, spec, on_fault, on_loss, *others)
 
-    def run(env_step: int) -> Experiment:
+    def run(env_step: int) -> mf.Experiment:
         monkeypatch.setattr(LosesItsRuntime, "steps_left", env_step)
-        env = Env(LosesItsRuntime, {"max_cycles": 50}, num_envs=4)
-        return small_run(env=env, env_steps=10 * ROUND, checkpoint=CheckpointConfig(every_env_steps=4 * ROUND))
+        env = mf.Env(LosesItsRuntime, {"max_cycles": 50}, num_envs=4)
+        return small_run(env=env, env_steps=10 * ROUND, checkpoint=mf.CheckpointConfig(every_env_steps=4 * ROUND))
 
     monkeypatch.setattr(InlineRuntime, "start", starts)
     return run
 
 
 def test_the_error_says_what_happened_and_how_to_resume(
-    lost_at: Callable[[int], Experiment], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lost_at: Callable[[int], mf.Experiment], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment = lost_at(2 * ROUND)
-    with pytest.raises(RuntimeFailed) as caught:
-        train(experiment, tmp_path)
+    with pytest.raises(mf.RuntimeFailed) as caught:
+        mf.train(experiment, tmp_path)
     hint = f"to resume from {ROUND} env steps: marlflow resume {shlex.quote(str(tmp_path))}"
     assert str(caught.value) == f"{LOSS}\n{hint}"
     assert "to resume" not in capsys.readouterr().out, "the error says it once"
     assert (run_state(tmp_path).name, run_state(tmp_path).reason) == ("failed", " ".join(str(caught.value).split()))
-    assert resume(experiment, tmp_path).metrics["env_steps"] == 10 * ROUND
+    assert mf.resume(experiment, tmp_path).metrics["env_steps"] == 10 * ROUND
     assert run_state(tmp_path).name == "finished"
 
 
 def test_before_the_first_checkpoint_there_is_nothing_to_go_on_from(
-    lost_at: Callable[[int], Experiment], tmp_path: Path
+    lost_at: Callable[[int], mf.Experiment], tmp_path: Path
 ) -> None:
-    with pytest.raises(RuntimeFailed) as caught:
-        train(lost_at(ROUND // 2), tmp_path)
+    with pytest.raises(mf.RuntimeFailed) as caught:
+        mf.train(lost_at(ROUND // 2), tmp_path)
     assert str(caught.value) == f"{LOSS}\nthere is no checkpoint to resume from"
 
 
 def test_a_runtime_that_does_not_start_is_one_error_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
-        raise RuntimeFailed("Ray could not be started")
+        raise mf.RuntimeFailed("Ray could not be started")
 
     monkeypatch.setattr(InlineRuntime, "start", fails)
-    with pytest.raises(RuntimeFailed, match=r"^Ray could not be started\nthere is no checkpoint to resume from$"):
-        train(small_run(), tmp_path)
+    with pytest.raises(mf.RuntimeFailed, match=r"^Ray could not be started\nthere is no checkpoint to resume from$"):
+        mf.train(small_run(), tmp_path)
     assert run_state(tmp_path).reason.startswith("Ray could not be started")

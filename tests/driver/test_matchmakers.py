@@ -13,22 +13,17 @@ import pytest
 from gymnasium.spaces import Box
 from pettingzoo import ParallelEnv
 
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import MatchmakerFailed, StageFailed
+import marlflow as mf
 from marlflow.cli.main import failure
-from marlflow.config.experiment import Env, Evaluation, Experiment, Policy, Rollouts
 from marlflow.config.schema import read_values
-from marlflow.config.validation import problems_of, ready
-from marlflow.driver.train import train
+from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.sampling.mapping import Rule, policy_of
 from marlflow.sampling.matchmaking import TRIAL, EpisodeId, RandomSeats, deal_one
 from marlflow.sampling.receipts import EpisodeResult
 from tests.driver.watching import Seen, standing
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run, without_times
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
 SEATS = RandomSeats(["hunters", "prey"])
 
@@ -136,7 +131,7 @@ class Locked:
     ],
 )
 def test_a_matchmaker_that_cannot_seat_everybody_is_refused(mapping: Any, problem: str) -> None:
-    [said] = sentences(problems_of(small_run(mapping=mapping))[1])
+    [said] = wrong_with(small_run(mapping=mapping))
     assert said.split("; it seated")[0] == problem
 
 
@@ -144,7 +139,7 @@ def test_what_it_raises_on_trial_comes_with_its_own_lines() -> None:
     def breaks(episode: EpisodeId, agents: Sequence[str], generator: np.random.Generator) -> dict[str, str]:
         raise KeyError("rating")
 
-    [problem] = sentences(problems_of(small_run(mapping=breaks))[1])
+    [problem] = wrong_with(small_run(mapping=breaks))
     said, first, second, *_ = problem.splitlines()
     assert said.endswith("breaks, trial, episode 0: it raised KeyError: 'rating'")
     assert first.strip() == "Traceback (most recent call last):"
@@ -152,8 +147,8 @@ def test_what_it_raises_on_trial_comes_with_its_own_lines() -> None:
 
 
 def test_agents_that_one_policy_is_seated_as_need_the_same_spaces() -> None:
-    [problem] = sentences(
-        problems_of(small_run(mapping=SEATS, env=Env(Odd, num_envs=4), policies=policies(hunters=PPO(), prey=PPO())))[1]
+    [problem] = wrong_with(
+        small_run(mapping=SEATS, env=mf.Env(Odd, num_envs=4), policies=policies(hunters=mf.PPO(), prey=mf.PPO()))
     )[:1]
     assert problem == (
         "policy 'hunters' plays 'cart_0' and 'cart_3', which do Discrete(2) and Box(1,); "
@@ -162,7 +157,7 @@ def test_agents_that_one_policy_is_seated_as_need_the_same_spaces() -> None:
 
 
 def test_agents_that_nobody_declared_cannot_be_seated() -> None:
-    assert sentences(problems_of(small_run(mapping=SEATS, env=Env(Undeclared, num_envs=4)))[1]) == [
+    assert wrong_with(small_run(mapping=SEATS, env=mf.Env(Undeclared, num_envs=4))) == [
         "mapping: RandomSeats cannot seat the agents of an environment that does not declare them; "
         "give it possible_agents, or map by rules"
     ]
@@ -171,11 +166,11 @@ def test_agents_that_nobody_declared_cannot_be_seated() -> None:
 # -- from a configuration -------------------------------------------------------------------------------------------
 
 
-def read(mapping: Any, problems: list[str]) -> Experiment:
+def read(mapping: Any, problems: list[str]) -> mf.Experiment:
     env = {"_target_": "marlflow.env.cartpole_team.parallel_env"}
     chosen = {
         name: {"algorithm": {"_target_": f"marlflow.algorithms.{kind.name}.{kind.__name__}"}}
-        for name, kind in (("hunters", PPO), ("prey", DQN))
+        for name, kind in (("hunters", mf.PPO), ("prey", mf.DQN))
     }
     experiment = read_values({"env": env, "policies": chosen, "mapping": mapping}, problems)
     assert experiment is not None
@@ -224,7 +219,7 @@ def test_a_target_is_a_class_to_make_or_a_function_to_ask(mapping: Any) -> None:
 def test_a_mapping_that_cannot_be_made_is_all_that_is_said_of_it(mapping: Any, problem: str) -> None:
     problems: list[str] = []
     experiment = read(mapping, problems)
-    assert [*problems, *sentences(problems_of(experiment)[1])] == [problem]
+    assert [*problems, *wrong_with(experiment)] == [problem]
 
 
 # -- what is played -------------------------------------------------------------------------------------------------
@@ -240,8 +235,8 @@ def test_every_episode_is_played_as_it_was_dealt(
 ) -> None:
     if runtime == "ray":
         request.getfixturevalue("ray_session")
-    experiment = small_run(runtime, mapping=SEATS, seed=3, evaluation=Evaluation(600, 6))
-    result, made = train(experiment, tmp_path), ready(experiment)
+    experiment = small_run(runtime, mapping=SEATS, seed=3, evaluation=mf.Evaluation(600, 6))
+    result, made = mf.train(experiment, tmp_path), ready(experiment)
     found = played(seen.episodes)
     assert len(found) == len(seen.episodes) == result.metrics["episodes"] > 20
     assert found == {episode: deal_one(SEATS, made.seats, episode, 3) for episode in found}
@@ -266,8 +261,8 @@ def test_how_copies_are_spread_over_workers_changes_nothing_that_is_dealt_or_pla
     found = []
     for workers, fragment in ((1, 80), (2, 40), (4, 20)):
         before = len(seen.episodes)
-        train(
-            small_run(mapping=InTurns(), policies=late, rollouts=Rollouts(workers, fragment), env_steps=800),
+        mf.train(
+            small_run(mapping=InTurns(), policies=late, rollouts=mf.Rollouts(workers, fragment), env_steps=800),
             tmp_path / str(workers),
         )
         ended = seen.episodes[before:]
@@ -279,16 +274,16 @@ def test_how_copies_are_spread_over_workers_changes_nothing_that_is_dealt_or_pla
 def test_the_same_run_can_be_asked_for_again(tmp_path: Path) -> None:
     matchmaker = InTurns()
     experiment = small_run(mapping=matchmaker)
-    one, again = (train(experiment, tmp_path / name).metrics for name in ("one", "again"))
+    one, again = (mf.train(experiment, tmp_path / name).metrics for name in ("one", "again"))
     assert without_times(one) == without_times(again)
     assert not matchmaker.asked
 
 
 def test_what_a_matchmaker_raises_in_a_run_ends_it_with_its_own_lines(tmp_path: Path) -> None:
-    with pytest.raises(StageFailed) as caught:
-        train(small_run(mapping=forgetful), tmp_path)
+    with pytest.raises(mf.StageFailed) as caught:
+        mf.train(small_run(mapping=forgetful), tmp_path)
     assert (caught.value.plan, caught.value.stage) == ("rollouts", "Collect")
-    assert isinstance(caught.value.__cause__, MatchmakerFailed)
+    assert isinstance(caught.value.__cause__, mf.MatchmakerFailed)
     lines = failure(caught.value).splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert __file__ in lines[1]
@@ -302,18 +297,18 @@ def test_what_a_matchmaker_raises_in_a_run_ends_it_with_its_own_lines(tmp_path: 
 @pytest.mark.parametrize(
     ("mapping", "chosen"),
     [
-        (None, {"cart": Policy(SMALL_PPO)}),
-        ([Rule("cart_0", "cart"), Rule("*", "rest")], {"cart": Policy(SMALL_PPO), "rest": Policy(Random())}),
+        (None, {"cart": mf.Policy(SMALL_PPO)}),
+        ([Rule("cart_0", "cart"), Rule("*", "rest")], {"cart": mf.Policy(SMALL_PPO), "rest": mf.Policy(mf.Random())}),
         (
             [Rule("cart_0", "cart"), Rule("cart_3", "cart"), Rule("*", "rest")],
-            {"cart": Policy(SMALL_PPO), "rest": Policy(Random())},
+            {"cart": mf.Policy(SMALL_PPO), "rest": mf.Policy(mf.Random())},
         ),
     ],
 )
 def test_who_comes_later_is_played_by_the_policy_that_the_rules_or_its_group_say(
     mapping: Any, chosen: Any, tmp_path: Path, seen: Seen
 ) -> None:
-    train(small_run(mapping=mapping, policies=chosen, env=Env(Undeclared, num_envs=4), env_steps=200), tmp_path)
+    mf.train(small_run(mapping=mapping, policies=chosen, env=mf.Env(Undeclared, num_envs=4), env_steps=200), tmp_path)
     rules = mapping or [Rule("*", "cart")]
     assert seen.episodes
     for episode in seen.episodes:
@@ -325,8 +320,8 @@ def test_who_comes_later_is_played_by_the_policy_that_the_rules_or_its_group_say
 def test_a_rule_for_somebody_who_may_come_needs_a_policy_whose_spaces_are_known() -> None:
     rules = [Rule("cart_3", "late"), Rule("*", "cart")]
     experiment = small_run(
-        mapping=rules, policies=policies(late=SMALL_PPO, cart=SMALL_PPO), env=Env(Undeclared, num_envs=4)
+        mapping=rules, policies=policies(late=SMALL_PPO, cart=SMALL_PPO), env=mf.Env(Undeclared, num_envs=4)
     )
-    assert sentences(problems_of(experiment)[1]) == [
+    assert wrong_with(experiment) == [
         "mapping rule 1 (match 'cart_3', policy 'late') matches no agent; the agents are cart_0, cart_1, cart_2"
     ]

@@ -13,7 +13,7 @@ import pytest
 from marlflow.algorithms.recurrent_ppo import RecurrentPPO
 from marlflow.config.experiment import Env, Evaluation, Experiment, Log, Policy
 from marlflow.config.nash_conv import information_states
-from marlflow.config.validation import problems_of, ready
+from marlflow.config.validation import ready
 from marlflow.driver.nash_conv import MemberWeights, SolutionNashConv
 from marlflow.league import PSRO, AlphaStar, League, NaiveSelfPlay, SnapshotRules
 from marlflow.league.members import Members
@@ -24,6 +24,7 @@ from tests.league.games import kuhn, nash_conv
 from tests.league.population import PAIR, matchmaker_of, members_of
 from tests.league.runs import MAIN, league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN
+from tests.sentences import wrong_with
 
 KUHN = Env("openspiel", {"game": "kuhn_poker"}, num_envs=4)
 
@@ -126,10 +127,7 @@ def unchanged(env: Any) -> Any:
             {"env": Env("openspiel", {"game": "connect_four"}, num_envs=4)},
             "a walk through all of game 'connect_four', which has more than 200,000 histories",
         ),
-        (
-            {"env": replace(KUHN, wrappers=(unchanged,))},
-            "env.wrappers change what policies observe or do",
-        ),
+        ({"env": replace(KUHN, wrappers=(unchanged,))}, "env.wrappers change what policies observe or do"),
         ({"env": Env("openspiel", {"max_env_steps": 5}, num_envs=4)}, "env.max_env_steps changes how the game ends"),
         (
             {"policies": {"main": Policy(RecurrentPPO(), GRU(hidden_size=8))}},
@@ -139,8 +137,7 @@ def unchanged(env: Any) -> Any:
     ids=["not_openspiel", "large", "wrappers", "truncated", "memory"],
 )
 def test_it_is_refused_with_one_sentence_where_it_cannot_be_computed(changes: dict[str, Any], problem: str) -> None:
-    _, found = problems_of(kuhn_run(100, replace(PSRO_LEAGUE, matchmaker=NaiveSelfPlay()), **changes))
-    (text,) = map(str, found)
+    (text,) = wrong_with(kuhn_run(100, replace(PSRO_LEAGUE, matchmaker=NaiveSelfPlay()), **changes))
     assert text.startswith("league.nash_conv_every_env_steps: ")
     assert problem in text
     assert text.endswith("; or set it to null")
@@ -149,4 +146,4 @@ def test_it_is_refused_with_one_sentence_where_it_cannot_be_computed(changes: di
 def test_value_based_policies_and_ppo_are_accepted() -> None:
     policies = {"main": MAIN, "rival": Policy(SMALL_DQN, SMALL)}
     experiment = kuhn_run(100, replace(PSRO_LEAGUE, matchmaker=NaiveSelfPlay()), policies=policies)
-    assert problems_of(experiment)[1] == []
+    assert wrong_with(experiment) == []

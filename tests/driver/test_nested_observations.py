@@ -10,15 +10,8 @@ import pytest
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import StageFailed
-from marlflow.base.schedules import Linear
-from marlflow.config.experiment import Env, Evaluation, Experiment, Policy, Rollouts, RuntimeConfig, Stop
-from marlflow.config.validation import problems_of
-from marlflow.driver.train import train
-from marlflow.policy.torso import CNN, MLP
+import marlflow as mf
+from tests.sentences import wrong_with
 
 PANEL = spaces.Dict(
     {
@@ -68,22 +61,24 @@ class Panels(ParallelEnv):
         return self.seen(), rewards, ended, dict.fromkeys(agents, False), {agent: {} for agent in agents}
 
 
-def experiment(env: Env, eye: Policy) -> Experiment:
-    ear = Policy(DQN(learning_starts_agent_steps=200, epsilon=Linear(1.0, 0.05, 1_000), learning_rate=5e-3), MLP((16,)))
-    return Experiment(
+def experiment(env: mf.Env, eye: mf.Policy) -> mf.Experiment:
+    ear = mf.Policy(
+        mf.DQN(learning_starts_agent_steps=200, epsilon=mf.Linear(1.0, 0.05, 1_000), learning_rate=5e-3), mf.MLP((16,))
+    )
+    return mf.Experiment(
         env,
         policies={"eye": eye, "ear": ear},
-        runtime=RuntimeConfig("inline"),
-        rollouts=Rollouts(num_workers=1, fragment_env_steps=200),
-        stop=Stop(env_steps=2_400),
-        evaluation=Evaluation(every_env_steps=2_400, episodes=10),
+        runtime=mf.RuntimeConfig("inline"),
+        rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=200),
+        stop=mf.Stop(env_steps=2_400),
+        evaluation=mf.Evaluation(every_env_steps=2_400, episodes=10),
     )
 
 
-@pytest.mark.parametrize("model", [MLP((32,)), CNN((4,), (2,), (1,), (32,))])
+@pytest.mark.parametrize("model", [mf.MLP((32,)), mf.CNN((4,), (2,), (1,), (32,))])
 def test_what_agents_see_reaches_what_learns(model, tmp_path: Path) -> None:
-    eye = Policy(PPO(batch_agent_steps=200, minibatch_agent_steps=50, learning_rate=3e-3, discount=0.0), model)
-    metrics = train(experiment(Env(Panels, num_envs=4), eye), tmp_path).metrics["policies"]
+    eye = mf.Policy(mf.PPO(batch_agent_steps=200, minibatch_agent_steps=50, learning_rate=3e-3, discount=0.0), model)
+    metrics = mf.train(experiment(mf.Env(Panels, num_envs=4), eye), tmp_path).metrics["policies"]
     # Guessing gets a third of the rounds.
     assert metrics["eye"]["eval_return_mean"] > 0.95 * ROUNDS
     assert metrics["ear"]["eval_return_mean"] > 0.95 * ROUNDS
@@ -91,8 +86,8 @@ def test_what_agents_see_reaches_what_learns(model, tmp_path: Path) -> None:
 
 def test_an_observation_outside_its_space_ends_the_run_and_is_named(tmp_path: Path) -> None:
     expected = r"panels_v0, env 0, .* agent 'eye': .*\['lights'\] has 256 at \[\d, 0, 0\], above its bound 255"
-    with pytest.raises(StageFailed, match=expected):
-        train(experiment(Env(Panels, {"brightest": 256}, num_envs=1), Policy(Random())), tmp_path)
+    with pytest.raises(mf.StageFailed, match=expected):
+        mf.train(experiment(mf.Env(Panels, {"brightest": 256}, num_envs=1), mf.Policy(mf.Random())), tmp_path)
 
 
 class Chat(Panels):
@@ -100,14 +95,12 @@ class Chat(Panels):
         return spaces.Dict(said=spaces.Text(9), heard=spaces.Box(0.0, 1.0, (2,))) if agent == "eye" else PANEL
 
 
-@pytest.mark.parametrize("algorithm", [PPO(), DQN(), Random()])
+@pytest.mark.parametrize("algorithm", [mf.PPO(), mf.DQN(), mf.Random()])
 def test_what_nobody_can_see_is_refused_at_start(algorithm) -> None:
-    _, problems = problems_of(experiment(Env(Chat), Policy(algorithm)))
-    (problem,) = problems
+    (problem,) = wrong_with(experiment(mf.Env(Chat), mf.Policy(algorithm)))
     assert problem.startswith(f"policy 'eye' ({algorithm.name}) cannot play agent 'eye': observation['said'] is a Text")
 
 
 def test_a_network_that_cannot_see_a_part_is_refused_at_start() -> None:
-    _, problems = problems_of(experiment(Env(Panels), Policy(PPO(), CNN())))
-    (problem,) = problems
+    (problem,) = wrong_with(experiment(mf.Env(Panels), mf.Policy(mf.PPO(), mf.CNN())))
     assert problem.startswith("policy 'eye' (ppo): a kernel of 8 x 8 does not fit observation['lights'], 3 x 3; give")

@@ -9,17 +9,10 @@ from typing import Any
 
 import pytest
 
-from marlflow.algorithms.apex import ApeX
-from marlflow.algorithms.scripted import Random
-from marlflow.base.items import Fragment
-from marlflow.config.experiment import Log, Policy
+import marlflow as mf
 from marlflow.config.validation import ready
 from marlflow.driver.learner_totals import LearnerTotals
 from marlflow.driver.never_updated import why_never_updated
-from marlflow.driver.train import train
-from marlflow.flow import Flow, Plan
-from marlflow.learner.protocol import Learner
-from marlflow.replay.protocol import Replay
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run
 
 
@@ -33,10 +26,10 @@ class TwiceAsMany(type(SMALL_PPO)):  # type: ignore[misc]  # whatever the small 
         if self.epochs > 2:
             raise ValueError("two are enough")
 
-    def plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+    def plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replays: Sequence[mf.Replay]) -> mf.Plan:
         return replace(self, batch_agent_steps=2 * self.halves_agent_steps)._plan(experience, learner, replays)
 
-    def _plan(self, experience: Flow[Fragment], learner: Learner, replays: Sequence[Replay]) -> Plan:
+    def _plan(self, experience: mf.Flow[mf.Fragment], learner: mf.Learner, replays: Sequence[mf.Replay]) -> mf.Plan:
         return super().plan(experience, learner, replays)
 
 
@@ -45,7 +38,7 @@ NEEDS = {
     "ppo": (SMALL_PPO, "200 (", ["batch_agent_steps"]),
     "dqn": (SMALL_DQN, "110 (", ["train_every_agent_steps", "learning_starts_agent_steps"]),
     "apex": (
-        ApeX(learning_starts_agent_steps=400, replay_shards=2),
+        mf.ApeX(learning_starts_agent_steps=400, replay_shards=2),
         "208 (",
         ["train_every_agent_steps", "learning_starts_agent_steps", "replay_shards"],
     ),
@@ -54,7 +47,7 @@ NEEDS = {
 
 
 def said(algorithm: Any, agent_steps_sampled: int = 0, **counts: int) -> str:
-    made = ready(small_run(policies=policies(hunters=Random(), prey=algorithm)))
+    made = ready(small_run(policies=policies(hunters=mf.Random(), prey=algorithm)))
     return why_never_updated(made, "prey", LearnerTotals(**counts), agent_steps_sampled)
 
 
@@ -78,9 +71,9 @@ def test_where_there_were_enough_it_says_what_else_is_known() -> None:
 def test_a_run_ends_with_it_and_the_default_policy_has_its_own_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    default = Policy(replace(SMALL_PPO, batch_agent_steps=5_000))
-    experiment = small_run(policies={}, default_policy=default, mapping=None, env_steps=80, log=Log(console="plain"))
-    train(experiment, tmp_path)
+    default = mf.Policy(replace(SMALL_PPO, batch_agent_steps=5_000))
+    experiment = small_run(policies={}, default_policy=default, mapping=None, env_steps=80, log=mf.Log(console="plain"))
+    mf.train(experiment, tmp_path)
     sentence = (
         "policy cart was never updated: it sampled 265 agent steps, and its first update needs at least 5,000 "
         "(default_policy.algorithm.batch_agent_steps)"

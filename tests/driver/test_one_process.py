@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import Stop
+import marlflow as mf
 from marlflow.driver.checkpointing import only_process_in
-from marlflow.driver.train import resume, train
 from marlflow.runtime.run_state import LOCK
 from tests.runtime.small_runs import small_run
 
@@ -28,19 +26,19 @@ with only_process_in(Path(sys.argv[1])):
 
 
 def test_a_run_does_not_go_on_while_another_process_is_at_it(tmp_path: Path) -> None:
-    train(small_run(env_steps=160), tmp_path)
+    mf.train(small_run(env_steps=160), tmp_path)
     before = sorted(path.name for path in tmp_path.rglob("*"))
-    more = small_run(stop=Stop(env_steps=320))
+    more = small_run(stop=mf.Stop(env_steps=320))
     with subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "holds\n"
-        with pytest.raises(ConfigInvalid, match=f"another process is running in {tmp_path}; wait for its end"):
-            resume(more, tmp_path)
+        with pytest.raises(mf.ConfigInvalid, match=f"another process is running in {tmp_path}; wait for its end"):
+            mf.resume(more, tmp_path)
         assert sorted(path.name for path in tmp_path.rglob("*")) == before
         other.kill()  # which lets go of the directory, as whatever ends a process does
-    assert resume(more, tmp_path).metrics["env_steps"] == 320
+    assert mf.resume(more, tmp_path).metrics["env_steps"] == 320
 
 
 def test_who_only_reads_the_state_of_a_run_keeps_no_other_from_it(

@@ -13,11 +13,8 @@ import pytest
 
 import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.base.errors import ConfigInvalid
-from marlflow.base.random import RowRandom
 from marlflow.config.opponents import sides_in_turn
 from marlflow.config.validation import ready
-from marlflow.driver.train import resume, train
 from marlflow.sampling.receipts import EpisodeResult
 from tests.driver.rock_paper_scissors import ROUNDS, RockPaperScissors
 from tests.driver.test_matchmakers import Undeclared
@@ -31,7 +28,7 @@ TWO = {name: mf.Policy(A2C, SMALL) for name in ("red", "blue")}
 SEATS = (mf.Rule("player_0", "red"), mf.Rule("player_1", "blue"))
 
 
-def always_paper(obs: Array, action_mask: Array | None, generator: RowRandom) -> Array:
+def always_paper(obs: Array, action_mask: Array | None, generator: mf.RowRandom) -> Array:
     return np.ones(len(obs), np.int64)
 
 
@@ -63,7 +60,7 @@ def test_a_policy_keeps_its_agents_and_one_that_plays_all_takes_its_sides_in_tur
 
 
 def test_a_policy_that_plays_itself_is_evaluated_in_each_seat_against_a_random_one(tmp_path: Path, seen: Seen) -> None:
-    train(game(("random",)), tmp_path)
+    mf.train(game(("random",)), tmp_path)
     for episodes in seen.evaluations:
         assert seatings(episodes) == [("player", "random"), ("random", "player")] * 3
     expected = [fmean(r for a, r in e.returns.items() if e.matchup[a] == "player") for e in seen.evaluations[-1]]
@@ -81,7 +78,7 @@ def test_a_policy_that_plays_itself_is_evaluated_in_each_seat_against_a_random_o
 def test_each_policy_that_learns_has_episodes_of_its_own_against_each_opponent_but_itself(
     tmp_path: Path, seen: Seen
 ) -> None:
-    train(game(("blue", "random"), 4, policies=TWO, mapping=SEATS), tmp_path)
+    mf.train(game(("blue", "random"), 4, policies=TWO, mapping=SEATS), tmp_path)
     red, blue = [("red", "blue"), ("red", "random")] * 2, [("random", "blue")] * 4
     assert seatings(seen.evaluations[-1]) == red + blue
     found = reports(tmp_path)[-1]["policies"]
@@ -94,7 +91,7 @@ def test_each_policy_that_learns_has_episodes_of_its_own_against_each_opponent_b
 
 
 def test_all_pairings_of_a_policy_have_as_many_episodes(tmp_path: Path, seen: Seen) -> None:
-    train(game(("blue", "random"), 5, policies=TWO, mapping=SEATS), tmp_path)
+    mf.train(game(("blue", "random"), 5, policies=TWO, mapping=SEATS), tmp_path)
     red, blue = [("red", "blue"), ("red", "random")] * 3, [("random", "blue")] * 5
     assert seatings(seen.evaluations[-1]) == red + blue
     found = reports(tmp_path)[-1]["policies"]
@@ -104,15 +101,15 @@ def test_all_pairings_of_a_policy_have_as_many_episodes(tmp_path: Path, seen: Se
 
 def test_a_scripted_policy_may_be_an_opponent_and_nothing_else(tmp_path: Path, seen: Seen) -> None:
     policies = {**ONE, "paper": mf.Policy(mf.Scripted(always_paper))}
-    train(game(("paper",), policies=policies), tmp_path)
+    mf.train(game(("paper",), policies=policies), tmp_path)
     assert seatings(seen.evaluations[-1]) == [("player", "paper"), ("paper", "player")] * 3
     assert not any("paper" in episode.matchup.values() for episode in seen.episodes)
-    with pytest.raises(ConfigInvalid, match="policy 'paper' plays no agent"):
+    with pytest.raises(mf.ConfigInvalid, match="policy 'paper' plays no agent"):
         ready(game(("random",), policies=policies))
 
 
 def test_with_a_matchmaker_each_policy_takes_every_seat_that_fits_it(tmp_path: Path, seen: Seen) -> None:
-    train(game(("random",), 2, policies=TWO, mapping=mf.RandomSeats(["red", "blue"])), tmp_path)
+    mf.train(game(("random",), 2, policies=TWO, mapping=mf.RandomSeats(["red", "blue"])), tmp_path)
     names = [("red", "random"), ("random", "red"), ("blue", "random"), ("random", "blue")]
     assert seatings(seen.evaluations[-1]) == names
 
@@ -127,7 +124,7 @@ def groups(opponents: Any, **changes: Any) -> mf.Experiment:
 
 
 def test_an_opponent_takes_seats_of_different_spaces(tmp_path: Path, seen: Seen) -> None:
-    train(groups(("random",)), tmp_path)
+    mf.train(groups(("random",)), tmp_path)
     assert seatings(seen.evaluations[-1]) == [("left", "left", "random")] * 2 + [("random", "random", "right")] * 2
     found = reports(tmp_path)[-1]["policies"]["left"]
     assert found["eval_team_return_mean"] == pytest.approx(
@@ -139,7 +136,7 @@ def test_the_same_weights_meet_the_same_opponents_whenever_they_are_evaluated(tm
     def results(episodes: Any) -> list[EpisodeResult]:
         return [replace(episode, tick=0) for episode in episodes]
 
-    train(game(("random",)), tmp_path)
+    mf.train(game(("random",)), tmp_path)
     first, last = (results(episodes) for episodes in seen.evaluations)
     assert first == last
     assert len({episode.fingerprint for episode in last}) > 1
@@ -148,9 +145,9 @@ def test_the_same_weights_meet_the_same_opponents_whenever_they_are_evaluated(tm
 def test_opponents_change_nothing_of_the_run_and_may_change_on_resume(tmp_path: Path) -> None:
     found = []
     for name, opponents in (("with", ("random",)), ("without", None)):
-        train(game(None), tmp_path / name)
+        mf.train(game(None), tmp_path / name)
         longer = replace(game(opponents), stop=mf.Stop(env_steps=120))
-        found.append(without_times(resume(longer, tmp_path / name).metrics))
+        found.append(without_times(mf.resume(longer, tmp_path / name).metrics))
     for one in found:
         one["eval_team_return_mean"] = None
         one["policies"]["player"] = {k: v for k, v in one["policies"]["player"].items() if not k.startswith("eval_")}
@@ -172,7 +169,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("opponents", "changes", "problem"), REFUSED)
 def test_opponents_that_make_no_evaluation_are_refused(opponents: Any, changes: Any, problem: str) -> None:
-    with pytest.raises(ConfigInvalid, match=problem):
+    with pytest.raises(mf.ConfigInvalid, match=problem):
         ready(game(opponents, **changes))
 
 
@@ -180,19 +177,19 @@ def test_an_opponent_whose_spaces_are_others_is_refused() -> None:
     policies = {name: mf.Policy(A2C, SMALL) for name in ("first", "second", "right")}
     rules = (mf.Rule("left_0", "first"), mf.Rule("left_1", "second"), mf.Rule("right_0", "right"))
     problem = r"evaluation\.opponents: policy 'first' cannot take the seat of agent 'right_0': it was made for Box"
-    with pytest.raises(ConfigInvalid, match=problem):
+    with pytest.raises(mf.ConfigInvalid, match=problem):
         ready(groups(("first",), policies=policies, mapping=rules))
 
 
 def test_seats_of_agents_that_nobody_declared_cannot_be_given_away() -> None:
     policies = {"walker": mf.Policy(A2C, SMALL)}
     experiment = groups(("random",), env=mf.Env(Undeclared, num_envs=2), policies=policies)
-    with pytest.raises(ConfigInvalid, match="the environment does not declare its agents, so their seats cannot be"):
+    with pytest.raises(mf.ConfigInvalid, match="the environment does not declare its agents, so their seats cannot be"):
         ready(replace(experiment, mapping=(mf.Rule("*", "walker"),)))
 
 
 def test_without_opponents_all_policies_play_together(tmp_path: Path, seen: Seen) -> None:
-    train(game(None, policies=TWO, mapping=SEATS), tmp_path)
+    mf.train(game(None, policies=TWO, mapping=SEATS), tmp_path)
     assert Counter(seatings(seen.evaluations[-1])) == {("red", "blue"): 6}
     last = reports(tmp_path)[-1]
     assert last["eval_team_return_mean"] == pytest.approx(0.0)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from tests.driver.kept_runs import kept
+from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.two_groups import SMALL, pair
 from tests.driver.watching import standing
 
@@ -45,12 +45,6 @@ def alone(records: str, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[
 def learned(run_dir: Path, side: str) -> Any:
     """All that a learner has come to."""
     return kept(run_dir)[f"learner.{side}"]
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in found.items():
-        np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
 def check(result: mf.Result, left: str, right: str) -> None:
@@ -134,7 +128,7 @@ def learn_as_alone(left: str, right: str, records: str, alone: dict[tuple[str, s
             others = {"left": "random", "right": "random"} | {side: name}
             mf.train(pair(others["left"], others["right"], records), tmp_path / side)
             alone[side, name] = learned(tmp_path / side, side)
-        assert_same(learned(tmp_path / "both", side), alone[side, name])
+        assert_equal(learned(tmp_path / "both", side), alone[side, name])
 
 
 def chain() -> list[tuple[str, str]]:

@@ -11,44 +11,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.recurrent_ppo import RecurrentPPO
-from marlflow.base.errors import CheckpointUnusable, MatchmakerFailed
+import marlflow as mf
 from marlflow.base.items import Weights
-from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import CheckpointConfig, Evaluation, Experiment, Policy
 from marlflow.config.validation import ready
-from marlflow.driver.train import resume, train
-from marlflow.policy.recurrent import GRU
-from marlflow.runtime.saved_runs import newest
-from marlflow.sampling.matchmaking import RandomSeats
-from marlflow.sampling.population import PopulationChange
 from marlflow.sampling.protocol import FrozenPolicy
-from tests.driver.kept_runs import kept
+from tests.driver.kept_runs import entries_in, kept
 from tests.driver.past_selves import PastSelves, against_past_selves
 from tests.driver.resumed_runs import resumes_exactly
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO
 
 HALF, WHOLE = 440, 880
-MAIN = Policy(replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32), SMALL)
+MAIN = mf.Policy(replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32), SMALL)
 MAINS = {
     "ppo": MAIN,
-    "dqn": Policy(SMALL_DQN, SMALL),
-    "recurrent_ppo": Policy(
-        RecurrentPPO(batch_agent_steps=60, epochs=2, minibatch_agent_steps=32, sequence_agent_steps=8), GRU(8, (8,))
+    "dqn": mf.Policy(SMALL_DQN, SMALL),
+    "recurrent_ppo": mf.Policy(
+        mf.RecurrentPPO(batch_agent_steps=60, epochs=2, minibatch_agent_steps=32, sequence_agent_steps=8),
+        mf.GRU(8, (8,)),
     ),
 }
 
 
-def entries_in(run_dir: Path) -> dict[str, Any]:
-    """The frozen entries in the newest checkpoint."""
-    checkpoint = newest(run_dir)
-    names = [name for name in checkpoint.names if name.startswith("frozen.")]
-    return {name.removeprefix("frozen."): from_bytes(checkpoint.read(name)) for name in names}
-
-
 @pytest.mark.parametrize("name", MAINS)
 def test_a_run_against_frozen_selves_goes_on_as_it_would_have(name: str, tmp_path: Path) -> None:
-    experiment = against_past_selves(MAINS[name], WHOLE, evaluation=Evaluation(every_env_steps=300, episodes=3))
+    experiment = against_past_selves(MAINS[name], WHOLE, evaluation=mf.Evaluation(every_env_steps=300, episodes=3))
     resumed = resumes_exactly(experiment, tmp_path, HALF)
     running = [env_index["running"]["matchup"] for env_index in resumed.half["workers"]["envs"] if env_index["running"]]
     assert any("@" in entry for matchup in running for entry in matchup.values()), "some were to be seated"
@@ -61,8 +47,8 @@ def test_a_run_against_frozen_selves_goes_on_as_it_would_have(name: str, tmp_pat
 
 
 def test_an_entry_is_written_once_and_its_weights_are_those_that_were_published(tmp_path: Path) -> None:
-    experiment = against_past_selves(MAIN, WHOLE, checkpoint=CheckpointConfig(every_env_steps=80, keep=20))
-    train(experiment, tmp_path)
+    experiment = against_past_selves(MAIN, WHOLE, checkpoint=mf.CheckpointConfig(every_env_steps=80, keep=20))
+    mf.train(experiment, tmp_path)
     inodes: dict[str, set[int]] = {}
     for path in (tmp_path / "checkpoints").glob("*/frozen.*"):
         inodes.setdefault(path.name, set()).add(path.stat().st_ino)
@@ -82,7 +68,7 @@ def test_returns_of_frozen_entries_are_not_the_policys(tmp_path: Path) -> None:
         def __call__(self, episode: Any, agents: Any, generator: Any) -> dict[str, str]:
             return dict.fromkeys(agents, self.frozen[0] if episode.env % 2 else "main")
 
-    metrics = train(against_past_selves(MAIN, 800, mapping=Alone()), tmp_path).metrics
+    metrics = mf.train(against_past_selves(MAIN, 800, mapping=Alone()), tmp_path).metrics
     main = metrics["policies"]["main"]
     assert set(metrics["policies"]) == {"main"}
     assert 0 < main["episodes"] < metrics["episodes"]
@@ -124,23 +110,23 @@ def test_a_frozen_entry_acts_by_its_weights_whatever_the_policy_learns(
     monkeypatch.setattr(PolicySlots, "choices", watched)
     experiment = against_past_selves(MAIN, HALF)
     # The method that is watched is only called where environments are stepped one by one.
-    train(replace(experiment, env=replace(experiment.env, batched=False)), tmp_path)
+    mf.train(replace(experiment, env=replace(experiment.env, batched=False)), tmp_path)
     assert len(loaded) > 4
     assert pushed == {"main": {1}, "main@(num_envs)": {0}}
     assert all(len(versions) == 1 for versions in loaded.values())  # by each of two workers, one version
 
 
 def test_entries_that_nobody_deals_any_more_leave_the_workers_and_the_checkpoints(tmp_path: Path) -> None:
-    train(against_past_selves(MAIN, WHOLE), tmp_path)
+    mf.train(against_past_selves(MAIN, WHOLE), tmp_path)
     population = kept(tmp_path)["driver"]["dealer"]["population"]
     assert set(entries_in(tmp_path)) == {*population["frozen"], *(name for name, *_ in population["leaving"])}
     assert len(population["frozen"]) <= 3
 
 
 def test_with_a_fixed_mapping_episodes_against_frozen_entries_are_given_up(tmp_path: Path) -> None:
-    train(against_past_selves(MAIN, HALF), tmp_path)
+    mf.train(against_past_selves(MAIN, HALF), tmp_path)
     fixed = against_past_selves(MAIN, WHOLE, mapping=(), default_policy=MAIN)
-    result = resume(replace(fixed, policies={"main": MAIN}, mapping=rules()), tmp_path)
+    result = mf.resume(replace(fixed, policies={"main": MAIN}, mapping=rules()), tmp_path)
     assert result.metrics["faults"]["episodes_abandoned"] > 0
     assert not entries_in(tmp_path)
 
@@ -155,9 +141,9 @@ def test_a_checkpoint_without_the_weights_of_an_entry_is_refused(tmp_path: Path)
     from marlflow.sampling.dealer import Dealer
     from marlflow.sampling.matchmaking import AllowedSeats
 
-    train(against_past_selves(MAIN, HALF), tmp_path)
+    mf.train(against_past_selves(MAIN, HALF), tmp_path)
     dealer = Dealer(PastSelves(), AllowedSeats(("cart_0", "cart_1"), {"main": ("cart_0", "cart_1")}), 4, 0)
-    with pytest.raises(CheckpointUnusable, match="it has no weights of the frozen entry 'main@"):
+    with pytest.raises(mf.CheckpointUnusable, match="it has no weights of the frozen entry 'main@"):
         dealer.load_state(kept(tmp_path)["driver"]["dealer"])
 
 
@@ -171,7 +157,7 @@ class Changing(PastSelves):
         super().__init__(every=100)
         self.change = change
 
-    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> PopulationChange:
+    def change_population(self, published: Mapping[str, int], agent_steps: Mapping[str, int]) -> mf.PopulationChange:
         found = super().change_population(published, agent_steps)
         return self.change if self.rounds == 2 else found
 
@@ -180,27 +166,27 @@ class Changing(PastSelves):
     ("change", "problem"),
     [
         (
-            PopulationChange({"main@1": "main"}),
+            mf.PopulationChange({"main@1": "main"}),
             "it froze policy 'main' as 'main@1', and there was such an entry before",
         ),
         (
-            PopulationChange({"main": "main"}),
+            mf.PopulationChange({"main": "main"}),
             "it froze policy 'main' as 'main', which is no id of its own; name it main@1",
         ),
         (
-            PopulationChange({"x@1": "mian"}),
+            mf.PopulationChange({"x@1": "mian"}),
             "it froze policy 'mian', and there is no such policy; did you mean 'main'?",
         ),
         (
-            PopulationChange(forget=["main@7"]),
+            mf.PopulationChange(forget=["main@7"]),
             "it forgot 'main@7', and there is no such frozen entry; did you mean 'main@1'?",
         ),
         ({"main@2": "main"}, "it gave {'main@2': 'main'}, not a PopulationChange"),
     ],
 )
 def test_a_change_that_cannot_be_made_ends_the_run(change: Any, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(MatchmakerFailed) as caught:
-        train(against_past_selves(MAIN, HALF, mapping=Changing(change)), tmp_path)
+    with pytest.raises(mf.MatchmakerFailed) as caught:
+        mf.train(against_past_selves(MAIN, HALF, mapping=Changing(change)), tmp_path)
     assert caught.value.where == "matchmaker Changing, change_population"
     assert problem in caught.value.reason
 
@@ -212,6 +198,6 @@ def test_a_matchmaker_is_tried_with_what_it_freezes_first() -> None:
 
 
 def test_going_on_with_a_matchmaker_that_freezes_nothing_keeps_what_is_seated(tmp_path: Path) -> None:
-    train(against_past_selves(MAIN, HALF), tmp_path)
-    plain: Experiment = against_past_selves(MAIN, WHOLE, mapping=RandomSeats(["main"]))
-    assert resume(plain, tmp_path).metrics["faults"]["episodes_abandoned"] == 0
+    mf.train(against_past_selves(MAIN, HALF), tmp_path)
+    plain: mf.Experiment = against_past_selves(MAIN, WHOLE, mapping=mf.RandomSeats(["main"]))
+    assert mf.resume(plain, tmp_path).metrics["faults"]["episodes_abandoned"] == 0

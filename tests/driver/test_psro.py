@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.driver.train import train
-from marlflow.league.psro import PSRO
+import marlflow as mf
 from tests.driver.psro_runs import league_of, meta_strategies, psro_run
 from tests.driver.resumed_runs import resumed_exactly
 from tests.league.games import BIASED, PENNIES, nash_conv
@@ -20,11 +19,11 @@ GAMES = {"matrix_mp": (PENNIES, 0.06), "matrix_brps": (BIASED, 0.04)}
 
 def short(env_steps: int, **changes: Any) -> Any:
     """About three iterations in 2,000 env steps."""
-    return psro_run("matrix_brps", env_steps, PSRO(agent_steps=300, games=12), **changes)
+    return psro_run("matrix_brps", env_steps, mf.PSRO(agent_steps=300, games=12), **changes)
 
 
 def test_a_round_waits_for_the_matches_of_its_population(tmp_path: Path) -> None:
-    result = train(short(2_000), tmp_path)
+    result = mf.train(short(2_000), tmp_path)
     league = league_of(tmp_path)
     iterations = league["mode"]["iteration"]
     assert iterations >= 2
@@ -53,7 +52,7 @@ def test_a_run_goes_on_as_it_would_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("game", GAMES)
 def test_the_meta_strategies_are_nearly_an_equilibrium(game: str, seed: int, tmp_path: Path) -> None:
-    train(psro_run(game, 30_000, PSRO(agent_steps=2_000, games=500), seed=seed), tmp_path)
+    mf.train(psro_run(game, 30_000, mf.PSRO(agent_steps=2_000, games=500), seed=seed), tmp_path)
     matrix, bar = GAMES[game]
     first, second = meta_strategies(tmp_path, len(matrix))
     assert nash_conv(matrix, first, second) <= bar

@@ -16,27 +16,12 @@ from typing import Any
 
 import pytest
 
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.scripted import Random
-from marlflow.config.experiment import (
-    CheckpointConfig,
-    Env,
-    Evaluation,
-    Experiment,
-    Log,
-    Policy,
-    Record,
-    Rollouts,
-    RuntimeConfig,
-    Stop,
-)
-from marlflow.driver.train import resume, train
+import marlflow as mf
 from marlflow.env import cartpole_team
 from marlflow.offline import dataset_writer
 from marlflow.offline.dataset import find_dataset
 from marlflow.runtime.inline.runtime import InlineWorkers
 from marlflow.runtime.saved_runs import newest
-from marlflow.sampling.mapping import Rule
 from marlflow.sampling.worker import RolloutWorker
 
 COPIES, ROUND, END = 4, 40, 1_600  # env steps of a round of one worker, and of the whole run
@@ -48,18 +33,21 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing that marlflow has catches it, and nothing is closed."""
 
 
-def experiment(workers: int, folder: Path | None = None, env_steps: int = END, replayed: int = 10_000) -> Experiment:
-    return Experiment(
-        Env(cartpole_team.parallel_env, {"num_agents": 3, "max_cycles": 30}, num_envs=COPIES),
-        {**{name: Policy(Random()) for name in POLICIES}, "learner": Policy(PPO(batch_agent_steps=100_000))},
-        [Rule("cart_0", POLICIES[0]), Rule("cart_1", POLICIES[1]), Rule("*", "learner")],
-        rollouts=Rollouts(num_workers=workers, fragment_env_steps=ROUND),
-        runtime=RuntimeConfig("inline"),
-        stop=Stop(env_steps=env_steps),
-        evaluation=Evaluation(episodes=0),
-        checkpoint=CheckpointConfig(every_env_steps=2 * ROUND, replay_max_env_steps=replayed),
-        log=Log(every_env_steps=END, console="none", tensorboard=False, jsonl=False),
-        record=Record(POLICIES, None if folder is None else str(folder)),
+def experiment(workers: int, folder: Path | None = None, env_steps: int = END, replayed: int = 10_000) -> mf.Experiment:
+    return mf.Experiment(
+        mf.Env(cartpole_team.parallel_env, {"num_agents": 3, "max_cycles": 30}, num_envs=COPIES),
+        {
+            **{name: mf.Policy(mf.Random()) for name in POLICIES},
+            "learner": mf.Policy(mf.PPO(batch_agent_steps=100_000)),
+        },
+        [mf.Rule("cart_0", POLICIES[0]), mf.Rule("cart_1", POLICIES[1]), mf.Rule("*", "learner")],
+        rollouts=mf.Rollouts(num_workers=workers, fragment_env_steps=ROUND),
+        runtime=mf.RuntimeConfig("inline"),
+        stop=mf.Stop(env_steps=env_steps),
+        evaluation=mf.Evaluation(episodes=0),
+        checkpoint=mf.CheckpointConfig(every_env_steps=2 * ROUND, replay_max_env_steps=replayed),
+        log=mf.Log(every_env_steps=END, console="none", tensorboard=False, jsonl=False),
+        record=mf.Record(POLICIES, None if folder is None else str(folder)),
     )
 
 
@@ -101,7 +89,7 @@ def rows_in(folder: Path, policy: str) -> dict[Row, Row]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Row, Row]]:
     """The record of a run that nothing happened to."""
     where = tmp_path_factory.mktemp("whole")
-    train(experiment(1), where)
+    mf.train(experiment(1), where)
     return {policy: rows_in(where / "record", policy) for policy in POLICIES}
 
 
@@ -120,7 +108,7 @@ def test_the_record_is_that_of_a_run_that_was_never_stopped(
     monkeypatch.setattr(dataset_writer, "_FRAGMENTS", 1)  # files are written at every turn
     run, folder = tmp_path / "run", tmp_path / "records"
     for number, (workers, collect) in enumerate(chain):
-        go = resume if number else train
+        go = mf.resume if number else mf.train
         if collect:
             with killed_in(collect, monkeypatch):
                 go(experiment(workers, folder), run)
@@ -129,7 +117,7 @@ def test_the_record_is_that_of_a_run_that_was_never_stopped(
             go(experiment(workers, folder, done + 4 * ROUND * workers), run)
         for policy in POLICIES:
             rows_in(folder, policy)
-    resume(experiment(1, folder), run)
+    mf.resume(experiment(1, folder), run)
     assert {policy: rows_in(folder, policy) for policy in POLICIES} == whole
 
 
@@ -139,12 +127,12 @@ def test_an_older_checkpoint_takes_back_what_was_recorded_since(
     """Moved in between, folder of records and all; and a resume that does not record takes back as much."""
     run, moved = tmp_path / "run", tmp_path / "moved"
     with killed_in(9, monkeypatch):
-        train(experiment(2), run)
+        mf.train(experiment(2), run)
     (newest(run).path / "checkpoint.json").write_text("{")
     shutil.move(run, moved)
     older = newest(moved).env_steps
-    resume(replace(experiment(3, env_steps=older), record=None), moved)
-    resume(experiment(1), moved)
+    mf.resume(replace(experiment(3, env_steps=older), record=None), moved)
+    mf.resume(experiment(1), moved)
     assert {policy: rows_in(moved / "record", policy) for policy in POLICIES} == whole
 
 
@@ -152,9 +140,9 @@ def test_runs_that_share_a_folder_leave_each_other_alone(tmp_path: Path, monkeyp
     folder, env_steps = tmp_path / "records", 6 * ROUND
     first, second = (replace(experiment(1, folder, env_steps), seed=seed) for seed in (1, 2))
     with killed_in(3, monkeypatch):
-        train(first, tmp_path / "first")
-    train(second, tmp_path / "second")
-    resume(first, tmp_path / "first")
+        mf.train(first, tmp_path / "first")
+    mf.train(second, tmp_path / "second")
+    mf.resume(first, tmp_path / "first")
     for policy in POLICIES:
         records = find_dataset(folder, policy)
         runs = Counter(fragment.file.split("-")[0] for fragment in records.fragments)
@@ -164,6 +152,6 @@ def test_runs_that_share_a_folder_leave_each_other_alone(tmp_path: Path, monkeyp
 def test_an_episode_that_begins_anew_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is too long to be played again: what was recorded of it stays, and its environment begins one like it."""
     with killed_in(5, monkeypatch):
-        train(experiment(1, replayed=3), tmp_path)
-    resume(experiment(1, env_steps=400, replayed=3), tmp_path)
+        mf.train(experiment(1, replayed=3), tmp_path)
+    mf.resume(experiment(1, env_steps=400, replayed=3), tmp_path)
     assert sum(len(rows_in(tmp_path / "record", policy)) for policy in POLICIES) > 300

@@ -13,14 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marlflow.base.errors import EnvironmentFailed
+import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.base.serialization import to_bytes
-from marlflow.config.experiment import CheckpointConfig
 from marlflow.driver.matches import MatchingWorkers, MatchTimes, RefereedWorkers, with_matches
-from marlflow.driver.train import train
-from marlflow.league import PFSP, Fictitious, League, MatchRules
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Ratings
@@ -32,14 +29,14 @@ from tests.driver.watching import reports
 from tests.league.population import NEVER, PAIR, members_of
 from tests.league.runs import OFTEN, league_run
 
-RULES = MatchRules(every_env_steps=100, games=12, pairs="live")
-MATCHES = MatchRules(every_env_steps=100, games=6)
+RULES = mf.MatchRules(every_env_steps=100, games=12, pairs="live")
+MATCHES = mf.MatchRules(every_env_steps=100, games=6)
 
 
 def league() -> LeagueMatchmaker:
     members = members_of({"main": 2})
     payoffs, ratings = Payoffs(PAIR, ["main"]), Ratings(["main"])
-    return LeagueMatchmaker(members, Fictitious(), payoffs, ratings, NEVER, match_rules=RULES)
+    return LeagueMatchmaker(members, mf.Fictitious(), payoffs, ratings, NEVER, match_rules=RULES)
 
 
 class Rounds:
@@ -235,14 +232,14 @@ def test_games_of_a_member_that_begins_again_do_not_count() -> None:
 
 def test_an_error_in_a_set_ends_the_run_at_the_next_round() -> None:
     async def breaks() -> None:
-        raise EnvironmentFailed("env 0", "it broke", "")
+        raise mf.EnvironmentFailed("env 0", "it broke", "")
 
     async def run() -> None:
         workers, _, _ = beside(league(), Games(breaks))
         for number in range(9):
             await workers.collect(weights(number))
 
-    with pytest.raises(EnvironmentFailed):
+    with pytest.raises(mf.EnvironmentFailed):
         asyncio.run(run())
 
 
@@ -260,10 +257,10 @@ def test_a_meta_game_waits_for_its_referees() -> None:
 
 def test_in_one_process_referees_play_what_rollout_workers_would(tmp_path: Path) -> None:
     def run(workers: int) -> Any:
-        with_referees = League(PFSP(), snapshots=OFTEN, matches=replace(MATCHES, workers=workers))
-        return league_run(with_referees, 864, checkpoint=CheckpointConfig(every_env_steps=200))
+        with_referees = mf.League(mf.PFSP(), snapshots=OFTEN, matches=replace(MATCHES, workers=workers))
+        return league_run(with_referees, 864, checkpoint=mf.CheckpointConfig(every_env_steps=200))
 
-    train(run(0), tmp_path / "plain")
+    mf.train(run(0), tmp_path / "plain")
     resumed, plain = resumes_exactly(run(2), tmp_path, 432), kept(tmp_path / "plain")
     assert plain["driver"]["dealer"]["matchmaker"]["matches"]["next"] >= 24
     assert_equal(without_times(reports(resumed.whole)), without_times(reports(tmp_path / "plain")))

@@ -11,23 +11,13 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from marlflow.algorithms.impala import IMPALA
-from marlflow.algorithms.recurrent_ppo import RecurrentPPO
-from marlflow.base.errors import MatchmakerFailed
-from marlflow.base.schedules import Linear
+import marlflow as mf
 from marlflow.base.sequences import Sequences
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import CheckpointConfig, Policy
 from marlflow.config.validation import ready
 from marlflow.driver.resets import LearnerResets
 from marlflow.driver.round_hooks import Requests
-from marlflow.driver.train import train
-from marlflow.learner.learner import TorchLearner
-from marlflow.policy.recurrent import GRU
-from marlflow.policy.torso import MLP
-from marlflow.replay.buffer import StoredReplay
 from marlflow.runtime.saved_runs import newest
-from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import Request
 from tests.driver.kept_runs import assert_equal, kept
 from tests.driver.resetting import CARTS, TURNS, Resetting, with_resets
@@ -37,14 +27,15 @@ from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO
 PPO = replace(SMALL_PPO, batch_agent_steps=60, minibatch_agent_steps=32)
 DQN = replace(SMALL_DQN, learning_starts_agent_steps=30, train_every_agent_steps=4, prioritized=True)
 MAINS = {
-    "ppo": Policy(PPO, SMALL),
-    "dqn": Policy(DQN, SMALL),
-    "impala": Policy(IMPALA(batch_agent_steps=70, learning_rate=1e-3), SMALL),
-    "recurrent_ppo": Policy(
-        RecurrentPPO(batch_agent_steps=60, epochs=2, minibatch_agent_steps=32, sequence_agent_steps=8), GRU(8, (8,))
+    "ppo": mf.Policy(PPO, SMALL),
+    "dqn": mf.Policy(DQN, SMALL),
+    "impala": mf.Policy(mf.IMPALA(batch_agent_steps=70, learning_rate=1e-3), SMALL),
+    "recurrent_ppo": mf.Policy(
+        mf.RecurrentPPO(batch_agent_steps=60, epochs=2, minibatch_agent_steps=32, sequence_agent_steps=8),
+        mf.GRU(8, (8,)),
     ),
 }
-RIVAL = Policy(PPO, SMALL)
+RIVAL = mf.Policy(PPO, SMALL)
 
 
 @dataclass
@@ -70,14 +61,14 @@ def _states(resets: LearnerResets) -> dict[str, Any]:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     seen = Watched()
-    update, insert, publish = TorchLearner.update, StoredReplay.insert, TorchLearner.publish
+    update, insert, publish = mf.TorchLearner.update, mf.StoredReplay.insert, mf.TorchLearner.publish
     reset_learner = LearnerResets.reset_learner
 
     def note(name: str, versions: Any) -> None:
         if len(versions):
             seen.taken.append((name, len(seen.floors[name]) - 1, int(versions.min())))
 
-    def watched_update(learner: TorchLearner, batch: Any, *arguments: Any, **named: Any) -> Any:
+    def watched_update(learner: mf.TorchLearner, batch: Any, *arguments: Any, **named: Any) -> Any:
         if hasattr(batch, "columns"):
             note(learner.name, batch.version if isinstance(batch, Sequences) else batch["version"])
         return update(learner, batch, *arguments, **named)
@@ -86,7 +77,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
         note(replay.name, batch["version"])
         return insert(replay, batch)
 
-    def watched_publish(learner: TorchLearner) -> Any:
+    def watched_publish(learner: mf.TorchLearner) -> Any:
         published = publish(learner)
         for policy, weights in published.items():
             key = policy, weights.version
@@ -94,20 +85,20 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
             seen.versions[key] = weights.flat.tobytes()
         return published
 
-    def watched_reset(resets: LearnerResets, reset: Reset, *arguments: Any) -> None:
+    def watched_reset(resets: LearnerResets, reset: mf.Reset, *arguments: Any) -> None:
         seen.before.append(_states(resets))
         reset_learner(resets, reset, *arguments)
         seen.after.append(_states(resets))
         seen.floors[reset.policy].append(seen.after[-1][reset.policy]["version"])
 
-    monkeypatch.setattr(TorchLearner, "update", watched_update)
-    monkeypatch.setattr(StoredReplay, "insert", watched_insert)
-    monkeypatch.setattr(TorchLearner, "publish", watched_publish)
+    monkeypatch.setattr(mf.TorchLearner, "update", watched_update)
+    monkeypatch.setattr(mf.StoredReplay, "insert", watched_insert)
+    monkeypatch.setattr(mf.TorchLearner, "publish", watched_publish)
     monkeypatch.setattr(LearnerResets, "reset_learner", watched_reset)
     return seen
 
 
-def may_be_a_version_old(policy: Policy) -> Policy:
+def may_be_a_version_old(policy: mf.Policy) -> mf.Policy:
     """The policy with `max_staleness` 1 if it drops stale rows, for rounds that overlap."""
     algorithm: Any = policy.algorithm
     return (
@@ -136,14 +127,13 @@ def test_half_of_the_runs_have_every_two_factors_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "env", "pace"),
-    [pytest.param(*run, marks=() if is_covering(run) else pytest.mark.slow) for run in RUNS],
+    ("name", "env", "pace"), [pytest.param(*run, marks=() if is_covering(run) else pytest.mark.slow) for run in RUNS]
 )
 def test_no_row_of_an_older_version_reaches_what_began_again(
     name: str, env: str, pace: Literal["lockstep", "overlap"], tmp_path: Path, watched: Watched
 ) -> None:
     main, rival = (may_be_a_version_old(policy) for policy in (MAINS[name], RIVAL))
-    train(with_resets(main, rival, 1_200, env=ENVS[env], pace=pace), tmp_path)
+    mf.train(with_resets(main, rival, 1_200, env=ENVS[env], pace=pace), tmp_path)
     assert len(watched.floors["main"]) > 4
     late = [(who, resets, oldest) for who, resets, oldest in watched.taken if oldest < watched.floors[who][resets]]
     assert not late
@@ -151,7 +141,7 @@ def test_no_row_of_an_older_version_reaches_what_began_again(
 
 
 def test_what_waits_for_a_batch_is_dropped_and_counted(tmp_path: Path) -> None:
-    result = train(with_resets(MAINS["impala"], RIVAL, 1_200), tmp_path)
+    result = mf.train(with_resets(MAINS["impala"], RIVAL, 1_200), tmp_path)
     stages = result.metrics["stages"]
     dropped = sum(meter["rows_dropped"] for stage, meter in stages.items() if stage.startswith("main/"))
     sampled = result.metrics["policies"]["main"]["agent_steps_sampled"]
@@ -164,8 +154,8 @@ def test_what_waits_for_a_batch_is_dropped_and_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", MAINS)
 def test_only_the_one_policy_changes_and_it_begins_as_a_new_one(name: str, tmp_path: Path, watched: Watched) -> None:
-    experiment = with_resets(MAINS[name], Policy(DQN, SMALL), 900)
-    train(experiment, tmp_path)
+    experiment = with_resets(MAINS[name], mf.Policy(DQN, SMALL), 900)
+    mf.train(experiment, tmp_path)
     spec = ready(experiment).spec.learners["main"]
     assert len(watched.after) > 2
     for number, (before, after) in enumerate(zip(watched.before, watched.after, strict=True), 1):
@@ -182,7 +172,7 @@ def test_only_the_one_policy_changes_and_it_begins_as_a_new_one(name: str, tmp_p
 
 
 def test_versions_never_repeat_and_a_snapshot_is_of_what_was_learned(tmp_path: Path, watched: Watched) -> None:
-    train(with_resets(MAINS["ppo"], RIVAL, 900, matchmaker=Resetting(to="initial")), tmp_path)
+    mf.train(with_resets(MAINS["ppo"], RIVAL, 900, matchmaker=Resetting(to="initial")), tmp_path)
     versions = [version for policy, version in watched.versions if policy == "main"]
     assert versions == sorted(versions)
     checkpoint = newest(tmp_path)
@@ -197,7 +187,7 @@ def test_versions_never_repeat_and_a_snapshot_is_of_what_was_learned(tmp_path: P
 
 
 def test_it_may_begin_with_the_parameters_of_a_frozen_version(tmp_path: Path, watched: Watched) -> None:
-    train(with_resets(MAINS["dqn"], RIVAL, 900, matchmaker=Resetting(to="newest")), tmp_path)
+    mf.train(with_resets(MAINS["dqn"], RIVAL, 900, matchmaker=Resetting(to="newest")), tmp_path)
     for before, after in zip(watched.before, watched.after, strict=True):
         assert_equal(before["main"]["published"], after["main"]["published"])
         assert_equal(after["main"]["vector"], after["main"]["target"])
@@ -214,9 +204,9 @@ def test_schedules_count_from_the_reset(tmp_path: Path, monkeypatch: pytest.Monk
         return requests[-1]
 
     monkeypatch.setattr(Requests, "next", noted)
-    slow = Linear(1.0, 0.0, 100_000)
-    main = Policy(replace(DQN, epsilon=slow), SMALL)
-    train(with_resets(main, Policy(replace(DQN, epsilon=slow), SMALL), 800), tmp_path)
+    slow = mf.Linear(1.0, 0.0, 100_000)
+    main = mf.Policy(replace(DQN, epsilon=slow), SMALL)
+    mf.train(with_resets(main, mf.Policy(replace(DQN, epsilon=slow), SMALL), 800), tmp_path)
     main_epsilon, rival_epsilon = ([r.schedules[name]["epsilon"] for r in requests] for name in ("main", "rival"))
     reset_in = [number for number, request in enumerate(requests) if "main" in request.reset]
     assert reset_in == list(range(4, len(requests), 5))
@@ -235,9 +225,9 @@ def test_a_run_with_resets_goes_on_as_it_would_have(name: str, tmp_path: Path) -
 
 def test_checkpoints_between_rounds_change_nothing(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    often = CheckpointConfig(every_env_steps=40, keep=2)
-    train(with_resets(MAINS["dqn"], RIVAL, 600), one)
-    train(with_resets(MAINS["dqn"], RIVAL, 600, checkpoint=often), other)
+    often = mf.CheckpointConfig(every_env_steps=40, keep=2)
+    mf.train(with_resets(MAINS["dqn"], RIVAL, 600), one)
+    mf.train(with_resets(MAINS["dqn"], RIVAL, 600, checkpoint=often), other)
     assert_equal(kept(one), kept(other))
 
 
@@ -258,15 +248,15 @@ class Asking(Resetting):
 @pytest.mark.parametrize(
     ("resets", "problem"),
     [
-        ([Reset("rival", "fresh")], "it reset policy 'rival', which is not among its reset_policies"),
-        ([Reset("main", "main@7")], "it reset policy 'main' to 'main@7', and there is no such frozen entry"),
-        ([Reset("main", "fresh"), Reset("main", "initial")], "it reset policy 'main' twice at once"),
+        ([mf.Reset("rival", "fresh")], "it reset policy 'rival', which is not among its reset_policies"),
+        ([mf.Reset("main", "main@7")], "it reset policy 'main' to 'main@7', and there is no such frozen entry"),
+        ([mf.Reset("main", "fresh"), mf.Reset("main", "initial")], "it reset policy 'main' twice at once"),
         (["main"], "it gave ['main'], not a sequence of Reset"),
     ],
 )
 def test_a_reset_that_cannot_be_made_ends_the_run(resets: Any, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(MatchmakerFailed) as caught:
-        train(with_resets(MAINS["ppo"], RIVAL, 400, matchmaker=Asking(resets)), tmp_path)
+    with pytest.raises(mf.MatchmakerFailed) as caught:
+        mf.train(with_resets(MAINS["ppo"], RIVAL, 400, matchmaker=Asking(resets)), tmp_path)
     assert caught.value.where == "matchmaker Asking, resets"
     assert problem in caught.value.reason
 
@@ -278,16 +268,16 @@ class ToTheRivals(Resetting):
         change = super().change_population(published, agent_steps)
         return replace(change, freeze={f"{entry}, a rival": "rival" for entry in change.freeze})
 
-    def resets(self) -> Sequence[Reset]:
+    def resets(self) -> Sequence[mf.Reset]:
         entries = super().resets()
-        return [Reset("main", f"{self.frozen[-1]}, a rival") for _ in entries]
+        return [mf.Reset("main", f"{self.frozen[-1]}, a rival") for _ in entries]
 
     def __call__(self, episode: Any, agents: Any, generator: Any) -> dict[str, str]:
         return dict(zip(agents, ["main", "rival"], strict=True))
 
 
 def test_a_version_of_another_network_is_refused_and_one_of_an_equal_network_is_not(tmp_path: Path) -> None:
-    wide = Policy(PPO, MLP((24,)))
-    with pytest.raises(MatchmakerFailed, match="is a version of policy 'rival', which has another network"):
-        train(with_resets(MAINS["ppo"], wide, 400, matchmaker=ToTheRivals()), tmp_path / "refused")
-    train(with_resets(MAINS["ppo"], RIVAL, 400, matchmaker=ToTheRivals()), tmp_path / "done")
+    wide = mf.Policy(PPO, mf.MLP((24,)))
+    with pytest.raises(mf.MatchmakerFailed, match="is a version of policy 'rival', which has another network"):
+        mf.train(with_resets(MAINS["ppo"], wide, 400, matchmaker=ToTheRivals()), tmp_path / "refused")
+    mf.train(with_resets(MAINS["ppo"], RIVAL, 400, matchmaker=ToTheRivals()), tmp_path / "done")

@@ -6,28 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.algorithms.a2c import A2C
-from marlflow.algorithms.a3c import A3C
-from marlflow.algorithms.appo import APPO
-from marlflow.algorithms.impala import IMPALA
-from marlflow.base.schedules import Linear
-from marlflow.config.experiment import Rollouts
+import marlflow as mf
 from tests.driver.resumed_runs import resumes_exactly
 from tests.runtime.small_runs import policies, small_run
 
 HALF, WHOLE = 400, 880
-ASYNCHRONOUS = Rollouts(num_workers=2, fragment_env_steps=40, pace="asynchronous")
-FALLING = Linear(1e-2, 0.0, agent_steps=3_000)
+ASYNCHRONOUS = mf.Rollouts(num_workers=2, fragment_env_steps=40, pace="asynchronous")
+FALLING = mf.Linear(1e-2, 0.0, agent_steps=3_000)
 RUNS = {
     "averaged": small_run(
         env_steps=WHOLE,
-        policies=policies(hunters=A2C(batch_agent_steps=100, microbatches=4), prey=A3C(learning_rate=FALLING)),
+        policies=policies(hunters=mf.A2C(batch_agent_steps=100, microbatches=4), prey=mf.A3C(learning_rate=FALLING)),
     ),
     "asynchronous": small_run(
         env_steps=WHOLE,
         policies=policies(
-            hunters=IMPALA(batch_agent_steps=250),
-            prey=APPO(batch_agent_steps=200, minibatch_agent_steps=50, learning_rate=FALLING),
+            hunters=mf.IMPALA(batch_agent_steps=250),
+            prey=mf.APPO(batch_agent_steps=200, minibatch_agent_steps=50, learning_rate=FALLING),
         ),
         rollouts=ASYNCHRONOUS,
     ),

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.driver.train import train
 from marlflow.env.automaton_task import automaton
 from marlflow.env.managed import managed
 from marlflow.env.shield import shield
@@ -90,14 +89,14 @@ def experiment(ruled: Ruled, learning: set[str]) -> mf.Experiment:
 @pytest.mark.parametrize("name", CASES)
 def test_each_learns_what_it_learns_beside_nobody(name: str, tmp_path: Path) -> None:
     ruled = CASES[name]
-    result = train(experiment(ruled, set(ruled.learns)), tmp_path / "together")
+    result = mf.train(experiment(ruled, set(ruled.learns)), tmp_path / "together")
     assert all(learner["updates"] > 0 for learner in result.metrics["learners"].values())
     together = kept(tmp_path / "together")
     # What a worker is paid for depends on its option, so a manager and its workers belong together.
     left = set(ruled.learns) - {"right"}
     for learning in (left, {"right"}):
         folder = tmp_path / "-".join(sorted(learning))
-        train(experiment(ruled, learning), folder)
+        mf.train(experiment(ruled, learning), folder)
         for policy in learning:
             assert_equal(together[f"learner.{policy}"], kept(folder)[f"learner.{policy}"])
 
@@ -108,6 +107,6 @@ def test_a_manager_and_its_worker_do_learn_from_each_other(tmp_path: Path) -> No
     vectors = []
     for learning in ({"left", "manager"}, {"left"}):
         folder = tmp_path / "-".join(sorted(learning))
-        train(experiment(ruled, learning), folder)
+        mf.train(experiment(ruled, learning), folder)
         vectors.append(kept(folder)["learner.left"]["published"])
     assert not np.array_equal(*vectors)

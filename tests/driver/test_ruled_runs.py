@@ -34,7 +34,7 @@ RUNS = {
         {"max_cycles": 27},
         partial(shield, safe=cliff.stays_up),
         (mf.Rule("walker_0", "one"), mf.Rule("walker_1", "two")),
-    ),
+    )
 }
 
 # Agents first choose what to promise, then stay away from unsafe cells; both accepting sets are due in turns.

@@ -15,14 +15,11 @@ import torch
 import yaml
 
 import marlflow as mf
-from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
 from marlflow.config.compose import composing
 from marlflow.config.description import plain
 from marlflow.config.overrides import prepare
 from marlflow.config.schema import from_config, read_values
 from marlflow.driver.preamble import as_yaml
-from marlflow.driver.train import resume, train
-from marlflow.learner.optimizer import TorchOptimizer
 from marlflow.observe.run_log import logged_in
 from tests.driver.breaking_environments import Raises
 from tests.runtime.small_runs import small_run
@@ -44,7 +41,7 @@ def messages(folder: Path) -> list[str]:
 
 def test_a_run_from_python_begins_its_log_with_versions_command_and_configuration(tmp_path: Path) -> None:
     experiment = small_run(env_steps=80, seed=3)
-    train(experiment, tmp_path)
+    mf.train(experiment, tmp_path)
     versions, command, configuration, *rest = messages(tmp_path)
     assert versions.startswith(f"versions: marlflow {mf.__version__}, python {platform.python_version()}, ray ")
     assert f"torch {metadata.version('torch')}" in versions
@@ -60,9 +57,9 @@ def test_a_run_from_python_begins_its_log_with_versions_command_and_configuratio
 
 
 def test_a_resume_adds_what_it_was_made_with(tmp_path: Path) -> None:
-    train(small_run(env_steps=80), tmp_path)
+    mf.train(small_run(env_steps=80), tmp_path)
     before = (tmp_path / "run.log").read_text(encoding="utf-8")
-    resume(small_run(env_steps=160), tmp_path)
+    mf.resume(small_run(env_steps=160), tmp_path)
     after = (tmp_path / "run.log").read_text(encoding="utf-8")
     assert after.startswith(before)
     added = after[len(before) :]
@@ -72,16 +69,16 @@ def test_a_resume_adds_what_it_was_made_with(tmp_path: Path) -> None:
 
 
 def test_the_log_says_how_a_run_failed(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentFailed):
-        train(small_run(env=mf.Env(Raises, num_envs=4)), tmp_path)
+    with pytest.raises(mf.EnvironmentFailed):
+        mf.train(small_run(env=mf.Env(Raises, num_envs=4)), tmp_path)
     assert any(message.startswith("ended by EnvironmentFailed: ") for message in messages(tmp_path))
 
 
 def test_a_run_that_is_refused_leaves_the_log_of_the_run_that_is_there(tmp_path: Path) -> None:
-    train(small_run(env_steps=80), tmp_path)
+    mf.train(small_run(env_steps=80), tmp_path)
     before = (tmp_path / "run.log").read_bytes()
-    with pytest.raises(ConfigInvalid, match="there is a run in"):
-        train(small_run(env_steps=160), tmp_path)
+    with pytest.raises(mf.ConfigInvalid, match="there is a run in"):
+        mf.train(small_run(env_steps=160), tmp_path)
     assert (tmp_path / "run.log").read_bytes() == before
 
 
@@ -113,13 +110,10 @@ class Chosen(float):
         (np.float32(0.5), 0.5),
         (Chosen(0.25), 0.25),
         ((1, "a", None, True), [1, "a", None, True]),
-        (TorchOptimizer(torch.optim.SGD, {"momentum": 0.9}), {"_target_": "torch.optim.sgd.SGD", "momentum": 0.9}),
+        (mf.TorchOptimizer(torch.optim.SGD, {"momentum": 0.9}), {"_target_": "torch.optim.sgd.SGD", "momentum": 0.9}),
         (mf.Rule("fox_*", "prey"), {"match": "fox_*", "policy": "prey"}),
         (messages, "tests.driver.test_run_log.messages"),
-        (
-            mf.RandomSeats(["one"]),
-            {"_target_": "marlflow.sampling.matchmaking.RandomSeats", "policies": ["one"]},
-        ),
+        (mf.RandomSeats(["one"]), {"_target_": "marlflow.sampling.matchmaking.RandomSeats", "policies": ["one"]}),
     ],
 )
 def test_anything_in_an_experiment_can_be_written(value: Any, expected: Any) -> None:

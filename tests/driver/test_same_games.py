@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 import marlflow as mf
-from marlflow.config.experiment import Evaluation
 from marlflow.driver.same_games import SelfPlay, same_games
-from marlflow.driver.train import train
 from marlflow.env import cartpole_team
 from marlflow.sampling.receipts import EpisodeResult, Receipt
 from tests.driver.test_opponents import ONE, SEATS, TWO, game
@@ -27,34 +25,28 @@ def episode(number: int, fingerprint: int = 7, red: str = "fox", returns: tuple[
 
 def test_episodes_that_are_all_one_game_are_found_and_what_to_set_depends_on_what_is_set() -> None:
     games = [episode(number) for number in range(20)]
-    text = same_games(games, Evaluation())
+    text = same_games(games, mf.Evaluation())
     assert text == (
         "the 20 evaluation episodes were the same game, repeated: observations, actions and rewards are identical; "
         "evaluation.mode=sampled draws actions from what the policies have learned, "
         "evaluation.opponents=[random] evaluates each policy against random ones, "
         "evaluation.episodes=1 plays no game twice"
     )
-    sampled = same_games(games, Evaluation(mode="sampled", opponents=("random",)))
+    sampled = same_games(games, mf.Evaluation(mode="sampled", opponents=("random",)))
     assert sampled is not None
     assert sampled.endswith("are identical; evaluation.episodes=1 plays no game twice")
     swapped = [episode(number, red="fox" if number % 2 else "hen") for number in range(6)]
-    text = same_games(swapped, Evaluation())
+    text = same_games(swapped, mf.Evaluation())
     assert text is not None
     assert text.startswith("the 6 evaluation episodes were 2 games, one for each seating, repeated")
     assert "evaluation.episodes=2 plays no game twice" in text
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"fingerprint": 8},
-        {"returns": (0.5, -0.5)},
-    ],
-)
+@pytest.mark.parametrize("other", [{"fingerprint": 8}, {"returns": (0.5, -0.5)}])
 def test_episodes_of_which_any_differs_are_not(other: dict[str, Any]) -> None:
-    assert same_games([*(episode(number) for number in range(19)), episode(19, **other)], Evaluation()) is None
-    assert same_games([episode(0)], Evaluation()) is None
-    assert same_games([], Evaluation()) is None
+    assert same_games([*(episode(number) for number in range(19)), episode(19, **other)], mf.Evaluation()) is None
+    assert same_games([episode(0)], mf.Evaluation()) is None
+    assert same_games([], mf.Evaluation()) is None
 
 
 def found(returns: list[tuple[float, ...]], policies: tuple[str, ...] = ("main", "main")) -> list[str]:
@@ -91,7 +83,7 @@ def self_play() -> mf.Experiment:
 def test_a_run_says_both_once_and_in_its_log(
     self_play: mf.Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(self_play, tmp_path)
+    mf.train(self_play, tmp_path)
     said = capsys.readouterr().out
     assert said.count("the 5 evaluation episodes were the same game, repeated") == 1
     assert said.count("its mean return was 0.00 in each of 20 episodes") == 1
@@ -106,7 +98,7 @@ def test_what_it_says_to_set_helps(
     self_play: mf.Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str], seen: Seen
 ) -> None:
     settings = mf.Evaluation(every_env_steps=80, episodes=6, mode="sampled", opponents=("random",))
-    train(replace(self_play, evaluation=settings), tmp_path)
+    mf.train(replace(self_play, evaluation=settings), tmp_path)
     said = capsys.readouterr().out
     assert ", repeated" not in said
     assert "in each of 20 episodes" not in said
@@ -117,7 +109,7 @@ def test_two_policies_in_a_game_that_no_seed_changes_play_one_game(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment = replace(game(None, policies=TWO, mapping=SEATS), log=PLAIN)
-    train(replace(experiment, evaluation=mf.Evaluation(episodes=3)), tmp_path)
+    mf.train(replace(experiment, evaluation=mf.Evaluation(episodes=3)), tmp_path)
     said = capsys.readouterr().out
     assert "the 3 evaluation episodes were the same game, repeated" in said
     assert "its mean return was" not in said
@@ -128,7 +120,7 @@ def test_nothing_is_said_where_seeds_matter(tmp_path: Path, capsys: pytest.Captu
     env = mf.Env(cartpole_team.parallel_env, {"max_cycles": 20}, num_envs=2)
     team = {"player": ONE["player"]}
     experiment = replace(game(None, policies=team), env=env, log=PLAIN, stop=mf.Stop(env_steps=800))
-    train(replace(experiment, evaluation=mf.Evaluation(episodes=3)), tmp_path)
+    mf.train(replace(experiment, evaluation=mf.Evaluation(episodes=3)), tmp_path)
     said = capsys.readouterr().out
     assert ", repeated" not in said
     assert "in each of" not in said

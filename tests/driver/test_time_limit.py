@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.base.errors import EnvironmentHung
-from marlflow.config.experiment import Env, Evaluation, Rollouts, Stop
-from marlflow.driver.train import train
+import marlflow as mf
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.saved_runs import newest
 from tests.runtime.small_runs import small_run
 
-LONG = Rollouts(num_workers=2, fragment_env_steps=400_000)
+LONG = mf.Rollouts(num_workers=2, fragment_env_steps=400_000)
 
 
 def test_a_round_that_takes_longer_ends_with_the_time(tmp_path: Path) -> None:
-    result = train(small_run(rollouts=LONG, stop=Stop(time_s=0.5)), tmp_path)
+    result = mf.train(small_run(rollouts=LONG, stop=mf.Stop(time_s=0.5)), tmp_path)
     assert result.stopped_by == "stop.time_s=0.5"
     assert 0 < result.metrics["env_steps"] < LONG.fragment_env_steps
     assert newest(tmp_path).env_steps == result.metrics["env_steps"]
@@ -26,11 +24,11 @@ def test_a_round_that_takes_longer_ends_with_the_time(tmp_path: Path) -> None:
 
 def test_an_evaluation_that_would_never_end_does_and_is_not_counted(tmp_path: Path) -> None:
     experiment = small_run(
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
-        evaluation=Evaluation(episodes=100_000, time_share=None),
-        stop=Stop(time_s=0.5, grace_period_s=0.5),
+        rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=40),
+        evaluation=mf.Evaluation(episodes=100_000, time_share=None),
+        stop=mf.Stop(time_s=0.5, grace_period_s=0.5),
     )
-    result = train(experiment, tmp_path)
+    result = mf.train(experiment, tmp_path)
     assert result.stopped_by == "stop.time_s=0.5"
     assert {policy["eval_return_mean"] for policy in result.metrics["policies"].values()} == {None}
 
@@ -49,11 +47,11 @@ class Hangs(CartPoleTeam):
 
 def test_a_run_whose_environment_hangs_ends_with_the_time_and_a_checkpoint(tmp_path: Path) -> None:
     experiment = small_run(
-        env=Env(type("Hangs", (Hangs,), {}), num_envs=4),
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=8),
-        stop=Stop(time_s=1.0, grace_period_s=0.3),
+        env=mf.Env(type("Hangs", (Hangs,), {}), num_envs=4),
+        rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=8),
+        stop=mf.Stop(time_s=1.0, grace_period_s=0.3),
     )
-    with pytest.raises(EnvironmentHung, match=r"step\(\) was abandoned after .* s: stop.time_s was over") as caught:
-        train(experiment, tmp_path)
+    with pytest.raises(mf.EnvironmentHung, match=r"step\(\) was abandoned after .* s: stop.time_s was over") as caught:
+        mf.train(experiment, tmp_path)
     assert "env step " in caught.value.where
     assert newest(tmp_path).env_steps > 0

@@ -11,7 +11,6 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.imports import load_policy
-from marlflow.driver.train import train
 from marlflow.env import token_signal
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.resumed_runs import resumes_exactly
@@ -34,7 +33,7 @@ def tokens(beta: float | None, env_steps: int, **changes: Any) -> mf.Experiment:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source") / "reference"
-    train(tokens(None, HALF), folder)
+    mf.train(tokens(None, HALF), folder)
     return folder
 
 
@@ -55,8 +54,8 @@ def test_a_run_near_its_warm_start_and_its_beginning_continues_bit_for_bit(sourc
 
 
 def test_at_zero_it_learns_as_without_bit_for_bit_and_reports_the_divergence(tmp_path: Path) -> None:
-    train(tokens(None, WHOLE), tmp_path / "without")
-    train(tokens(0.0, WHOLE), tmp_path / "zero")
+    mf.train(tokens(None, WHOLE), tmp_path / "without")
+    mf.train(tokens(0.0, WHOLE), tmp_path / "zero")
     first, second = (kept(tmp_path / name)["learner.speaker"] for name in ("without", "zero"))
     reference = second.pop("reference")
     assert_equal(first, second)
@@ -69,7 +68,7 @@ def test_at_zero_it_learns_as_without_bit_for_bit_and_reports_the_divergence(tmp
 
 
 def test_returns_are_the_environments_whatever_the_penalty(tmp_path: Path) -> None:
-    train(tokens(1e6, HALF), tmp_path)
+    mf.train(tokens(1e6, HALF), tmp_path)
     for report in reports(tmp_path):
         assert 0.0 <= report["policies"]["speaker"]["return_mean"] <= 1.0
         assert report["policies"]["speaker"]["return_mean"] == report["policies"]["listener"]["return_mean"]

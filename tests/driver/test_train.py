@@ -17,15 +17,10 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from marlflow.algorithms.scripted import Random
-from marlflow.base.errors import ConfigInvalid, PlanInvalid
-from marlflow.base.schedules import CosineDecay, PiecewiseConstant
-from marlflow.config.experiment import Evaluation, Log, PlacementOverrides, Policy, Rollouts, Stop
+import marlflow as mf
 from marlflow.driver.run_metrics import FAULTS
-from marlflow.driver.train import Result, train
 from marlflow.observe.trace_file import TRACE, read_trace
 from marlflow.runtime.run_state import run_state
-from marlflow.stages import Concat
 from tests.driver.watching import EVALUATION_KEYS, LEARNER_KEYS, POLICY_KEYS, Seen, reports, standing
 from tests.league.runs import LEAGUES, league_run
 from tests.observe.test_timeline import check_schema
@@ -35,14 +30,14 @@ from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, smal
 
 
 @pytest.fixture(scope="module")
-def complete(tmp_path_factory: pytest.TempPathFactory, drawn_curves: None) -> Result:
+def complete(tmp_path_factory: pytest.TempPathFactory, drawn_curves: None) -> mf.Result:
     """A run with everything switched on."""
-    log = Log(every_env_steps=400, console="none", trace=True)
-    experiment = small_run(log=log, evaluation=Evaluation(600, 3), objective="policies.prey.return_mean")
-    return train(experiment, tmp_path_factory.mktemp("complete"))
+    log = mf.Log(every_env_steps=400, console="none", trace=True)
+    experiment = small_run(log=log, evaluation=mf.Evaluation(600, 3), objective="policies.prey.return_mean")
+    return mf.train(experiment, tmp_path_factory.mktemp("complete"))
 
 
-def test_the_run_directory_has_all_that_was_promised(complete: Result) -> None:
+def test_the_run_directory_has_all_that_was_promised(complete: mf.Result) -> None:
     names = {path.name for path in complete.run_dir.iterdir()}
     assert {"plan.mmd", "metrics.jsonl", "learning_curves.png", "trace.json.gz", "checkpoints"} <= names
     assert sum(name.startswith("events.out.tfevents.") for name in names) == 1
@@ -51,7 +46,7 @@ def test_the_run_directory_has_all_that_was_promised(complete: Result) -> None:
         assert min(curves.size) > 500
 
 
-def test_the_timeline_is_well_formed_and_adds_up_to_the_meters(complete: Result) -> None:
+def test_the_timeline_is_well_formed_and_adds_up_to_the_meters(complete: mf.Result) -> None:
     events = read_trace(complete.run_dir / TRACE)
     check_schema(events)
     seconds: Counter[tuple[str, str]] = Counter()
@@ -76,7 +71,7 @@ def test_the_timeline_is_well_formed_and_adds_up_to_the_meters(complete: Result)
     assert arrows.count("s") == arrows.count("f") > 5
 
 
-def test_the_checkpoint_is_read_with_safetensors_alone(complete: Result) -> None:
+def test_the_checkpoint_is_read_with_safetensors_alone(complete: mf.Result) -> None:
     folder = complete.run_dir / "checkpoints" / "1200"
     kinds = {path.suffix for path in folder.iterdir()}
     assert kinds == {".safetensors", ".json"}
@@ -88,7 +83,7 @@ def test_the_checkpoint_is_read_with_safetensors_alone(complete: Result) -> None
         assert np.abs(moment).max() > 0
 
 
-def test_reports_have_the_keys_that_were_fixed(complete: Result) -> None:
+def test_reports_have_the_keys_that_were_fixed(complete: mf.Result) -> None:
     found = reports(complete.run_dir)
     assert [record["env_steps"] for record in found] == [400, 800, 1_200, 1_200]
     for record in found:
@@ -150,13 +145,13 @@ def _reported(record: Mapping[str, Any]) -> set[str]:
     )
 
 
-def test_every_key_of_a_report_is_documented_and_no_other(complete: Result) -> None:
+def test_every_key_of_a_report_is_documented_and_no_other(complete: mf.Result) -> None:
     for record in reports(complete.run_dir):
         assert _reported(record) == {key for key in _documented() if not key.startswith("league.")}
 
 
 def test_every_key_of_a_league_is_documented_and_no_other(tmp_path: Path) -> None:
-    league = train(league_run(LEAGUES["pfsp"], env_steps=200), tmp_path).metrics["league"]
+    league = mf.train(league_run(LEAGUES["pfsp"], env_steps=200), tmp_path).metrics["league"]
     players = [key for player in league.pop("players").values() for key in player]
     found = {f"league.{key}" for key in (*league, *players)}
     assert found == {key for key in _documented() if key.startswith("league.")}
@@ -165,10 +160,10 @@ def test_every_key_of_a_league_is_documented_and_no_other(tmp_path: Path) -> Non
 def test_a_report_has_the_current_value_of_each_schedule(tmp_path: Path) -> None:
     falling = replace(
         SMALL_PPO,
-        learning_rate=CosineDecay(1e-3, 1e-4, 1_500),
-        entropy_coefficient=PiecewiseConstant([0.02, 0.01], [900]),
+        learning_rate=mf.CosineDecay(1e-3, 1e-4, 1_500),
+        entropy_coefficient=mf.PiecewiseConstant([0.02, 0.01], [900]),
     )
-    train(small_run(policies=policies(hunters=falling, prey=SMALL_DQN)), tmp_path)
+    mf.train(small_run(policies=policies(hunters=falling, prey=SMALL_DQN)), tmp_path)
     found = [{name: standing(record, name) for name in record["policies"]} for record in reports(tmp_path)]
     assert len({tuple(one["hunters"]["schedules"].items()) for one in found}) >= 3
     for one in found:
@@ -181,7 +176,7 @@ def test_a_report_has_the_current_value_of_each_schedule(tmp_path: Path) -> None
         assert one["prey"]["schedules"] == {"epsilon": pytest.approx(1.0 - 0.95 * min(preyed, 2_000) / 2_000)}
 
 
-def test_times_are_those_of_this_run(complete: Result) -> None:
+def test_times_are_those_of_this_run(complete: mf.Result) -> None:
     """No stage was busy or waiting for longer than the run has lasted, and each added up to it."""
     for record in reports(complete.run_dir):
         assert record["env_steps_per_s"] > 0
@@ -194,7 +189,7 @@ def test_times_are_those_of_this_run(complete: Result) -> None:
         assert sum(in_workers.values()) <= record["stages"]["rollouts/Collect"]["busy_s"] * 1.2 + 0.1
 
 
-def test_totals_never_fall_and_agree_with_each_other(complete: Result) -> None:
+def test_totals_never_fall_and_agree_with_each_other(complete: mf.Result) -> None:
     before: Mapping[str, Any] | None = None
     for record in reports(complete.run_dir):
         for name, policy in record["policies"].items():
@@ -206,7 +201,7 @@ def test_totals_never_fall_and_agree_with_each_other(complete: Result) -> None:
         before = record
 
 
-def test_the_objective_is_the_figure_it_names(complete: Result) -> None:
+def test_the_objective_is_the_figure_it_names(complete: mf.Result) -> None:
     assert complete.objective == complete.metrics["policies"]["prey"]["return_mean"]
     assert complete.stopped_by == "stop.env_steps=1200"
     assert run_state(complete.run_dir).name == "finished"
@@ -214,7 +209,7 @@ def test_the_objective_is_the_figure_it_names(complete: Result) -> None:
 
 
 def test_nothing_is_written_that_was_not_asked_for(tmp_path: Path) -> None:
-    train(small_run(env_steps=80, log=Log(console="none", jsonl=False, tensorboard=False)), tmp_path)
+    mf.train(small_run(env_steps=80, log=mf.Log(console="none", jsonl=False, tensorboard=False)), tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         ".lock",
         "plan.mmd",
@@ -230,9 +225,9 @@ def test_nothing_is_written_that_was_not_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path: Path) -> None:
-    evaluation = Evaluation(600, 2)
+    evaluation = mf.Evaluation(600, 2)
     for name, seed in (("one", 3), ("again", 3), ("other", 4)):
-        train(small_run(seed=seed, evaluation=evaluation), tmp_path / name)
+        mf.train(small_run(seed=seed, evaluation=evaluation), tmp_path / name)
     one, again, other = ([without_times(record) for record in reports(tmp_path / n)] for n in ("one", "again", "other"))
     assert one == again
     assert one[-1]["learners"]["prey"]["loss"] != other[-1]["learners"]["prey"]["loss"]
@@ -249,9 +244,9 @@ def test_where_a_replay_lives_changes_nothing_that_is_learned(tmp_path: Path) ->
     algorithm = replace(SMALL_DQN, epsilon=1.0)
     records: list[Any] = []
     for replay in ("with_learner", "own"):
-        placement = PlacementOverrides(replay=replay)
-        placed = {"hunters": Policy(SMALL_PPO, SMALL), "prey": Policy(algorithm, SMALL, placement)}
-        records.append(without_times(train(small_run(policies=placed), tmp_path / replay).metrics))
+        placement = mf.PlacementOverrides(replay=replay)
+        placed = {"hunters": mf.Policy(SMALL_PPO, SMALL), "prey": mf.Policy(algorithm, SMALL, placement)}
+        records.append(without_times(mf.train(small_run(policies=placed), tmp_path / replay).metrics))
         del records[-1]["learners"]["prey"]["staleness_mean"]
     assert records[0] == records[1]
     one, other = (
@@ -261,9 +256,9 @@ def test_where_a_replay_lives_changes_nothing_that_is_learned(tmp_path: Path) ->
 
 
 def test_evaluation_counts_nowhere_and_changes_nothing(tmp_path: Path, seen: Seen) -> None:
-    with_it = train(small_run(evaluation=Evaluation(300, 3)), tmp_path / "with")
+    with_it = mf.train(small_run(evaluation=mf.Evaluation(300, 3)), tmp_path / "with")
     evaluations = len(seen.evaluations)
-    without = train(small_run(), tmp_path / "without")
+    without = mf.train(small_run(), tmp_path / "without")
     assert evaluations == len(seen.evaluations) == 6  # the last is of the end of the run
     played = seen.evaluations[-1]
     assert [result.episode for result in played] == [0, 1, 2]
@@ -291,7 +286,7 @@ def test_evaluation_counts_nowhere_and_changes_nothing(tmp_path: Path, seen: See
 def test_updates_per_row_inserted_are_exact(per: int, starts: int, fragment: int, tmp_path: Path) -> None:
     algorithm = replace(SMALL_DQN, train_every_agent_steps=per, learning_starts_agent_steps=starts, batch_agent_steps=4)
     experiment = small_run(env_steps=700, policies=policies(hunters=algorithm, prey=SMALL_DQN))
-    result = train(replace(experiment, rollouts=Rollouts(2, fragment)), tmp_path)
+    result = mf.train(replace(experiment, rollouts=mf.Rollouts(2, fragment)), tmp_path)
     hunters, stages = standing(result.metrics, "hunters"), result.metrics["stages"]
     assert stages["hunters/Insert"]["rows"] == hunters["agent_steps_sampled"] > starts
     assert hunters["updates"] == (hunters["agent_steps_sampled"] - starts) // per
@@ -303,7 +298,7 @@ def test_updates_per_row_inserted_are_exact(per: int, starts: int, fragment: int
 
 def test_before_learning_starts_nothing_is_learned(tmp_path: Path) -> None:
     algorithm = replace(SMALL_DQN, learning_starts_agent_steps=50_000)
-    result = train(small_run(policies=policies(hunters=algorithm, prey=Random())), tmp_path)
+    result = mf.train(small_run(policies=policies(hunters=algorithm, prey=mf.Random())), tmp_path)
     hunters = standing(result.metrics, "hunters")
     assert (hunters["updates"], hunters["version"], hunters["agent_steps_trained"]) == (0, 0, 0)
     assert hunters["agent_steps_sampled"] > 0
@@ -311,12 +306,12 @@ def test_before_learning_starts_nothing_is_learned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch", [1, 200, 333, 5_000])
 def test_ppo_trains_on_each_row_once_per_epoch_or_still_holds_it(
-    batch: int, tmp_path: Path, gathers: list[Concat], seen: Seen
+    batch: int, tmp_path: Path, gathers: list[mf.Concat], seen: Seen
 ) -> None:
     algorithm = replace(SMALL_PPO, batch_agent_steps=batch, minibatch_agent_steps=64, epochs=3)
     if batch < 64:
         algorithm = replace(algorithm, minibatch_agent_steps=1, epochs=1)
-    result = train(small_run(env_steps=600, policies=policies(hunters=algorithm, prey=Random())), tmp_path)
+    result = mf.train(small_run(env_steps=600, policies=policies(hunters=algorithm, prey=mf.Random())), tmp_path)
     hunters = standing(result.metrics, "hunters")
     held = sum(fragment.rows for gather in gathers for fragment in gather.held)
     assert hunters["agent_steps_sampled"] == hunters["agent_steps_trained"] / algorithm.epochs + held
@@ -335,7 +330,7 @@ def test_ppo_trains_on_each_row_once_per_epoch_or_still_holds_it(
 
 def test_in_lockstep_on_policy_rows_are_never_stale(tmp_path: Path, seen: Seen) -> None:
     two = policies(hunters=SMALL_PPO, prey=replace(SMALL_PPO, batch_agent_steps=90))
-    train(small_run(policies=two), tmp_path)
+    mf.train(small_run(policies=two), tmp_path)
     for name in ("hunters", "prey"):
         updates = seen.of(name)
         assert len(updates) >= 3
@@ -345,11 +340,11 @@ def test_in_lockstep_on_policy_rows_are_never_stale(tmp_path: Path, seen: Seen) 
 
 
 def test_overlapping_rounds_are_a_version_old_at_most_and_what_is_older_is_dropped_and_counted(
-    tmp_path: Path, seen: Seen, gathers: list[Concat]
+    tmp_path: Path, seen: Seen, gathers: list[mf.Concat]
 ) -> None:
     algorithm = replace(SMALL_PPO, batch_agent_steps=50, minibatch_agent_steps=25, max_staleness=1)
     experiment = small_run(policies=policies(hunters=algorithm, prey=SMALL_DQN))
-    result = train(replace(experiment, rollouts=Rollouts(2, 40, pace="overlap")), tmp_path)
+    result = mf.train(replace(experiment, rollouts=mf.Rollouts(2, 40, pace="overlap")), tmp_path)
     updates = seen.of("hunters")
     assert all(update.staleness_mean <= 1.0 for update in updates)
     hunters, gather = standing(result.metrics, "hunters"), gathers[-1]
@@ -362,9 +357,9 @@ def test_overlapping_rounds_are_a_version_old_at_most_and_what_is_older_is_dropp
 
 
 def test_overlap_needs_a_learner_that_bears_it(tmp_path: Path) -> None:
-    experiment = small_run(rollouts=Rollouts(2, 40, pace="overlap"))
-    with pytest.raises(PlanInvalid, match=r"plan 'hunters' has max_staleness 0; give it 1 or more"):
-        train(experiment, tmp_path / "run")
+    experiment = small_run(rollouts=mf.Rollouts(2, 40, pace="overlap"))
+    with pytest.raises(mf.PlanInvalid, match=r"plan 'hunters' has max_staleness 0; give it 1 or more"):
+        mf.train(experiment, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -373,8 +368,8 @@ def test_overlap_needs_a_learner_that_bears_it(tmp_path: Path) -> None:
 
 def test_what_cannot_run_leaves_nothing_behind(tmp_path: Path) -> None:
     where = tmp_path / "run"
-    with pytest.raises(ConfigInvalid):
-        train(small_run(objective="policies.preys.return_mean"), where)
+    with pytest.raises(mf.ConfigInvalid):
+        mf.train(small_run(objective="policies.preys.return_mean"), where)
     assert not where.exists()
 
 
@@ -390,6 +385,6 @@ def signals_are_as_before() -> Iterator[None]:
 def test_a_run_of_less_than_a_round_is_told_how_long_it_will_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(small_run(stop=Stop(env_steps=5), log=Log(console="plain", tensorboard=False)), tmp_path)
+    mf.train(small_run(stop=mf.Stop(env_steps=5), log=mf.Log(console="plain", tensorboard=False)), tmp_path)
     text = capsys.readouterr().out
     assert "and the least that a run takes; lower rollouts.fragment_env_steps for stop.env_steps=5" in text

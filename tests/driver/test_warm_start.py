@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.base.errors import CheckpointUnusable
 from marlflow.config.imports import load_policy
-from marlflow.driver.train import resume, train
 from marlflow.runtime.checkpoints import CheckpointStore
 from marlflow.runtime.saved_league import saved_run
 from marlflow.runtime.saved_policies import from_export, saved_policy
@@ -28,7 +26,7 @@ HALF, WHOLE = 400, 800
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source") / "carts"
-    train(small_run(env_steps=400), folder)
+    mf.train(small_run(env_steps=400), folder)
     return folder
 
 
@@ -61,7 +59,7 @@ def test_a_run_goes_on_bit_for_bit_though_its_source_is_gone(source: Path, tmp_p
 
 def test_another_source_than_that_of_the_run_is_refused(source: Path, tmp_path: Path) -> None:
     experiment = begun(source, 80)
-    train(experiment, tmp_path)
+    mf.train(experiment, tmp_path)
     for change, message in (
         ({"past": mf.Policy(mf.Frozen(source, "hunters"))}, "policies.past.source.policy was 'prey'"),
         ({"prey": mf.Policy(SMALL_DQN, SMALL)}, "it has policies.prey.init, which this run has not"),
@@ -71,8 +69,8 @@ def test_another_source_than_that_of_the_run_is_refused(source: Path, tmp_path: 
         ),
     ):
         changed = replace(experiment, policies={**experiment.policies, **change}, stop=mf.Stop(env_steps=160))
-        with pytest.raises(CheckpointUnusable, match=message):
-            resume(changed, tmp_path)
+        with pytest.raises(mf.CheckpointUnusable, match=message):
+            mf.resume(changed, tmp_path)
 
 
 def test_a_policy_added_to_default_policy_is_resumed_from_the_copy_too(source: Path, tmp_path: Path) -> None:
@@ -81,19 +79,19 @@ def test_a_policy_added_to_default_policy_is_resumed_from_the_copy_too(source: P
     experiment = small_run(env_steps=80, policies={"hunters": mf.Policy(SMALL_PPO, SMALL)}, default_policy=default)
     rules = [mf.Rule("cart_0", "hunters"), mf.Rule("*", "cart")]
     experiment = replace(experiment, mapping=rules, learners={}, policies={**experiment.policies, "cart": default})
-    train(experiment, tmp_path / "run")
+    mf.train(experiment, tmp_path / "run")
     shutil.rmtree(tmp_path / "source")
-    result = resume(replace(experiment, stop=mf.Stop(env_steps=160)), tmp_path / "run")
+    result = mf.resume(replace(experiment, stop=mf.Stop(env_steps=160)), tmp_path / "run")
     assert result.metrics["env_steps"] == 160
 
 
 def test_before_its_first_update_it_plays_as_its_source(tmp_path: Path) -> None:
     first = league_run(LEAGUES["pfsp"], 300)
-    train(first, tmp_path / "first")
+    mf.train(first, tmp_path / "first")
     never = replace(MAIN.acts_by, batch_agent_steps=100_000)  # type: ignore[type-var]
     policies = {"main": mf.Policy(never, MAIN.model, init=mf.FromRun(tmp_path / "first"))}
     second = league_run(LEAGUES["pfsp"], 24, policies=policies)
-    train(second, tmp_path / "second")
+    mf.train(second, tmp_path / "second")
     for against in ("random", "main"):
         games = [
             mf.evaluate(tmp_path / name, experiment, members=["main"], against=[against], episodes=40, seed=3).games

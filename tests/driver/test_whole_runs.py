@@ -11,13 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.algorithms.scripted import Random, Scripted
+import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.base.random import RowRandom
-from marlflow.config.experiment import Env, Evaluation, Experiment, Policy, PolicyStop, Stop
-from marlflow.driver.train import train
-from marlflow.sampling.mapping import Rule
-from marlflow.stages import Concat
 from tests.driver.watching import EVALUATION_KEYS, POLICY_KEYS, Seen, reports, standing
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
 
@@ -25,31 +20,33 @@ from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, smal
 
 
 def test_env_steps_stop_a_run_at_the_end_of_the_round_that_reaches_them(tmp_path: Path) -> None:
-    result = train(small_run(env_steps=130), tmp_path)
+    result = mf.train(small_run(env_steps=130), tmp_path)
     assert result.metrics["env_steps"] == 160
     assert result.stopped_by == "stop.env_steps=130"
 
 
 def test_time_stops_a_run(tmp_path: Path) -> None:
-    result = train(small_run(stop=Stop(time_s=1e-6)), tmp_path)
+    result = mf.train(small_run(stop=mf.Stop(time_s=1e-6)), tmp_path)
     assert result.stopped_by == "stop.time_s=1e-06"
     assert result.metrics["env_steps"] == 0
 
 
 def test_returns_stop_a_run_when_all_have_reached_theirs(tmp_path: Path) -> None:
-    near = train(small_run(stop=Stop(env_steps=20_000, policies={"hunters": 9.0, "prey": 9.0})), tmp_path / "near")
+    near = mf.train(
+        small_run(stop=mf.Stop(env_steps=20_000, policies={"hunters": 9.0, "prey": 9.0})), tmp_path / "near"
+    )
     assert near.stopped_by == "stop.policies.hunters.return_mean=9, stop.policies.prey.return_mean=9"
     assert 100 <= near.metrics["episodes"] < 140, "a mean of fewer than 100 episodes is not settled"
-    far = train(small_run(stop=Stop(env_steps=4_000, policies={"hunters": 9.0, "prey": 51.0})), tmp_path / "far")
+    far = mf.train(small_run(stop=mf.Stop(env_steps=4_000, policies={"hunters": 9.0, "prey": 51.0})), tmp_path / "far")
     assert far.stopped_by == "stop.env_steps=4000"
 
 
 def test_a_run_ends_when_every_plan_has_ended(tmp_path: Path) -> None:
     ending = {
-        "hunters": Policy(SMALL_PPO, SMALL, stop=PolicyStop(agent_steps=300)),
-        "prey": Policy(SMALL_DQN, SMALL, stop=PolicyStop(agent_steps=600)),
+        "hunters": mf.Policy(SMALL_PPO, SMALL, stop=mf.PolicyStop(agent_steps=300)),
+        "prey": mf.Policy(SMALL_DQN, SMALL, stop=mf.PolicyStop(agent_steps=600)),
     }
-    result = train(small_run(env_steps=20_000, policies=ending), tmp_path)
+    result = mf.train(small_run(env_steps=20_000, policies=ending), tmp_path)
     assert result.stopped_by == "every policy's own stop"
     assert result.metrics["env_steps"] < 2_000
     assert result.metrics["policies"]["prey"]["agent_steps_sampled"] >= 600
@@ -57,10 +54,10 @@ def test_a_run_ends_when_every_plan_has_ended(tmp_path: Path) -> None:
 
 def test_a_policys_own_stop_ends_its_plan_and_it_goes_on_acting(tmp_path: Path, seen: Seen) -> None:
     ending = {
-        "hunters": Policy(SMALL_PPO, SMALL, stop=PolicyStop(agent_steps=500)),
-        "prey": Policy(SMALL_DQN, SMALL),
+        "hunters": mf.Policy(SMALL_PPO, SMALL, stop=mf.PolicyStop(agent_steps=500)),
+        "prey": mf.Policy(SMALL_DQN, SMALL),
     }
-    result = train(small_run(env_steps=2_000, policies=ending), tmp_path)
+    result = mf.train(small_run(env_steps=2_000, policies=ending), tmp_path)
     hunters, prey = (standing(result.metrics, name) for name in ("hunters", "prey"))
     assert hunters["agent_steps_trained"] / 2 <= 500
     assert hunters["agent_steps_sampled"] > 700
@@ -76,8 +73,8 @@ def test_a_policys_own_stop_ends_its_plan_and_it_goes_on_acting(tmp_path: Path, 
 @pytest.mark.parametrize("ends", ["hunters", "prey"])
 def test_a_return_ends_a_policys_plan_too(ends: str, tmp_path: Path) -> None:
     ending = policies(hunters=SMALL_PPO, prey=SMALL_DQN)
-    ending[ends] = replace(ending[ends], stop=PolicyStop(return_mean=1.0))
-    result = train(small_run(env_steps=5_000, policies=ending), tmp_path)
+    ending[ends] = replace(ending[ends], stop=mf.PolicyStop(return_mean=1.0))
+    result = mf.train(small_run(env_steps=5_000, policies=ending), tmp_path)
     lasts = reports(tmp_path)[-4:]
     (other,) = {"hunters", "prey"} - {ends}
     assert len({record["learners"][ends]["updates"] for record in lasts}) == 1
@@ -89,7 +86,7 @@ def test_a_return_ends_a_policys_plan_too(ends: str, tmp_path: Path) -> None:
 
 
 def test_return_means_are_those_of_the_last_100_episodes(tmp_path: Path, seen: Seen) -> None:
-    result = train(small_run(env_steps=4_000), tmp_path)
+    result = mf.train(small_run(env_steps=4_000), tmp_path)
     by_policy = {"hunters": ("cart_0", "cart_1"), "prey": ("cart_2", "cart_3")}
     assert len(seen.episodes) == result.metrics["episodes"] > 100
     for name, agents in by_policy.items():
@@ -106,14 +103,14 @@ def test_return_means_are_those_of_the_last_100_episodes(tmp_path: Path, seen: S
 # -- who does not learn ---------------------------------------------------------------------------------------------
 
 
-def push_right(obs: Array, action_mask: Array | None, generator: RowRandom) -> Array:
+def push_right(obs: Array, action_mask: Array | None, generator: mf.RowRandom) -> Array:
     return np.ones(len(obs), np.int64)
 
 
 def test_policies_that_do_not_learn_leave_only_episode_results(tmp_path: Path, seen: Seen) -> None:
-    algorithms = policies(pushed=Scripted(push_right), careless=Random(), hunters=SMALL_PPO)
-    rules = (Rule("cart_0", "pushed"), Rule("cart_1", "careless"), Rule("*", "hunters"))
-    result = train(small_run(policies=algorithms, mapping=rules, evaluation=Evaluation(600, 2)), tmp_path)
+    algorithms = policies(pushed=mf.Scripted(push_right), careless=mf.Random(), hunters=SMALL_PPO)
+    rules = (mf.Rule("cart_0", "pushed"), mf.Rule("cart_1", "careless"), mf.Rule("*", "hunters"))
+    result = mf.train(small_run(policies=algorithms, mapping=rules, evaluation=mf.Evaluation(600, 2)), tmp_path)
     for name, acted in {"pushed": "greedy", "careless": "sampled"}.items():
         policy: Any = result.metrics["policies"][name]
         assert policy["episodes"] == len(seen.episodes) > 10
@@ -142,16 +139,16 @@ def test_policies_that_do_not_learn_leave_only_episode_results(tmp_path: Path, s
 # -- other environments ---------------------------------------------------------------------------------------------
 
 
-def connect_four() -> Experiment:
+def connect_four() -> mf.Experiment:
     return small_run(
         env_steps=1_500,
-        env=Env("pettingzoo.classic.connect_four_v3.env", num_envs=4),
-        mapping=(Rule("player_0", "hunters"), Rule("player_1", "prey")),
+        env=mf.Env("pettingzoo.classic.connect_four_v3.env", num_envs=4),
+        mapping=(mf.Rule("player_0", "hunters"), mf.Rule("player_1", "prey")),
     )
 
 
-def test_turns_and_masks_train_with_every_count_exact(tmp_path: Path, seen: Seen, gathers: list[Concat]) -> None:
-    result = train(connect_four(), tmp_path)
+def test_turns_and_masks_train_with_every_count_exact(tmp_path: Path, seen: Seen, gathers: list[mf.Concat]) -> None:
+    result = mf.train(connect_four(), tmp_path)
     hunters, prey = (standing(result.metrics, name) for name in ("hunters", "prey"))
     assert prey["updates"] == (prey["agent_steps_sampled"] - 100) // 10
     assert min(hunters["rows_carried"], prey["rows_carried"]) > 0
@@ -168,14 +165,14 @@ def test_turns_and_masks_train_with_every_count_exact(tmp_path: Path, seen: Seen
     assert result.metrics["env_steps"] == result.metrics["agent_steps"] >= 1_500
 
 
-def test_groups_of_agents_with_different_spaces_train_side_by_side(tmp_path: Path, gathers: list[Concat]) -> None:
+def test_groups_of_agents_with_different_spaces_train_side_by_side(tmp_path: Path, gathers: list[mf.Concat]) -> None:
     experiment = small_run(
         env_steps=800,
-        env=Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": 25}, num_envs=4),
+        env=mf.Env("mpe2.simple_tag_v3.parallel_env", {"max_cycles": 25}, num_envs=4),
         policies=policies(adversary=SMALL_PPO, agent=SMALL_DQN),
         mapping=(),
     )
-    result = train(experiment, tmp_path)
+    result = mf.train(experiment, tmp_path)
     adversary, agent = (standing(result.metrics, name) for name in ("adversary", "agent"))
     assert (adversary["agent_steps_sampled"], agent["agent_steps_sampled"]) == (2_400, 800)
     assert agent["updates"] == (800 - 100) // 10

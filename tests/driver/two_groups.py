@@ -12,9 +12,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from pettingzoo import ParallelEnv
 
 import marlflow as mf
-from marlflow.algorithms.algorithm import Algorithm
 from marlflow.base.batch import Array
-from marlflow.policy.torso import TorsoConfig
 
 EPISODE = 10
 WIDTHS = {"left": 3, "right": 4}
@@ -73,7 +71,7 @@ MLP = mf.MLP((8,))
 GRU = mf.GRU(8, (8,))
 OFF = {"batch_agent_steps": 16, "train_every_agent_steps": 8, "learning_starts_agent_steps": 40}
 
-SMALL: dict[str, tuple[Algorithm, TorsoConfig]] = {
+SMALL: dict[str, tuple[mf.Algorithm, mf.TorsoConfig]] = {
     "ppo": (mf.PPO(batch_agent_steps=40, epochs=2, minibatch_agent_steps=20), MLP),
     "a2c": (mf.A2C(batch_agent_steps=40), MLP),
     "a3c": (mf.A3C(), MLP),

@@ -3,12 +3,8 @@
 from importlib.util import find_spec
 
 MODULES = {
-    "jaxmarl": "jaxmarl",
-    "jumanji": "jumanji",
+    **{name: name for name in ("jaxmarl", "jumanji", "pgx", "rware", "vmas")},
     "lbf": "lbforaging",
-    "pgx": "pgx",
-    "rware": "rware",
-    "vmas": "vmas",
     "vmas_balance_ppo": "vmas",
 }
 

@@ -11,9 +11,8 @@ from gymnasium.spaces import Box, Discrete
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
-from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
+import marlflow as mf
 from marlflow.config.environment import environment_maker, opened
-from marlflow.config.experiment import Env
 from marlflow.env.batched.adapter import BatchedAdapter
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
 from marlflow.env.episode_location import EpisodeLocation
@@ -78,20 +77,20 @@ REFUSED = {
 
 @pytest.mark.parametrize(("agents", "problem"), REFUSED.values(), ids=REFUSED)
 def test_agents_without_names_of_their_own_are_refused(agents: list[Any], problem: str) -> None:
-    env = Env(lambda: Team(agents))
-    with pytest.raises(ConfigInvalid, match=rf"^environment \S+ cannot start: .*{problem}"):
+    env = mf.Env(lambda: Team(agents))
+    with pytest.raises(mf.ConfigInvalid, match=rf"^environment \S+ cannot start: .*{problem}"):
         opened(environment_maker(env), env).__enter__()
-    with pytest.raises(ConfigInvalid, match=problem):
+    with pytest.raises(mf.ConfigInvalid, match=problem):
         agent_indicator(Team(agents))
     batched = BatchedCartPoleTeam(num_envs=1, num_agents=1)
     batched.possible_agents = agents
-    with pytest.raises(EnvironmentFailed, match=problem):
+    with pytest.raises(mf.EnvironmentFailed, match=problem):
         BatchedAdapter(batched, EpisodeLocation("team", 0))
 
 
 @pytest.mark.parametrize("agents", [[0, 1], ["a", 1]])
 def test_agents_that_appear_are_named_too(agents: list[Any]) -> None:
-    with pytest.raises(EnvironmentFailed, match=r"agent [01] is of type int"):
+    with pytest.raises(mf.EnvironmentFailed, match=r"agent [01] is of type int"):
         open_adapter(Team(agents, declared=False))
 
 

@@ -328,11 +328,7 @@ def test_a_formula_is_the_automaton_that_one_would_write() -> None:
 
 @pytest.mark.parametrize(
     ("formula", "problem"),
-    [
-        ("G(F(goal1))", "again and again"),
-        ("F(goal1", "cannot be read"),
-        ("goal1 & !goal1", "can never be satisfied"),
-    ],
+    [("G(F(goal1))", "again and again"), ("F(goal1", "cannot be read"), ("goal1 & !goal1", "can never be satisfied")],
 )
 def test_formulas_without_an_automaton_are_refused(formula: str, problem: str) -> None:
     pytest.importorskip("flloat")

@@ -3,20 +3,9 @@
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from pettingzoo.test import api_test, parallel_api_test
 
 from marlflow.env import cartpole_family
 from marlflow.env.cartpole_family import draw_task
-
-
-def test_it_passes_pettingzoos_own_test():
-    parallel_api_test(cartpole_family.parallel_env())
-
-
-# PettingZoo's test warns that agents may be removed unseen, which its own conversion does.
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_its_aec_form_passes_pettingzoos_own_test():
-    api_test(cartpole_family.env(), num_cycles=100)
 
 
 def test_the_carts_move_as_gymnasiums_with_the_physics_of_their_task():

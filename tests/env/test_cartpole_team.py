@@ -3,19 +3,8 @@
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from pettingzoo.test import api_test, parallel_api_test
 
 from marlflow.env import cartpole_team
-
-
-def test_it_passes_pettingzoos_own_test():
-    parallel_api_test(cartpole_team.parallel_env())
-
-
-# PettingZoo's test warns that agents may be removed unseen, which its own conversion does.
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_its_aec_form_passes_pettingzoos_own_test():
-    api_test(cartpole_team.env(), num_cycles=100)
 
 
 def test_each_cart_moves_as_gymnasiums_does():
@@ -37,7 +26,6 @@ def test_each_cart_moves_as_gymnasiums_does():
 
 def test_without_velocities_a_cart_sees_position_and_angle():
     whole, blind = cartpole_team.parallel_env(), cartpole_team.parallel_env(velocities=False)
-    parallel_api_test(blind)
     seen, half_seen = whole.reset(seed=3)[0], blind.reset(seed=3)[0]
     while whole.agents:
         for agent, observation in seen.items():

@@ -7,18 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pettingzoo.test import api_test, parallel_api_test
 
-from marlflow.env import guess_number
 from marlflow.env.guess_number import RIGHT, TOO_HIGH, TOO_LOW, best_return, parallel_env
-
-
-# PettingZoo says so of every Dict without a mask.
-@pytest.mark.filterwarnings("ignore:Observation is not a NumPy array", "ignore:Observation space for each agent")
-@pytest.mark.parametrize("may_stop", [False, True])
-def test_it_is_what_pettingzoo_takes_an_environment_to_be(may_stop: bool) -> None:
-    parallel_api_test(parallel_env(2, may_stop=may_stop), num_cycles=200)
-    api_test(guess_number.env(2, may_stop=may_stop), num_cycles=200)
 
 
 def tokens_of(number: int, letters: int, length: int) -> list[int]:

@@ -6,10 +6,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from pettingzoo.test import api_test, parallel_api_test
 
 from benchmarks.team_answers import additive_fit, independent_choice
-from marlflow.env import matrix_games
 from marlflow.env.matrix_games import parallel_env
 
 CLIMBING = [[11, -30, 0], [-30, 7, 0], [0, 6, 5]]
@@ -51,18 +49,6 @@ def test_in_the_two_step_game_only_the_first_agent_chooses_the_matrix() -> None:
         _, rewards, terminations, _, _ = env.step({"agent_0": row, "agent_1": column})
         assert rewards == dict.fromkeys(("agent_0", "agent_1"), (LEFT, RIGHT)[first][row][column])
         assert all(terminations.values())
-
-
-@pytest.mark.parametrize("game", [*TABLES, "two_step"])
-def test_they_are_pettingzoo_environments(game: str) -> None:
-    parallel_api_test(parallel_env(game), num_cycles=20)
-    parallel_api_test(parallel_env(game, as_one_agent=True), num_cycles=20)
-
-
-# PettingZoo's test warns that agents may be removed unseen, which its own conversion does.
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_its_aec_form_is_one_too() -> None:
-    api_test(matrix_games.env("two_step"), num_cycles=20)
 
 
 def test_an_unknown_game_is_named_with_the_nearest() -> None:

@@ -3,19 +3,8 @@
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
-from pettingzoo.test import api_test, parallel_api_test
 
 from marlflow.env import pendulum_team
-
-
-def test_it_passes_pettingzoos_own_test():
-    parallel_api_test(pendulum_team.parallel_env())
-
-
-# PettingZoo's test warns that agents may be removed unseen, which its own conversion does.
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_its_aec_form_passes_pettingzoos_own_test():
-    api_test(pendulum_team.env(max_cycles=20), num_cycles=100)
 
 
 def test_each_pendulum_moves_as_gymnasiums_does():

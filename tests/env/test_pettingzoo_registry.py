@@ -12,7 +12,6 @@ from pettingzoo.env_registry import spec
 import marlflow as mf
 from marlflow import conf
 from marlflow.config.environment import environment_identity, environment_name
-from marlflow.config.experiment import Env
 from marlflow.env import make_environment, pettingzoo_registry
 from marlflow.env.make import import_factory
 from tests.config.composition import experiment_of, ready_of
@@ -30,13 +29,13 @@ def test_a_shipped_id_is_the_factory_that_its_module_has(env_id: str, api: str) 
     # So training on an id is training on the module, and checkpoints of both are of one environment.
     path = pettingzoo_registry.stable_name({"id": env_id, "api": api})
     assert import_factory(path) is _entry(env_id, api)
-    by_path = environment_identity(Env(path, {"max_cycles": 3}))
-    assert environment_identity(Env(env_id, {"api": api, "max_cycles": 3})) == by_path
+    by_path = environment_identity(mf.Env(path, {"max_cycles": 3}))
+    assert environment_identity(mf.Env(env_id, {"api": api, "max_cycles": 3})) == by_path
 
 
 def test_agents_of_cooperative_pong_see_pixels() -> None:
     # PettingZoo draws them only in a render mode; without one all are black.
-    shipped = Env("cooperative_pong")
+    shipped = mf.Env("cooperative_pong")
     assert isinstance(shipped.factory, str)
     env = make_environment(shipped.factory, shipped.arguments)
     try:

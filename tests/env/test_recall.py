@@ -6,9 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from pettingzoo.test import api_test, parallel_api_test
 
-from marlflow.env import recall
 from marlflow.env.recall import parallel_env
 
 
@@ -48,13 +46,3 @@ def test_without_memory_no_answer_is_right_more_often_than_by_chance(num_agents:
     for named in product(range(2), repeat=num_agents):
         share = np.mean([bits == named for bits in drawn])
         assert share == pytest.approx(0.5**num_agents, abs=0.05)
-
-
-def test_it_is_a_pettingzoo_environment() -> None:
-    parallel_api_test(parallel_env(), num_cycles=40)
-
-
-# PettingZoo's test warns that agents may be removed unseen, which its own conversion does.
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_its_aec_form_is_one_too() -> None:
-    api_test(recall.env(), num_cycles=40)

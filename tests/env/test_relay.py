@@ -7,10 +7,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from pettingzoo.test import api_test, parallel_api_test
 
 from benchmarks.team_answers import Kinds, relay_return, relay_values
-from marlflow.env import relay
 from marlflow.env.relay import RelayRace, parallel_env
 
 BEST = relay_values(3, 0.9)
@@ -86,15 +84,3 @@ def test_each_members_better_action_does_not_depend_on_what_the_others_do() -> N
         for member, best in enumerate(BEST.best(state)):
             other = (*actions[:member], best, *actions[member + 1 :])
             assert BEST.joint[state, other] >= value
-
-
-# An episode may end before everybody has joined.
-@pytest.mark.filterwarnings("ignore:No agents present:UserWarning")
-def test_it_is_a_pettingzoo_environment() -> None:
-    parallel_api_test(parallel_env(), num_cycles=200)
-
-
-# PettingZoo's test warns that agents may be removed unseen, which its own conversion does.
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_its_aec_form_is_one_too() -> None:
-    api_test(relay.env(), num_cycles=200)

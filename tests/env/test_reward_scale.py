@@ -15,7 +15,6 @@ from pettingzoo.test import api_test, parallel_api_test
 from pettingzoo.utils.conversions import parallel_to_aec
 
 import marlflow as mf
-from marlflow.base.errors import ConfigInvalid
 from marlflow.base.serialization import from_bytes
 from marlflow.check_env.reproduce import difference
 from marlflow.env import make_environment
@@ -146,7 +145,7 @@ def test_a_number_is_taken_as_it_is() -> None:
     ],
 )
 def test_what_it_does_not_take_is_said(arguments: dict[str, Any], problems: list[str]) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(mf.ConfigInvalid) as caught:
         reward_scale(game(), **arguments)
     assert len(caught.value.problems) == len(problems)
     for found, expected in zip(caught.value.problems, problems, strict=True):

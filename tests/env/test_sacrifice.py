@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-from pettingzoo.test import parallel_api_test
-
 from marlflow.env.sacrifice import parallel_env
 
 
@@ -24,7 +22,3 @@ def test_a_sacrifice_is_worth_ten_and_nothing_else_more_than_two() -> None:
         assert not env.agents
         returns[choices] = total
     assert returns == {choices: 10.0 if choices[0] == 1 else 2.0 for choices in returns}
-
-
-def test_it_is_a_parallel_environment() -> None:
-    parallel_api_test(parallel_env(), num_cycles=20)

@@ -7,7 +7,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from pettingzoo.test import api_test, seed_test
 
 from marlflow.base.batch import Array
 from marlflow.env import token_signal
@@ -98,10 +97,3 @@ def test_an_action_outside_its_space_is_refused(action: int | None) -> None:
 def test_games_that_cannot_be_played_are_refused(arguments: dict[str, int], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         token_signal.env(**arguments)
-
-
-# PettingZoo's test warns about spaces that are neither a Box nor Discrete, and of different sizes.
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_it_is_a_pettingzoo_environment() -> None:
-    api_test(token_signal.env(), num_cycles=40)
-    seed_test(token_signal.env, num_cycles=20)

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-
 import pytest
-from pettingzoo.test import parallel_api_test
 
 from marlflow.env import toll
-
-
-def test_it_passes_pettingzoos_test() -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
-        parallel_api_test(toll.parallel_env(3), num_cycles=20)
 
 
 def test_the_fast_road_pays_one_more_and_costs_one() -> None:

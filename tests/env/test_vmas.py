@@ -9,8 +9,7 @@ import torch
 import vmas
 from gymnasium import spaces
 
-from marlflow.base.errors import ConfigInvalid
-from marlflow.env import BatchedEnv, SnapshotEnv
+import marlflow as mf
 from marlflow.env.batched.vmas import VmasEnv
 
 EVERY = np.arange(4)
@@ -43,8 +42,8 @@ def assert_same(ours, theirs, **tolerance):
 @pytest.mark.parametrize("scenario", ["balance", "navigation", "simple_tag"])
 def test_steps_are_those_of_vmas(scenario, continuous):
     env = VmasEnv(4, scenario, continuous_actions=continuous, episode_seeds=True)
-    assert isinstance(env, BatchedEnv)
-    assert isinstance(env, SnapshotEnv)
+    assert isinstance(env, mf.BatchedEnv)
+    assert isinstance(env, mf.SnapshotEnv)
     direct = vmas.make_env(scenario, 4, max_steps=100, continuous_actions=continuous, terminated_truncated=True)
     seeds = np.array([5, 6, 7, 8])
     env.reset(EVERY, seeds)
@@ -159,5 +158,5 @@ def test_agents_with_other_spaces_are_other_groups():
     ],
 )
 def test_wrong_arguments_are_refused(arguments, expected):
-    with pytest.raises(ConfigInvalid, match=expected):
+    with pytest.raises(mf.ConfigInvalid, match=expected):
         VmasEnv(2, **arguments)

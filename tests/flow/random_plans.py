@@ -16,25 +16,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from marlflow.flow import (
-    AgentSteps,
-    EndOfFlow,
-    Feed,
-    Flow,
-    Freely,
-    InTurn,
-    Outcome,
-    Pace,
-    Plan,
-    Rounds,
-    StageCall,
-    StageTimes,
-    Together,
-    Traits,
-    merge,
-    source,
-    together,
-)
+import marlflow as mf
+from marlflow.flow import Feed, Outcome, Pace, Rounds, StageCall, StageTimes, Together, merge, together
 
 SMALL = st.integers(0, 11)
 
@@ -82,10 +65,10 @@ class Token:
 
 
 @dataclass(frozen=True, init=False)
-class Watched(InTurn):
+class Watched(mf.InTurn):
     """An InTurn whose ledger writes down who took turns and who left."""
 
-    def __init__(self, **shares: int | AgentSteps) -> None:
+    def __init__(self, **shares: int | mf.AgentSteps) -> None:
         super().__init__(**shares)
         object.__setattr__(self, "log", [])
 
@@ -108,7 +91,7 @@ class Watched(InTurn):
 class Operator:
     """Takes tokens, gives new ones, and remembers both."""
 
-    traits = Traits(at_most_one=True, publishes=True)
+    traits = mf.Traits(at_most_one=True, publishes=True)
 
     def __init__(self, built: Built, name: str, bits: tuple[int, int]) -> None:
         self.built, self.name, self.bits = built, name, bits
@@ -146,7 +129,7 @@ class Read(Operator):
         return self.answer(self.make)
 
     def end(self) -> Any:
-        raise EndOfFlow
+        raise mf.EndOfFlow
 
 
 class Change(Operator):
@@ -195,7 +178,7 @@ class Filter(Operator):
 class Regroup(Operator):
     """None, one or two new tokens for each."""
 
-    traits = Traits(publishes=True)
+    traits = mf.Traits(publishes=True)
 
     def add(self, token: Token) -> list[Token]:
         self.taken.append(token)
@@ -255,7 +238,7 @@ class Built:
         self.counts[kind] += 1
         return f"{kind}{self.counts[kind]}"
 
-    def build(self) -> Plan | Together:
+    def build(self) -> mf.Plan | Together:
         if self.spec.plans == 0:
             sources = [self.read(*bits) for bits in self.spec.sources]
             return self.plan("alone", sources)
@@ -269,8 +252,8 @@ class Built:
             name: Feed(1 + i, "wait" if i % 3 else "drop_oldest") for i, name in enumerate(names, self.spec.rounds)
         }
 
-        def builder(number: int, name: str) -> Callable[[Flow[Any]], Plan]:
-            def build(flow: Flow[Any]) -> Plan:
+        def builder(number: int, name: str) -> Callable[[mf.Flow[Any]], mf.Plan]:
+            def build(flow: mf.Flow[Any]) -> mf.Plan:
                 self.plan_name = name
                 wire = Wire(route, name, (f"{name}/queue",))
                 own = [self.read(*bits) for bits in self.spec.sources[1:]] if number == 0 else []
@@ -286,12 +269,12 @@ class Built:
     def operator(self, kind: type[Any], bits: tuple[int, int]) -> Any:
         return kind(self, self.name(kind.__name__), bits)
 
-    def read(self, count: int, hops: int) -> tuple[Flow[Any], list[Wire]]:
+    def read(self, count: int, hops: int) -> tuple[mf.Flow[Any], list[Wire]]:
         operator = self.operator(Read, (count, hops))
         operator.count = None if count == 0 else count
-        return source(operator, name=operator.name), [Wire(operator, None, ())]
+        return mf.source(operator, name=operator.name), [Wire(operator, None, ())]
 
-    def plan(self, name: str, pool: list[tuple[Flow[Any], list[Wire]]], waits: bool = False) -> Plan:
+    def plan(self, name: str, pool: list[tuple[mf.Flow[Any], list[Wire]]], waits: bool = False) -> mf.Plan:
         for action in self.spec.actions:
             self.act(pool, action)
         also = {}
@@ -303,18 +286,18 @@ class Built:
         output, self.wires[name] = pool[0]
         sides = (*also, "output")
         pace = self.pace(sides, *self.spec.ending) if also else None
-        return Plan(name, output, also, pace, waits_for_rounds=waits)
+        return mf.Plan(name, output, also, pace, waits_for_rounds=waits)
 
     def pace(self, sides: tuple[str, ...], kind: int, per: int, starts: int) -> Pace:
         if kind % 3 == 0:
-            return Freely()
-        shares: dict[str, int | AgentSteps] = {side: 1 + (per + i) % 3 for i, side in enumerate(sides)}
+            return mf.Freely()
+        shares: dict[str, int | mf.AgentSteps] = {side: 1 + (per + i) % 3 for i, side in enumerate(sides)}
         if kind % 3 == 1:
-            shares[sides[0]] = AgentSteps(1 + per, starts)
+            shares[sides[0]] = mf.AgentSteps(1 + per, starts)
         self.paces.append(Watched(**shares))
         return self.paces[-1]
 
-    def act(self, pool: list[tuple[Flow[Any], list[Wire]]], action: tuple[str, int, int, int, int]) -> None:
+    def act(self, pool: list[tuple[mf.Flow[Any], list[Wire]]], action: tuple[str, int, int, int, int]) -> None:
         kind, pick, *bits = action
         if kind == "merge" and len(pool) > 1:
             self.merge(pool, pick, bits)
@@ -340,14 +323,14 @@ class Built:
             self.wires[operator] = wires
             pool.append((self.stage(flow, operator), [Wire(operator, None, ())]))
 
-    def stage(self, flow: Flow[Any], operator: Any) -> Flow[Any]:
+    def stage(self, flow: mf.Flow[Any], operator: Any) -> mf.Flow[Any]:
         if isinstance(operator, Placed):
             return flow.then(operator, at=self.place, name=operator.name)
         if isinstance(operator, Change):
             return flow.then(operator, name=operator.name)
         return flow.gather(operator, name=operator.name)
 
-    def merge(self, pool: list[tuple[Flow[Any], list[Wire]]], pick: int, bits: list[int]) -> None:
+    def merge(self, pool: list[tuple[mf.Flow[Any], list[Wire]]], pick: int, bits: list[int]) -> None:
         taken = [pool.pop(pick % len(pool)) for _ in range(min(len(pool), 2 + bits[2] % 2))]
         sides = tuple(f"s{number}" for number in range(len(taken)))
         flows = dict(zip(sides, (flow for flow, _ in taken), strict=True))

@@ -7,22 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from marlflow.base.errors import PlanInvalid
-from marlflow.flow import (
-    AgentSteps,
-    Executor,
-    Feed,
-    Flow,
-    Freely,
-    InTurn,
-    Plan,
-    Rounds,
-    Together,
-    Traits,
-    merge,
-    source,
-    together,
-)
+import marlflow as mf
+from marlflow.flow import Executor, Feed, Rounds, Together, together
 from tests.flow.fakes import Batches, FakePlace, Item, Keep, problems
 
 LOCKSTEP = Rounds()
@@ -65,20 +51,20 @@ class Split:
         return []
 
 
-def _paced(pace: Any, a: Flow[Any], b: Flow[Any]) -> Plan:
-    return Plan("p", b, {"a": a}, pace)
+def _paced(pace: Any, a: mf.Flow[Any], b: mf.Flow[Any]) -> mf.Plan:
+    return mf.Plan("p", b, {"a": a}, pace)
 
 
 def test_neighbors_whose_types_differ_with_the_stage_that_would_bridge_them() -> None:
-    assert problems(Plan("p", source(read).then(learn))) == [
+    assert problems(mf.Plan("p", mf.source(read).then(learn))) == [
         "stage 'learn' of plan 'p' expects Estimated, but 'read' gives Rows; put Advantages(learner) between them"
     ]
 
 
 def test_neighbors_are_compared_through_forks_queues_and_merges() -> None:
-    a, b = source(read).fork(2, capacity=1)
-    flow = merge(Freely(), a=a.queue(2), b=b).then(learn)
-    assert set(problems(Plan("p", flow))) == {
+    a, b = mf.source(read).fork(2, capacity=1)
+    flow = mf.merge(mf.Freely(), a=a.queue(2), b=b).then(learn)
+    assert set(problems(mf.Plan("p", flow))) == {
         "stage 'learn' of plan 'p' expects Estimated, but 'read' gives Rows; put Advantages(learner) between them"
     }
 
@@ -88,7 +74,7 @@ def test_a_gather_gives_and_takes_what_its_add_says() -> None:
         def add(self, rows: Rows) -> Sequence[int]:
             return []
 
-    assert problems(Plan("p", source(read).gather(Pairs()).then(insert))) == [
+    assert problems(mf.Plan("p", mf.source(read).gather(Pairs()).then(insert))) == [
         "stage 'insert' of plan 'p' expects Rows, but 'Pairs' gives int"
     ]
 
@@ -97,65 +83,63 @@ def test_awaitable_results_are_taken_as_what_they_hold() -> None:
     async def later() -> Rows:
         return Rows()
 
-    assert problems(Plan("p", source(later).then(insert))) == []
+    assert problems(mf.Plan("p", mf.source(later).then(insert))) == []
 
 
 @pytest.mark.parametrize(
-    ("make", "what"),
-    [
-        (lambda flow: flow.fork(2)[0], "fork 'fork'"),
-        (lambda flow: flow.queue(), "queue 'queue'"),
-    ],
+    ("make", "what"), [(lambda flow: flow.fork(2)[0], "fork 'fork'"), (lambda flow: flow.queue(), "queue 'queue'")]
 )
-def test_a_buffer_without_capacity(make: Callable[[Flow[Any]], Flow[Any]], what: str) -> None:
-    found = problems(Plan("p", make(source(read))))
+def test_a_buffer_without_capacity(make: Callable[[mf.Flow[Any]], mf.Flow[Any]], what: str) -> None:
+    found = problems(mf.Plan("p", make(mf.source(read))))
     assert f"{what} of plan 'p' has no capacity: say how many items it may hold" in found
 
 
 def test_a_buffer_that_holds_nothing() -> None:
-    assert problems(Plan("p", source(read).queue(0))) == [
+    assert problems(mf.Plan("p", mf.source(read).queue(0))) == [
         "queue 'queue' of plan 'p' has a capacity of 0: it would block for every input; give at least 1"
     ]
 
 
 def test_a_buffer_that_does_what_nobody_knows_when_full() -> None:
     full: Any = "drop_newest"
-    assert problems(Plan("p", source(read).queue(1, full))) == [
+    assert problems(mf.Plan("p", mf.source(read).queue(1, full))) == [
         "queue 'queue' of plan 'p' is to 'drop_newest' when full; choose 'wait' or 'drop_oldest'"
     ]
 
 
 def test_several_flows_without_a_pace() -> None:
-    plan = _paced(None, source(read), source(nothing, name="other"))
+    plan = _paced(None, mf.source(read), mf.source(nothing, name="other"))
     assert problems(plan) == ["plan 'p' has several flows and no pace: say Freely() or InTurn(a=..., output=...)"]
 
 
 def test_a_merge_without_a_pace() -> None:
-    flow = merge(a=source(read), b=source(nothing, name="other"))
-    assert problems(Plan("p", flow)) == ["merge 'merge' of plan 'p' has no pace: say Freely() or InTurn(a=..., b=...)"]
+    flow = mf.merge(a=mf.source(read), b=mf.source(nothing, name="other"))
+    assert problems(mf.Plan("p", flow)) == [
+        "merge 'merge' of plan 'p' has no pace: say Freely() or InTurn(a=..., b=...)"
+    ]
 
 
 def test_two_stages_of_one_name() -> None:
-    assert problems(Plan("p", source(read).then(same).then(same))) == [
+    assert problems(mf.Plan("p", mf.source(read).then(same).then(same))) == [
         "plan 'p' has 2 stages named 'same': tell them apart with name=..."
     ]
 
 
 def test_two_plans_of_one_name() -> None:
-    one, two = (Plan("p", source(read, name=name)) for name in ("first", "second"))
+    one, two = (mf.Plan("p", mf.source(read, name=name)) for name in ("first", "second"))
     plan = Together(one.output, (one, two), Rounds(), frozenset())
     assert problems(plan) == ["2 plans are named 'p': give each a name of its own"]
 
 
 def test_a_plan_named_like_what_all_share() -> None:
-    plan = together(source(read), Split(), {"rollouts": lambda flow: Plan("ppo", flow)}, {"rollouts": Feed(1)})
+    plan = together(mf.source(read), Split(), {"rollouts": lambda flow: mf.Plan("ppo", flow)}, {"rollouts": Feed(1)})
     assert problems(plan) == ["a plan is named 'rollouts', as what all plans share is: give it another name"]
 
 
 class Learns:
     """Updates the learner that it runs at."""
 
-    traits = Traits(updates=True)
+    traits = mf.Traits(updates=True)
 
     def __call__(self, item: Any) -> Any:
         return item
@@ -163,8 +147,8 @@ class Learns:
 
 def test_a_learner_updated_by_two_stages() -> None:
     prey = FakePlace("prey")
-    flow = source(read).then(Learns(), at=prey, name="Learn").then(Learns(), at=prey, name="Learn again")
-    assert problems(Plan("p", flow)) == [
+    flow = mf.source(read).then(Learns(), at=prey, name="Learn").then(Learns(), at=prey, name="Learn again")
+    assert problems(mf.Plan("p", flow)) == [
         "learner 'prey' is updated by 'Learn' of plan 'p' and by 'Learn again' of plan 'p': "
         "one learner is updated by one stage"
     ]
@@ -174,7 +158,7 @@ class LearnsGroups:
     """Updates loss groups of the learner that it runs at."""
 
     def __init__(self, *groups: str) -> None:
-        self.traits = Traits(updates=True, groups=groups)
+        self.traits = mf.Traits(updates=True, groups=groups)
 
     def __call__(self, item: Any) -> Any:
         return item
@@ -189,12 +173,12 @@ def grouped(*groups: str) -> FakePlace:
 
 def test_two_stages_may_update_loss_groups_of_their_own() -> None:
     prey = grouped("actor", "baseline", "critics")
-    flow = source(read).then(LearnsGroups("actor", "baseline"), at=prey, name="Learn")
-    assert problems(Plan("p", flow.then(LearnsGroups("critics"), at=prey, name="Learn critics"))) == []
+    flow = mf.source(read).then(LearnsGroups("actor", "baseline"), at=prey, name="Learn")
+    assert problems(mf.Plan("p", flow.then(LearnsGroups("critics"), at=prey, name="Learn critics"))) == []
     overlap = flow.then(LearnsGroups("critics", "actor"), at=prey, name="Learn again")
     both = "learner 'prey' is updated by 'Learn' of plan 'p' and by 'Learn again' of plan 'p'"
-    assert problems(Plan("p", overlap)) == [f"{both}, of which several train 'actor': give each its own groups"]
-    assert problems(Plan("p", flow.then(Learns(), at=prey, name="Learn again"))) == [
+    assert problems(mf.Plan("p", overlap)) == [f"{both}, of which several train 'actor': give each its own groups"]
+    assert problems(mf.Plan("p", flow.then(Learns(), at=prey, name="Learn again"))) == [
         f"{both}: one learner is updated by one stage; or say which loss groups each trains, by Learn(groups=...)"
     ]
 
@@ -202,11 +186,11 @@ def test_two_stages_may_update_loss_groups_of_their_own() -> None:
 def test_loss_groups_of_one_learner_are_not_for_two_plans() -> None:
     prey = grouped("actor", "critics")
     plans = {
-        "one": lambda flow: Plan("one", flow.then(LearnsGroups("actor"), at=prey, name="Learn")),
-        "two": lambda flow: Plan("two", flow.then(LearnsGroups("critics"), at=prey, name="Learn")),
+        "one": lambda flow: mf.Plan("one", flow.then(LearnsGroups("actor"), at=prey, name="Learn")),
+        "two": lambda flow: mf.Plan("two", flow.then(LearnsGroups("critics"), at=prey, name="Learn")),
     }
     feeds = dict.fromkeys(plans, Feed(1))
-    assert problems(together(source(read), Split(), plans, feeds)) == [
+    assert problems(together(mf.source(read), Split(), plans, feeds)) == [
         "learner 'prey' is updated by 'Learn' of plan 'one' and by 'Learn' of plan 'two': "
         "one learner is updated by one plan"
     ]
@@ -214,71 +198,71 @@ def test_loss_groups_of_one_learner_are_not_for_two_plans() -> None:
 
 def test_loss_groups_that_the_learner_does_not_have() -> None:
     subject = "stage 'Learn' of plan 'p' trains"
-    unknown = source(read).then(LearnsGroups("actor", "critic"), at=grouped("actor", "critics"), name="Learn")
-    assert problems(Plan("p", unknown)) == [
+    unknown = mf.source(read).then(LearnsGroups("actor", "critic"), at=grouped("actor", "critics"), name="Learn")
+    assert problems(mf.Plan("p", unknown)) == [
         f"{subject} the loss groups critic of learner 'prey', which has actor, critics"
     ]
-    undeclared = source(read).then(LearnsGroups("actor"), at=FakePlace("prey"), name="Learn")
-    assert problems(Plan("p", undeclared)) == [
+    undeclared = mf.source(read).then(LearnsGroups("actor"), at=FakePlace("prey"), name="Learn")
+    assert problems(mf.Plan("p", undeclared)) == [
         f"{subject} the loss groups actor of learner 'prey', which declares none: "
         "name them in Capabilities(loss_groups=...)"
     ]
-    empty = source(read).then(LearnsGroups(), at=grouped("actor"), name="Learn")
-    assert problems(Plan("p", empty)) == [f"{subject} no loss group: leave groups out, or name some"]
+    empty = mf.source(read).then(LearnsGroups(), at=grouped("actor"), name="Learn")
+    assert problems(mf.Plan("p", empty)) == [f"{subject} no loss group: leave groups out, or name some"]
 
 
 def test_a_branch_that_nobody_takes() -> None:
-    assert problems(Plan("p", source(read).fork(2, capacity=1)[0])) == [
+    assert problems(mf.Plan("p", mf.source(read).fork(2, capacity=1)[0])) == [
         "branch 1 of 'fork' in plan 'p' is taken by nobody: it would fill up and block for every input; "
         "use it, or make one branch fewer"
     ]
-    assert problems(Plan("p", source(read).split(Split(), ["x", "y"])["x"])) == [
+    assert problems(mf.Plan("p", mf.source(read).split(Split(), ["x", "y"])["x"])) == [
         "branch 'y' of 'Split' in plan 'p' is taken by nobody: it would fill up and block for every input; "
         "use it, or make one branch fewer"
     ]
 
 
 def test_a_branch_taken_twice_under_two_names() -> None:
-    branch = source(read).split(Split(), ["x"])["x"]
-    plan = Plan("p", branch.named("one"), {"other": branch.named("two")}, Freely())
+    branch = mf.source(read).split(Split(), ["x"])["x"]
+    plan = mf.Plan("p", branch.named("one"), {"other": branch.named("two")}, mf.Freely())
     assert problems(plan) == [
         "branch 'x' of 'Split' in plan 'p' is taken 2 times: give each its own with .fork(2, capacity=...)"
     ]
 
 
 def test_a_flow_taken_twice() -> None:
-    flow = source(read)
-    assert problems(_paced(Freely(), flow.then(Keep()), flow)) == [
+    flow = mf.source(read)
+    assert problems(_paced(mf.Freely(), flow.then(Keep()), flow)) == [
         "the flow after 'read' of plan 'p' is taken 2 times: give each its own with .fork(2, capacity=...)"
     ]
 
 
 def test_experience_that_no_plan_takes() -> None:
-    plan = together(source(read), Split(), {"p": lambda flow: Plan("p", source(nothing))}, {"p": Feed(1)})
+    plan = together(mf.source(read), Split(), {"p": lambda flow: mf.Plan("p", mf.source(nothing))}, {"p": Feed(1)})
     assert problems(plan) == ["the flow after 'read' of plan 'rollouts' is taken by nobody; give it to a plan"]
 
 
 def test_a_share_of_nothing() -> None:
-    plan = _paced(InTurn(a=0, output=1), source(read), source(nothing))
+    plan = _paced(mf.InTurn(a=0, output=1), mf.source(read), mf.source(nothing))
     assert problems(plan) == ["plan 'p': InTurn gives 'a' a share of 0: it would block for ever; give at least 1"]
 
 
 def test_a_ratio_between_other_sides() -> None:
-    plan = _paced(InTurn(store=1, output=1), source(read), source(nothing))
+    plan = _paced(mf.InTurn(store=1, output=1), mf.source(read), mf.source(nothing))
     assert problems(plan) == ["plan 'p': InTurn is between 'output' and 'store', but the flows are 'a' and 'output'"]
 
 
 def test_unequal_shares_of_one_fork_that_waits() -> None:
-    a, b = source(read).fork(2, capacity=3)
-    assert problems(_paced(InTurn(a=2, output=1), a, b)) == [
+    a, b = mf.source(read).fork(2, capacity=3)
+    assert problems(_paced(mf.InTurn(a=2, output=1), a, b)) == [
         "plan 'p': the sides of InTurn(a=2, output=1) are branches of one fork, which bring item for item the same: "
         "it would block for every input; give equal shares, or drop_oldest on the fork"
     ]
-    assert problems(_paced(InTurn(a=2, output=2), a, b)) == []
+    assert problems(_paced(mf.InTurn(a=2, output=2), a, b)) == []
 
 
 def test_agent_steps_of_items_without_rows() -> None:
-    plan = _paced(InTurn(a=AgentSteps(4), output=1), source(read).then(insert), source(nothing))
+    plan = _paced(mf.InTurn(a=mf.AgentSteps(4), output=1), mf.source(read).then(insert), mf.source(nothing))
     assert problems(plan) == [
         "plan 'p': 'a' is paced in agent steps, but its items (int) have no `rows`: it would earn no turn for any "
         "input; end it with a stage that counts, such as Insert"
@@ -286,7 +270,7 @@ def test_agent_steps_of_items_without_rows() -> None:
 
 
 def test_two_sides_in_agent_steps() -> None:
-    plan = _paced(InTurn(a=AgentSteps(4), output=AgentSteps(4)), source(read), source(nothing))
+    plan = _paced(mf.InTurn(a=mf.AgentSteps(4), output=mf.AgentSteps(4)), mf.source(read), mf.source(nothing))
     assert problems(plan) == ["plan 'p': InTurn can measure one side in agent steps, not several"]
 
 
@@ -295,47 +279,49 @@ def test_a_gather_that_may_give_several_in_a_paced_side() -> None:
         def add(self, item: Any) -> Sequence[Any]:
             return []
 
-    plan = _paced(InTurn(a=1, output=1), source(read).gather(Regroup()), source(nothing))
+    plan = _paced(mf.InTurn(a=1, output=1), mf.source(read).gather(Regroup()), mf.source(nothing))
     assert problems(plan) == [
         "plan 'p': stage 'Regroup' of side 'a' may give several items for one, which breaks the ratio; put it before "
         "the fork or queue, or give its operator Traits(at_most_one=True)"
     ]
-    assert problems(_paced(InTurn(a=1, output=1), source(read).gather(Regroup()).queue(1), source(nothing))) == []
-    assert problems(_paced(InTurn(a=1, output=1), source(read).gather(Batches(2)), source(nothing))) == []
+    assert (
+        problems(_paced(mf.InTurn(a=1, output=1), mf.source(read).gather(Regroup()).queue(1), mf.source(nothing))) == []
+    )
+    assert problems(_paced(mf.InTurn(a=1, output=1), mf.source(read).gather(Batches(2)), mf.source(nothing))) == []
 
 
 def test_what_a_split_routes_is_what_its_pairs_say() -> None:
     def route(rows: Rows) -> Iterator[tuple[str, Rows]]:
         yield "x", rows
 
-    assert problems(Plan("p", source(read).split(route, ["x"])["x"].then(learn))) == [
+    assert problems(mf.Plan("p", mf.source(read).split(route, ["x"])["x"].then(learn))) == [
         "stage 'learn' of plan 'p' expects Estimated, but 'route' gives Rows; put Advantages(learner) between them"
     ]
 
 
-def _on_policy(build: Callable[[Flow[Any]], Plan], rounds: Rounds = LOCKSTEP) -> Together:
-    return together(source(read), Split(), {"prey": build}, {"prey": Feed(1)}, rounds)
+def _on_policy(build: Callable[[mf.Flow[Any]], mf.Plan], rounds: Rounds = LOCKSTEP) -> Together:
+    return together(mf.source(read), Split(), {"prey": build}, {"prey": Feed(1)}, rounds)
 
 
 class Publish:
     """Publishes."""
 
-    traits = Traits(publishes=True, max_staleness=0)
+    traits = mf.Traits(publishes=True, max_staleness=0)
 
     def __call__(self, item: Any) -> Any:
         return item
 
 
 def test_an_on_policy_plan_that_never_publishes() -> None:
-    assert problems(_on_policy(lambda flow: Plan("ppo", flow.then(same), waits_for_rounds=True))) == [
+    assert problems(_on_policy(lambda flow: mf.Plan("ppo", flow.then(same), waits_for_rounds=True))) == [
         "plan 'prey' is on-policy but never publishes: from its second update on its rows would all be too old; end it "
         "with .then(Publish(), at=learner)"
     ]
 
 
 def test_rounds_that_overlap_the_learning_of_a_plan_that_allows_no_staleness() -> None:
-    def build(flow: Flow[Any]) -> Plan:
-        return Plan("ppo", flow.then(Publish()), waits_for_rounds=True)
+    def build(flow: mf.Flow[Any]) -> mf.Plan:
+        return mf.Plan("ppo", flow.then(Publish()), waits_for_rounds=True)
 
     assert problems(_on_policy(build)) == []
     assert problems(_on_policy(build, Rounds("overlap"))) == [
@@ -345,9 +331,9 @@ def test_rounds_that_overlap_the_learning_of_a_plan_that_allows_no_staleness() -
 
 
 def test_a_plan_that_waits_for_rounds_and_never_rests() -> None:
-    def build(flow: Flow[Any]) -> Plan:
-        fresh = merge(Freely(), fresh=flow, old=source(nothing, name="Draw"))
-        return Plan("ppo", fresh.then(Publish()), waits_for_rounds=True)
+    def build(flow: mf.Flow[Any]) -> mf.Plan:
+        fresh = mf.merge(mf.Freely(), fresh=flow, old=mf.source(nothing, name="Draw"))
+        return mf.Plan("ppo", fresh.then(Publish()), waits_for_rounds=True)
 
     assert problems(_on_policy(build)) == [
         "plan 'prey' waits for rounds, but its source 'Draw' runs freely: the plan would never come to rest, and no "
@@ -357,9 +343,9 @@ def test_a_plan_that_waits_for_rounds_and_never_rests() -> None:
 
 def test_all_problems_come_at_once_and_before_anything_runs() -> None:
     ran: list[int] = []
-    flow = source(lambda: ran.append(1), name="one").then(same).then(same).queue()
-    plan = _paced(InTurn(a=0, output=1), flow, source(read).then(learn))
-    with pytest.raises(PlanInvalid) as caught:
+    flow = mf.source(lambda: ran.append(1), name="one").then(same).then(same).queue()
+    plan = _paced(mf.InTurn(a=0, output=1), flow, mf.source(read).then(learn))
+    with pytest.raises(mf.PlanInvalid) as caught:
         Executor(plan)
     assert str(caught.value).splitlines() == [
         "4 problems in this plan:",

@@ -5,20 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from marlflow.flow import (
-    AgentSteps,
-    Feed,
-    Flow,
-    Freely,
-    InTurn,
-    Plan,
-    Rounds,
-    Together,
-    Traits,
-    merge,
-    source,
-    together,
-)
+import marlflow as mf
+from marlflow.flow import Feed, Rounds, Together, together
 from tests.flow.fakes import Count, FakePlace
 
 LOCKSTEP = Rounds()
@@ -64,7 +52,7 @@ class Learn(Operator):
 @dataclass(frozen=True)
 class Publish(Operator):
     every: int = 1
-    traits: ClassVar[Traits] = Traits(publishes=True)
+    traits: ClassVar[mf.Traits] = mf.Traits(publishes=True)
 
 
 @dataclass(frozen=True)
@@ -82,22 +70,22 @@ class Reprioritize(Operator):
     pass
 
 
-def ppo(experience: Flow[Any]) -> Plan:
+def ppo(experience: mf.Flow[Any]) -> mf.Plan:
     estimated = experience.gather(Concat()).then(Advantages(), at=PREY)
     reports = estimated.then(Learn(epochs=10), at=PREY).then(Publish(), at=PREY)
-    return Plan("ppo", reports, waits_for_rounds=True)
+    return mf.Plan("ppo", reports, waits_for_rounds=True)
 
 
-def dqn(experience: Flow[Any]) -> Plan:
+def dqn(experience: mf.Flow[Any]) -> mf.Plan:
     store = experience.then(Insert(), at=REPLAY)
-    learned = source(Draw(), at=REPLAY).then(Learn(), at=PREDATOR)
+    learned = mf.source(Draw(), at=REPLAY).then(Learn(), at=PREDATOR)
     train = learned.then(Reprioritize(), at=REPLAY).then(Publish(every=10), at=PREDATOR)
-    return Plan("dqn", train, {"store": store}, InTurn(store=AgentSteps(4, starts=1000), output=1))
+    return mf.Plan("dqn", train, {"store": store}, mf.InTurn(store=mf.AgentSteps(4, starts=1000), output=1))
 
 
 def ppo_and_dqn(rounds: Rounds = LOCKSTEP) -> Together:
     feeds = {"prey": Feed(2), "predator": Feed(2, "drop_oldest")}
-    return together(source(Collect()), ByPolicy(), {"prey": ppo, "predator": dqn}, feeds, rounds)
+    return together(mf.source(Collect()), ByPolicy(), {"prey": ppo, "predator": dqn}, feeds, rounds)
 
 
 def test_tree_of_ppo_and_dqn() -> None:
@@ -120,7 +108,7 @@ def test_tree_says_how_rounds_proceed() -> None:
     assert (
         str(ppo_and_dqn(Rounds("overlap"))).splitlines()[0] == "rollouts: in rounds, overlapping the learning of prey"
     )
-    alone = together(source(Collect()), ByPolicy(), {"predator": dqn}, {"predator": Feed(2)})
+    alone = together(mf.source(Collect()), ByPolicy(), {"predator": dqn}, {"predator": Feed(2)})
     assert str(alone).splitlines()[0] == "rollouts: in rounds that wait for no plan"
 
 
@@ -163,11 +151,11 @@ flowchart LR
     )
 
 
-def nested() -> Plan:
-    fresh, copy = source(Count(), name="read").fork(2, capacity=3)
+def nested() -> mf.Plan:
+    fresh, copy = mf.source(Count(), name="read").fork(2, capacity=3)
     routes = copy.then(Learn()).split(ByPolicy(), ["x", "y"])
-    inner = merge(Freely(), "inner", x=routes["x"].queue(2), y=routes["y"].then(lambda item: item))
-    return Plan("nested", merge(InTurn(fresh=2, old=1), fresh=fresh, old=inner).then(Publish()))
+    inner = mf.merge(mf.Freely(), "inner", x=routes["x"].queue(2), y=routes["y"].then(lambda item: item))
+    return mf.Plan("nested", mf.merge(mf.InTurn(fresh=2, old=1), fresh=fresh, old=inner).then(Publish()))
 
 
 def test_tree_of_forks_and_merges() -> None:
@@ -188,7 +176,7 @@ nested
 
 
 def test_mermaid_escapes_what_it_would_read_as_syntax() -> None:
-    plan = Plan('a "b" #1', source(Count(), name="<end> [x] | {y}").then(Learn()))
+    plan = mf.Plan('a "b" #1', mf.source(Count(), name="<end> [x] | {y}").then(Learn()))
     assert (
         "\n" + plan.mermaid()
         == """

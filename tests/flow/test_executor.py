@@ -9,20 +9,8 @@ from typing import Any
 import pytest
 
 import marlflow
-from marlflow.base.errors import StageFailed, Stalled
-from marlflow.flow import (
-    AgentSteps,
-    EndOfFlow,
-    Executor,
-    Freely,
-    InTurn,
-    Plan,
-    StageId,
-    StageTimes,
-    Traits,
-    merge,
-    source,
-)
+import marlflow as mf
+from marlflow.flow import Executor, StageId, StageTimes
 from tests.flow.fakes import Batches, Count, Item, Keep, Log, outputs
 
 
@@ -37,8 +25,8 @@ async def half_later(number: int) -> float:
 
 @pytest.mark.parametrize("operator", [half, half_later])
 def test_an_error_names_its_stage_and_plan_and_shows_only_the_operators_frames(operator: Callable[[int], Any]) -> None:
-    plan = Plan("adversary", source(Count(5), name="Read").then(operator, name="Learn").then(Keep()))
-    with pytest.raises(StageFailed) as caught:
+    plan = mf.Plan("adversary", mf.source(Count(5), name="Read").then(operator, name="Learn").then(Keep()))
+    with pytest.raises(mf.StageFailed) as caught:
         Executor(plan).run_sync()
     assert str(caught.value).splitlines() == [
         "in stage 'Learn' of plan 'adversary': Read -> Learn -> Keep",
@@ -61,24 +49,24 @@ def test_errors_of_gathers_and_splits_are_named_too(kind: str) -> None:
         def __call__(self, item: Any) -> list[Any]:
             raise ValueError("no")
 
-    flow = source(Count(1))
+    flow = mf.source(Count(1))
     made = flow.gather(Broken()) if kind == "gather" else flow.split(Broken(), ["x"])["x"]
-    with pytest.raises(StageFailed, match=r"in stage 'Broken' of plan 'p'.*\nValueError: no"):
-        Executor(Plan("p", made)).run_sync()
+    with pytest.raises(mf.StageFailed, match=r"in stage 'Broken' of plan 'p'.*\nValueError: no"):
+        Executor(mf.Plan("p", made)).run_sync()
 
 
 def test_a_split_to_an_unknown_branch() -> None:
-    flow = source(Count(1)).split(lambda n: [("z", n)], ["x", "y"], name="ByPolicy")
-    with pytest.raises(StageFailed, match=r"it routed an item to 'z'; its branches are \['x', 'y'\]"):
-        Executor(Plan("p", flow["x"], {"y": flow["y"]}, Freely())).run_sync()
+    flow = mf.source(Count(1)).split(lambda n: [("z", n)], ["x", "y"], name="ByPolicy")
+    with pytest.raises(mf.StageFailed, match=r"it routed an item to 'z'; its branches are \['x', 'y'\]"):
+        Executor(mf.Plan("p", flow["x"], {"y": flow["y"]}, mf.Freely())).run_sync()
 
 
 def test_stop_iteration_ends_a_source_and_nothing_else() -> None:
     def leaks(item: int) -> int:
         raise StopIteration
 
-    with pytest.raises(StageFailed, match="in stage 'leaks'"):
-        Executor(Plan("p", source(Count(2)).then(leaks))).run_sync()
+    with pytest.raises(mf.StageFailed, match="in stage 'leaks'"):
+        Executor(mf.Plan("p", mf.source(Count(2)).then(leaks))).run_sync()
 
 
 def test_a_failure_is_raised_when_what_is_in_flight_has_landed() -> None:
@@ -93,8 +81,10 @@ def test_a_failure_is_raised_when_what_is_in_flight_has_landed() -> None:
     async def fails(number: int) -> int:
         raise ValueError("first")
 
-    plan = Plan("p", source(Count(1), name="a").then(fails), {"slow": source(Count(9), name="b").then(slow)}, Freely())
-    with pytest.raises(StageFailed, match="first"):
+    plan = mf.Plan(
+        "p", mf.source(Count(1), name="a").then(fails), {"slow": mf.source(Count(9), name="b").then(slow)}, mf.Freely()
+    )
+    with pytest.raises(mf.StageFailed, match="first"):
         Executor(plan).run_sync()
     assert landed == [1]
 
@@ -111,10 +101,10 @@ def test_what_a_hook_or_on_output_raises_comes_out_as_it_is() -> None:
         return 1
 
     with pytest.raises(LookupError, match="from on_output"):
-        Executor(Plan("p", source(Count(1))), refuse).run_sync()
+        Executor(mf.Plan("p", mf.source(Count(1))), refuse).run_sync()
     for make in (Count(1), later):
         with pytest.raises(LookupError, match="from a hook"):
-            Executor(Plan("p", source(make, name="s")), hooks=[Refuse()]).run_sync()
+            Executor(mf.Plan("p", mf.source(make, name="s")), hooks=[Refuse()]).run_sync()
 
 
 # -- ends -------------------------------------------------------------------------------------------------------
@@ -130,28 +120,28 @@ def test_sources_that_are_awaited_end_with_end_of_flow_or_with_their_iterator() 
 
     async def read() -> int:
         if count.made == 2:
-            raise EndOfFlow
+            raise mf.EndOfFlow
         return count()  # type: ignore[no-any-return]
 
-    assert outputs(Plan("p", source(read))) == [1, 2]
+    assert outputs(mf.Plan("p", mf.source(read))) == [1, 2]
     numbers = _numbers()
-    assert outputs(Plan("p", source(lambda: anext(numbers), name="numbers"))) == [1, 2]
+    assert outputs(mf.Plan("p", mf.source(lambda: anext(numbers), name="numbers"))) == [1, 2]
 
 
 def test_a_coroutine_that_raises_stop_iteration_is_told_what_to_do() -> None:
     async def read() -> int:
         raise StopIteration
 
-    with pytest.raises(StageFailed, match="a source that is awaited ends its flow by raising EndOfFlow"):
-        Executor(Plan("p", source(read))).run_sync()
+    with pytest.raises(mf.StageFailed, match="a source that is awaited ends its flow by raising EndOfFlow"):
+        Executor(mf.Plan("p", mf.source(read))).run_sync()
 
 
 def test_stop_ends_a_ratio_at_rest_and_after_what_queues_hold() -> None:
     stored, trained = Keep(), Keep()
-    store = source(Count(None), name="rollouts").queue(4).then(stored, name="store")
-    train = source(Count(None), name="replay").then(trained, name="train")
+    store = mf.source(Count(None), name="rollouts").queue(4).then(stored, name="store")
+    train = mf.source(Count(None), name="replay").then(trained, name="train")
     executor = Executor(
-        Plan("dqn", train, {"store": store}, InTurn(store=1, output=3)),
+        mf.Plan("dqn", train, {"store": store}, mf.InTurn(store=1, output=3)),
         lambda name, item: executor.stop() if item == 7 else None,
     )
     executor.run_sync()
@@ -162,12 +152,12 @@ def test_stop_ends_a_ratio_at_rest_and_after_what_queues_hold() -> None:
 def test_followers_end_when_the_side_that_earns_their_turns_has() -> None:
     """What waits for a turn that will never come is dropped and counted, and the source behind it ends too."""
     trained, store = (
-        source(Count(None), name="replay").queue(2),
-        source(Count(5, lambda n: Item(n, rows=3)), name="store"),
+        mf.source(Count(None), name="replay").queue(2),
+        mf.source(Count(5, lambda n: Item(n, rows=3)), name="store"),
     )
     seen: list[int] = []
     executor = Executor(
-        Plan("dqn", trained, {"store": store}, InTurn(store=AgentSteps(5), output=1)),
+        mf.Plan("dqn", trained, {"store": store}, mf.InTurn(store=mf.AgentSteps(5), output=1)),
         lambda name, item: seen.append(item),
     )
     executor.run_sync()
@@ -176,9 +166,9 @@ def test_followers_end_when_the_side_that_earns_their_turns_has() -> None:
 
 
 def test_a_stall_names_each_stage_and_what_it_waits_for() -> None:
-    route = source(Count(4), name="Read").split(lambda n: [("x", n)], ["x", "y"], name="ByPolicy")
-    plan = Plan("p", merge(InTurn(x=1, y=1), x=route["x"], y=route["y"]))
-    with pytest.raises(Stalled) as caught:
+    route = mf.source(Count(4), name="Read").split(lambda n: [("x", n)], ["x", "y"], name="ByPolicy")
+    plan = mf.Plan("p", mf.merge(mf.InTurn(x=1, y=1), x=route["x"], y=route["y"]))
+    with pytest.raises(mf.Stalled) as caught:
         Executor(plan).run_sync()
     assert str(caught.value).splitlines() == [
         "the dataflow stalled: nothing is in flight and no stage can move",
@@ -194,14 +184,16 @@ def test_a_stall_names_each_stage_and_what_it_waits_for() -> None:
 @pytest.mark.parametrize("rows", [1, 3, 4, 9, 25])
 @pytest.mark.parametrize("starts", [0, 10])
 def test_updates_are_exact_whatever_the_size_of_an_item(rows: int, starts: int) -> None:
-    store = source(Count(20, lambda n: Item(n, rows)), name="store")
-    trained = outputs(Plan("dqn", source(Count(None)), {"store": store}, InTurn(store=AgentSteps(4, starts), output=1)))
+    store = mf.source(Count(20, lambda n: Item(n, rows)), name="store")
+    trained = outputs(
+        mf.Plan("dqn", mf.source(Count(None)), {"store": store}, mf.InTurn(store=mf.AgentSteps(4, starts), output=1))
+    )
     assert len(trained) == max(0, 20 * rows - starts) // 4
 
 
 def test_dropped_and_filtered_items_earn_nothing() -> None:
     class Odd:
-        traits = Traits(at_most_one=True)
+        traits = mf.Traits(at_most_one=True)
 
         def add(self, item: Item) -> list[Item]:
             return [item] if item.number % 2 else []
@@ -212,8 +204,10 @@ def test_dropped_and_filtered_items_earn_nothing() -> None:
         return item
 
     kept = Keep()
-    store = source(Count(40, lambda n: Item(n, 4))).queue(1, "drop_oldest").then(slow).gather(Odd()).then(kept)
-    plan = Plan("dqn", source(Count(None), name="draw"), {"store": store}, InTurn(store=AgentSteps(4), output=1))
+    store = mf.source(Count(40, lambda n: Item(n, 4))).queue(1, "drop_oldest").then(slow).gather(Odd()).then(kept)
+    plan = mf.Plan(
+        "dqn", mf.source(Count(None), name="draw"), {"store": store}, mf.InTurn(store=mf.AgentSteps(4), output=1)
+    )
     executor = Executor(plan)
     executor.run_sync()
     assert executor.meters()["dqn/draw"]["items"] == len(kept.seen) < 20
@@ -224,7 +218,7 @@ def test_dropped_and_filtered_items_earn_nothing() -> None:
 
 def test_run_sync_works_inside_a_running_loop() -> None:
     async def notebook() -> list[int]:
-        return outputs(Plan("p", source(Count(3)).then(half_or_none)))
+        return outputs(mf.Plan("p", mf.source(Count(3)).then(half_or_none)))
 
     async def half_or_none(number: int) -> int:
         await asyncio.sleep(0)
@@ -248,7 +242,7 @@ def test_meters_count_items_and_rows_and_times_that_add_up() -> None:
                 sums = [m["busy_s"] + m["starved_s"] + m["blocked_s"] for m in meters.values() if m["busy_s"] > 0]
                 assert max(sums) == pytest.approx(min(sums), abs=1e-9)
 
-    flow = source(Count(None, lambda n: Item(n, 2)), name="Read").gather(Batches(3)).then(learn).queue(5)
+    flow = mf.source(Count(None, lambda n: Item(n, 2)), name="Read").gather(Batches(3)).then(learn).queue(5)
     left: list[Item] = []
 
     def stop_at_third(name: str, item: Item) -> None:
@@ -256,7 +250,7 @@ def test_meters_count_items_and_rows_and_times_that_add_up() -> None:
         if len(left) == 3:
             executor.stop()
 
-    executor = Executor(Plan("p", flow), stop_at_third, [Watch()])
+    executor = Executor(mf.Plan("p", flow), stop_at_third, [Watch()])
     executor.run_sync()
     meters = executor.meters()
     batches = meters["p/learn"]["items"]
@@ -267,8 +261,8 @@ def test_meters_count_items_and_rows_and_times_that_add_up() -> None:
 
 def test_hooks_see_before_and_after_of_every_stage_in_order() -> None:
     log = Log()
-    a, b = source(Count(1), name="Read").fork(2, capacity=1)
-    plan = Plan("p", merge(Freely(), a=a, b=b).gather(Batches(2)))
+    a, b = mf.source(Count(1), name="Read").fork(2, capacity=1)
+    plan = mf.Plan("p", mf.merge(mf.Freely(), a=a, b=b).gather(Batches(2)))
     Executor(plan, hooks=[log]).run_sync()
     assert [f"{when} {stage.removeprefix('p/')} {items}" for when, stage, items in log.events] == [
         "before Read 1",

@@ -12,23 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.errors import CheckpointUnusable
-from marlflow.flow import (
-    AgentSteps,
-    Executor,
-    Feed,
-    Flow,
-    Freely,
-    InTurn,
-    Outcome,
-    Plan,
-    Rounds,
-    StageCall,
-    StageTimes,
-    Traits,
-    merge,
-    source,
-)
+import marlflow as mf
+from marlflow.flow import Executor, Feed, Outcome, Rounds, StageCall, StageTimes
 from marlflow.flow.plan import Together, together
 
 ROUNDS = 12
@@ -45,7 +30,7 @@ class Part:
 class Threes:
     """A gather that keeps parts until it has three."""
 
-    traits = Traits(at_most_one=True)
+    traits = mf.Traits(at_most_one=True)
 
     def __init__(self) -> None:
         self.held: list[Part] = []
@@ -82,7 +67,7 @@ class Settings:
 class Publish:
     """The end of an on-policy plan."""
 
-    traits = Traits(publishes=True)
+    traits = mf.Traits(publishes=True)
 
     def __call__(self, item: Any) -> Any:
         return item
@@ -92,7 +77,7 @@ def same(item: Any) -> Any:
     return item
 
 
-def collected(world: World, settings: Settings, stop_after: int) -> tuple[Flow[int], Callable[[int], Any]]:
+def collected(world: World, settings: Settings, stop_after: int) -> tuple[mf.Flow[int], Callable[[int], Any]]:
     """The shared stream, and how it is divided."""
 
     def collect() -> int:
@@ -105,7 +90,7 @@ def collected(world: World, settings: Settings, stop_after: int) -> tuple[Flow[i
         for name in ("gathers", "stores", "merges"):
             yield name, Part(number, settings.rows[number % len(settings.rows)])
 
-    return source(collect), divide
+    return mf.source(collect), divide
 
 
 def build(world: World, settings: Settings, stop_after: int) -> Together:
@@ -120,18 +105,18 @@ def build(world: World, settings: Settings, stop_after: int) -> Together:
         world.drawn += 1
         return world.drawn
 
-    def gathers(experience: Flow[Any]) -> Plan:
-        return Plan("gathers", experience.gather(Threes()).then(Publish()), waits_for_rounds=True)
+    def gathers(experience: mf.Flow[Any]) -> mf.Plan:
+        return mf.Plan("gathers", experience.gather(Threes()).then(Publish()), waits_for_rounds=True)
 
-    def stores(experience: Flow[Any]) -> Plan:
-        pace = InTurn(store=AgentSteps(settings.per, settings.starts), output=1)
-        return Plan("stores", source(draw).then(later), {"store": experience.then(same, name="store")}, pace)
+    def stores(experience: mf.Flow[Any]) -> mf.Plan:
+        pace = mf.InTurn(store=mf.AgentSteps(settings.per, settings.starts), output=1)
+        return mf.Plan("stores", mf.source(draw).then(later), {"store": experience.then(same, name="store")}, pace)
 
-    def merges(experience: Flow[Any]) -> Plan:
+    def merges(experience: mf.Flow[Any]) -> mf.Plan:
         left, right = experience.fork(2, capacity=settings.capacity)
         first, second = settings.shares
-        merged = merge(InTurn(left=first, right=second), left=left.gather(Threes()), right=right.then(later))
-        return Plan("merges", merged)
+        merged = mf.merge(mf.InTurn(left=first, right=second), left=left.gather(Threes()), right=right.then(later))
+        return mf.Plan("merges", merged)
 
     stream, divide = collected(world, settings, stop_after)
     plans = {"gathers": gathers, "stores": stores, "merges": merges}
@@ -244,7 +229,9 @@ def test_a_source_that_nothing_holds_is_held_while_a_rest_is_wanted() -> None:
     plan = together(
         stream,
         by=lambda number: [part for part in divide(number) if part[0] == "merges"],
-        plans={"merges": lambda given: Plan("merges", given, {"beside": source(numbers).then(same)}, Freely())},
+        plans={
+            "merges": lambda given: mf.Plan("merges", given, {"beside": mf.source(numbers).then(same)}, mf.Freely())
+        },
         feeds={"merges": Feed(4)},
         rounds=Rounds(False),
     )
@@ -258,8 +245,8 @@ def test_a_source_that_nothing_holds_is_held_while_a_rest_is_wanted() -> None:
 
 def test_the_state_of_another_plan_is_refused() -> None:
     executor = run(World(), Settings([3], 1, 0, 3, (1, 3), 0), stop_after=2)
-    other = Executor(Plan("other", source(iter([1]).__next__, name="numbers")))
-    with pytest.raises(CheckpointUnusable, match=r"of another plan: .*stores"):
+    other = Executor(mf.Plan("other", mf.source(iter([1]).__next__, name="numbers")))
+    with pytest.raises(mf.CheckpointUnusable, match=r"of another plan: .*stores"):
         other.load_state(executor.state(lambda item: item), lambda item: item)
 
 
@@ -290,10 +277,10 @@ class Lossy:
 @given(st.integers(1, 5), st.integers(0, 9))
 def test_lost_items_are_counted_and_use_no_turn(per: int, starts: int) -> None:
     place, drawn, parts = Lossy(), [], iter([Part(number, 4) for number in range(20)])
-    draws = source(lambda: drawn.append(1), at=place, name="draw")
-    store = source(parts.__next__, name="parts").then(lambda part: part, at=Lossy(), name="store")
-    pace = InTurn(store=AgentSteps(per, starts), output=1)
-    executor = Executor(Plan("p", draws, {"store": store}, pace))
+    draws = mf.source(lambda: drawn.append(1), at=place, name="draw")
+    store = mf.source(parts.__next__, name="parts").then(lambda part: part, at=Lossy(), name="store")
+    pace = mf.InTurn(store=mf.AgentSteps(per, starts), output=1)
+    executor = Executor(mf.Plan("p", draws, {"store": store}, pace))
     executor.run_sync()
     figures = executor.meters()
     stored = figures["p/store"]["items"] * 4

@@ -10,23 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.errors import PlanInvalid
-from marlflow.flow import (
-    AgentSteps,
-    Executor,
-    Feed,
-    Flow,
-    Freely,
-    InTurn,
-    Plan,
-    Rounds,
-    StageId,
-    StageTimes,
-    Together,
-    Traits,
-    source,
-    together,
-)
+import marlflow as mf
+from marlflow.flow import Executor, Feed, Rounds, StageId, StageTimes, Together, together
 from tests.flow.fakes import Batches, Count, Item, Keep, Log, outputs
 
 
@@ -40,14 +25,16 @@ def _slow(turns: int, publishes: bool = True) -> Any:
             await asyncio.sleep(0)
         return item
 
-    learn.traits = Traits(publishes=publishes)  # type: ignore[attr-defined]
+    learn.traits = mf.Traits(publishes=publishes)  # type: ignore[attr-defined]
     return learn
 
 
-def _plans(prey: Callable[[Flow[Any]], Plan], predator: Callable[[Flow[Any]], Plan], **more: Any) -> Together:
+def _plans(
+    prey: Callable[[mf.Flow[Any]], mf.Plan], predator: Callable[[mf.Flow[Any]], mf.Plan], **more: Any
+) -> Together:
     feeds = {"prey": more.pop("feed", Feed(4)), "predator": more.pop("other_feed", Feed(2))}
     return together(
-        source(Count(more.pop("last", 6)), name="Collect"),
+        mf.source(Count(more.pop("last", 6)), name="Collect"),
         by_policy,
         {"prey": prey, "predator": predator},
         feeds,
@@ -55,8 +42,8 @@ def _plans(prey: Callable[[Flow[Any]], Plan], predator: Callable[[Flow[Any]], Pl
     )
 
 
-def _simple(flow: Flow[Any]) -> Plan:
-    return Plan("simple", flow.then(_slow(2), name="learn"))
+def _simple(flow: mf.Flow[Any]) -> mf.Plan:
+    return mf.Plan("simple", flow.then(_slow(2), name="learn"))
 
 
 def test_each_plan_gets_its_policys_part_and_reports_under_its_name() -> None:
@@ -87,12 +74,12 @@ class AtRounds(Log):
 def test_in_lockstep_no_round_begins_before_the_plans_that_wait_have_come_to_rest(
     turns: list[int], size: int, other_is_slow: bool
 ) -> None:
-    def on_policy(flow: Flow[Any]) -> Plan:
+    def on_policy(flow: mf.Flow[Any]) -> mf.Plan:
         stages = flow.gather(Batches(size)).then(_slow(turns[0]), name="a").then(_slow(turns[1]), name="b")
-        return Plan("ppo", stages, waits_for_rounds=True)
+        return mf.Plan("ppo", stages, waits_for_rounds=True)
 
-    def off_policy(flow: Flow[Any]) -> Plan:
-        return Plan("dqn", flow.then(_slow(30 if other_is_slow else turns[2]), name="store"))
+    def off_policy(flow: mf.Flow[Any]) -> mf.Plan:
+        return mf.Plan("dqn", flow.then(_slow(30 if other_is_slow else turns[2]), name="store"))
 
     def look() -> None:
         held = executor.held()
@@ -119,17 +106,17 @@ def test_in_overlap_learning_is_at_most_one_round_behind(turns: list[int], colle
             raise StopIteration
         return 0
 
-    def on_policy(flow: Flow[Any]) -> Plan:
+    def on_policy(flow: mf.Flow[Any]) -> mf.Plan:
         stages = flow.gather(Batches(2))
         for number, hops in enumerate(turns):
             stages = stages.then(_slow(hops), name=f"stage {number}")
-        return Plan("ppo", stages, waits_for_rounds=True)
+        return mf.Plan("ppo", stages, waits_for_rounds=True)
 
     def look() -> None:
         behind.append(count.made - learnt[-1])
 
     count = Count(8)
-    source_of_rounds = source(lambda: end() or collect(), name="Collect")
+    source_of_rounds = mf.source(lambda: end() or collect(), name="Collect")
     plan = together(
         source_of_rounds,
         by_policy,
@@ -149,8 +136,8 @@ def test_overlap_does_overlap() -> None:
     def look() -> None:
         learning.append(executor.held()["prey/learn"] > 0)
 
-    def on_policy(flow: Flow[Any]) -> Plan:
-        return Plan("ppo", flow.gather(Batches(2)).then(_slow(20), name="learn"), waits_for_rounds=True)
+    def on_policy(flow: mf.Flow[Any]) -> mf.Plan:
+        return mf.Plan("ppo", flow.gather(Batches(2)).then(_slow(20), name="learn"), waits_for_rounds=True)
 
     executor = Executor(_plans(on_policy, _simple, rounds=Rounds("overlap")), hooks=[AtRounds(look)])
     executor.run_sync()
@@ -166,9 +153,9 @@ def test_a_full_queue_slows_the_source_to_the_pace_of_its_plan() -> None:
 
     collect = Count(30)
     plan = together(
-        source(collect, name="Collect"),
+        mf.source(collect, name="Collect"),
         lambda n: [("prey", n)],
-        {"prey": lambda flow: Plan("dqn", flow.then(_slow(9), name="slow").then(stored))},
+        {"prey": lambda flow: mf.Plan("dqn", flow.then(_slow(9), name="slow").then(stored))},
         {"prey": Feed(3)},
     )
     Executor(plan, hooks=[AtRounds(look)]).run_sync()
@@ -189,9 +176,11 @@ def test_a_queue_that_drops_does_not_slow_the_source_and_counts() -> None:
     assert seen.count("predator") == 20
 
 
-def _dqn(flow: Flow[Any]) -> Plan:
+def _dqn(flow: mf.Flow[Any]) -> mf.Plan:
     store = flow.then(lambda n: Item(n, rows=4), name="store")
-    return Plan("dqn", source(Count(None), name="draw"), {"store": store}, InTurn(store=AgentSteps(2), output=1))
+    return mf.Plan(
+        "dqn", mf.source(Count(None), name="draw"), {"store": store}, mf.InTurn(store=mf.AgentSteps(2), output=1)
+    )
 
 
 def test_a_plan_that_ends_discards_and_counts_and_the_others_go_on() -> None:
@@ -210,13 +199,15 @@ def test_a_plan_that_ends_discards_and_counts_and_the_others_go_on() -> None:
     assert 5 <= seen.count("prey") <= 6
 
 
-@pytest.mark.parametrize("pace", [Freely(), InTurn(store=1, output=4), InTurn(store=AgentSteps(1), output=1)])
+@pytest.mark.parametrize(
+    "pace", [mf.Freely(), mf.InTurn(store=1, output=4), mf.InTurn(store=mf.AgentSteps(1), output=1)]
+)
 def test_a_plan_that_ends_ends_its_own_sources_and_leaves_its_pace_exact(pace: Any) -> None:
     stored, drawn = Keep(), Count(None)
 
-    def paced(flow: Flow[Any]) -> Plan:
+    def paced(flow: mf.Flow[Any]) -> mf.Plan:
         store = flow.then(lambda n: Item(n, rows=4), name="count").then(stored, name="store")
-        return Plan("dqn", source(drawn, name="draw"), {"store": store}, pace)
+        return mf.Plan("dqn", mf.source(drawn, name="draw"), {"store": store}, pace)
 
     def end_early(name: str, item: Any) -> None:
         if name == "predator" and item == 3:
@@ -226,12 +217,14 @@ def test_a_plan_that_ends_ends_its_own_sources_and_leaves_its_pace_exact(pace: A
     executor.run_sync()
     assert executor.meters()["predator/learn"]["items"] == 12
     assert len(stored.seen) < 24
-    if isinstance(pace, InTurn):
+    if isinstance(pace, mf.InTurn):
         assert drawn.made == 4 * len(stored.seen)
 
 
 def test_when_the_shared_source_ends_so_do_the_sources_of_all_plans() -> None:
-    executor = Executor(_plans(_dqn, lambda flow: Plan("apex", source(Count(None)), {"store": flow}, Freely()), last=5))
+    executor = Executor(
+        _plans(_dqn, lambda flow: mf.Plan("apex", mf.source(Count(None)), {"store": flow}, mf.Freely()), last=5)
+    )
     executor.run_sync()
     assert executor.meters()["prey/draw"]["items"] == 5 * 2 * 4 // 2
 
@@ -248,7 +241,7 @@ def test_when_all_plans_have_ended_so_does_the_shared_source() -> None:
 
 def test_a_plan_that_is_not_there_cannot_end() -> None:
     executor = Executor(_plans(_simple, _simple))
-    with pytest.raises(PlanInvalid, match="no plan is named 'wolf'; there are 'rollouts', 'prey', 'predator'"):
+    with pytest.raises(mf.PlanInvalid, match="no plan is named 'wolf'; there are 'rollouts', 'prey', 'predator'"):
         executor.end_plan("wolf")
 
 
@@ -257,11 +250,11 @@ def test_a_slow_plan_does_not_keep_anothers_fragments_waiting_in_the_split() -> 
     order: list[str] = []
     executor = Executor(
         together(
-            source(Count(1), name="Collect"),
+            mf.source(Count(1), name="Collect"),
             lambda n: [("slow", 1), ("slow", 2), ("slow", 3), ("quick", 4)],
             {
-                "slow": lambda flow: Plan("slow", flow.then(_slow(50), name="learn")),
-                "quick": lambda flow: Plan("quick", flow),
+                "slow": lambda flow: mf.Plan("slow", flow.then(_slow(50), name="learn")),
+                "quick": lambda flow: mf.Plan("quick", flow),
             },
             {"slow": Feed(1), "quick": Feed(1)},
         ),
@@ -279,12 +272,12 @@ def test_a_round_begins_when_what_came_before_is_used() -> None:
     def look() -> None:
         lag.append(collect.made * 10 // 3 - len(trained.seen))
 
-    def learns_off_policy(flow: Flow[Any]) -> Plan:
-        train = source(Count(), name="Draw").then(trained)
-        return Plan("dqn", train, also={"store": flow}, pace=InTurn(store=AgentSteps(3), output=1))
+    def learns_off_policy(flow: mf.Flow[Any]) -> mf.Plan:
+        train = mf.source(Count(), name="Draw").then(trained)
+        return mf.Plan("dqn", train, also={"store": flow}, pace=mf.InTurn(store=mf.AgentSteps(3), output=1))
 
     collect = Count(20, lambda number: Item(number, rows=10))
-    shared = source(collect, name="Collect")
+    shared = mf.source(collect, name="Collect")
     plan = together(shared, lambda item: [("prey", item)], {"prey": learns_off_policy}, {"prey": Feed(4)})
     Executor(plan, hooks=[AtRounds(look)]).run_sync()
     assert len(trained.seen) == 200 // 3

@@ -157,10 +157,7 @@ BY: dict[str, tuple[list[str], dict[str, int]]] = {
     "class": (["algorithm"], {"PPO": 2, "DQN": 2}),
     "end": (["learning_rate"], {"learning_rate=0.001": 2, "learning_rate=0.01": 2}),
     "whole": (["policies.prey.algorithm.learning_rate"], {"learning_rate=0.001": 2, "learning_rate=0.01": 2}),
-    "two": (
-        ["algorithm", "learning_rate"],
-        {f"{name}, learning_rate={rate}": 1 for name, rate, _ in RATES},
-    ),
+    "two": (["algorithm", "learning_rate"], {f"{name}, learning_rate={rate}": 1 for name, rate, _ in RATES}),
     "seed": (["seed"], {"seed=0": 4}),
     "some have it": (["x"], {"x=–": 3, "x=8": 1}),
     "name": (["name"], {"name=tag": 4}),

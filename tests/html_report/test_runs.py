@@ -8,6 +8,7 @@ import pytest
 from marlflow.base.errors import ConfigInvalid
 from marlflow.html_report.runs import read_runs
 from tests.html_report.written import config, evaluated, write_run, write_seeds
+from tests.sentences import refusals
 
 
 def test_a_folder_that_is_no_run_counts_as_the_runs_in_it(tmp_path: Path) -> None:
@@ -62,9 +63,7 @@ def test_a_run_without_reports_is_left_out_or_refused_if_it_is_alone(tmp_path, s
 
 def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigInvalid) as found:
-        read_runs([tmp_path / "nowhere", tmp_path / "empty"])
-    first, second = found.value.problems
+    first, second = refusals(ConfigInvalid, read_runs, [tmp_path / "nowhere", tmp_path / "empty"])
     assert first == f"there is no directory {tmp_path / 'nowhere'}; give the directory of a run, or of several"
     assert second.startswith(f"{tmp_path / 'empty'} is not the directory of a run, and no run is in it")
 

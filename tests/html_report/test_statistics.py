@@ -37,12 +37,7 @@ TEN = [-0.36, 1.2, 1.4, -0.06, 0.13, -0.64, -1.09, -1.2, -0.84, 0.6]
 RLIABLE: list[tuple[list[float], float, float, float]] = [
     ([-0.8, -1.32, -0.25, 0.42, 1.14], -0.21, -1.14666667, 0.9),
     ([-1.1, -0.73, -0.78, 0.27, -0.25, 0.13, 0.84, 0.86, 0.48, -0.45], -0.09166667, -0.59833333, 0.47166667),
-    (
-        [*TEN, 0.32, 0.41, -0.49, -0.91, -0.9, -1.0, 0.93, 0.02, -0.46, -0.24],
-        -0.262,
-        -0.639,
-        0.186,
-    ),
+    ([*TEN, 0.32, 0.41, -0.49, -0.91, -0.9, -1.0, 0.93, 0.02, -0.46, -0.24], -0.262, -0.639, 0.186),
 ]
 
 
@@ -55,10 +50,7 @@ def test_iqm_and_interval_are_those_of_rliable(scores: list[float], expected: fl
 
 
 def test_improvement_is_that_of_rliable() -> None:
-    found = improvement(
-        [0.85, 1.32, 0.83, -0.8, 1.41, 0.95, -0.04, 1.08],
-        [0.19, -0.52, -0.41, -2.44, 1.8, 1.14],
-    )
+    found = improvement([0.85, 1.32, 0.83, -0.8, 1.41, 0.95, -0.04, 1.08], [0.19, -0.52, -0.41, -2.44, 1.8, 1.14])
     # rliable's probability_of_improvement, with 20,000 resamples.
     assert found.value == pytest.approx(0.625)
     assert found.low == pytest.approx(0.29166667, abs=0.025)

@@ -106,9 +106,7 @@ def write_evaluation(run: Path, number: int, **values: Any) -> Path:
         "seed": 5,
         "mode": None,
         "modes": {"prey": "sampled", "random": "sampled"},
-        "policies": [
-            {"policy": "prey", "episodes": 10, "return": estimate(2.0, 1.5, 2.5), "iqm": 2.0, "length": 9.0},
-        ],
+        "policies": [{"policy": "prey", "episodes": 10, "return": estimate(2.0, 1.5, 2.5), "iqm": 2.0, "length": 9.0}],
         "results": [
             {"member": "prey", "opponent": "random", **side, "games": 4, "as": {"player_0": side, "player_1": side}}
         ],

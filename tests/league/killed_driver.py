@@ -9,32 +9,30 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from marlflow.config.experiment import CheckpointConfig, Experiment
-from marlflow.driver.train import train
+import marlflow as mf
 from marlflow.league.dealing import LeagueMatchmaker
-from marlflow.sampling.population import PopulationChange
 from tests.league.runs import LEAGUES, league_run
 
 KILLED_AT = 4
 
 
-def saved_often(env_steps: int) -> Experiment:
+def saved_often(env_steps: int) -> mf.Experiment:
     """A league with a checkpoint about every five rounds."""
-    return replace(league_run(LEAGUES["pfsp"], env_steps), checkpoint=CheckpointConfig(every_env_steps=120))
+    return replace(league_run(LEAGUES["pfsp"], env_steps), checkpoint=mf.CheckpointConfig(every_env_steps=120))
 
 
 def main(run_dir: Path) -> None:
     """Train until the fourth snapshot."""
     change = LeagueMatchmaker.change_population
 
-    def killed(league: LeagueMatchmaker, published: Mapping[str, int], steps: Mapping[str, int]) -> PopulationChange:
+    def killed(league: LeagueMatchmaker, published: Mapping[str, int], steps: Mapping[str, int]) -> mf.PopulationChange:
         made = change(league, published, steps)
         if len(league.members.snapshots) == KILLED_AT:
             os.kill(os.getpid(), signal.SIGKILL)
         return made
 
     LeagueMatchmaker.change_population = killed  # type: ignore[method-assign]
-    train(saved_often(10_000), run_dir)
+    mf.train(saved_often(10_000), run_dir)
 
 
 if __name__ == "__main__":

@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from scipy.stats import chisquare
 
+import marlflow as mf
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.league import Teammates
 from marlflow.league.members import Members
-from marlflow.league.modes import Fictitious, LeagueMode, LeagueView
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import Sides, default_sides
-from marlflow.league.snapshots import SnapshotRules
 
 PAIR = default_sides(["player_0", "player_1"])
-NEVER = SnapshotRules(at_start=False, every_agent_steps=None)
+NEVER = mf.SnapshotRules(at_start=False, every_agent_steps=None)
 
 
 def agents_of(sides: Sides) -> list[str]:
@@ -36,12 +35,12 @@ def members_of(
     return members
 
 
-def view_of(members: Members, chances: Mapping[tuple[str, str], float] | None = None) -> LeagueView:
+def view_of(members: Members, chances: Mapping[tuple[str, str], float] | None = None) -> mf.LeagueView:
     """A view in which each pair's first beats its second with exactly this probability (a multiple of 1/100)."""
     payoffs = Payoffs(members.sides, members.incarnations, decay=1.0, prior_games=0.0)
     for (member, other), chance in (chances or {}).items():
         add_games(payoffs, member, other, wins=round(100 * chance), losses=round(100 * (1 - chance)))
-    return LeagueView(members, payoffs)
+    return mf.LeagueView(members, payoffs)
 
 
 def add_games(payoffs: Payoffs, member: str, other: str, wins: int, losses: int) -> None:
@@ -51,15 +50,15 @@ def add_games(payoffs: Payoffs, member: str, other: str, wins: int, losses: int)
 
 def matchmaker_of(
     members: Members,
-    mode: LeagueMode | None = None,
-    rules: SnapshotRules = NEVER,
+    mode: mf.LeagueMode | None = None,
+    rules: mf.SnapshotRules = NEVER,
     shares: Mapping[str, float] | None = None,
     teammates: Teammates = "self",
     seed: int = 0,
 ) -> LeagueMatchmaker:
     live = list(members.incarnations)
     payoffs, ratings = Payoffs(members.sides, live), Ratings(live)
-    return LeagueMatchmaker(members, mode or Fictitious(), payoffs, ratings, rules, shares, teammates, seed)
+    return LeagueMatchmaker(members, mode or mf.Fictitious(), payoffs, ratings, rules, shares, teammates, seed)
 
 
 def frequencies(draw: Callable[[np.random.Generator], object], times: int = 4000, seed: int = 7) -> Counter[object]:

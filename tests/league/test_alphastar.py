@@ -6,11 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+import marlflow as mf
 from marlflow.league.alphastar import AlphaStar, AlphaStarRole, without_monotonic_suffix
 from marlflow.league.modes import LeagueView, SnapshottingMode
 from marlflow.league.sides import default_sides
-from marlflow.sampling.matchmaking import EpisodeId
-from marlflow.sampling.population import Reset
 from tests.league.population import add_games, agree, frequencies, matchmaker_of, members_of, view_of
 
 ROLES: dict[str, AlphaStarRole] = {"main": "main", "finder": "main_exploiter", "roamer": "league_exploiter"}
@@ -186,8 +185,8 @@ def test_exploiters_are_reset_after_their_snapshots() -> None:
         return frequencies(lambda generator: mode.reset_after_snapshot(policy, generator))
 
     assert resets("main") == {None: 4000}
-    assert resets("finder") == {Reset("finder", "main@1"): 4000}
-    assert agree(resets("roamer"), {Reset("roamer", "main@1"): 0.25, None: 0.75})
+    assert resets("finder") == {mf.Reset("finder", "main@1"): 4000}
+    assert agree(resets("roamer"), {mf.Reset("roamer", "main@1"): 0.25, None: 0.75})
 
 
 def test_the_league_takes_the_snapshots_that_it_asks_for() -> None:
@@ -197,5 +196,5 @@ def test_the_league_takes_the_snapshots_that_it_asks_for() -> None:
         for step in (0, 99, 100, 199, 200)
     ]
     assert frozen == [{}, {}, {"main@2": "main"}, {}, {"main@3": "main", "finder@1": "finder"}]
-    dealt_by_it = matchmaker(EpisodeId(0, 0), ["player_0", "player_1"], np.random.default_rng(1))
+    dealt_by_it = matchmaker(mf.EpisodeId(0, 0), ["player_0", "player_1"], np.random.default_rng(1))
     assert set(dealt_by_it) == {"player_0", "player_1"}

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.config.experiment import Evaluation, Experiment, Policy, Rollouts
-from marlflow.driver.train import train
-from marlflow.league import AlphaStar, League
+import marlflow as mf
 from tests.driver.kept_runs import kept
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import Seen
@@ -19,13 +17,13 @@ from tests.league.runs import LEAGUES, MAIN, OFTEN, league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN
 
 HALF, WHOLE = 432, 864
-STALE = Policy(replace(MAIN.algorithm, max_staleness=20), SMALL)
-EXPLOITERS = {"main": STALE, "main_exploiter": Policy(SMALL_DQN, SMALL), "league_exploiter": STALE}
+STALE = mf.Policy(replace(MAIN.algorithm, max_staleness=20), SMALL)
+EXPLOITERS = {"main": STALE, "main_exploiter": mf.Policy(SMALL_DQN, SMALL), "league_exploiter": STALE}
 
 
-def asynchronous(league: League, env_steps: int, policies: Any = None) -> Experiment:
-    rollouts = Rollouts(num_workers=2, fragment_env_steps=12, pace="asynchronous")
-    evaluation = Evaluation(every_env_steps=300, episodes=2)
+def asynchronous(league: mf.League, env_steps: int, policies: Any = None) -> mf.Experiment:
+    rollouts = mf.Rollouts(num_workers=2, fragment_env_steps=12, pace="asynchronous")
+    evaluation = mf.Evaluation(every_env_steps=300, episodes=2)
     return league_run(league, env_steps, policies=policies or {"main": STALE}, rollouts=rollouts, evaluation=evaluation)
 
 
@@ -51,7 +49,7 @@ def test_games_count_as_they_were_played_in_the_order_of_their_delivery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Seen(monkeypatch)
-    metrics = train(asynchronous(LEAGUES["pfsp"], WHOLE), tmp_path).metrics
+    metrics = mf.train(asynchronous(LEAGUES["pfsp"], WHOLE), tmp_path).metrics
     league = metrics["league"]
     assert league["games"] == len(seen.episodes) == metrics["episodes"] > 50
     assert (league["games_stale"], league["games_lost"]) == (0, 0)
@@ -69,9 +67,9 @@ def test_resumed_it_goes_on_as_it_would_have(tmp_path: Path) -> None:
 def test_after_a_reset_no_game_of_before_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen(monkeypatch)
     roles = {name: name for name in EXPLOITERS}
-    mode = AlphaStar(roles, phase_agent_steps=60, reset_probability=1.0)
-    league = League(mode, snapshots=replace(OFTEN, every_agent_steps=None))
-    metrics = train(asynchronous(league, WHOLE, EXPLOITERS), tmp_path).metrics["league"]
+    mode = mf.AlphaStar(roles, phase_agent_steps=60, reset_probability=1.0)
+    league = mf.League(mode, snapshots=replace(OFTEN, every_agent_steps=None))
+    metrics = mf.train(asynchronous(league, WHOLE, EXPLOITERS), tmp_path).metrics["league"]
     assert metrics["players"]["main_exploiter"]["incarnation"] > 0
     assert metrics["games"] + metrics["games_stale"] == len(seen.episodes)
     assert metrics["games_stale"] > 0

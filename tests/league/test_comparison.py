@@ -8,15 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from marlflow.league.comparison import (
-    ComparedGame,
-    comparison,
-    mean_estimate,
-    outcome,
-    results_of,
-    side_scores,
-    wilson,
-)
+from marlflow.league.comparison import ComparedGame, comparison, mean_estimate, outcome, results_of, side_scores, wilson
 from marlflow.league.sides import Sides, default_sides, sides_of
 
 PAIR = default_sides(["player_0", "player_1"])

@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import marlflow as mf
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.league.dealing import Launch, LeagueMatchmaker, launches
-from marlflow.league.modes import PFSP, Fictitious, NaiveSelfPlay
 from marlflow.league.sides import default_sides, sides_of
-from marlflow.league.snapshots import SnapshotRules
-from marlflow.sampling.matchmaking import EpisodeId, StatefulMatchmaker
-from marlflow.sampling.population import PopulationChange, PopulationMatchmaker
 from marlflow.sampling.receipts import EpisodeResult
 from tests.league.population import PAIR, agents_of, agree, matchmaker_of, members_of
 
@@ -29,7 +26,7 @@ TEAMS, _ = sides_of(
 def deal(matchmaker: LeagueMatchmaker, count: int, env: int = 0, first: int = 0) -> list[dict[str, str]]:
     agents = agents_of(matchmaker.members.sides)
     episodes = range(first, first + count)
-    return [matchmaker(EpisodeId(env, i), agents, np.random.default_rng([11, i])) for i in episodes]
+    return [matchmaker(mf.EpisodeId(env, i), agents, np.random.default_rng([11, i])) for i in episodes]
 
 
 def result(matchup: dict[str, str], returns: dict[str, float], env_steps: int = 10) -> EpisodeResult:
@@ -44,8 +41,8 @@ def versus(first: str, second: str, difference: float = 1.0, episode: int = 0, *
 
 def test_it_is_a_matchmaker_with_state_and_a_population() -> None:
     matchmaker = matchmaker_of(members_of({"main": 1}))
-    assert isinstance(matchmaker, StatefulMatchmaker)
-    assert isinstance(matchmaker, PopulationMatchmaker)
+    assert isinstance(matchmaker, mf.StatefulMatchmaker)
+    assert isinstance(matchmaker, mf.PopulationMatchmaker)
 
 
 def test_launches_are_live_policies_in_the_roles_that_they_can_play() -> None:
@@ -61,10 +58,10 @@ def test_launches_are_live_policies_in_the_roles_that_they_can_play() -> None:
     st.integers(1, 60),
 )
 def test_games_and_seats_are_balanced_to_one_game(shares: dict[str, float], sides: object, games: int) -> None:
-    matchmaker = matchmaker_of(members_of(dict.fromkeys(shares, 0), sides), NaiveSelfPlay(), shares=shares)  # type: ignore[arg-type]
+    matchmaker = matchmaker_of(members_of(dict.fromkeys(shares, 0), sides), mf.NaiveSelfPlay(), shares=shares)  # type: ignore[arg-type]
     counts: Counter[Launch] = Counter()
     for episode in range(games):
-        launch = matchmaker._next_turn(EpisodeId(0, episode), np.random.default_rng(0))
+        launch = matchmaker._next_turn(mf.EpisodeId(0, episode), np.random.default_rng(0))
         counts[launch] += 1
         for policy, share in shares.items():
             own = [counts[Launch(policy, role)] for role in range(len(sides.roles))]  # type: ignore[attr-defined]
@@ -79,7 +76,7 @@ def test_policies_have_games_by_their_shares_even_where_one_can_play_more_roles(
 ) -> None:
     members = members_of({"any": 1, "prey": 1}, TAG, {"prey": ["agent_0"]})
     matchmaker = matchmaker_of(members, shares={"any": share})
-    turns = Counter(matchmaker._next_turn(EpisodeId(0, i), np.random.default_rng(0)).policy for i in range(200))
+    turns = Counter(matchmaker._next_turn(mf.EpisodeId(0, i), np.random.default_rng(0)).policy for i in range(200))
     assert (turns["any"], turns["prey"]) == games
 
 
@@ -101,7 +98,7 @@ def test_the_same_generators_deal_the_same() -> None:
 
 
 def test_every_seat_of_a_free_for_all_is_dealt_by_itself() -> None:
-    dealt = deal(matchmaker_of(members_of({"main": 3}, THREE), PFSP(past=1.0)), 3000)
+    dealt = deal(matchmaker_of(members_of({"main": 3}, THREE), mf.PFSP(past=1.0)), 3000)
     seated = Counter(tuple(matchup.values()) for matchup in dealt if matchup["player_0"] == "main")
     pairs = {("main", f"main@{a}", f"main@{b}"): 1 / 9 for a in (1, 2, 3) for b in (1, 2, 3)}
     assert sum(seated.values()) == 1000
@@ -117,7 +114,7 @@ def test_a_member_plays_all_agents_of_its_role() -> None:
 
 
 def teammates_of(kind: str) -> Counter[str]:
-    matchmaker = matchmaker_of(members_of({"main": 2}, TEAMS), Fictitious(), teammates=kind)  # type: ignore[arg-type]
+    matchmaker = matchmaker_of(members_of({"main": 2}, TEAMS), mf.Fictitious(), teammates=kind)  # type: ignore[arg-type]
     launched_first = deal(matchmaker, 4000)[::4]
     assert all(matchup["red_0"] == "main" for matchup in launched_first)
     assert all("@" in matchup["blue_0"] and "@" in matchup["blue_1"] for matchup in launched_first)
@@ -159,7 +156,7 @@ def test_turns_that_are_dealt_again_do_not_count_twice(rounds: list[tuple[int, i
         launched: dict[tuple[int, int], Launch] = {}
         for env in range(3):
             for episode in range(first, first + dealt):
-                launched[env, episode] = matchmaker._next_turn(EpisodeId(env, episode), np.random.default_rng(0))
+                launched[env, episode] = matchmaker._next_turn(mf.EpisodeId(env, episode), np.random.default_rng(0))
         played = min(most_played, dealt)
         for episode in range(first, first + played):
             for env in range(3):
@@ -189,7 +186,7 @@ def test_an_agent_that_never_had_its_turn_has_a_return_of_0() -> None:
 
 
 def test_the_initial_policies_are_frozen_first_and_then_by_agent_steps() -> None:
-    matchmaker = matchmaker_of(members_of({"main": 0, "other": 0}), rules=SnapshotRules(every_agent_steps=100))
+    matchmaker = matchmaker_of(members_of({"main": 0, "other": 0}), rules=mf.SnapshotRules(every_agent_steps=100))
 
     def change(version: int, main: int, other: int) -> dict[str, str]:
         changed = matchmaker.change_population({"main": version, "other": version}, {"main": main, "other": other})
@@ -208,19 +205,19 @@ def test_the_initial_policies_are_frozen_first_and_then_by_agent_steps() -> None
 
 def test_nothing_due_changes_nothing() -> None:
     matchmaker = matchmaker_of(members_of({"main": 1}))
-    assert matchmaker.change_population({"main": 3}, {"main": 10**9}) == PopulationChange()
+    assert matchmaker.change_population({"main": 3}, {"main": 10**9}) == mf.PopulationChange()
     assert matchmaker.epoch == 0
 
 
 def test_a_snapshot_has_the_rating_of_its_policy() -> None:
-    matchmaker = matchmaker_of(members_of({"main": 0}), rules=SnapshotRules())
+    matchmaker = matchmaker_of(members_of({"main": 0}), rules=mf.SnapshotRules())
     matchmaker.ratings.add([["main"], ["random"]], [1.0, 0.0])
     matchmaker.change_population({"main": 0}, {"main": 0})
     assert matchmaker.ratings["main@1"] == matchmaker.ratings["main"]
 
 
 def test_a_policy_has_to_beat_the_snapshots_that_it_can_meet() -> None:
-    rules = SnapshotRules(at_start=False, every_agent_steps=None, win_rate=0.5, min_games=1)
+    rules = mf.SnapshotRules(at_start=False, every_agent_steps=None, win_rate=0.5, min_games=1)
     matchmaker = matchmaker_of(members_of({"hunter": 1, "prey": 1}, TAG, TAG_FITS), rules=rules)
     matchup = {"adversary_0": "hunter", "adversary_1": "hunter", "agent_0": "prey@1"}
     matchmaker.observe([result(matchup, {"adversary_0": 1.0, "adversary_1": 1.0, "agent_0": -1.0})])
@@ -230,7 +227,7 @@ def test_a_policy_has_to_beat_the_snapshots_that_it_can_meet() -> None:
 
 def test_state_through_bytes_continues_the_same() -> None:
     def fresh() -> LeagueMatchmaker:
-        return matchmaker_of(members_of({"main": 0, "other": 0}), PFSP(), SnapshotRules(every_agent_steps=50))
+        return matchmaker_of(members_of({"main": 0, "other": 0}), mf.PFSP(), mf.SnapshotRules(every_agent_steps=50))
 
     def play(matchmaker: LeagueMatchmaker, rounds: range) -> list[object]:
         made: list[object] = []

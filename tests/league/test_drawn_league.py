@@ -9,29 +9,28 @@ from typing import Any
 
 import pytest
 
+import marlflow as mf
 from marlflow.config.checks import check
 from marlflow.config.drawn_league import league_work, with_league
 from marlflow.config.plans import drawn_plan
 from marlflow.config.validation import ready
-from marlflow.driver.train import train, train_checked
+from marlflow.driver.train import train_checked
 from marlflow.flow import WorkBetweenRounds
-from marlflow.league import PSRO, Fictitious, League, MatchRules, SnapshotRules
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.matches import Matches
 from marlflow.sampling.dealer import DealtWorkers
-from marlflow.sampling.mapping import Rule
 from marlflow.sampling.population import Population
 from tests.league.runs import league_run
 
-RULES = MatchRules(every_env_steps=150, games=6)
-RULED = League(Fictitious(), snapshots=SnapshotRules(every_agent_steps=200), matches=RULES)
-META = League(
-    PSRO(solver="uniform", agent_steps=300, games=3, oracle_from="latest"),
-    snapshots=SnapshotRules(every_agent_steps=None),
+RULES = mf.MatchRules(every_env_steps=150, games=6)
+RULED = mf.League(mf.Fictitious(), snapshots=mf.SnapshotRules(every_agent_steps=200), matches=RULES)
+META = mf.League(
+    mf.PSRO(solver="uniform", agent_steps=300, games=3, oracle_from="latest"),
+    snapshots=mf.SnapshotRules(every_agent_steps=None),
 )
 
 
-def steps_of_a_run(league: League, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], Any]:
+def steps_of_a_run(league: mf.League, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], Any]:
     """The steps of a run's league in order, each round's collect among them, and the last report."""
     steps: list[str] = []
 
@@ -50,7 +49,7 @@ def steps_of_a_run(league: League, run_dir: Path, monkeypatch: pytest.MonkeyPatc
     record(Population, "apply", "Apply")
     record(Matches, "request", "Referee", lambda matches, counts: bool(counts))
     record(Matches, "observe", "Score")
-    record(PSRO, "solve", "Solve", lambda mode, members, payoffs: mode._is_out_of_date(members))
+    record(mf.PSRO, "solve", "Solve", lambda mode, members, payoffs: mode._is_out_of_date(members))
     record(DealtWorkers, "collect", "round")
     experiment = league_run(league, 600)
     # Checking deals games on trial.
@@ -59,12 +58,12 @@ def steps_of_a_run(league: League, run_dir: Path, monkeypatch: pytest.MonkeyPatc
     return steps, train_checked(checked, run_dir).metrics
 
 
-def work_of(league: League) -> WorkBetweenRounds:
+def work_of(league: mf.League) -> WorkBetweenRounds:
     return league_work(league, ready(league_run(league, 600)))
 
 
 @pytest.mark.parametrize("league", [RULED, META], ids=["rules", "meta_game"])
-def test_a_run_does_what_is_drawn(league: League, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_does_what_is_drawn(league: mf.League, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps, report = steps_of_a_run(league, tmp_path, monkeypatch)
     rows = {name: row for name, row, _ in work_of(league).rows}
     assert list(rows) == ["results", "matches"]
@@ -83,16 +82,16 @@ def test_a_run_does_what_is_drawn(league: League, tmp_path: Path, monkeypatch: p
 
 
 def test_the_pace_of_matches_is_the_drawn_one(tmp_path: Path) -> None:
-    report = train(league_run(RULED, 900), tmp_path).metrics
+    report = mf.train(league_run(RULED, 900), tmp_path).metrics
     assert work_of(RULED).rows[1][2] == "at most 6 games for every 150 env steps"
     assert 6 * 3 <= report["league"]["matches"] <= 6 * 900 // 150
     assert work_of(META).rows[1][2] == "3 games of each new profile, for which rounds wait"
 
 
 def test_a_league_without_matches_draws_none_and_a_run_without_a_league_nothing() -> None:
-    without = replace(RULED, matches=MatchRules(every_env_steps=None))
+    without = replace(RULED, matches=mf.MatchRules(every_env_steps=None))
     assert [name for name, _, _ in work_of(without).rows] == ["results"]
-    checked = ready(replace(league_run(RULED, 600), league=None, mapping=[Rule("*", "main")]))
+    checked = ready(replace(league_run(RULED, 600), league=None, mapping=[mf.Rule("*", "main")]))
     plan = drawn_plan(checked.experiment, checked.spec)
     assert with_league(plan, checked) is plan
 

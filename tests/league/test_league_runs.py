@@ -11,24 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.base.errors import CheckpointUnusable
+import marlflow as mf
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import Env, Evaluation, Experiment, Policy
-from marlflow.driver.train import resume, train
-from marlflow.league import (
-    PFSP,
-    Fictitious,
-    League,
-    LeagueView,
-    MatchRules,
-    NaiveSelfPlay,
-    Pool,
-    SnapshotRules,
-    StoreSettings,
-)
 from marlflow.observe.report import LeaguePlayerMetrics, LeagueReport
 from marlflow.runtime.saved_runs import newest
-from marlflow.sampling.mapping import Rule
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.watching import Seen, reports
@@ -60,9 +46,9 @@ def test_a_league_goes_on_as_it_would_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [pytest.param("latest_past", marks=pytest.mark.slow), "pfsp"])
 def test_over_ray_it_goes_on_as_in_one_process(name: str, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(league_run(LEAGUES[name], WHOLE), whole)
-    train(league_run(LEAGUES[name], HALF, "ray"), parts)
-    league = resume(league_run(LEAGUES[name], WHOLE, "ray"), parts).metrics["league"]
+    mf.train(league_run(LEAGUES[name], WHOLE), whole)
+    mf.train(league_run(LEAGUES[name], HALF, "ray"), parts)
+    league = mf.resume(league_run(LEAGUES[name], WHOLE, "ray"), parts).metrics["league"]
     assert_equal(without_times(league_of(whole)), without_times(league_of(parts)))
     # Each snapshot that was dealt to two workers was sent to both at most once a process, and there were two.
     (size,) = {from_bytes(newest(whole).read(f"frozen.{entry}"))["flat"].nbytes for entry in frozen_files(whole)}
@@ -76,7 +62,7 @@ def test_over_ray_it_goes_on_as_in_one_process(name: str, tmp_path: Path) -> Non
 
 def test_results_are_counted_as_they_were_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen(monkeypatch)
-    metrics = train(league_run(LEAGUES["pfsp"], WHOLE), tmp_path).metrics
+    metrics = mf.train(league_run(LEAGUES["pfsp"], WHOLE), tmp_path).metrics
     league = metrics["league"]
     assert league["games"] == len(seen.episodes) == metrics["episodes"]
     assert (league["games_stale"], league["games_lost"]) == (0, 0)
@@ -93,7 +79,7 @@ def test_results_are_counted_as_they_were_played(tmp_path: Path, monkeypatch: py
 
 
 def test_each_report_has_the_league(tmp_path: Path) -> None:
-    train(league_run(LEAGUES["pfsp"], WHOLE), tmp_path)
+    mf.train(league_run(LEAGUES["pfsp"], WHOLE), tmp_path)
     first, *_, last = (report["league"] for report in reports(tmp_path))
     assert set(last) == LeagueReport.__annotations__.keys()
     main = last["players"]["main"]
@@ -106,8 +92,8 @@ def test_each_report_has_the_league(tmp_path: Path) -> None:
 
 
 def test_matches_are_counted_rate_players_and_take_no_time_of_training(tmp_path: Path) -> None:
-    league = replace(LEAGUES["pfsp"], matches=MatchRules(every_env_steps=100, games=20))
-    metrics = train(league_run(league, 400), tmp_path).metrics
+    league = replace(LEAGUES["pfsp"], matches=mf.MatchRules(every_env_steps=100, games=20))
+    metrics = mf.train(league_run(league, 400), tmp_path).metrics
     counted = metrics["league"]
     cells = league_of(tmp_path)["matches"]["payoffs"]["cells"]["counts"]
     assert counted["matches"] == cells[:, 0].sum() == 20 * ((400 - 1) // 100)
@@ -123,11 +109,11 @@ def test_matches_are_counted_rate_players_and_take_no_time_of_training(tmp_path:
 
 def test_a_run_without_a_league_reports_none(tmp_path: Path) -> None:
     experiment = replace(league_run(LEAGUES["pfsp"], 200), league=None, policies={}, default_policy=MAIN)
-    assert "league" not in train(experiment, tmp_path).metrics
+    assert "league" not in mf.train(experiment, tmp_path).metrics
 
 
 def test_snapshots_are_taken_by_agent_steps_and_are_the_published_weights(tmp_path: Path) -> None:
-    train(league_run(LEAGUES["latest_past"], WHOLE), tmp_path)
+    mf.train(league_run(LEAGUES["latest_past"], WHOLE), tmp_path)
     snapshots = league_of(tmp_path)["members"]["snapshots"]
     assert (snapshots[0]["version"], snapshots[0]["agent_steps"]) == (0, 0)
     steps = [one["agent_steps"] for one in snapshots]
@@ -139,7 +125,7 @@ def test_snapshots_are_taken_by_agent_steps_and_are_the_published_weights(tmp_pa
 
 def test_live_seats_alone_leave_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen(monkeypatch)
-    metrics = train(league_run(League(Fictitious(), snapshots=OFTEN), WHOLE), tmp_path).metrics
+    metrics = mf.train(league_run(mf.League(mf.Fictitious(), snapshots=OFTEN), WHOLE), tmp_path).metrics
     assert all(sorted(e.matchup.values())[0] == "main" for e in seen.episodes)
     assert all("@" in max(e.matchup.values()) for e in seen.episodes)
     assert metrics["policies"]["main"]["agent_steps_sampled"] == metrics["env_steps"]
@@ -147,8 +133,8 @@ def test_live_seats_alone_leave_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_naive_self_play_learns_from_both_seats(tmp_path: Path) -> None:
-    league = League(NaiveSelfPlay(), snapshots=SnapshotRules(at_start=False, every_agent_steps=None))
-    metrics = train(league_run(league, 400), tmp_path).metrics
+    league = mf.League(mf.NaiveSelfPlay(), snapshots=mf.SnapshotRules(at_start=False, every_agent_steps=None))
+    metrics = mf.train(league_run(league, 400), tmp_path).metrics
     assert metrics["policies"]["main"]["agent_steps_sampled"] == 2 * metrics["env_steps"]
     assert metrics["league"]["players"]["main"]["win_rate_mean"] is None
     assert metrics["league"]["members"] == 1
@@ -170,18 +156,18 @@ def test_workers_keep_no_more_entries_than_a_few_and_those_that_are_seated(
         return found
 
     monkeypatch.setattr(RolloutWorker, "collect", watched)
-    rules = SnapshotRules(every_agent_steps=30)
+    rules = mf.SnapshotRules(every_agent_steps=30)
 
-    def holding(worker_members: int) -> Experiment:
-        league = League(Fictitious(), snapshots=rules, store=StoreSettings(worker_members=worker_members))
-        return league_run(league, 2 * WHOLE, evaluation=Evaluation(episodes=0))
+    def holding(worker_members: int) -> mf.Experiment:
+        league = mf.League(mf.Fictitious(), snapshots=rules, store=mf.StoreSettings(worker_members=worker_members))
+        return league_run(league, 2 * WHOLE, evaluation=mf.Evaluation(episodes=0))
 
-    whole = train(holding(3), tmp_path / "few").metrics
+    whole = mf.train(holding(3), tmp_path / "few").metrics
     assert len(frozen_ever) > 15
     # Of each worker's two environments: one entry in its running episode, and one that the last request dealt for it.
     assert max(sizes) <= 4
     sizes.clear()
-    assert without_times(train(holding(1000), tmp_path / "all").metrics) == without_times(whole)
+    assert without_times(mf.train(holding(1000), tmp_path / "all").metrics) == without_times(whole)
     assert max(sizes) > 10, "they were to be kept without a limit"
 
 
@@ -189,7 +175,7 @@ def test_a_pool_of_the_newest_deals_these_and_keeps_the_files_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Seen(monkeypatch)
-    train(league_run(League(Fictitious(), snapshots=OFTEN, pool=Pool(1)), WHOLE), tmp_path)
+    mf.train(league_run(mf.League(mf.Fictitious(), snapshots=OFTEN, pool=mf.Pool(1)), WHOLE), tmp_path)
     members = [next(name for name in e.matchup.values() if "@" in name) for e in seen.episodes]
     numbers = [int(name.partition("@")[2]) for name in members]
     # In the order of the ends: an episode that began before a snapshot may end after one that began later.
@@ -199,8 +185,8 @@ def test_a_pool_of_the_newest_deals_these_and_keeps_the_files_of_all(
 
 
 def test_two_policies_of_two_algorithms_meet_each_others_snapshots(tmp_path: Path) -> None:
-    policies = {"main": MAIN, "rival": Policy(SMALL_DQN, SMALL)}
-    metrics = train(league_run(LEAGUES["pfsp"], WHOLE, policies=policies), tmp_path).metrics
+    policies = {"main": MAIN, "rival": mf.Policy(SMALL_DQN, SMALL)}
+    metrics = mf.train(league_run(LEAGUES["pfsp"], WHOLE, policies=policies), tmp_path).metrics
     players = metrics["league"]["players"]
     assert set(players) == {"main", "rival"}
     cells = league_of(tmp_path)["payoffs"]["cells"]["profiles"]
@@ -221,8 +207,8 @@ def test_a_broken_episode_is_counted_as_lost(tmp_path: Path) -> None:
                 raise RuntimeError("it broke")
             return super().step(actions)
 
-    experiment = league_run(LEAGUES["pfsp"], WHOLE, env=Env(Breaking, num_envs=4), faults=Faults(env_errors=100))
-    metrics = train(experiment, tmp_path).metrics
+    experiment = league_run(LEAGUES["pfsp"], WHOLE, env=mf.Env(Breaking, num_envs=4), faults=Faults(env_errors=100))
+    metrics = mf.train(experiment, tmp_path).metrics
     broken = metrics["faults"]["env_errors"]
     # One is counted when the next episode of its environment has ended.
     assert broken - 4 <= metrics["league"]["games_lost"] <= broken
@@ -231,20 +217,20 @@ def test_a_broken_episode_is_counted_as_lost(tmp_path: Path) -> None:
 
 
 def test_with_another_mode_a_run_is_not_resumed_but_with_other_numbers(tmp_path: Path) -> None:
-    train(league_run(LEAGUES["pfsp"], HALF), tmp_path)
+    mf.train(league_run(LEAGUES["pfsp"], HALF), tmp_path)
     with pytest.raises(
-        CheckpointUnusable, match=r"league\.matchmaker was 'marlflow\.league\.modes\.PFSP' when it was kept"
+        mf.CheckpointUnusable, match=r"league\.matchmaker was 'marlflow\.league\.modes\.PFSP' when it was kept"
     ):
-        resume(league_run(LEAGUES["latest_past"], WHOLE), tmp_path)
-    with pytest.raises(CheckpointUnusable, match="it has league, which this run has not"):
-        resume(replace(league_run(LEAGUES["pfsp"], WHOLE), league=None, mapping=[Rule("*", "main")]), tmp_path)
-    other = League(PFSP(past=0.5), snapshots=SnapshotRules(every_agent_steps=100), pool=Pool(2))
-    assert resume(league_run(other, WHOLE), tmp_path).metrics["env_steps"] >= WHOLE
+        mf.resume(league_run(LEAGUES["latest_past"], WHOLE), tmp_path)
+    with pytest.raises(mf.CheckpointUnusable, match="it has league, which this run has not"):
+        mf.resume(replace(league_run(LEAGUES["pfsp"], WHOLE), league=None, mapping=[mf.Rule("*", "main")]), tmp_path)
+    other = mf.League(mf.PFSP(past=0.5), snapshots=mf.SnapshotRules(every_agent_steps=100), pool=mf.Pool(2))
+    assert mf.resume(league_run(other, WHOLE), tmp_path).metrics["env_steps"] >= WHOLE
 
 
 def test_evaluations_against_random_are_of_the_live_policy_and_no_games_of_the_league(tmp_path: Path) -> None:
-    evaluation = Evaluation(every_env_steps=200, episodes=4, opponents=["random"])
-    metrics = train(league_run(LEAGUES["pfsp"], HALF, evaluation=evaluation), tmp_path).metrics
+    evaluation = mf.Evaluation(every_env_steps=200, episodes=4, opponents=["random"])
+    metrics = mf.train(league_run(LEAGUES["pfsp"], HALF, evaluation=evaluation), tmp_path).metrics
     assert metrics["policies"]["main"]["eval_episodes"] == 4
     assert set(metrics["policies"]["main"]["eval_against"]) == {"random"}
     assert metrics["league"]["games"] == metrics["episodes"]
@@ -253,22 +239,22 @@ def test_evaluations_against_random_are_of_the_live_policy_and_no_games_of_the_l
 class Neighbor:
     """A mode of a user's own: always the newest snapshot. Not a dataclass, and without state."""
 
-    def rival(self, view: LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
+    def rival(self, view: mf.LeagueView, launcher: str, role: int, generator: np.random.Generator) -> str | None:
         past = view.members.past_in(role)
         return past[-1] if past else None
 
 
 def test_a_mode_of_a_users_own_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen(monkeypatch)
-    train(league_run(League(Neighbor(), snapshots=OFTEN), HALF), tmp_path)
+    mf.train(league_run(mf.League(Neighbor(), snapshots=OFTEN), HALF), tmp_path)
     assert all("@" in max(e.matchup.values()) for e in seen.episodes)
 
 
 def test_teams_of_two_algorithms_play_each_other(tmp_path: Path) -> None:
-    policies = {"adversary": MAIN, "agent": Policy(SMALL_DQN, SMALL)}
-    tag = Env("simple_tag", {"max_cycles": 10}, num_envs=4)
+    policies = {"adversary": MAIN, "agent": mf.Policy(SMALL_DQN, SMALL)}
+    tag = mf.Env("simple_tag", {"max_cycles": 10}, num_envs=4)
     experiment = league_run(LEAGUES["pfsp"], WHOLE, env=tag, policies=policies)
-    metrics = train(experiment, tmp_path).metrics
+    metrics = mf.train(experiment, tmp_path).metrics
     cells = league_of(tmp_path)["payoffs"]["cells"]
     assert all(a.startswith("adversary") and b.startswith("agent") for a, b in cells["profiles"])
     assert not any("@" in a and "@" in b for a, b in cells["profiles"])
@@ -278,5 +264,5 @@ def test_teams_of_two_algorithms_play_each_other(tmp_path: Path) -> None:
 
 def test_an_experiment_can_be_run_twice(tmp_path: Path) -> None:
     experiment = league_run(LEAGUES["pfsp"], HALF)
-    one, other = (train(experiment, tmp_path / name).metrics for name in ("one", "other"))
+    one, other = (mf.train(experiment, tmp_path / name).metrics for name in ("one", "other"))
     assert without_times(one) == without_times(other)

@@ -10,24 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.league.dealing import LeagueMatchmaker
-from marlflow.league.league import MatchRules
-from marlflow.league.matches import (
-    FIRST_MATCH,
-    Matches,
-    MatchingMatchmaker,
-    all_profiles,
-    play_matches,
-    until_known,
-)
+from marlflow.league.matches import FIRST_MATCH, Matches, MatchingMatchmaker, all_profiles, play_matches, until_known
 from marlflow.league.members import Members
-from marlflow.league.modes import Fictitious
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import default_sides
-from marlflow.league.snapshots import SnapshotRules
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault
 from tests.league.population import NEVER, PAIR, members_of
@@ -257,10 +248,10 @@ class Playing:
         return Evaluated(tuple(results), tuple(faults), was_cut=len(self.calls) > self.cut_after)
 
 
-def matchmaker_of(match_rules: MatchRules, snapshots: SnapshotRules = NEVER) -> LeagueMatchmaker:
+def matchmaker_of(match_rules: mf.MatchRules, snapshots: mf.SnapshotRules = NEVER) -> LeagueMatchmaker:
     members = members_of({"main": 2})
     return LeagueMatchmaker(
-        members, Fictitious(), Payoffs(PAIR, ["main"]), Ratings(["main"]), snapshots, match_rules=match_rules
+        members, mf.Fictitious(), Payoffs(PAIR, ["main"]), Ratings(["main"]), snapshots, match_rules=match_rules
     )
 
 
@@ -270,7 +261,7 @@ def train(matchmaker: LeagueMatchmaker, env_steps: int) -> None:
 
 
 def test_a_league_plays_matches_every_so_many_env_steps() -> None:
-    matchmaker, workers = matchmaker_of(MatchRules(every_env_steps=100, games=12, pairs="live")), Playing()
+    matchmaker, workers = matchmaker_of(mf.MatchRules(every_env_steps=100, games=12, pairs="live")), Playing()
     assert isinstance(matchmaker, MatchingMatchmaker)
     rounds = []
     for _ in range(7):
@@ -287,10 +278,10 @@ def test_a_league_plays_matches_every_so_many_env_steps() -> None:
 
 
 def test_the_best_snapshots_are_chosen_again_after_matches() -> None:
-    agents, rules = ["player_0", "player_1"], SnapshotRules(every_agent_steps=100)
+    agents, rules = ["player_0", "player_1"], mf.SnapshotRules(every_agent_steps=100)
     members = Members(PAIR, {"main": agents, "random": agents}, ["main"], best=1)
     matchmaker = LeagueMatchmaker(
-        members, Fictitious(), Payoffs(PAIR, ["main"]), Ratings(["main"]), rules, match_rules=MatchRules(100, 12)
+        members, mf.Fictitious(), Payoffs(PAIR, ["main"]), Ratings(["main"]), rules, match_rules=mf.MatchRules(100, 12)
     )
 
     class OfTheFirst(Playing):
@@ -316,14 +307,14 @@ def test_the_best_snapshots_are_chosen_again_after_matches() -> None:
 
 
 def test_matches_can_be_turned_off() -> None:
-    matchmaker = matchmaker_of(MatchRules(every_env_steps=None))
+    matchmaker = matchmaker_of(mf.MatchRules(every_env_steps=None))
     train(matchmaker, 10**9)
     assert matchmaker.matches_due() is None
 
 
 def test_snapshots_may_act_greedily_in_matches() -> None:
     matchmaker = matchmaker_of(
-        MatchRules(every_env_steps=1), SnapshotRules(at_start=False, every_agent_steps=None, acts="greedy")
+        mf.MatchRules(every_env_steps=1), mf.SnapshotRules(at_start=False, every_agent_steps=None, acts="greedy")
     )
     train(matchmaker, 1)
     batch = matchmaker.matches_due()
@@ -332,7 +323,7 @@ def test_snapshots_may_act_greedily_in_matches() -> None:
 
 
 def test_broken_games_are_played_again_and_their_faults_returned() -> None:
-    matchmaker = matchmaker_of(MatchRules(every_env_steps=1, games=6))
+    matchmaker = matchmaker_of(mf.MatchRules(every_env_steps=1, games=6))
     train(matchmaker, 1)
     workers = Playing({FIRST_MATCH + 1: 1, FIRST_MATCH + 2: 9})
     faults = asyncio.run(play_matches(matchmaker, workers, {}))  # type: ignore[arg-type]
@@ -344,7 +335,7 @@ def test_broken_games_are_played_again_and_their_faults_returned() -> None:
 
 
 def test_a_passed_deadline_ends_matches() -> None:
-    matchmaker, workers = matchmaker_of(MatchRules(every_env_steps=1, games=6)), Playing(cut_after=0)
+    matchmaker, workers = matchmaker_of(mf.MatchRules(every_env_steps=1, games=6)), Playing(cut_after=0)
     train(matchmaker, 1)
     asyncio.run(play_matches(matchmaker, workers, {}))  # type: ignore[arg-type]
     assert len(workers.calls) == 1

@@ -12,20 +12,14 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
+import marlflow as mf
 from marlflow.algorithms.imported import Imported
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.errors import CheckpointUnusable
-from marlflow.config.experiment import Experiment
 from marlflow.config.imports import load_policy
 from marlflow.config.validation import ready
-from marlflow.driver.train import resume, train
-from marlflow.league import PFSP, DeltaUniform, Fictitious, LatestPast, LeagueMode, MatchRules
 from marlflow.league.members import Members
-from marlflow.league.modes import LeagueView
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.sides import default_sides
 from marlflow.league.standings import standings
-from marlflow.policy.torso import MLP
 from marlflow.runtime.sampling_worker import alike
 from marlflow.runtime.saved_league import saved_league, saved_run
 from marlflow.runtime.saved_policies import from_export, saved_policy
@@ -42,15 +36,15 @@ HALF, WHOLE = 240, 480
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source") / "rps"
-    train(SOURCE, folder)
+    mf.train(SOURCE, folder)
     return folder
 
 
-def with_veteran(source: Path, env_steps: int) -> Experiment:
+def with_veteran(source: Path, env_steps: int) -> mf.Experiment:
     members = {"veteran": {"from": str(source), "member": "main@2"}, "dice": {"policy": "random"}}
     # It acts in one call with the other one.
     members["novice"] = {"from": str(source), "member": "main@1"}
-    league = replace(LEAGUES["pfsp"], members=members, matches=MatchRules(every_env_steps=200, games=12))
+    league = replace(LEAGUES["pfsp"], members=members, matches=mf.MatchRules(every_env_steps=200, games=12))
     return league_run(league, env_steps)
 
 
@@ -69,7 +63,7 @@ def test_it_never_changes_leaves_no_rows_and_is_rated(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Seen(monkeypatch)
-    metrics = train(with_veteran(source, WHOLE), tmp_path).metrics
+    metrics = mf.train(with_veteran(source, WHOLE), tmp_path).metrics
     expected = load_policy(source, "main@2")
     copy = from_export(bytes(newest(tmp_path).read("member.veteran")), "")
     np.testing.assert_array_equal(copy.flat, expected.flat)
@@ -93,9 +87,9 @@ def test_those_of_one_network_act_together(source: Path) -> None:
     assert [list(cohort) for cohort in alike(spec.policies.values())] == [["veteran", "novice"]]
     novice = spec.policies["novice"]
     assert isinstance(novice.algorithm, Imported)
-    assert isinstance(novice.algorithm.algorithm, PPO)
+    assert isinstance(novice.algorithm.algorithm, mf.PPO)
     for other in (
-        replace(novice, model=MLP((7,))),
+        replace(novice, model=mf.MLP((7,))),
         replace(novice, spaces=replace(novice.spaces, action=Discrete(4))),
         replace(novice, algorithm=replace(novice.algorithm, algorithm=replace(novice.algorithm.algorithm, epochs=9))),
     ):
@@ -104,14 +98,16 @@ def test_those_of_one_network_act_together(source: Path) -> None:
 
 
 def test_another_source_than_that_of_the_run_is_refused(source: Path, tmp_path: Path) -> None:
-    train(with_veteran(source, 100), tmp_path)
+    mf.train(with_veteran(source, 100), tmp_path)
     experiment = with_veteran(source, 200)
     assert experiment.league is not None
     members = {**experiment.league.members, "veteran": {"from": str(source), "member": "main@1"}}
-    with pytest.raises(CheckpointUnusable, match=r"league.members.veteran.member was 'main@2' .* and is 'main@1' now"):
-        resume(replace(experiment, league=replace(experiment.league, members=members)), tmp_path)
-    with pytest.raises(CheckpointUnusable, match=r"it has league.members.veteran, which this run has not"):
-        resume(league_run(LEAGUES["pfsp"], 200), tmp_path)
+    with pytest.raises(
+        mf.CheckpointUnusable, match=r"league.members.veteran.member was 'main@2' .* and is 'main@1' now"
+    ):
+        mf.resume(replace(experiment, league=replace(experiment.league, members=members)), tmp_path)
+    with pytest.raises(mf.CheckpointUnusable, match=r"it has league.members.veteran, which this run has not"):
+        mf.resume(league_run(LEAGUES["pfsp"], 200), tmp_path)
 
 
 # -- who is dealt ---------------------------------------------------------------------------------------------------
@@ -122,25 +118,25 @@ AGENTS = ["player_0", "player_1"]
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        (LatestPast(live=0.4, window=2), {"main": 0.4, "veteran": 0.2, "main@2": 0.2, "main@3": 0.2}),
-        (DeltaUniform(delta=0.67), {"veteran": 1 / 2, "main@3": 1 / 2}),
-        (Fictitious(), {"veteran": 1 / 4, "main@1": 1 / 4, "main@2": 1 / 4, "main@3": 1 / 4}),
-        (PFSP(past=0.8), {"main": 0.2, "veteran": 0.2, "main@1": 0.2, "main@2": 0.2, "main@3": 0.2}),
+        (mf.LatestPast(live=0.4, window=2), {"main": 0.4, "veteran": 0.2, "main@2": 0.2, "main@3": 0.2}),
+        (mf.DeltaUniform(delta=0.67), {"veteran": 1 / 2, "main@3": 1 / 2}),
+        (mf.Fictitious(), {"veteran": 1 / 4, "main@1": 1 / 4, "main@2": 1 / 4, "main@3": 1 / 4}),
+        (mf.PFSP(past=0.8), {"main": 0.2, "veteran": 0.2, "main@1": 0.2, "main@2": 0.2, "main@3": 0.2}),
     ],
 )
-def test_modes_deal_it_like_a_snapshot(mode: LeagueMode, expected: dict[str, float]) -> None:
+def test_modes_deal_it_like_a_snapshot(mode: mf.LeagueMode, expected: dict[str, float]) -> None:
     sides = default_sides(AGENTS)
     fits = dict.fromkeys(("main", "veteran", "script"), AGENTS)
     members = Members(sides, fits, live=["main"], added=["veteran"])
     for version in (1, 2, 3):
         members.add("main", version, 0, 0)
-    view = LeagueView(members, Payoffs(sides, ["main"]))
+    view = mf.LeagueView(members, Payoffs(sides, ["main"]))
     assert agree(frequencies(lambda generator: mode.rival(view, "main", 1, generator)), expected)
 
 
 def test_before_any_snapshot_it_is_dealt_alone() -> None:
     sides = default_sides(AGENTS)
     members = Members(sides, {"main": AGENTS, "veteran": AGENTS}, live=["main"], added=["veteran"])
-    view = LeagueView(members, Payoffs(sides, ["main"]))
-    for mode in (Fictitious(), DeltaUniform(), PFSP(past=1.0), LatestPast(live=0.0)):
+    view = mf.LeagueView(members, Payoffs(sides, ["main"]))
+    for mode in (mf.Fictitious(), mf.DeltaUniform(), mf.PFSP(past=1.0), mf.LatestPast(live=0.0)):
         assert mode.rival(view, "main", 0, np.random.default_rng(0)) == "veteran"

@@ -8,27 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from marlflow.league.modes import (
-    PFSP,
-    DeltaUniform,
-    Fictitious,
-    LatestPast,
-    LeagueMode,
-    LeagueView,
-    NaiveSelfPlay,
-    pfsp_weights,
-)
+import marlflow as mf
+from marlflow.league.modes import pfsp_weights
 from marlflow.league.sides import default_sides
 from tests.league.population import add_games, agree, frequencies, members_of, view_of
 
-MODES = [NaiveSelfPlay(), LatestPast(), DeltaUniform(), Fictitious(), PFSP()]
+MODES = [mf.NaiveSelfPlay(), mf.LatestPast(), mf.DeltaUniform(), mf.Fictitious(), mf.PFSP()]
 
 
 def past(*numbers: int) -> list[str]:
     return [f"main@{number}" for number in numbers]
 
 
-def dealt(mode: LeagueMode, view: LeagueView, role: int = 1, launcher: str = "main") -> object:
+def dealt(mode: mf.LeagueMode, view: mf.LeagueView, role: int = 1, launcher: str = "main") -> object:
     return frequencies(lambda generator: mode.rival(view, launcher, role, generator))
 
 
@@ -81,23 +73,23 @@ def test_pfsp_weights_are_a_distribution(chances: np.ndarray, weighting: str, po
 
 def test_self_play_is_against_the_launcher() -> None:
     view = view_of(members_of({"main": 3, "other": 2}))
-    assert dealt(NaiveSelfPlay(), view) == {"main": 4000}
+    assert dealt(mf.NaiveSelfPlay(), view) == {"main": 4000}
 
 
 def test_self_play_is_against_the_live_policy_of_the_other_role() -> None:
     tag = default_sides(["adversary_0", "agent_0"])
     fits = {"hunter": ["adversary_0"], "prey": ["agent_0"], "runner": ["agent_0"]}
     view = view_of(members_of({"hunter": 1, "prey": 1, "runner": 0}, tag, fits))
-    assert agree(dealt(NaiveSelfPlay(), view, launcher="hunter"), {"prey": 0.5, "runner": 0.5})
-    assert dealt(NaiveSelfPlay(), view, role=0, launcher="prey") == {"hunter": 4000}
+    assert agree(dealt(mf.NaiveSelfPlay(), view, launcher="hunter"), {"prey": 0.5, "runner": 0.5})
+    assert dealt(mf.NaiveSelfPlay(), view, role=0, launcher="prey") == {"hunter": 4000}
 
 
 def test_latest_past_is_the_live_policy_or_one_of_the_window() -> None:
     view = view_of(members_of({"main": 5}))
     expected = {"main": 0.4, **dict.fromkeys(past(3, 4, 5), 0.2)}
-    assert agree(dealt(LatestPast(live=0.4, window=3), view), expected)
+    assert agree(dealt(mf.LatestPast(live=0.4, window=3), view), expected)
     few = view_of(members_of({"main": 2}))
-    assert agree(dealt(LatestPast(live=0.5, window=10), few), {"main": 0.5, **dict.fromkeys(past(1, 2), 0.25)})
+    assert agree(dealt(mf.LatestPast(live=0.5, window=10), few), {"main": 0.5, **dict.fromkeys(past(1, 2), 0.25)})
 
 
 @pytest.mark.parametrize(
@@ -106,13 +98,13 @@ def test_latest_past_is_the_live_policy_or_one_of_the_window() -> None:
 def test_delta_uniform_is_over_the_newest(delta: float, count: int, first: int) -> None:
     view = view_of(members_of({"main": count}))
     newest = past(*range(first, count + 1))
-    assert agree(dealt(DeltaUniform(delta), view), dict.fromkeys(newest, 1 / len(newest)))
+    assert agree(dealt(mf.DeltaUniform(delta), view), dict.fromkeys(newest, 1 / len(newest)))
 
 
 def test_fictitious_is_over_all_snapshots_of_all_policies() -> None:
     view = view_of(members_of({"main": 3, "other": 2}))
     everybody = [*past(1, 2, 3), "other@1", "other@2"]
-    assert agree(dealt(Fictitious(), view), dict.fromkeys(everybody, 0.2))
+    assert agree(dealt(mf.Fictitious(), view), dict.fromkeys(everybody, 0.2))
 
 
 @pytest.mark.parametrize(
@@ -123,23 +115,23 @@ def test_pfsp_is_by_the_probability_to_win(weighting: str, weights: tuple[int, .
     chances = {("main", "main@1"): 1.0, ("main", "main@2"): 0.5, ("main", "main@3"): 0.0}
     view = view_of(members_of({"main": 3}), chances)
     expected = {name: 0.7 * weight / sum(weights) for name, weight in zip(past(1, 2, 3), weights, strict=True)}
-    assert agree(dealt(PFSP(past=0.7, weighting=weighting), view), {"main": 0.3, **expected})  # type: ignore[arg-type]
+    assert agree(dealt(mf.PFSP(past=0.7, weighting=weighting), view), {"main": 0.3, **expected})  # type: ignore[arg-type]
 
 
 def test_pfsp_without_games_is_uniform() -> None:
     view = view_of(members_of({"main": 4}))
-    assert agree(dealt(PFSP(past=1.0), view), dict.fromkeys(past(1, 2, 3, 4), 0.25))
+    assert agree(dealt(mf.PFSP(past=1.0), view), dict.fromkeys(past(1, 2, 3, 4), 0.25))
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: type(mode).__name__)
-def test_without_snapshots_it_is_the_live_policy_or_left_to_the_league(mode: LeagueMode) -> None:
+def test_without_snapshots_it_is_the_live_policy_or_left_to_the_league(mode: mf.LeagueMode) -> None:
     view = view_of(members_of({"main": 0}))
     (rival,) = dealt(mode, view)
     assert rival in ("main", None)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: type(mode).__name__)
-def test_a_rival_can_play_its_role(mode: LeagueMode) -> None:
+def test_a_rival_can_play_its_role(mode: mf.LeagueMode) -> None:
     tag = default_sides(["adversary_0", "agent_0"])
     fits = {"hunter": ["adversary_0"], "prey": ["agent_0"]}
     view = view_of(members_of({"hunter": 3, "prey": 3}, tag, fits))
@@ -150,8 +142,8 @@ def test_a_rival_can_play_its_role(mode: LeagueMode) -> None:
 
 def test_disagreement_is_noticed() -> None:
     view = view_of(members_of({"main": 3}))
-    assert not agree(dealt(Fictitious(), view), dict(zip(past(1, 2, 3), (0.3, 0.35, 0.35), strict=True)))
-    assert not agree(dealt(Fictitious(), view), dict.fromkeys(past(1, 2), 0.5))
+    assert not agree(dealt(mf.Fictitious(), view), dict(zip(past(1, 2, 3), (0.3, 0.35, 0.35), strict=True)))
+    assert not agree(dealt(mf.Fictitious(), view), dict.fromkeys(past(1, 2), 0.5))
 
 
 def test_a_view_follows_the_payoffs() -> None:

@@ -9,17 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
-from marlflow.algorithms.clone import Clone
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.errors import ConfigInvalid
-from marlflow.config.experiment import Env, Evaluation, Experiment, Policy
-from marlflow.config.validation import problems_of, ready
+import marlflow as mf
+from marlflow.config.validation import ready
 from marlflow.driver.evaluation import modes_of
-from marlflow.driver.train import resume, train
 from marlflow.env import openspiel
-from marlflow.league import NFSP, League, LeaguePlayer, SnapshotRules
 from marlflow.league.sides import sides_of
-from marlflow.sampling.matchmaking import EpisodeId
 from tests.config.composition import ready_of
 from tests.driver.kept_runs import kept
 from tests.driver.resumed_runs import resumes_exactly
@@ -27,18 +21,20 @@ from tests.driver.watching import Seen
 from tests.league.population import agents_of, agree, frequencies, matchmaker_of, members_of, view_of
 from tests.league.runs import league_run
 from tests.runtime.small_runs import SMALL, SMALL_DQN
-from tests.sentences import sentences
+from tests.sentences import wrong_with
 
-NEVER = SnapshotRules(at_start=False, every_agent_steps=None)
-CLONE = Clone(batch_agent_steps=16, train_every_agent_steps=4, learning_starts_agent_steps=20, replay_agent_steps=150)
-PAIR = {"response": Policy(SMALL_DQN, SMALL), "average": Policy(CLONE, SMALL)}
+NEVER = mf.SnapshotRules(at_start=False, every_agent_steps=None)
+CLONE = mf.Clone(
+    batch_agent_steps=16, train_every_agent_steps=4, learning_starts_agent_steps=20, replay_agent_steps=150
+)
+PAIR = {"response": mf.Policy(SMALL_DQN, SMALL), "average": mf.Policy(CLONE, SMALL)}
 PER_ROLE = {"b0": "a0", "b1": "a1"}
 HALF, WHOLE = 432, 864
 
 
-def nfsp_run(env_steps: int, runtime: Literal["inline", "ray"] = "inline", **changes: Any) -> Experiment:
+def nfsp_run(env_steps: int, runtime: Literal["inline", "ray"] = "inline", **changes: Any) -> mf.Experiment:
     """Rock, paper, scissors; half of the sides are best responses, so that their rows are many."""
-    return league_run(League(NFSP(0.5), snapshots=NEVER), env_steps, runtime, **{"policies": PAIR, **changes})
+    return league_run(mf.League(mf.NFSP(0.5), snapshots=NEVER), env_steps, runtime, **{"policies": PAIR, **changes})
 
 
 # -- who is seated --------------------------------------------------------------------------------------------------
@@ -47,7 +43,7 @@ def nfsp_run(env_steps: int, runtime: Literal["inline", "ray"] = "inline", **cha
 @pytest.mark.parametrize("eta", [0.1, 0.75, 1.0])
 def test_each_side_is_a_response_with_probability_eta_independently(eta: float) -> None:
     members = members_of({"response": 0, "average": 0})
-    view, mode = view_of(members), NFSP(eta)
+    view, mode = view_of(members), mf.NFSP(eta)
     found = frequencies(lambda generator: tuple(mode.profile(view, generator)))
     chances = {"response": eta, "average": 1.0 - eta}
     assert agree(found, {(a, b): chances[a] * chances[b] for a in chances for b in chances})
@@ -58,11 +54,11 @@ def test_each_side_is_a_response_with_probability_eta_independently(eta: float) 
 
 def test_the_matchmaker_deals_what_the_mode_says_and_counts_no_turns() -> None:
     members = members_of({"response": 0, "average": 0})
-    matchmaker = matchmaker_of(members, NFSP(0.3))
+    matchmaker = matchmaker_of(members, mf.NFSP(0.3))
     agents = agents_of(members.sides)
     numbers = iter(range(10_000))
     found = frequencies(
-        lambda generator: tuple(matchmaker(EpisodeId(0, next(numbers)), agents, generator).values()), times=2000
+        lambda generator: tuple(matchmaker(mf.EpisodeId(0, next(numbers)), agents, generator).values()), times=2000
     )
     chances = {"response": 0.3, "average": 0.7}
     assert agree(found, {(a, b): chances[a] * chances[b] for a in chances for b in chances})
@@ -74,7 +70,7 @@ def test_the_roles_of_a_side_are_all_of_responses_or_all_of_averages_of_their_pa
     assert problems == []
     plays = {"b0": ["red_0", "blue_0"], "a0": ["red_0", "blue_0"], "b1": ["red_1"], "a1": ["red_1"]}
     members = members_of(dict.fromkeys(plays, 0), sides, plays)
-    mode = NFSP(0.4, PER_ROLE)
+    mode = mf.NFSP(0.4, PER_ROLE)
     assert mode.problems(members) == []
     found = frequencies(lambda generator: tuple(mode.profile(view_of(members), generator)), times=2000)
     expected = {
@@ -141,21 +137,21 @@ def test_a_pair_per_role_and_sources_of_ones_own() -> None:
     ],
 )
 def test_a_wrong_combination_is_said(words: tuple[str, ...], problem: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(mf.ConfigInvalid) as caught:
         ready_of(*WORDS, *words)
     assert problem in str(caught.value)
 
 
 def test_a_response_that_learns_on_policy_has_its_own_rows() -> None:
-    policies = {**PAIR, "response": Policy(PPO(), SMALL, learns_from=["response"])}
-    assert sentences(problems_of(nfsp_run(WHOLE, policies=policies))[1]) == []
+    policies = {**PAIR, "response": mf.Policy(mf.PPO(), SMALL, learns_from=["response"])}
+    assert wrong_with(nfsp_run(WHOLE, policies=policies)) == []
 
 
 def test_evaluation_samples_the_average_and_is_greedy_for_the_response() -> None:
     assert modes_of(ready(nfsp_run(WHOLE))) == {"response": "greedy", "average": "sampled"}
-    sampled = Evaluation(mode="sampled")
+    sampled = mf.Evaluation(mode="sampled")
     assert modes_of(ready(nfsp_run(WHOLE, evaluation=sampled))) == {"response": "sampled", "average": "sampled"}
-    others = nfsp_run(WHOLE, evaluation=Evaluation(opponents=["random"], episodes=4))
+    others = nfsp_run(WHOLE, evaluation=mf.Evaluation(opponents=["random"], episodes=4))
     assert set(modes_of(ready(others)).values()) == {"greedy", "sampled"}
 
 
@@ -209,16 +205,19 @@ def test_over_ray_too_and_the_driver_opens_no_rows(tmp_path: Path, monkeypatch: 
         raise AssertionError("rows were opened on the driver")
 
     seen = Seen(monkeypatch)
-    experiment = replace(nfsp_run(WHOLE, "ray"), evaluation=Evaluation(episodes=0))
+    experiment = replace(nfsp_run(WHOLE, "ray"), evaluation=mf.Evaluation(episodes=0))
     monkeypatch.setattr(Batch, "__setstate__", opened, raising=False)
-    assert_exact(tmp_path, seen, train(experiment, tmp_path).metrics)
+    assert_exact(tmp_path, seen, mf.train(experiment, tmp_path).metrics)
 
 
 def test_the_reservoir_has_only_actions_of_the_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The response has version 0 only, and the average many: rows say whose they are."""
     late = replace(SMALL_DQN, learning_starts_agent_steps=10_000)
-    policies = {"response": Policy(late, SMALL), "average": Policy(replace(CLONE, publish_every_updates=1), SMALL)}
-    train(nfsp_run(WHOLE, policies=policies), tmp_path)
+    policies = {
+        "response": mf.Policy(late, SMALL),
+        "average": mf.Policy(replace(CLONE, publish_every_updates=1), SMALL),
+    }
+    mf.train(nfsp_run(WHOLE, policies=policies), tmp_path)
     trees = kept(tmp_path)
     assert set(trees["replay.average rows"]["columns"]["version"].tolist()) == {0}
     assert len(set(trees["replay.response rows"]["columns"]["version"].tolist())) > 5
@@ -227,18 +226,18 @@ def test_the_reservoir_has_only_actions_of_the_response(tmp_path: Path, monkeypa
 def test_a_run_of_other_sources_is_not_resumed(whole: tuple[Path, Seen, Mapping[str, Any]], tmp_path: Path) -> None:
     from marlflow.base.errors import CheckpointUnusable
 
-    train(nfsp_run(100), tmp_path)
+    mf.train(nfsp_run(100), tmp_path)
     other = {**PAIR, "response": replace(PAIR["response"], learns_from=["response"])}
     with pytest.raises(CheckpointUnusable, match="learns_from"):
-        resume(nfsp_run(200, policies=other), tmp_path)
+        mf.resume(nfsp_run(200, policies=other), tmp_path)
 
 
 def test_a_pair_per_role_keeps_their_rows_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen(monkeypatch)
     policies = {name: PAIR["response" if name[0] == "b" else "average"] for name in ("b0", "a0", "b1", "a1")}
-    players = {name: LeaguePlayer([f"player_{name[1]}"]) for name in policies}
-    league = League(NFSP(0.5, PER_ROLE), players=players, snapshots=NEVER)
-    train(replace(nfsp_run(HALF, policies=policies), league=league), tmp_path)
+    players = {name: mf.LeaguePlayer([f"player_{name[1]}"]) for name in policies}
+    league = mf.League(mf.NFSP(0.5, PER_ROLE), players=players, snapshots=NEVER)
+    mf.train(replace(nfsp_run(HALF, policies=policies), league=league), tmp_path)
     trees = kept(tmp_path)
     for role in "01":
         both = sampled(seen, f"b{role}") + sampled(seen, f"a{role}")
@@ -247,7 +246,7 @@ def test_a_pair_per_role_keeps_their_rows_apart(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_game_of_openspiel_with_masks(tmp_path: Path) -> None:
-    kuhn = Env(openspiel.env, {"game": "kuhn_poker"}, num_envs=4)
-    metrics = train(nfsp_run(600, env=kuhn, evaluation=Evaluation(episodes=4)), tmp_path).metrics
+    kuhn = mf.Env(openspiel.env, {"game": "kuhn_poker"}, num_envs=4)
+    metrics = mf.train(nfsp_run(600, env=kuhn, evaluation=mf.Evaluation(episodes=4)), tmp_path).metrics
     assert metrics["learners"]["average"]["updates"] > 10
     assert metrics["policies"]["average"]["eval_return_mean"] is not None

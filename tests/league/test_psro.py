@@ -8,18 +8,14 @@ import numpy as np
 import pytest
 from open_spiel.python.egt import alpharank as openspiel
 
-from marlflow.base.errors import MarlflowError
+import marlflow as mf
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.members import Members
-from marlflow.league.modes import LeagueView, MetaGameMode, SnapshottingMode
+from marlflow.league.modes import MetaGameMode, SnapshottingMode
 from marlflow.league.payoffs import Game, Payoffs
-from marlflow.league.psro import PSRO
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import default_sides
-from marlflow.league.snapshots import SnapshotRules
-from marlflow.sampling.matchmaking import EpisodeId
-from marlflow.sampling.population import Reset
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Evaluated
 from tests.league.games import BIASED, PENNIES, kuhn, nash_conv
@@ -27,7 +23,7 @@ from tests.league.population import NEVER, PAIR, agree, members_of
 
 AGENTS = ["player_0", "player_1"]
 ORACLES = {"row": ["player_0"], "column": ["player_1"]}
-AT_START = SnapshotRules(at_start=True, every_agent_steps=None)
+AT_START = mf.SnapshotRules(at_start=True, every_agent_steps=None)
 THREE = default_sides(["player_0", "player_1", "player_2"])
 RNG = np.random.default_rng(0)
 
@@ -38,7 +34,7 @@ class Exact:
     `initial` is the pure strategy of both initial policies; without it, all begin with `random`, the uniform mixture.
     """
 
-    def __init__(self, game: np.ndarray, mode: PSRO, initial: int | None = None) -> None:
+    def __init__(self, game: np.ndarray, mode: mf.PSRO, initial: int | None = None) -> None:
         self.game, self.mode = game, mode
         fits = dict(ORACLES) if initial is not None else {**ORACLES, "random": AGENTS}
         members = Members(PAIR, fits, live=list(ORACLES))
@@ -99,12 +95,12 @@ class Exact:
 
 
 def test_it_is_a_mode_with_a_meta_game_and_rules_of_its_own() -> None:
-    assert isinstance(PSRO(), MetaGameMode)
-    assert isinstance(PSRO(), SnapshottingMode)
+    assert isinstance(mf.PSRO(), MetaGameMode)
+    assert isinstance(mf.PSRO(), SnapshottingMode)
 
 
 def test_matching_pennies_is_solved_from_a_pure_strategy() -> None:
-    league = Exact(PENNIES, PSRO(games=1), initial=0)
+    league = Exact(PENNIES, mf.PSRO(games=1), initial=0)
     found = league.nash_convs(4)
     assert found[0] == 2.0
     assert found[-1] == pytest.approx(0.0, abs=1e-9)
@@ -114,7 +110,7 @@ def test_matching_pennies_is_solved_from_a_pure_strategy() -> None:
 
 @pytest.mark.parametrize("initial", [0, 1, 2])
 def test_biased_rock_paper_scissors_is_solved_from_a_pure_strategy(initial: int) -> None:
-    league = Exact(BIASED, PSRO(games=1), initial)
+    league = Exact(BIASED, mf.PSRO(games=1), initial)
     found = league.nash_convs(5)
     assert found[0] >= 0.1
     assert found[-1] == pytest.approx(0.0, abs=1e-9)
@@ -123,7 +119,7 @@ def test_biased_rock_paper_scissors_is_solved_from_a_pure_strategy(initial: int)
 
 
 def test_kuhn_poker_is_solved_by_seven_members_of_each_role() -> None:
-    league = Exact(kuhn(), PSRO(games=1))
+    league = Exact(kuhn(), mf.PSRO(games=1))
     found = league.nash_convs(6)
     assert found == pytest.approx([0.917, 0.833, 0.333, 0.183, 0.222, 0.135, 0.0], abs=6e-4)
     row, column = league.strategies()
@@ -131,7 +127,7 @@ def test_kuhn_poker_is_solved_by_seven_members_of_each_role() -> None:
 
 
 def test_the_uniform_solver_needs_many_more_members_in_kuhn_poker() -> None:
-    found = Exact(kuhn(), PSRO("uniform", games=1)).nash_convs(9)
+    found = Exact(kuhn(), mf.PSRO("uniform", games=1)).nash_convs(9)
     assert min(found) > 0.1
 
 
@@ -147,10 +143,11 @@ def test_best_responses_to_the_newest_member_alone_cycle_in_kuhn_poker() -> None
 
 
 def test_rivals_are_drawn_from_the_meta_strategy_of_their_role() -> None:
-    league = Exact(BIASED, PSRO(games=1), initial=0)
+    league = Exact(BIASED, mf.PSRO(games=1), initial=0)
     league.nash_convs(5)
     dealt = [
-        league.matchmaker(EpisodeId(0, episode), AGENTS, np.random.default_rng([3, episode])) for episode in range(6000)
+        league.matchmaker(mf.EpisodeId(0, episode), AGENTS, np.random.default_rng([3, episode]))
+        for episode in range(6000)
     ]
     for role, (own, oracle) in enumerate([("player_1", "column"), ("player_0", "row")]):
         rivals = Counter(matchup[AGENTS[role]] for matchup in dealt if matchup[own] == oracle)
@@ -159,7 +156,7 @@ def test_rivals_are_drawn_from_the_meta_strategy_of_their_role() -> None:
 
 
 def test_a_new_profile_plays_its_games_once() -> None:
-    league = Exact(PENNIES, PSRO(games=3), initial=0)
+    league = Exact(PENNIES, mf.PSRO(games=3), initial=0)
     league.nash_convs(2)
     cells = league.matchmaker.matches.payoffs.cells
     assert len(cells) == 9
@@ -168,7 +165,7 @@ def test_a_new_profile_plays_its_games_once() -> None:
 
 
 def test_an_iteration_ends_for_all_oracles_at_once() -> None:
-    league = Exact(PENNIES, PSRO(games=1, agent_steps=100), initial=0)
+    league = Exact(PENNIES, mf.PSRO(games=1, agent_steps=100), initial=0)
     matchmaker = league.matchmaker
     change = matchmaker.change_population({"row": 1, "column": 1}, {"row": 400, "column": 99})
     assert not change.freeze
@@ -182,11 +179,11 @@ def test_an_iteration_ends_for_all_oracles_at_once() -> None:
 
 @pytest.mark.parametrize(("oracle_from", "to"), [("fresh", "fresh"), ("initial", "initial"), ("latest", None)])
 def test_an_oracle_begins_again_after_the_snapshot_that_ends_its_iteration(oracle_from: str, to: str | None) -> None:
-    mode = PSRO(games=1, agent_steps=100, oracle_from=oracle_from)  # type: ignore[arg-type]
+    mode = mf.PSRO(games=1, agent_steps=100, oracle_from=oracle_from)  # type: ignore[arg-type]
     league = Exact(PENNIES, mode, initial=0)
     assert not league.resets, "the initial policies have learned nothing"
     league.iterate()
-    assert league.resets == ([] if to is None else [Reset("row", to), Reset("column", to)])
+    assert league.resets == ([] if to is None else [mf.Reset("row", to), mf.Reset("column", to)])
     assert league.matchmaker.reset_policies() == ([] if to is None else ["row", "column"])
     assert mode.reset_after_snapshot("row", RNG) is None
     assert not league.matchmaker.resets()
@@ -198,10 +195,10 @@ def window(payoffs: Payoffs, policy: str, value: float) -> None:
 
 
 def test_patience_ends_an_iteration_when_returns_no_longer_rise() -> None:
-    mode = PSRO(agent_steps=100, patience=2)
+    mode = mf.PSRO(agent_steps=100, patience=2)
     members = members_of({"row": 1, "column": 1}, PAIR, ORACLES)
     payoffs = Payoffs(PAIR, ["row", "column"])
-    view = LeagueView(members, payoffs)
+    view = mf.LeagueView(members, payoffs)
     ended = []
     # The column's returns are the opposite ones, so they fall from the start.
     for number, value in enumerate([-1.0, -0.5, 0.0, 0.5, 0.4, 0.5, 0.6], 1):
@@ -222,7 +219,7 @@ def test_patience_ends_an_iteration_when_returns_no_longer_rise() -> None:
 
 
 def test_state_through_bytes_continues_the_same() -> None:
-    straight, resumed = (Exact(kuhn(), PSRO(games=1, patience=9)) for _ in range(2))
+    straight, resumed = (Exact(kuhn(), mf.PSRO(games=1, patience=9)) for _ in range(2))
     straight.nash_convs(2)
     resumed.mixtures, resumed.iterations = straight.mixtures, 2
     resumed.matchmaker.load_state(from_bytes(to_bytes(straight.matchmaker.state())))
@@ -233,11 +230,11 @@ def test_state_through_bytes_continues_the_same() -> None:
 
 def test_before_the_first_solution_rivals_are_any_members() -> None:
     members = members_of({"row": 2, "column": 1}, PAIR, ORACLES)
-    view = LeagueView(members, Payoffs(PAIR))
-    drawn = Counter(PSRO().rival(view, "column", 0, np.random.default_rng(seed)) for seed in range(3000))
+    view = mf.LeagueView(members, Payoffs(PAIR))
+    drawn = Counter(mf.PSRO().rival(view, "column", 0, np.random.default_rng(seed)) for seed in range(3000))
     assert agree(drawn, dict.fromkeys(["random", "row@1", "row@2"], 1 / 3))
-    nobody = LeagueView(Members(PAIR, ORACLES, live=list(ORACLES)), Payoffs(PAIR))
-    assert PSRO().rival(nobody, "column", 0, RNG) is None
+    nobody = mf.LeagueView(Members(PAIR, ORACLES, live=list(ORACLES)), Payoffs(PAIR))
+    assert mf.PSRO().rival(nobody, "column", 0, RNG) is None
 
 
 def filled(populations: list[list[str]], returns: np.ndarray) -> Payoffs:
@@ -252,12 +249,12 @@ def filled(populations: list[list[str]], returns: np.ndarray) -> Payoffs:
 def test_rectified_rivals_are_drawn_for_one_member_of_the_support_by_each_oracle() -> None:
     fits = {name: ["player_0"] for name in ("first", "second", "third")} | {"column": ["player_1"]}
     members = members_of({"first": 1, "second": 1, "third": 1, "column": 3}, PAIR, fits | {"random": []})
-    mode = PSRO("rectified")
+    mode = mf.PSRO("rectified")
     populations = mode.populations(members)
     assert populations == [["first@1", "second@1", "third@1"], ["column@1", "column@2", "column@3"]]
     # The likeliest members are paper (0.625), scissors (0.3125), rock (0.0625).
     mode.solve(members, filled(populations, np.stack([BIASED, -BIASED])))
-    view = LeagueView(members, Payoffs(PAIR))
+    view = mf.LeagueView(members, Payoffs(PAIR))
     expected = {
         "first": {"column@1": 1 / 11, "column@2": 10 / 11},
         "second": {"column@2": 2 / 3, "column@3": 1 / 3},
@@ -281,7 +278,7 @@ def test_alpharank_of_interchangeable_sides_is_of_one_population() -> None:
         for (i, one), (j, other) in product(enumerate(names), repeat=2):
             # Whoever sits first gains 3, which is nobody's merit.
             payoffs.add(Game((one, other), (returns[i, j] + 3.0, -returns[i, j] - 3.0), 1))
-        mode = PSRO(solver="alpharank")
+        mode = mf.PSRO(solver="alpharank")
         mode.solve(members, payoffs)
         found = [[mixture[name] for name in names] for mixture in mode.meta]
         assert (found[0] == pytest.approx(expected, abs=1e-4)) == symmetric, found
@@ -295,7 +292,7 @@ def test_solvers_for_any_number_of_roles_take_three(solver: str) -> None:
     returns = np.zeros((3, 2, 2, 2))
     for index in product(range(2), repeat=3):
         returns[(slice(None), *index)] = index
-    mode = PSRO(solver)  # type: ignore[arg-type]
+    mode = mf.PSRO(solver)  # type: ignore[arg-type]
     assert not mode.problems(members)
     populations = mode.populations(members)
     assert populations == [["random", "main@1"]] * 3
@@ -307,32 +304,32 @@ def test_solvers_for_any_number_of_roles_take_three(solver: str) -> None:
 
 def test_solvers_of_two_roles_are_refused_for_three() -> None:
     for solver in ("nash", "rectified"):
-        (problem,) = PSRO(solver).problems(members_of({"main": 1}, THREE))  # type: ignore[arg-type]
+        (problem,) = mf.PSRO(solver).problems(members_of({"main": 1}, THREE))  # type: ignore[arg-type]
         assert "two sides of one role each" in problem
         assert "prd" in problem
 
 
 def test_a_role_needs_an_oracle() -> None:
-    (problem,) = PSRO().problems(members_of({"row": 1}, PAIR, {"row": ["player_0"]}))
+    (problem,) = mf.PSRO().problems(members_of({"row": 1}, PAIR, {"row": ["player_0"]}))
     assert "'player_1'" in problem
 
 
 def test_nash_of_a_game_that_is_not_zero_sum_is_refused() -> None:
     members = members_of({"main": 1})
-    mode = PSRO()
+    mode = mf.PSRO()
     returns = np.stack([BIASED[:2, :2], -BIASED[:2, :2]])
     mode.solve(members, filled(mode.populations(members), returns + 0.5))
     assert mode.meta, "a constant sum changes nothing"
     returns[:, 1, 0] = 2.0
-    with pytest.raises(MarlflowError, match="sum to 4 for members 1 and 0") as caught:
-        PSRO().solve(members, filled(mode.populations(members), returns))
+    with pytest.raises(mf.MarlflowError, match="sum to 4 for members 1 and 0") as caught:
+        mf.PSRO().solve(members, filled(mode.populations(members), returns))
     assert "counted from 0, of random, main@1 and random, main@1" in str(caught.value)
     assert "use prd, replicator" in str(caught.value)
 
 
 def test_noise_within_three_standard_errors_is_no_other_game() -> None:
     members, generator = members_of({"main": 1}), np.random.default_rng(4)
-    mode, payoffs = PSRO(), Payoffs(PAIR)
+    mode, payoffs = mf.PSRO(), Payoffs(PAIR)
     for profile in product(*mode.populations(members)):
         for _ in range(50):
             payoffs.add(Game(profile, tuple(generator.normal(size=2)), 1))
@@ -343,5 +340,5 @@ def test_noise_within_three_standard_errors_is_no_other_game() -> None:
 def test_a_profile_whose_matches_all_broke_is_named() -> None:
     members = members_of({"main": 1})
     payoffs = filled([["random", "main@1"], ["random"]], np.zeros((2, 2, 1)))
-    with pytest.raises(MarlflowError, match="no payoff of random against main@1"):
-        PSRO().solve(members, payoffs)
+    with pytest.raises(mf.MarlflowError, match="no payoff of random against main@1"):
+        mf.PSRO().solve(members, payoffs)

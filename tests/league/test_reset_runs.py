@@ -2,34 +2,32 @@
 
 from pathlib import Path
 
-from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Rollouts, Stop
-from marlflow.league.alphastar import AlphaStar
+import marlflow as mf
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import default_sides
-from marlflow.league.snapshots import SnapshotRules
 from tests.driver.resumed_runs import resumes_exactly
 from tests.driver.rock_paper_scissors import RockPaperScissors
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run
 
 AGENTS = ["player_0", "player_1"]
-RULES = SnapshotRules(at_start=True, every_agent_steps=None)
+RULES = mf.SnapshotRules(at_start=True, every_agent_steps=None)
 
 
-def alphastar(env_steps: int) -> Experiment:
+def alphastar(env_steps: int) -> mf.Experiment:
     live = ["main", "finder"]
     members = Members(default_sides(AGENTS), dict.fromkeys(live, AGENTS), live)
-    mode = AlphaStar({"finder": "main_exploiter"}, phase_agent_steps=150, reset_to="initial")
+    mode = mf.AlphaStar({"finder": "main_exploiter"}, phase_agent_steps=150, reset_to="initial")
     league = LeagueMatchmaker(members, mode, Payoffs(members.sides, live), Ratings(live), RULES)
     return small_run(
-        env=Env(RockPaperScissors, num_envs=4),
+        env=mf.Env(RockPaperScissors, num_envs=4),
         policies=policies(main=SMALL_PPO, finder=SMALL_DQN),
         mapping=league,
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=20),
-        checkpoint=CheckpointConfig(every_env_steps=None),
-        stop=Stop(env_steps=env_steps),
+        rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=20),
+        checkpoint=mf.CheckpointConfig(every_env_steps=None),
+        stop=mf.Stop(env_steps=env_steps),
     )
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.config.experiment import CheckpointConfig, Rollouts
-from marlflow.driver.train import resume, train
-from marlflow.league import Fictitious, League, SnapshotRules, StoreSettings
+import marlflow as mf
 from marlflow.runtime.saved_runs import newest
 from tests.driver.kept_runs import assert_equal, kept, without_times
 from tests.driver.resumed_runs import resumes_exactly
@@ -31,11 +29,11 @@ def test_with_other_workers_every_game_counts_once_and_no_member_is_lost(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Seen(monkeypatch)
-    league = replace(LEAGUES["pfsp"], store=StoreSettings(worker_members=1))
-    train(league_run(league, HALF), tmp_path)
+    league = replace(LEAGUES["pfsp"], store=mf.StoreSettings(worker_members=1))
+    mf.train(league_run(league, HALF), tmp_path)
     before = league_of(tmp_path)["members"]["snapshots"]
-    rollouts = Rollouts(num_workers=num_workers, fragment_env_steps=24 // num_workers)
-    metrics = resume(league_run(league, WHOLE, rollouts=rollouts), tmp_path).metrics
+    rollouts = mf.Rollouts(num_workers=num_workers, fragment_env_steps=24 // num_workers)
+    metrics = mf.resume(league_run(league, WHOLE, rollouts=rollouts), tmp_path).metrics
     assert metrics["faults"]["episodes_abandoned"] == 0
     cells = league_of(tmp_path)["payoffs"]["cells"]
     counted = dict(zip(map(tuple, cells["profiles"]), cells["counts"][:, 0].tolist(), strict=True))
@@ -47,15 +45,15 @@ def test_a_damaged_snapshot_is_named_and_the_checkpoint_before_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    experiment = league_run(LEAGUES["pfsp"], 640, checkpoint=CheckpointConfig(every_env_steps=160, keep=9))
-    train(experiment, whole)
+    experiment = league_run(LEAGUES["pfsp"], 640, checkpoint=mf.CheckpointConfig(every_env_steps=160, keep=9))
+    mf.train(experiment, whole)
     shutil.copytree(whole, parts)
     last = newest(parts)
     before = sorted((parts / "checkpoints").iterdir(), key=lambda path: int(path.name))[-2]
     new = [path for path in last.path.glob("frozen.*") if not (before / path.name).exists()]
     assert new, "there was to be a snapshot since the checkpoint before"
     new[0].write_bytes(new[0].read_bytes()[:-1] + b"?")
-    resume(experiment, parts)
+    mf.resume(experiment, parts)
     name = new[0].name.removesuffix(".safetensors").replace("%40", "@")
     assert any(name in record.getMessage() and "is not whole" in record.getMessage() for record in caplog.records)
     assert_equal(league_of(parts), league_of(whole))
@@ -63,9 +61,9 @@ def test_a_damaged_snapshot_is_named_and_the_checkpoint_before_is_used(
 
 def test_with_hardly_any_memory_a_run_is_the_same(tmp_path: Path) -> None:
     few, all_of_them = tmp_path / "few", tmp_path / "all"
-    rules = SnapshotRules(every_agent_steps=40)
-    for folder, store in ((few, StoreSettings(memory_bytes=0, worker_members=1)), (all_of_them, StoreSettings())):
-        train(league_run(League(Fictitious(), snapshots=rules, store=store), WHOLE), folder)
+    rules = mf.SnapshotRules(every_agent_steps=40)
+    for folder, store in ((few, mf.StoreSettings(memory_bytes=0, worker_members=1)), (all_of_them, mf.StoreSettings())):
+        mf.train(league_run(mf.League(mf.Fictitious(), snapshots=rules, store=store), WHOLE), folder)
     assert_equal(without_times(reports(few)), without_times(reports(all_of_them)))
     assert len(league_of(few)["members"]["snapshots"]) > 15
 
@@ -74,7 +72,7 @@ def test_with_few_different_snapshots_in_a_round_all_are_met_and_it_goes_on_as_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, met = Seen(monkeypatch), set[str]()
-    league = League(Fictitious(), snapshots=OFTEN, store=StoreSettings(distinct_members=2))
+    league = mf.League(mf.Fictitious(), snapshots=OFTEN, store=mf.StoreSettings(distinct_members=2))
 
     def note_whole() -> None:
         met.update(name for episode in seen.episodes for name in episode.matchup.values() if "@" in name)

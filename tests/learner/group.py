@@ -17,25 +17,11 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.r2d2 import R2D2
-from marlflow.algorithms.recurrent_ppo import RecurrentPPO
-from marlflow.algorithms.sac import SAC
-from marlflow.algorithms.td3 import TD3
-from marlflow.base.batch import EstimatedBatch, Transitions
-from marlflow.base.errors import ActorLost
-from marlflow.base.schedules import Linear
+import marlflow as mf
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.sequences import Sequences, cut_sequences
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.extra_losses import ExtraLoss
-from marlflow.learner.learner import TorchLearner
-from marlflow.learner.optimizer import Adam
-from marlflow.policy.recurrent import GRU
-from marlflow.policy.torso import MLP
 from tests.algorithms.extra import entropy_floor
 from tests.learner.experience import ACTIONS, FEATURES, estimated, transitions
 
@@ -44,51 +30,53 @@ SEEN = spaces.Box(-1.0, 1.0, (FEATURES,))
 DISCRETE, CONTINUOUS = Spaces(SEEN, spaces.Discrete(ACTIONS)), Spaces(SEEN, spaces.Box(-1.0, 1.0, (2,)))
 
 
-def _ppo_with_an_extra_loss(seed: int) -> TorchLearner:
-    extra = {"floor": ExtraLoss(partial(entropy_floor, floor=9.0), Linear(0.1, 0.0, 100))}
-    return PPO(learning_rate=1e-3, extra_losses=extra).learner(
-        "hunter", {"hunter": Member(DISCRETE, MLP((8,)))}, seed, ON_CPU
+def _ppo_with_an_extra_loss(seed: int) -> mf.TorchLearner:
+    extra = {"floor": mf.ExtraLoss(partial(entropy_floor, floor=9.0), mf.Linear(0.1, 0.0, 100))}
+    return mf.PPO(learning_rate=1e-3, extra_losses=extra).learner(
+        "hunter", {"hunter": mf.Member(DISCRETE, mf.MLP((8,)))}, seed, ON_CPU
     )
 
 
-def _ppo(of: Spaces, seed: int, beta: float | None = None) -> TorchLearner:
-    return PPO(learning_rate=1e-3, kl_to_reference=beta).learner(
-        "hunter", {"hunter": Member(of, MLP((8,)))}, seed, ON_CPU
+def _ppo(of: Spaces, seed: int, beta: float | None = None) -> mf.TorchLearner:
+    return mf.PPO(learning_rate=1e-3, kl_to_reference=beta).learner(
+        "hunter", {"hunter": mf.Member(of, mf.MLP((8,)))}, seed, ON_CPU
     )
 
 
-def near_reference(rows: int, seed: int) -> EstimatedBatch:
+def near_reference(rows: int, seed: int) -> mf.EstimatedBatch:
     batch = estimated(rows, seed)
     kl = np.random.default_rng(seed).standard_normal(rows).astype(np.float32)
-    return EstimatedBatch({**batch.columns, "kl_to_reference": kl}, batch.segments)
+    return mf.EstimatedBatch({**batch.columns, "kl_to_reference": kl}, batch.segments)
 
 
-def _dqn(dueling: bool, seed: int) -> TorchLearner:
-    return DQN(learning_rate=1e-3, optimizer=Adam(eps=1e-5), dueling=dueling).learner(
-        "prey", {"prey": Member(DISCRETE, MLP((8,)))}, seed, ON_CPU
+def _dqn(dueling: bool, seed: int) -> mf.TorchLearner:
+    return mf.DQN(learning_rate=1e-3, optimizer=mf.Adam(eps=1e-5), dueling=dueling).learner(
+        "prey", {"prey": mf.Member(DISCRETE, mf.MLP((8,)))}, seed, ON_CPU
     )
 
 
-def _recurrent_ppo(seed: int) -> TorchLearner:
-    return RecurrentPPO(learning_rate=1e-3).learner("hunter", {"hunter": Member(DISCRETE, GRU(6, (8,)))}, seed, ON_CPU)
+def _recurrent_ppo(seed: int) -> mf.TorchLearner:
+    return mf.RecurrentPPO(learning_rate=1e-3).learner(
+        "hunter", {"hunter": mf.Member(DISCRETE, mf.GRU(6, (8,)))}, seed, ON_CPU
+    )
 
 
 def sequences(rows: int, seed: int) -> Sequences:
     """Of all lengths from 1 to 3."""
     batch, generator = estimated(rows, seed, masked=True), np.random.default_rng(seed)
     memory = generator.standard_normal((rows, 6)).astype(np.float32)
-    return cut_sequences(EstimatedBatch({**batch.columns, "memory": memory}, batch.segments), 3)
+    return cut_sequences(mf.EstimatedBatch({**batch.columns, "memory": memory}, batch.segments), 3)
 
 
-def continuous(rows: int, seed: int) -> EstimatedBatch:
+def continuous(rows: int, seed: int) -> mf.EstimatedBatch:
     batch = estimated(rows, seed)
     actions = np.random.default_rng(seed).uniform(-1.0, 1.0, (rows, 2)).astype(np.float32)
-    return EstimatedBatch({**batch.columns, "action": actions}, batch.segments)
+    return mf.EstimatedBatch({**batch.columns, "action": actions}, batch.segments)
 
 
-def _r2d2(seed: int) -> TorchLearner:
-    config = R2D2(sequence_agent_steps=3, burn_in_agent_steps=2, learning_rate=1e-3)
-    return config.learner("prey", {"prey": Member(DISCRETE, GRU(6, (8,)))}, seed, ON_CPU)
+def _r2d2(seed: int) -> mf.TorchLearner:
+    config = mf.R2D2(sequence_agent_steps=3, burn_in_agent_steps=2, learning_rate=1e-3)
+    return config.learner("prey", {"prey": mf.Member(DISCRETE, mf.GRU(6, (8,)))}, seed, ON_CPU)
 
 
 def sequence_transitions(rows: int, seed: int) -> SequenceTransitions:
@@ -113,33 +101,33 @@ def sequence_transitions(rows: int, seed: int) -> SequenceTransitions:
     )
 
 
-def _td3(seed: int) -> TorchLearner:
+def _td3(seed: int) -> mf.TorchLearner:
     """Two loss groups, of which one learns on every other minibatch, and noise."""
-    return TD3(learning_rate=1e-3).learner("prey", {"prey": Member(CONTINUOUS, MLP((8,)))}, seed, ON_CPU)
+    return mf.TD3(learning_rate=1e-3).learner("prey", {"prey": mf.Member(CONTINUOUS, mf.MLP((8,)))}, seed, ON_CPU)
 
 
-def continuous_transitions(rows: int, seed: int) -> Transitions:
+def continuous_transitions(rows: int, seed: int) -> mf.Transitions:
     actions = np.random.default_rng(seed).uniform(-1.0, 1.0, (rows, 2)).astype(np.float32)
     return replace(transitions(rows, seed), action=actions)
 
 
-class ApartSAC(SAC):
+class ApartSAC(mf.SAC):
     """SAC whose critics and actor may be trained by stages of their own."""
 
     capabilities = replace(
-        SAC.capabilities, loss_groups=dict.fromkeys(("critics", "actor", "temperature"), Transitions)
+        mf.SAC.capabilities, loss_groups=dict.fromkeys(("critics", "actor", "temperature"), mf.Transitions)
     )
 
 
-def _sac(seed: int) -> TorchLearner:
-    return ApartSAC(learning_rate=1e-3).learner("prey", {"prey": Member(DISCRETE, MLP((8,)))}, seed, ON_CPU)
+def _sac(seed: int) -> mf.TorchLearner:
+    return ApartSAC(learning_rate=1e-3).learner("prey", {"prey": mf.Member(DISCRETE, mf.MLP((8,)))}, seed, ON_CPU)
 
 
 class Kind(NamedTuple):
     """How a learner is made, and what it learns from."""
 
-    learner: Callable[[int], TorchLearner]
-    batch: Callable[[int, int], EstimatedBatch | Sequences | Transitions | SequenceTransitions]
+    learner: Callable[[int], mf.TorchLearner]
+    batch: Callable[[int, int], mf.EstimatedBatch | Sequences | mf.Transitions | SequenceTransitions]
 
 
 KINDS = {
@@ -177,7 +165,9 @@ class Process(NamedTuple):
 
 @contextmanager
 def processes(count: int) -> Iterator[Sequence[Process]]:
-    context = multiprocessing.get_context("spawn")
+    # One process imports torch, and the others are forks of it.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     started = []
     for _ in range(count):
         here, there = context.Pipe()
@@ -207,13 +197,13 @@ def serve(connection: Connection) -> None:
         address, rank, world_size = where
         try:
             learner.follow(address, rank, world_size)
-        except ActorLost as error:
+        except mf.ActorLost as error:
             connection.send(str(error))
         else:
             connection.send(learner.state())
 
 
-def _lead_and_die(connection: Connection, learner: TorchLearner, kind: str) -> None:
+def _lead_and_die(connection: Connection, learner: mf.TorchLearner, kind: str) -> None:
     connection.send(learner.lead(2))
     learner.update(KINDS[kind].batch(6, 0))
     os._exit(1)

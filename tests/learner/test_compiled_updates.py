@@ -14,17 +14,12 @@ from torch import Tensor
 
 import marlflow as mf
 from marlflow.algorithms.dqn_loss import DQNLoss
-from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.errors import InvalidInput
-from marlflow.base.items import Update
+from marlflow.base.sequences import Sequences
 from marlflow.base.spaces import Spaces
 from marlflow.compiled import xla
 from marlflow.learner import compiled_updates
 from marlflow.learner.compiled_updates import AUTO_AFTER
 from marlflow.learner.compute import Compute
-from marlflow.learner.learner import TorchLearner
-from marlflow.learner.loss import LossTerms
-from marlflow.learner.optimizer import Adam, Optimizer, TorchOptimizer
 from tests.algorithms.loss_cases import CASES, Case, minibatches
 from tests.learner.batches import Columns, ppo_rows
 
@@ -32,9 +27,11 @@ SPACES = Spaces(gym.Box(-1.0, 1.0, (4,)), gym.Discrete(3))
 PPO = mf.PPO(max_grad_norm=0.05)
 
 
-def learner(compile: Any, loss: Any = None, optimizer: Optimizer = Adam(eps=1e-5), **settings: Any) -> TorchLearner:
+def learner(
+    compile: Any, loss: Any = None, optimizer: mf.Optimizer = mf.Adam(eps=1e-5), **settings: Any
+) -> mf.TorchLearner:
     """PPO's with small layers, and a loss of one's own."""
-    return TorchLearner(
+    return mf.TorchLearner(
         "hunters",
         PPO.network(SPACES, mf.MLP((8, 8)), 0),
         PPO.losses(SPACES) if loss is None else loss,
@@ -47,7 +44,7 @@ def learner(compile: Any, loss: Any = None, optimizer: Optimizer = Adam(eps=1e-5
     )
 
 
-def assert_same(compiled: TorchLearner, eager: TorchLearner, report: Update, expected: Update) -> None:
+def assert_same(compiled: mf.TorchLearner, eager: mf.TorchLearner, report: mf.Update, expected: mf.Update) -> None:
     state, other = compiled.state(), eager.state()
     for name in state.keys() - {"generator"}:
         np.testing.assert_allclose(state[name], other[name], rtol=1e-4, atol=2e-5, err_msg=name)
@@ -67,6 +64,23 @@ def test_rows_that_divide_unevenly_are_learned_from_as_by_autograd(rows: int, mi
     assert not reports[0].note
 
 
+@pytest.mark.parametrize(("minibatch", "calls"), [(16, 1), (None, 1), (1, 3)])
+def test_all_epochs_of_an_update_are_few_calls(
+    minibatch: int | None, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, counts = learner(True), list[int]()
+    compiled.update(ppo_rows(64), 3, minibatch)
+    monkeypatch.setattr(compiled_updates, "_CALL_S", 60.0)
+    call = compiled_updates._Program._call
+    monkeypatch.setattr(
+        compiled_updates._Program, "_call", lambda self, *given: counts.append(len(given[2])) or call(self, *given)
+    )
+    report = compiled.update(ppo_rows(64, seed=1), 3, minibatch)
+    # Of at most 64 minibatches each.
+    assert len(counts) == calls
+    assert report.updates == sum(counts) == 3 * (64 // (minibatch or 64))
+
+
 def test_sizes_that_are_nearly_equal_share_a_program() -> None:
     compiled = learner(True)
     compiles = [compiled.update(ppo_rows(rows), 1, 128).compiles for rows in (2_000, 2_010, 2_047)]
@@ -74,17 +88,62 @@ def test_sizes_that_are_nearly_equal_share_a_program() -> None:
     assert compiles == [1, 0, 0]
 
 
+def sequences(rows: int, mean_length: float, seed: int) -> Sequences:
+    """About `rows` rows in sequences of up to 16."""
+    random = np.random.default_rng(seed)
+    lengths = np.clip(random.poisson(mean_length, max(1, round(rows / mean_length))), 1, 16)
+    valid = np.arange(16) < lengths[:, None]
+    flat = {**ppo_rows(valid.size, seed=seed).columns, "version": np.zeros(valid.size)}
+    columns = {name: column.reshape(*valid.shape, *column.shape[1:]) for name, column in flat.items()}
+    for column in columns.values():
+        column[~valid] = 0
+    memory = random.standard_normal((len(lengths), 8)).astype(np.float32)
+    return Sequences(columns, valid, memory, np.zeros(len(lengths), bool))
+
+
+def test_sequences_of_any_lengths_are_learned_from_as_by_autograd_by_a_handful_of_programs() -> None:
+    algorithm, settings = mf.RecurrentPPO(minibatch_agent_steps=64), {"trains_on": Sequences, "learning_rate": 1e-3}
+    compiled, eager = (
+        mf.TorchLearner(
+            "hunters",
+            algorithm.network(SPACES, mf.GRU(8, (8,)), 0),
+            algorithm.losses(SPACES),
+            optimizer=mf.Adam(eps=1e-5),
+            compile=compile,
+            **settings,  # type: ignore[arg-type]
+        )
+        for compile in (True, False)
+    )
+    compiles = 0
+    # From 4 to 80 sequences in each of 9 to 11 minibatches.
+    for seed, mean_length in enumerate(np.geomspace(16, 1, 20)):
+        reports = [one.update(sequences(640, mean_length, seed), 1, 64) for one in (compiled, eager)]
+        assert reports[0].loss == pytest.approx(reports[1].loss, rel=1e-3, abs=1e-5)
+        assert not reports[0].note
+        compiles += reports[0].compiles
+    assert_same(compiled, eager, *reports)
+    assert compiles == 4
+
+
+def test_a_learner_that_compiles_many_programs_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_updates, "MANY_PROGRAMS", 2)
+    compiled = learner(True)
+    notes = [compiled.update(ppo_rows(rows), 1).note for rows in (8, 16, 24, 32)]
+    assert [bool(note) for note in notes] == [False, False, True, False]
+    assert notes[2].startswith("3 programs were compiled, which took ")
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [
-        Adam(weight_decay=0.1),
-        TorchOptimizer(torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
-        TorchOptimizer(torch.optim.RMSprop, {"alpha": 0.9}),
-        TorchOptimizer(torch.optim.AdamW, {"weight_decay": 0.1}),
+        mf.Adam(weight_decay=0.1),
+        mf.TorchOptimizer(torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        mf.TorchOptimizer(torch.optim.RMSprop, {"alpha": 0.9}),
+        mf.TorchOptimizer(torch.optim.AdamW, {"weight_decay": 0.1}),
     ],
     ids=["adamw", "sgd", "rmsprop", "torch-adamw"],
 )
-def test_optimizers_step_as_torchs_do(optimizer: Optimizer) -> None:
+def test_optimizers_step_as_torchs_do(optimizer: mf.Optimizer) -> None:
     compiled, eager = learner("auto", optimizer=optimizer), learner(False, optimizer=optimizer)
     for one in (compiled, eager):
         # Torch makes an optimizer's state at its first step.
@@ -96,7 +155,7 @@ def test_optimizers_step_as_torchs_do(optimizer: Optimizer) -> None:
 
 
 def test_an_optimizer_without_a_counterpart_is_said_once() -> None:
-    compiled = learner("auto", optimizer=TorchOptimizer(torch.optim.Adagrad))
+    compiled = learner("auto", optimizer=mf.TorchOptimizer(torch.optim.Adagrad))
     compiled.parameters.updates = AUTO_AFTER
     notes = [compiled.update(ppo_rows(40), 1).note for _ in range(2)]
     assert notes == ["updates are not compiled: its optimizer is none of Adam, AdamW, SGD and RMSprop as compiled", ""]
@@ -127,13 +186,13 @@ def test_scheduled_settings_are_inputs_of_the_program() -> None:
         reports = [one.update(ppo_rows(64), 2, 16) for one in (compiled, eager)]
         assert_same(compiled, eager, *reports)
         assert reports[0].compiles == (step == 0)
-    assert compiled.parameters.groups[0].loss.coefficients == Coefficients(0.15000000000000002, 0.5, 0.2)  # type: ignore[attr-defined]
+    assert compiled.parameters.groups[0].loss.coefficients == mf.Coefficients(0.15000000000000002, 0.5, 0.2)  # type: ignore[attr-defined]
 
 
-class NormalizedLoss(PPOLoss):
+class NormalizedLoss(mf.PPOLoss):
     """With advantages that are normalized in each minibatch, as CleanRL has them."""
 
-    def of_actor(self, actor: Any, outputs: Tensor, rows: Mapping[str, Tensor], mean: Any) -> LossTerms:
+    def of_actor(self, actor: Any, outputs: Tensor, rows: Mapping[str, Tensor], mean: Any) -> mf.LossTerms:
         advantage = rows["advantage"]
         normalized = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         return super().of_actor(actor, outputs, {**rows, "advantage": normalized}, mean)
@@ -147,7 +206,7 @@ def entropy_floor(module: Any, minibatch: Mapping[str, Tensor]) -> Tensor:
 
 def test_losses_and_extra_losses_of_a_users_own_are_compiled_too() -> None:
     extra = {"floor": mf.ExtraLoss(entropy_floor, 0.3)}
-    compiled, eager = (learner(one, NormalizedLoss(Coefficients()), extra_losses=extra) for one in (True, False))
+    compiled, eager = (learner(one, NormalizedLoss(mf.Coefficients()), extra_losses=extra) for one in (True, False))
     reports = [one.update(ppo_rows(70), 3, 16) for one in (compiled, eager)]
     assert reports[0].loss["floor"] > 0
     assert_same(compiled, eager, *reports)
@@ -195,14 +254,14 @@ def test_a_minibatch_that_is_not_finite_does_not_verify_a_program() -> None:
 
 
 def test_minibatches_after_one_that_is_not_finite_are_verified_before_they_are_learned_from() -> None:
-    rows = ppo_rows(12)
-    advantage = rows.columns["advantage"].copy()
-    advantage[0] = np.inf
-    batch = Columns({**rows.columns, "advantage": advantage})
-    extra = {"penalty": mf.ExtraLoss(weight_penalty, 3.0)}
-    # In some orders, the minibatch with that row is the first one.
-    for seed in range(6):
-        compiled, eager = (learner(one, extra_losses=extra, seed=seed) for one in ("auto", False))
+    rows, extra = ppo_rows(12), {"penalty": mf.ExtraLoss(weight_penalty, 3.0)}
+    order = torch.randperm(12, generator=learner(False).loop.generator)
+    # The row is in the first minibatch, and in the second.
+    for row in (order[0], order[-1]):
+        advantage = rows.columns["advantage"].copy()
+        advantage[row] = np.inf
+        batch = Columns({**rows.columns, "advantage": advantage})
+        compiled, eager = (learner(one, extra_losses=extra) for one in ("auto", False))
         for one in (compiled, eager):
             one.parameters.updates = AUTO_AFTER
         reports = [one.update(batch, 1, 6) for one in (compiled, eager)]
@@ -211,16 +270,16 @@ def test_minibatches_after_one_that_is_not_finite_are_verified_before_they_are_l
         assert_same(compiled, eager, *reports)
 
 
-class Printing(PPOLoss):
-    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+class Printing(mf.PPOLoss):
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         terms = super().__call__(module, target_module, minibatch)
         return terms if float(terms.total.detach()) > -1e9 else terms._replace(total=terms.total * 2.0)
 
 
-class Remembering(PPOLoss):
+class Remembering(mf.PPOLoss):
     kept: Any = 0.0
 
-    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         terms = super().__call__(module, target_module, minibatch)
         self.kept = terms.total
         return terms
@@ -236,39 +295,39 @@ class _Backward(torch.autograd.Function):
         return grads[0] * 5.0
 
 
-class Straight(PPOLoss):
+class Straight(mf.PPOLoss):
     """With a gradient that is not that of its value."""
 
-    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         terms = super().__call__(module, target_module, minibatch)
         total: Any = _Backward.apply(terms.total)  # type: ignore[no-untyped-call]
         return terms._replace(total=total)
 
 
-class ByNumpy(PPOLoss):
-    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+class ByNumpy(mf.PPOLoss):
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         terms = super().__call__(module, target_module, minibatch)
         assert terms.total is not None
         return terms._replace(total=terms.total * float(np.abs(minibatch["obs"].numpy()).max() > 0))
 
 
-class Differentiating(PPOLoss):
-    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+class Differentiating(mf.PPOLoss):
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         terms = super().__call__(module, target_module, minibatch)
         assert terms.total is not None
         (gradient,) = torch.autograd.grad(terms.total, module.actor.torso.layers[0].weight, create_graph=True)
         return terms._replace(total=terms.total + gradient.square().sum())
 
 
-class Broken(PPOLoss):
-    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+class Broken(mf.PPOLoss):
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         if minibatch["obs"].device.type != "cpu":
             raise RuntimeError("only eager tensors here")
         return super().__call__(module, target_module, minibatch)
 
 
-class CountingRows(PPOLoss):
-    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+class CountingRows(mf.PPOLoss):
+    def __call__(self, module: Any, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         terms = super().__call__(module, target_module, minibatch)
         return terms._replace(total=terms.total * len(minibatch["obs"]))
 
@@ -286,7 +345,7 @@ class CountingRows(PPOLoss):
     ],
 )
 def test_a_loss_that_cannot_be_compiled_is_computed_by_autograd_and_said(kind: type, says: str) -> None:
-    compiled, eager = learner("auto", kind(Coefficients())), learner(False, kind(Coefficients()))
+    compiled, eager = learner("auto", kind(mf.Coefficients())), learner(False, kind(mf.Coefficients()))
     for one in (compiled, eager):
         one.parameters.updates = AUTO_AFTER
     reports = [one.update(ppo_rows(70), 2, 16) for one in (compiled, eager)]
@@ -294,8 +353,8 @@ def test_a_loss_that_cannot_be_compiled_is_computed_by_autograd_and_said(kind: t
     assert compiled.update(ppo_rows(70), 2, 16).note == ""
     eager.update(ppo_rows(70), 2, 16)
     np.testing.assert_array_equal(compiled.state()["vector"], eager.state()["vector"])
-    with pytest.raises(InvalidInput, match="compile=true, and "):
-        learner(True, kind(Coefficients())).update(ppo_rows(70), 2, 16)
+    with pytest.raises(mf.InvalidInput, match="compile=true, and "):
+        learner(True, kind(mf.Coefficients())).update(ppo_rows(70), 2, 16)
 
 
 def test_auto_compiles_by_the_number_of_steps_alone_so_that_a_resume_is_exact() -> None:
@@ -348,7 +407,7 @@ def test_without_jax_or_a_cache_folder_training_goes_on_and_says_why(monkeypatch
 
 def test_on_a_gpu_or_in_bfloat16_updates_are_not_compiled_and_true_is_refused() -> None:
     compute = Compute(precision="bfloat16")
-    with pytest.raises(InvalidInput, match="compile=true, and updates are compiled in float32 only"):
+    with pytest.raises(mf.InvalidInput, match="compile=true, and updates are compiled in float32 only"):
         learner(True, compute=compute)
     compiled = learner("auto", compute=compute)
     compiled.parameters.updates = AUTO_AFTER
@@ -378,17 +437,17 @@ def test_priorities_are_those_of_the_rows() -> None:
     found = []
     for compile in (True, False):
         settings: Any = {"trains_on": Columns, "learning_rate": 1e-3, "target": True, "compile": compile}
-        made = TorchLearner("hunters", mf.DQN().network(SPACES, mf.MLP((8,)), 0), DQNLoss(), **settings)
+        made = mf.TorchLearner("hunters", mf.DQN().network(SPACES, mf.MLP((8,)), 0), DQNLoss(), **settings)
         found.append(made.update(Columns(columns), 2, 5))
     assert found[0].priorities is not None
     np.testing.assert_allclose(found[0].priorities, found[1].priorities, rtol=1e-4, atol=1e-6)
 
 
-def _by(case: Case, compile: Any) -> TorchLearner:
+def _by(case: Case, compile: Any) -> mf.TorchLearner:
     return case.spec(replace(case.algorithm, compile=compile)).learner()  # type: ignore[type-var]
 
 
-def turns(case: Case, learner: TorchLearner) -> Iterator[tuple[Columns, dict[str, Any]]]:
+def turns(case: Case, learner: mf.TorchLearner) -> Iterator[tuple[Columns, dict[str, Any]]]:
     """The batches that the learner trains on in turn, and what `update` is told of each."""
     batches = {
         group: Columns({name: column.numpy() for name, column in made.items() if name != "noise"})
@@ -433,9 +492,9 @@ def test_a_transformer_learns_compiled_what_it_does_by_autograd() -> None:
     tokens = np.random.default_rng(0).integers(0, 7, (70, 5))
     batch = Columns({**ppo_rows(70).columns, "obs": spaces.encoder().stack(list(tokens))})
     algorithm, model = mf.PPO(minibatch_agent_steps=16), mf.Transformer(num_layers=2, hidden_size=12, num_heads=3)
-    settings: Any = {"trains_on": Columns, "learning_rate": 1e-3, "optimizer": Adam(eps=1e-5)}
+    settings: Any = {"trains_on": Columns, "learning_rate": 1e-3, "optimizer": mf.Adam(eps=1e-5)}
     compiled, eager = (
-        TorchLearner(
+        mf.TorchLearner(
             "hunters", algorithm.network(spaces, model, 0), algorithm.losses(spaces), compile=compile, **settings
         )
         for compile in (True, False)
@@ -449,7 +508,7 @@ def test_maml_says_why_it_is_not_compiled() -> None:
     case = next(case for case in CASES if case.algorithm.name == "maml")
     batch = Columns({name: column.numpy() for name, column in next(iter(minibatches(case).values())).items()})
     with pytest.raises(
-        InvalidInput, match=r"^compile=true, and vmap\(\) or another function of torch\.func transforms"
+        mf.InvalidInput, match=r"^compile=true, and vmap\(\) or another function of torch\.func transforms"
     ):
         _by(case, True).update(batch, 1)
 
@@ -460,5 +519,5 @@ def test_gradients_that_are_applied_apart_are_not_compiled_and_said_once() -> No
     gradients = compiled.gradients(ppo_rows(64))
     notes = [compiled.apply(gradients).note for _ in range(2)]
     assert notes == ["updates are not compiled: gradients are computed by one stage, and applied by another", ""]
-    with pytest.raises(InvalidInput, match="compile=true, and gradients are computed by one stage"):
+    with pytest.raises(mf.InvalidInput, match="compile=true, and gradients are computed by one stage"):
         learner(True).apply(gradients)

@@ -10,11 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import EstimatedBatch
-from marlflow.base.errors import ActorLost
-from marlflow.base.items import Update
+import marlflow as mf
+from marlflow.compiled import xla
+from marlflow.learner.compiled_updates import AUTO_AFTER
 from marlflow.learner.distributed import collective
-from marlflow.learner.learner import TorchLearner
 from marlflow.learner.minibatches import EqualDivision, share_sizes
 from marlflow.learner.update_job import merge_priorities, merge_steps
 from tests.learner.group import KINDS, Process, processes
@@ -26,7 +25,7 @@ def others() -> Iterator[Sequence[Process]]:
         yield started
 
 
-def led(kind: str, others: Sequence[Process]) -> TorchLearner:
+def led(kind: str, others: Sequence[Process]) -> mf.TorchLearner:
     """A learner that `others` follow."""
     learner, world_size = KINDS[kind].learner(0), 1 + len(others)
     address = learner.lead(world_size)
@@ -36,19 +35,19 @@ def led(kind: str, others: Sequence[Process]) -> TorchLearner:
     return learner
 
 
-def assert_same(learner: TorchLearner, alone: TorchLearner) -> None:
+def assert_same(learner: mf.TorchLearner, alone: mf.TorchLearner) -> None:
     torch.testing.assert_close(learner.parameters.flat.vector, alone.parameters.flat.vector, rtol=1e-5, atol=1e-7)
     assert torch.equal(learner.loop.generator.get_state(), alone.loop.generator.get_state())
 
 
-def assert_followed(learner: TorchLearner, others: Sequence[Process]) -> None:
+def assert_followed(learner: mf.TorchLearner, others: Sequence[Process]) -> None:
     """Ends the group: each follower has the leader's parameters, bit for bit."""
     learner.disband()
     for other in others:
         np.testing.assert_array_equal(other.answer()["vector"], learner.parameters.flat.vector.numpy())
 
 
-def assert_same_reports(found: Update, expected: Update) -> None:
+def assert_same_reports(found: mf.Update, expected: mf.Update) -> None:
     assert found.loss == pytest.approx(expected.loss, rel=1e-4, abs=1e-6)
     assert (found.rows, found.updates, found.updates_skipped) == (
         expected.rows,
@@ -93,6 +92,42 @@ def test_a_group_learns_what_one_learner_does(kind: str, world_size: int, others
     learner.update(KINDS[kind].batch(5, 0))  # alone again
 
 
+@pytest.mark.parametrize("kind", ["ppo", "recurrent ppo", "r2d2", "td3", "sac"])
+def test_a_group_whose_gradients_are_compiled_learns_what_one_learner_does(
+    kind: str, others: Sequence[Process]
+) -> None:
+    learner, alone = led(kind, others[:1]), KINDS[kind].learner(0)
+    # Enough for compile=auto, here and in the follower, which the leader tells.
+    learner.parameters.updates = AUTO_AFTER
+    compiles = 0
+    for seed, (rows, epochs, minibatch) in enumerate([(50, 2, 16), (7, 2, None), (1, 1, None), (23, 1, 8)]):
+        batch = KINDS[kind].batch(rows, seed)
+        found, expected = (each.update(batch, epochs, minibatch) for each in (learner, alone))
+        assert found.note == ""
+        compiles += found.compiles
+        assert found.loss == pytest.approx(expected.loss, rel=1e-3, abs=1e-5)
+        counts = ("rows", "updates", "updates_skipped")
+        assert [getattr(found, name) for name in counts] == [getattr(expected, name) for name in counts]
+        if expected.priorities is not None:
+            np.testing.assert_allclose(found.priorities, expected.priorities, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(learner.parameters.flat.vector, alone.parameters.flat.vector, rtol=1e-4, atol=2e-5)
+        assert torch.equal(learner.loop.generator.get_state(), alone.loop.generator.get_state())
+    assert compiles
+    assert_followed(learner, others[:1])
+
+
+def test_a_process_that_cannot_compile_learns_with_one_that_does_and_says_so_once(
+    others: Sequence[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xla, "problem", lambda: "jax cannot be imported")
+    learner = led("sac", others[:1])
+    learner.parameters.updates = AUTO_AFTER
+    notes = [learner.update(KINDS["sac"].batch(9, seed), 1, 4).note for seed in range(2)]
+    # Of its three loss groups.
+    assert notes == ["updates are not compiled: jax cannot be imported", ""]
+    assert_followed(learner, others[:1])
+
+
 def test_followers_train_the_groups_that_the_leader_trains(others: Sequence[Process]) -> None:
     learner, alone = led("sac", others), KINDS["sac"].learner(0)
     for seed, groups in enumerate([("critics",), ("critics",), ("actor", "temperature"), ("critics",), None]):
@@ -135,7 +170,7 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_by_all(others: Sequence[
     learner, alone, batch = led(kind, others), KINDS[kind].learner(0), KINDS[kind].batch(12, 0)
     advantage = batch.columns["advantage"].copy()
     advantage[-1] = np.inf  # of one row, and so in one process
-    poisoned = EstimatedBatch({**batch.columns, "advantage": advantage}, batch.segments)
+    poisoned = mf.EstimatedBatch({**batch.columns, "advantage": advantage}, batch.segments)
     found, expected = (each.update(poisoned, 2, 4) for each in (learner, alone))
     assert found.updates_skipped == 2
     assert_same_reports(found, expected)
@@ -160,16 +195,16 @@ def test_a_process_that_dies_is_an_error_to_all_others() -> None:
         learner, batch = led("ppo", [first, second]), KINDS["ppo"].batch(12, 0)
         learner.update(batch, 1, 4)
         first.kill()
-        with pytest.raises(ActorLost, match=r"policy 'hunter' work as a group of 3, and one of them was lost"):
+        with pytest.raises(mf.ActorLost, match=r"policy 'hunter' work as a group of 3, and one of them was lost"):
             learner.update(batch, 1, 4)
-        with pytest.raises(ActorLost, match="this one has left"):
+        with pytest.raises(mf.ActorLost, match="this one has left"):
             learner.update(batch, 1, 4)
         assert "seen by the one of rank 2" in second.answer()
         learner.disband()
         # The leader's turn to die, in the process that is left.
         second.connection.send(("lead", "dqn"))
         follower = KINDS["dqn"].learner(0)
-        with pytest.raises(ActorLost, match="policy 'prey'"):
+        with pytest.raises(mf.ActorLost, match="policy 'prey'"):
             follower.follow(second.answer(), 1, 2)
         assert follower.parameters.groups[0].optimizer.steps == 1
 
@@ -191,7 +226,7 @@ def test_followers_that_stay_away_are_an_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(collective, "MEETING_TIMEOUT_S", 0.1)
     learner = KINDS["ppo"].learner(0)
     learner.lead(2)
-    with pytest.raises(ActorLost, match="policy 'hunter'"):
+    with pytest.raises(mf.ActorLost, match="policy 'hunter'"):
         learner.update(KINDS["ppo"].batch(3, 0))
 
 

@@ -12,18 +12,13 @@ from gymnasium import spaces as gym
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.batch import Array, Batch
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
 from marlflow.learner.initial_priorities import transitions_of
-from marlflow.learner.learner import TorchLearner
 from marlflow.learner.published_learner import PublishedLearner
-from marlflow.policy.torso import MLP
-from marlflow.stages import InitialPriorities, NStep
 from tests.learner.experience import ACTIONS, FEATURES, ragged, transitions
 
 SPACES = Spaces(gym.Box(-9.0, 9.0, (FEATURES,)), gym.Discrete(ACTIONS))
@@ -38,27 +33,27 @@ class Published:
     scheduled: Mapping[str, float] = field(default_factory=dict)
 
 
-def learner_of(config: DQN) -> TorchLearner:
-    return config.learner("hunter", {"hunter": Member(SPACES, MLP((8,)))}, 0, ON_CPU)
+def learner_of(config: mf.DQN) -> mf.TorchLearner:
+    return config.learner("hunter", {"hunter": mf.Member(SPACES, mf.MLP((8,)))}, 0, ON_CPU)
 
 
-def windowed(lengths: list[int], seed: int, masked: bool = False) -> Batch:
+def windowed(lengths: list[int], seed: int, masked: bool = False) -> mf.Batch:
     batch = ragged(lengths, seed)
     if masked:
         rng = np.random.default_rng(seed)
         mask, bootstrap = rng.random((batch.rows, ACTIONS)) < 0.5, rng.random((len(lengths), ACTIONS)) < 0.5
         mask[np.arange(batch.rows), batch.columns["action"]] = bootstrap[:, 0] = True
-        batch = Batch({**batch.columns, "action_mask": mask}, {**batch.segments, "bootstrap_mask": bootstrap})
-    return NStep(N_STEP, DISCOUNT)(batch)
+        batch = mf.Batch({**batch.columns, "action_mask": mask}, {**batch.segments, "bootstrap_mask": bootstrap})
+    return mf.NStep(N_STEP, DISCOUNT)(batch)
 
 
-def q(learner: TorchLearner, obs: Array) -> Array:
+def q(learner: mf.TorchLearner, obs: Array) -> Array:
     with torch.no_grad():
         found: Array = learner.module(torch.from_numpy(obs[None])).numpy()[0]
     return found
 
 
-def naive(learner: TorchLearner, batch: Batch) -> list[float]:
+def naive(learner: mf.TorchLearner, batch: mf.Batch) -> list[float]:
     """Segment by segment, row by row, from rewards and ends alone."""
     columns, segments = batch.columns, batch.segments
     found, start = [], 0
@@ -80,18 +75,18 @@ def naive(learner: TorchLearner, batch: Batch) -> list[float]:
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 100), st.booleans(), st.booleans())
 def test_priorities_are_those_of_a_loop(lengths: list[int], seed: int, masked: bool, dueling: bool) -> None:
-    learner, batch = learner_of(DQN(dueling=dueling)), windowed(lengths, seed, masked)
-    found = InitialPriorities()(batch, learner).columns["priority"]
+    learner, batch = learner_of(mf.DQN(dueling=dueling)), windowed(lengths, seed, masked)
+    found = mf.InitialPriorities()(batch, learner).columns["priority"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, naive(learner, batch), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("config", [DQN(), DQN(dueling=True), DQN(atoms=11)], ids=["plain", "dueling", "c51"])
-def test_a_rows_priority_is_the_same_alone_with_others_and_elsewhere(config: DQN) -> None:
+@pytest.mark.parametrize("config", [mf.DQN(), mf.DQN(dueling=True), mf.DQN(atoms=11)], ids=["plain", "dueling", "c51"])
+def test_a_rows_priority_is_the_same_alone_with_others_and_elsewhere(config: mf.DQN) -> None:
     learner, batch = learner_of(config), windowed([4, 7, 30, 2], 3)
-    whole = InitialPriorities()(batch, learner).columns["priority"]
+    whole = mf.InitialPriorities()(batch, learner).columns["priority"]
     parts = [batch.only(np.arange(4) == number) for number in range(4)]
-    alone = np.concatenate([InitialPriorities()(part, learner).columns["priority"] for part in parts])
+    alone = np.concatenate([mf.InitialPriorities()(part, learner).columns["priority"] for part in parts])
     np.testing.assert_array_equal(whole, alone)
     learner.update(transitions(32))
     learner.publish_all()
@@ -99,15 +94,17 @@ def test_a_rows_priority_is_the_same_alone_with_others_and_elsewhere(config: DQN
     published = Published(learner.publish())
     elsewhere = PublishedLearner("hunter", config.capabilities.trains_on, lambda: learner_of(config), published)
     there = elsewhere.priorities(transitions_of(batch))
-    np.testing.assert_array_equal(there, InitialPriorities()(batch, learner).columns["priority"])
+    np.testing.assert_array_equal(there, mf.InitialPriorities()(batch, learner).columns["priority"])
     assert np.abs(there - whole).max() > 1e-4
 
 
 def test_it_learns_nothing_and_wants_a_loss_that_can() -> None:
-    learner = learner_of(DQN())
+    learner = learner_of(mf.DQN())
     before = learner.parameters.flat.vector.clone()
-    InitialPriorities()(windowed([5], 0), learner)
+    mf.InitialPriorities()(windowed([5], 0), learner)
     assert torch.equal(learner.parameters.flat.vector, before)
-    assert InitialPriorities()(windowed([], 0), learner).columns["priority"].shape == (0,)
+    assert mf.InitialPriorities()(windowed([], 0), learner).columns["priority"].shape == (0,)
     with pytest.raises(TypeError, match="PPOLoss gives no priorities"):
-        InitialPriorities()(windowed([5], 0), PPO().learner("hunter", {"hunter": Member(SPACES, MLP((8,)))}, 0, ON_CPU))
+        mf.InitialPriorities()(
+            windowed([5], 0), mf.PPO().learner("hunter", {"hunter": mf.Member(SPACES, mf.MLP((8,)))}, 0, ON_CPU)
+        )

@@ -11,43 +11,38 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.batch import Array, EstimatedBatch, Transitions
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU, Compute
-from marlflow.learner.learner import TorchLearner
-from marlflow.learner.loss import LossTerms
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.torso import CNN, MLP, TorsoConfig
 from tests.learner.experience import ACTIONS, FEATURES, estimated, transitions
 
 BFLOAT16 = Compute("cpu", "bfloat16")
 VECTORS = Spaces(spaces.Box(-1.0, 1.0, (FEATURES,)), spaces.Discrete(ACTIONS))
 PIXELS = Spaces(spaces.Box(0, 255, (6, 6, 2), np.uint8), spaces.Discrete(ACTIONS))
-SMALL_CNN = CNN(channels=(4,), kernel_sizes=(3,), strides=(1,), hidden_sizes=(8,))
+SMALL_CNN = mf.CNN(channels=(4,), kernel_sizes=(3,), strides=(1,), hidden_sizes=(8,))
 # bfloat16 has 8 bits of precision: each rounding is by up to 1 in 256, and a few follow each other.
 NEAR = {"rtol": 0.05, "atol": 0.02}
 
 
-def learner(algorithm: PPO | DQN, of: Spaces, model: TorsoConfig, compute: Compute) -> TorchLearner:
-    return algorithm.learner("p", {"p": Member(of, model)}, 0, compute)
+def learner(algorithm: mf.PPO | mf.DQN, of: Spaces, model: mf.TorsoConfig, compute: Compute) -> mf.TorchLearner:
+    return algorithm.learner("p", {"p": mf.Member(of, model)}, 0, compute)
 
 
-def ppo_batch(of: Spaces, rows: int = 40) -> EstimatedBatch:
+def ppo_batch(of: Spaces, rows: int = 40) -> mf.EstimatedBatch:
     batch = estimated(rows, masked=True)
-    return EstimatedBatch({**batch.columns, "obs": observations(of, rows)}, batch.segments)
+    return mf.EstimatedBatch({**batch.columns, "obs": observations(of, rows)}, batch.segments)
 
 
-def dqn_batch(of: Spaces, rows: int = 40) -> Transitions:
+def dqn_batch(of: Spaces, rows: int = 40) -> mf.Transitions:
     draw = transitions(rows)
     draw.obs[:], draw.next_obs[:] = draw.next_obs, draw.obs
     ones = np.ones(rows, np.float32)
     obs = observations(of, rows)
     mask = np.random.default_rng(1).random((rows, ACTIONS)) < 0.7
     mask[:, 0] = True
-    return Transitions(
+    return mf.Transitions(
         obs, draw.action, draw.reward, draw.discount, obs[::-1].copy(), ones, draw.row_id, next_mask=mask
     )
 
@@ -65,17 +60,17 @@ def rounded(tensor: Tensor) -> bool:
 
 
 CASES = [
-    pytest.param(PPO(), VECTORS, MLP((8,)), id="ppo"),
-    pytest.param(PPO(shared_torso=True), PIXELS, SMALL_CNN, id="ppo pixels"),
-    pytest.param(DQN(), VECTORS, MLP((8,), "relu"), id="dqn"),
-    pytest.param(DQN(dueling=True), VECTORS, MLP((8,)), id="dqn dueling"),
-    pytest.param(DQN(double=False), PIXELS, SMALL_CNN, id="dqn pixels"),
+    pytest.param(mf.PPO(), VECTORS, mf.MLP((8,)), id="ppo"),
+    pytest.param(mf.PPO(shared_torso=True), PIXELS, SMALL_CNN, id="ppo pixels"),
+    pytest.param(mf.DQN(), VECTORS, mf.MLP((8,), "relu"), id="dqn"),
+    pytest.param(mf.DQN(dueling=True), VECTORS, mf.MLP((8,)), id="dqn dueling"),
+    pytest.param(mf.DQN(double=False), PIXELS, SMALL_CNN, id="dqn pixels"),
 ]
 
 
 @pytest.mark.parametrize(("algorithm", "of", "model"), CASES)
-def test_an_update_is_near_that_in_float32(algorithm: PPO | DQN, of: Spaces, model: TorsoConfig) -> None:
-    batch = ppo_batch(of) if isinstance(algorithm, PPO) else dqn_batch(of)
+def test_an_update_is_near_that_in_float32(algorithm: mf.PPO | mf.DQN, of: Spaces, model: mf.TorsoConfig) -> None:
+    batch = ppo_batch(of) if isinstance(algorithm, mf.PPO) else dqn_batch(of)
     exact, cast = (learner(algorithm, of, model, compute) for compute in (ON_CPU, BFLOAT16))
     assert torch.equal(exact.parameters.flat.vector, cast.parameters.flat.vector)
     expected, found = exact.update(batch), cast.update(batch)
@@ -88,9 +83,9 @@ def test_an_update_is_near_that_in_float32(algorithm: PPO | DQN, of: Spaces, mod
 
 
 @pytest.mark.parametrize(("algorithm", "of", "model"), CASES)
-def test_what_is_learned_and_kept_stays_float32(algorithm: PPO | DQN, of: Spaces, model: TorsoConfig) -> None:
+def test_what_is_learned_and_kept_stays_float32(algorithm: mf.PPO | mf.DQN, of: Spaces, model: mf.TorsoConfig) -> None:
     cast = learner(algorithm, of, model, BFLOAT16)
-    cast.update(ppo_batch(of) if isinstance(algorithm, PPO) else dqn_batch(of), 2, 8)
+    cast.update(ppo_batch(of) if isinstance(algorithm, mf.PPO) else dqn_batch(of), 2, 8)
     for name, tensor in {"vector": cast.parameters.flat.vector, "gradient": cast.parameters.flat.gradient}.items():
         assert tensor.dtype == torch.float32, name
     assert not rounded(cast.parameters.flat.vector)
@@ -99,7 +94,7 @@ def test_what_is_learned_and_kept_stays_float32(algorithm: PPO | DQN, of: Spaces
 
 
 def test_values_are_cast_and_come_back_as_float32() -> None:
-    exact, cast = (learner(PPO(), VECTORS, MLP((8,)), compute) for compute in (ON_CPU, BFLOAT16))
+    exact, cast = (learner(mf.PPO(), VECTORS, mf.MLP((8,)), compute) for compute in (ON_CPU, BFLOAT16))
     obs = observations(VECTORS, 50)
     found, expected = cast.values(obs), exact.values(obs)
     assert found.dtype == np.float32
@@ -111,21 +106,21 @@ def test_values_are_cast_and_come_back_as_float32() -> None:
 class LooksFirst:
     """A loss that evaluates the network without gradients before it does so with them."""
 
-    def __call__(self, module: ActorCritic, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: ActorCritic, target_module: Any, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         with torch.no_grad():
             module(minibatch["obs"])
         outputs, value = module(minibatch["obs"])
         self.dtypes = {outputs.dtype, value.dtype, module.critic(minibatch["obs"]).dtype}
         total = (outputs.sum(-1) + value).mean()
-        return LossTerms(total, {"total": total.detach()})
+        return mf.LossTerms(total, {"total": total.detach()})
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         """Nothing is scheduled."""
 
 
 def test_a_loss_of_a_users_own_gets_float32_outputs_and_whole_gradients() -> None:
-    loss, module = LooksFirst(), ActorCritic(VECTORS, MLP((8,)), MLP((8,)), seed=0)
-    cast = TorchLearner("p", module, loss, trains_on=EstimatedBatch, learning_rate=1e-3, compute=BFLOAT16)
+    loss, module = LooksFirst(), ActorCritic(VECTORS, mf.MLP((8,)), mf.MLP((8,)), seed=0)
+    cast = mf.TorchLearner("p", module, loss, trains_on=mf.EstimatedBatch, learning_rate=1e-3, compute=BFLOAT16)
     cast.update(estimated(20))
     # Only what the networks as a whole give back is made float32; what is asked of their parts is as it was computed.
     assert loss.dtypes == {torch.float32, torch.bfloat16}

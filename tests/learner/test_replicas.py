@@ -15,18 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import marlflow as mf
 from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.batch import Batch, EstimatedBatch
-from marlflow.base.errors import ActorLost
-from marlflow.base.items import Update
+from marlflow.base.errors import InvalidInput
 from marlflow.base.spaces import Spaces
+from marlflow.learner.compiled_updates import AUTO_AFTER, Compile
 from marlflow.learner.distributed.shards import no_rows, sharded
-from marlflow.learner.learner import LearnsOn, TorchLearner
-from marlflow.learner.loss import LossFunction, LossTerms
+from marlflow.learner.learner import LearnsOn
 from marlflow.learner.minibatches import ShardDivision, share_sizes
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.torso import MLP
-from marlflow.stages import Advantages, DropStale, Normalize
 from tests.learner.experience import ACTIONS, FEATURES, estimated, ragged
 
 SEEN = Spaces(spaces.Box(-1.0, 1.0, (FEATURES,)), spaces.Discrete(ACTIONS))
@@ -38,38 +35,54 @@ class Recording:
     def __init__(self) -> None:
         self.seen: list[list[int]] = []
 
-    def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         self.seen.append(minibatch["mark"].tolist())
-        return LossTerms(module.critic(minibatch["obs"]).mean(), {"size": float(len(minibatch["mark"]))})
+        return mf.LossTerms(module.critic(minibatch["obs"]).mean(), {"size": float(len(minibatch["mark"]))})
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         pass
 
 
+class Asking(PPOLoss):
+    """A loss that cannot be compiled."""
+
+    def __init__(self) -> None:
+        super().__init__(Coefficients())
+
+    def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
+        terms = super().__call__(module, target_module, minibatch)
+        return terms if terms.total.detach().item() < 1e9 else terms._replace(total=2.0 * terms.total)
+
+
 def made(
-    learns_on: LearnsOn = "workers", loss: LossFunction | None = None, seed: int = 0, model: int = 0
-) -> TorchLearner:
-    ppo = PPOLoss(Coefficients())
-    module = ActorCritic(SEEN, MLP((8,)), MLP((8,)), model)
-    return TorchLearner(
+    learns_on: LearnsOn = "workers",
+    loss: mf.LossFunction | None = None,
+    seed: int = 0,
+    model: int = 0,
+    compile: Compile = False,
+) -> mf.TorchLearner:
+    ppo = mf.PPOLoss(mf.Coefficients())
+    module = ActorCritic(SEEN, mf.MLP((8,)), mf.MLP((8,)), model)
+    return mf.TorchLearner(
         "team",
         module,
         loss or ppo,
-        trains_on=EstimatedBatch,
+        trains_on=mf.EstimatedBatch,
         learning_rate=1e-3,
         max_grad_norm=0.5,
         seed=seed,
         learns_on=learns_on,
+        compile=compile,
     )
 
 
-def shard(rows: int, seed: int) -> Batch:
+def shard(rows: int, seed: int) -> mf.Batch:
     return estimated(rows, seed) if rows else no_rows()
 
 
-def group(world_size: int) -> list[TorchLearner]:
+def group(world_size: int, compile: Compile = False, loss: mf.LossFunction | None = None) -> list[mf.TorchLearner]:
     """Replicas that have met; each in a thread of its own, as they would be in processes."""
-    replicas = [made() for _ in range(world_size)]
+    replicas = [made(loss=loss, compile=compile) for _ in range(world_size)]
     address = replicas[0].lead(world_size)
     others = [lambda rank=rank: replicas[rank].follow(address, rank, world_size) for rank in range(1, world_size)]
     at_once([replicas[0].meet, *others])
@@ -83,11 +96,11 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [future.exception() or future.result() for future in futures]
 
 
-def assert_same(found: TorchLearner, expected: TorchLearner) -> None:
+def assert_same(found: mf.TorchLearner, expected: mf.TorchLearner) -> None:
     torch.testing.assert_close(found.parameters.flat.vector, expected.parameters.flat.vector, rtol=0, atol=1e-6)
 
 
-def assert_same_reports(found: Update, expected: Update) -> None:
+def assert_same_reports(found: mf.Update, expected: mf.Update) -> None:
     assert found.loss == pytest.approx(expected.loss, rel=1e-4, abs=1e-6)
     for name in ("rows", "updates", "updates_skipped", "version", "stale_rows_dropped", "rows_carried"):
         assert getattr(found, name) == getattr(expected, name), name
@@ -126,7 +139,7 @@ def test_every_replica_chooses_the_rows_that_one_learner_would(rows: list[int], 
 def test_rows_are_shuffled_anew_in_each_epoch_and_each_shard_by_itself() -> None:
     loss = Recording()
     learner, batch = made(loss=loss), estimated(32)
-    shards = [EstimatedBatch({**batch.columns, "mark": np.arange(32) + 100 * n}, batch.segments) for n in range(2)]
+    shards = [mf.EstimatedBatch({**batch.columns, "mark": np.arange(32) + 100 * n}, batch.segments) for n in range(2)]
     learner.update(sharded(shards), 2, 16)
     assert [len(rows) for rows in loss.seen] == [16] * 8
     first, second = ([row for rows in epoch for row in rows] for epoch in (loss.seen[:4], loss.seen[4:]))
@@ -170,12 +183,37 @@ def test_replicas_learn_what_one_that_stands_for_all_does() -> None:
     np.testing.assert_array_equal(one["generator"], alone.state()["generator"])
 
 
+def test_a_replica_whose_gradients_are_compiled_learns_what_it_does_by_autograd() -> None:
+    # Replicas are processes, of which each traces its loss; here they are threads.
+    (compiled,), (eager,) = group(1, True), group(1)
+    for seed, rows in enumerate((40, 0, 13)):
+        reports = [each.update(shard(rows, seed), 2, 8) for each in (compiled, eager)]
+        assert reports[0].note == ""
+        assert bool(reports[0].compiles) == bool(rows)
+        assert reports[0].loss == pytest.approx(reports[1].loss, rel=1e-3, abs=1e-5)
+        torch.testing.assert_close(compiled.parameters.flat.vector, eager.parameters.flat.vector, rtol=1e-4, atol=2e-5)
+
+
+def test_a_replica_computes_by_autograd_what_cannot_be_compiled_and_says_so_once() -> None:
+    (replica,), (eager,) = group(1, "auto", Asking()), group(1, loss=Asking())
+    replica.parameters.updates = AUTO_AFTER
+    notes = [replica.update(shard(8, seed)).note for seed in range(2)]
+    for seed in range(2):
+        eager.update(shard(8, seed))
+    assert notes[0].startswith("updates are not compiled: item() asks for a tensor's numbers")
+    assert notes[1] == ""
+    assert torch.equal(replica.parameters.flat.vector, eager.parameters.flat.vector)
+    (strict,) = group(1, True, Asking())
+    with pytest.raises(InvalidInput, match="compile=true, and item"):
+        strict.update(shard(8, 0))
+
+
 def test_a_step_whose_gradient_is_not_finite_for_one_is_skipped_by_all() -> None:
     replicas, alone = group(2), made()
     batches = [estimated(8, 0), estimated(8, 1)]
     advantage = batches[1].columns["advantage"].copy()
     advantage[3] = np.inf
-    batches[1] = EstimatedBatch({**batches[1].columns, "advantage": advantage}, batches[1].segments)
+    batches[1] = mf.EstimatedBatch({**batches[1].columns, "advantage": advantage}, batches[1].segments)
     expected = alone.update(sharded(batches), 3, 4)
     assert (expected.updates, expected.updates_skipped) == (9, 3)
     for replica, found in zip(
@@ -195,8 +233,8 @@ def test_what_replicas_dropped_as_stale_is_reported_of_all() -> None:
     for batch in batches:
         batch.columns["version"][:3] = 1
 
-    def prepared(learner: TorchLearner, batch: Batch) -> Batch:
-        return Normalize()(Advantages(0.9, 0.9)(DropStale(0)(batch, learner), learner))
+    def prepared(learner: mf.TorchLearner, batch: mf.Batch) -> mf.Batch:
+        return mf.Normalize()(mf.Advantages(0.9, 0.9)(mf.DropStale(0)(batch, learner), learner))
 
     expected = alone.update(sharded([prepared(alone, batch) for batch in batches]), 1, 2)
     assert (expected.stale_rows_dropped, expected.rows) == (12, 0)
@@ -211,7 +249,7 @@ def test_a_replica_that_leaves_is_missed_by_all() -> None:
     replicas[1].disband()
     calls = [lambda r=r: replicas[r].update(batches[r], 1, 2) for r in (0, 2)]
     for error in at_once(calls):
-        assert isinstance(error, ActorLost)
+        assert isinstance(error, mf.ActorLost)
         assert "policy 'team'" in str(error)
 
 

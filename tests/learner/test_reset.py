@@ -6,26 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.errors import WeightsMismatch
-from marlflow.learner.learner import TorchLearner
-from marlflow.learner.optimizer import TorchOptimizer
-from marlflow.policy.torso import MLP
-from marlflow.runtime.spec import LearnerPlacement, LearnerSpec, PolicySpec
+import marlflow as mf
+from marlflow.runtime.spec import LearnerSpec, PolicySpec
 from tests.driver.kept_runs import assert_equal
 from tests.learner.experience import estimated, transitions
 from tests.learner.test_torch_learner import SEEN
 
-RMSPROP = TorchOptimizer(torch.optim.RMSprop)
+RMSPROP = mf.TorchOptimizer(torch.optim.RMSprop)
 
 
-def spec(algorithm: PPO | DQN, **placement: object) -> LearnerSpec:
-    policy = PolicySpec("p", algorithm, MLP((8,)), SEEN, 7)
-    return LearnerSpec("p", (policy,), algorithm, 7, LearnerPlacement(**placement))  # type: ignore[arg-type]
+def spec(algorithm: mf.PPO | mf.DQN, **placement: object) -> LearnerSpec:
+    policy = PolicySpec("p", algorithm, mf.MLP((8,)), SEEN, 7)
+    return LearnerSpec("p", (policy,), algorithm, 7, mf.LearnerPlacement(**placement))  # type: ignore[arg-type]
 
 
-def trained(learner: TorchLearner, updates: int = 3) -> TorchLearner:
+def trained(learner: mf.TorchLearner, updates: int = 3) -> mf.TorchLearner:
     batch = transitions(12) if learner.parameters.target_module is not None else estimated(12)
     for _ in range(updates):
         learner.update(batch)
@@ -33,8 +28,8 @@ def trained(learner: TorchLearner, updates: int = 3) -> TorchLearner:
     return learner
 
 
-@pytest.mark.parametrize("algorithm", [PPO(), PPO(optimizer=RMSPROP), PPO(shared_torso=True), DQN()])
-def test_it_continues_as_a_new_learner_with_the_next_version(algorithm: PPO | DQN) -> None:
+@pytest.mark.parametrize("algorithm", [mf.PPO(), mf.PPO(optimizer=RMSPROP), mf.PPO(shared_torso=True), mf.DQN()])
+def test_it_continues_as_a_new_learner_with_the_next_version(algorithm: mf.PPO | mf.DQN) -> None:
     of = spec(algorithm)
     learner, other = trained(of.learner()), of.with_fresh_seed(1)
     published = learner.reset(other.learner())
@@ -49,7 +44,7 @@ def test_it_continues_as_a_new_learner_with_the_next_version(algorithm: PPO | DQ
 
 
 def test_what_was_published_before_stays_as_it_was() -> None:
-    of = spec(PPO())
+    of = spec(mf.PPO())
     learner = trained(of.learner())
     before = learner.published["p"].flat
     copy = before.copy()
@@ -58,7 +53,7 @@ def test_what_was_published_before_stays_as_it_was() -> None:
 
 
 def test_scheduled_values_stay_until_they_are_set_again() -> None:
-    of = spec(PPO())
+    of = spec(mf.PPO())
     learner, other = of.learner(), of.learner()
     for one in (learner, other):
         one.set_schedule({"learning_rate": 1e-2, "clip_range": 0.3})
@@ -70,15 +65,15 @@ def test_scheduled_values_stay_until_they_are_set_again() -> None:
 
 
 def test_each_reset_has_other_parameters_which_the_seed_and_the_number_decide() -> None:
-    of = spec(PPO())
+    of = spec(mf.PPO())
     vectors = [of.learner().state()["vector"], *(of.with_fresh_seed(n).learner().state()["vector"] for n in (1, 2, 1))]
     assert len({vector.tobytes() for vector in vectors}) == 3
     assert vectors[1].tobytes() == vectors[3].tobytes()
 
 
-@pytest.mark.parametrize("algorithm", [PPO(), PPO(shared_torso=True), DQN()])
+@pytest.mark.parametrize("algorithm", [mf.PPO(), mf.PPO(shared_torso=True), mf.DQN()])
 @pytest.mark.parametrize("relocated", [False, True])
-def test_the_actor_may_begin_with_published_parameters(algorithm: PPO | DQN, relocated: bool) -> None:
+def test_the_actor_may_begin_with_published_parameters(algorithm: mf.PPO | mf.DQN, relocated: bool) -> None:
     of = spec(algorithm)
     source = of.learner()
     if relocated:
@@ -96,5 +91,5 @@ def test_the_actor_may_begin_with_published_parameters(algorithm: PPO | DQN, rel
 
 
 def test_parameters_of_another_network_are_refused() -> None:
-    with pytest.raises(WeightsMismatch, match=r"expected \d+ parameters of an actor of 'p', got 3"):
-        spec(PPO()).learner([np.zeros(3, np.float32)])
+    with pytest.raises(mf.WeightsMismatch, match=r"expected \d+ parameters of an actor of 'p', got 3"):
+        spec(mf.PPO()).learner([np.zeros(3, np.float32)])

@@ -13,10 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Batch, EstimatedBatch
-from marlflow.base.items import Update
-from marlflow.base.joint import EstimatedJointBatches, JointBatches
-from marlflow.base.train_batch import TrainBatch
+import marlflow as mf
 from marlflow.learner.advantages import advantages, normalized
 from marlflow.learner.sequential_updates import joint_advantages, merged, turn_order, update_in_order
 from tests.learner.lives import Critic, Life, batch_of, lives
@@ -45,7 +42,7 @@ class TeamOfTables:
     seed: int
     updates: int = 0
     minibatches_left: int = 0
-    trained: list[tuple[str, TrainBatch]] = field(default_factory=list)
+    trained: list[tuple[str, mf.TrainBatch]] = field(default_factory=list)
     changes: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -56,8 +53,8 @@ class TeamOfTables:
         )
 
     def update(
-        self, batch: TrainBatch, epochs: int = 1, minibatch: int | None = None, policy: str | None = None
-    ) -> Update:
+        self, batch: mf.TrainBatch, epochs: int = 1, minibatch: int | None = None, policy: str | None = None
+    ) -> mf.Update:
         assert policy is not None
         actor = self.module.actors[policy]
         before = actor(torch.zeros(1)).numpy()
@@ -65,7 +62,7 @@ class TeamOfTables:
         self.changes[policy] = actor(torch.zeros(1)).numpy() - before
         self.trained.append((policy, batch))
         self.updates += 1
-        return Update("team", batch.rows, 1, 0, {"policy": 1.0}, minibatches_left=self.minibatches_left)
+        return mf.Update("team", batch.rows, 1, 0, {"policy": 1.0}, minibatches_left=self.minibatches_left)
 
 
 @st.composite
@@ -77,15 +74,15 @@ def teams(draw: st.DrawFn) -> tuple[dict[str, list[Life]], int]:
     return found, draw(st.integers(0, 99))
 
 
-def estimated(found: dict[str, list[Life]], seed: int) -> EstimatedJointBatches:
+def estimated(found: dict[str, list[Life]], seed: int) -> mf.EstimatedJointBatches:
     random = np.random.default_rng(seed)
     batches = {}
     for policy, own in found.items():
         batch = batch_of(own, random)
         action, advantage = random.integers(0, ACTIONS, batch.rows), random.standard_normal(batch.rows)
         columns = {**batch.columns, "action": action, "advantage": advantage.astype(np.float32)}
-        batches[policy] = EstimatedBatch(columns, batch.segments)
-    return EstimatedJointBatches(batches)
+        batches[policy] = mf.EstimatedBatch(columns, batch.segments)
+    return mf.EstimatedJointBatches(batches)
 
 
 @given(teams())
@@ -102,7 +99,7 @@ def test_the_factor_is_the_product_of_ratios_of_those_before_at_the_same_moment(
     moments = {p: [(b["env"][r], b["episode"][r], b["t_env"][r]) for r in range(b.rows)] for p, b in batches.items()}
     distances = []
     for turn, (policy, got) in enumerate(learner.trained):
-        assert isinstance(got, EstimatedBatch)
+        assert isinstance(got, mf.EstimatedBatch)
         for row in range(got.rows):
             factor = 1.0
             for earlier in order[:turn]:
@@ -125,10 +122,10 @@ def test_advantages_are_as_if_all_rows_were_of_one_policy(
 ) -> None:
     whole = batch_of(found, np.random.default_rng(seed))
     central = {"central": whole.columns["obs"]}, {"bootstrap_central": whole.segments["bootstrap_obs"]}
-    whole = Batch(whole.columns | central[0], whole.segments | central[1])
+    whole = mf.Batch(whole.columns | central[0], whole.segments | central[1])
     expected = normalized(advantages(whole, Critic(), 0.9, 0.7, at_death))
     owners = np.array(policy_of)[whole.segments["agent"]]
-    batches = JointBatches({policy: _seen_as(whole.only(owners == policy), policy) for policy in "abc"})
+    batches = mf.JointBatches({policy: _seen_as(whole.only(owners == policy), policy) for policy in "abc"})
     result = joint_advantages(batches, Critic(), 0.9, 0.7, at_death)
     assert list(result) == ["a", "b", "c"]
     names = ["value", "advantage", "value_target", *(["bootstrapped_at_death"] if at_death else [])]
@@ -140,12 +137,12 @@ def test_advantages_are_as_if_all_rows_were_of_one_policy(
         assert batch.columns["obs"] is batches[policy].columns["obs"]
 
 
-def _seen_as(batch: Batch, policy: str) -> Batch:
+def _seen_as(batch: mf.Batch, policy: str) -> mf.Batch:
     """What policies see may differ in shape, since the critic sees another column."""
     width = ord(policy) - ord("a")
     ends = np.zeros((len(batch.segments["length"]), width), np.float32)
     obs = np.zeros((batch.rows, width), np.float32)
-    return Batch({**batch.columns, "obs": obs}, {**batch.segments, "bootstrap_obs": ends})
+    return mf.Batch({**batch.columns, "obs": obs}, {**batch.segments, "bootstrap_obs": ends})
 
 
 def test_an_update_without_rows_is_reported() -> None:
@@ -172,13 +169,13 @@ def test_orders_are_all_equally_likely_and_depend_on_seed_and_updates() -> None:
 
 
 def test_reports_of_turns_are_merged_by_steps_and_rows() -> None:
-    first = Update("t", 30, 3, 5, {"policy": 1.0, "kl": 0.5}, 1.0, 2, 1, 4, 0)
-    second = Update("t", 10, 1, 5, {"policy": 5.0}, 3.0, 0, 2, 1, 1)
+    first = mf.Update("t", 30, 3, 5, {"policy": 1.0, "kl": 0.5}, 1.0, 2, 1, 4, 0)
+    second = mf.Update("t", 10, 1, 5, {"policy": 5.0}, 3.0, 0, 2, 1, 1)
     both = merged([first, second], {"factor_distance": 0.25})
     assert both.loss == {"policy": 2.0, "kl": 0.5, "factor_distance": 0.25}
     assert (both.rows, both.updates, both.version, both.staleness_mean) == (40, 4, 5, 1.5)
     counts = (both.stale_rows_dropped, both.rows_carried, both.rows_bootstrapped_at_death, both.updates_skipped)
     assert counts == (2, 3, 5, 1)
-    nothing = merged([Update("t", 0, 0, 5, {"policy": 1.0}), Update("t", 0, 0, 5)], {})
+    nothing = merged([mf.Update("t", 0, 0, 5, {"policy": 1.0}), mf.Update("t", 0, 0, 5)], {})
     assert nothing.loss == {"policy": 0.0}
     assert nothing.staleness_mean == 0.0

@@ -5,20 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marlflow.base.batch import Batch
+import marlflow as mf
 from marlflow.learner.task_batches import by_task, laid_out, linear_advantages
-from marlflow.stages import Adapt
 from tests.learner.experience import ragged
 
 LENGTHS = [13, 15, 1, 14, 12, 16, 17, 22]
 COPY = np.array([4, 4, 4, 9, 9, 2, 2, 7])
 
 
-def played(seed: int = 0) -> Batch:
+def played(seed: int = 0) -> mf.Batch:
     """Segments of four environments, as a worker hands them over."""
     batch = ragged(LENGTHS, seed)
     t_agent = np.concatenate([np.arange(length) for length in LENGTHS])
-    return Batch({**batch.columns, "t_agent": t_agent}, {**batch.segments, "env": COPY})
+    return mf.Batch({**batch.columns, "t_agent": t_agent}, {**batch.segments, "env": COPY})
 
 
 def test_advantages_are_normalized_in_each_copy_and_rows_stay_where_they_are() -> None:
@@ -53,7 +52,7 @@ def test_a_return_that_time_explains_leaves_no_advantage() -> None:
     lengths, begins = np.array([20, 20, 8, 12]), np.array([0, 0, 0, 8])
     t_agent = np.concatenate([begin + np.arange(length) for begin, length in zip(begins, lengths, strict=True)])
     rows, segments = len(t_agent), len(lengths)
-    batch = Batch(
+    batch = mf.Batch(
         {
             "obs": np.zeros((rows, 2), np.float32),
             "reward": np.ones(rows),
@@ -80,10 +79,10 @@ def test_there_may_be_nothing() -> None:
     assert all(column.shape[:2] == (2, 0) for column in laid_out(found, np.zeros(0, np.int64), 2).values())
 
 
-def several_iterations(seed: int = 0) -> Batch:
+def several_iterations(seed: int = 0) -> mf.Batch:
     """Env 4 has two tasks, of which one is without rows of the last phase; 9, 2 and 7 have one each."""
     batch = linear_advantages(played(seed), 0.9, 0.8)
-    return Batch(
+    return mf.Batch(
         batch.columns,
         {
             **batch.segments,
@@ -122,4 +121,4 @@ def test_where_no_task_is_complete_there_is_nothing_to_learn() -> None:
 
 def test_what_changes_actors_is_not_for_learners() -> None:
     with pytest.raises(TypeError, match="worker"):
-        Adapt(0.9, 0.8)(played(), object())  # type: ignore[arg-type]
+        mf.Adapt(0.9, 0.8)(played(), object())  # type: ignore[arg-type]

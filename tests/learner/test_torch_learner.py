@@ -7,18 +7,11 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+import marlflow as mf
 from marlflow.algorithms.dqn import DQNLoss
-from marlflow.algorithms.ppo_loss import Coefficients, PPOLoss
-from marlflow.base.batch import EstimatedBatch, Transitions
-from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.base.spaces import Spaces
-from marlflow.learner.learner import TorchLearner
-from marlflow.learner.loss import LossTerms
-from marlflow.learner.optimizer import Adam
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.q import QNetwork
-from marlflow.policy.torso import MLP
 from tests.learner.experience import ACTIONS, FEATURES, estimated, transitions
 
 SEEN = Spaces(spaces.Box(-1.0, 1.0, (FEATURES,)), spaces.Discrete(ACTIONS))
@@ -30,40 +23,40 @@ class Recording:
     def __init__(self) -> None:
         self.seen: list[list[int]] = []
 
-    def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: ActorCritic, target_module: None, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         mark = minibatch["mark"]
         self.seen.append(mark.tolist())
         total = module.critic(minibatch["obs"]).mean() * torch.where((mark < 0).any(), float("nan"), 1.0)
-        return LossTerms(total, {"size": torch.tensor(float(len(mark)))}, mark.float())
+        return mf.LossTerms(total, {"size": torch.tensor(float(len(mark)))}, mark.float())
 
     def set_schedule(self, values: Mapping[str, float]) -> None:
         self.values = dict(values)
 
 
-def ppo_learner(seed: int = 0, shared: bool = False) -> TorchLearner:
-    module = ActorCritic(SEEN, MLP((8, 8)), None if shared else MLP((6,), "relu"), seed=0)
-    loss = PPOLoss(Coefficients())
-    return TorchLearner(
+def ppo_learner(seed: int = 0, shared: bool = False) -> mf.TorchLearner:
+    module = ActorCritic(SEEN, mf.MLP((8, 8)), None if shared else mf.MLP((6,), "relu"), seed=0)
+    loss = mf.PPOLoss(mf.Coefficients())
+    return mf.TorchLearner(
         "p",
         module,
         loss,
-        trains_on=EstimatedBatch,
+        trains_on=mf.EstimatedBatch,
         learning_rate=1e-2,
         max_grad_norm=0.5,
-        optimizer=Adam(eps=1e-5),
+        optimizer=mf.Adam(eps=1e-5),
         seed=seed,
     )
 
 
-def dqn_learner(dueling: bool = False) -> TorchLearner:
-    network = QNetwork(SEEN, MLP((8,)), dueling=dueling, seed=0)
-    return TorchLearner("d", network, DQNLoss(), trains_on=Transitions, learning_rate=1e-2, target=True)
+def dqn_learner(dueling: bool = False) -> mf.TorchLearner:
+    network = mf.QNetwork(SEEN, mf.MLP((8,)), dueling=dueling, seed=0)
+    return mf.TorchLearner("d", network, DQNLoss(), trains_on=mf.Transitions, learning_rate=1e-2, target=True)
 
 
-def recording_learner() -> tuple[TorchLearner, Recording]:
+def recording_learner() -> tuple[mf.TorchLearner, Recording]:
     loss = Recording()
-    module = ActorCritic(SEEN, MLP((4,)), None, seed=0)
-    return TorchLearner("r", module, loss, trains_on=EstimatedBatch, learning_rate=1e-2), loss
+    module = ActorCritic(SEEN, mf.MLP((4,)), None, seed=0)
+    return mf.TorchLearner("r", module, loss, trains_on=mf.EstimatedBatch, learning_rate=1e-2), loss
 
 
 @pytest.mark.parametrize(
@@ -73,7 +66,7 @@ def recording_learner() -> tuple[TorchLearner, Recording]:
 def test_each_epoch_uses_each_row_once_in_parts_no_smaller_than_asked(rows, minibatch, sizes) -> None:
     learner, loss = recording_learner()
     batch = estimated(rows)
-    batch = EstimatedBatch({**batch.columns, "mark": np.arange(rows)}, batch.segments)
+    batch = mf.EstimatedBatch({**batch.columns, "mark": np.arange(rows)}, batch.segments)
     update = learner.update(batch, epochs=2, minibatch_agent_steps=minibatch)
     assert sorted(len(part) for part in loss.seen) == sorted(sizes * 2)
     assert sorted(row for part in loss.seen for row in part) == sorted([*range(rows), *range(rows)])
@@ -88,7 +81,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted() -> None:
     learner, _ = recording_learner()
     batch = estimated(8)
     mark = np.array([0, 0, 0, 0, 0, 0, 0, -1])
-    update = learner.update(EstimatedBatch({**batch.columns, "mark": mark}, batch.segments), 3, 4)
+    update = learner.update(mf.EstimatedBatch({**batch.columns, "mark": mark}, batch.segments), 3, 4)
     assert update.updates_skipped == 3
     assert update.updates == 3
     assert np.isfinite(update.loss["grad_norm"])
@@ -197,7 +190,7 @@ def test_schedules_reach_the_optimizer_and_the_loss() -> None:
 # -- what is kept ---------------------------------------------------------------------------------------------------
 
 
-def part_of_a_run(learner: TorchLearner) -> None:
+def part_of_a_run(learner: mf.TorchLearner) -> None:
     """Updates of one size and another, versions and targets between them, and rows dropped as too old."""
     batch = estimated(40) if learner.parameters.target_module is None else transitions(40)
     learner.update(batch, 2, 8)
@@ -209,7 +202,7 @@ def part_of_a_run(learner: TorchLearner) -> None:
 
 
 @pytest.mark.parametrize("make", [ppo_learner, dqn_learner])
-def test_a_kept_learner_goes_on_bit_for_bit(make: Callable[[], TorchLearner]) -> None:
+def test_a_kept_learner_goes_on_bit_for_bit(make: Callable[[], mf.TorchLearner]) -> None:
     learner, successor = make(), make()
     part_of_a_run(learner)
     kept = to_bytes(learner.state())
@@ -282,7 +275,7 @@ def test_a_state_of_another_learner_is_refused_and_changes_nothing(state: Any, s
     learner = dqn_learner()
     part_of_a_run(learner)
     before = to_bytes(learner.state())
-    with pytest.raises(CheckpointUnusable, match=said) as refused:
+    with pytest.raises(mf.CheckpointUnusable, match=said) as refused:
         learner.load_state(state)
     assert all(problem.startswith("learner 'd': ") for problem in refused.value.problems)
     assert to_bytes(learner.state()) == before

@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.algorithms.mappo import MAPPO
-from marlflow.algorithms.ppo import PPO
-from marlflow.config.experiment import Env, Evaluation, Policy, Rollouts
-from marlflow.driver.train import train
+import marlflow as mf
 from marlflow.env import sacrifice
-from marlflow.policy.torso import MLP
-from marlflow.sampling.mapping import Rule
 from tests.driver.watching import reports
 from tests.runtime.small_runs import small_run
 
@@ -23,22 +18,22 @@ BEST, WITHOUT_CREDIT = 10.0, 2.0
 
 @pytest.mark.learning
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", [MAPPO, PPO])
+@pytest.mark.parametrize("kind", [mf.MAPPO, mf.PPO])
 @pytest.mark.parametrize("bootstrap_at_death", [True, False])
 def test_only_credit_beyond_death_makes_the_sacrifice_worth_it(
-    bootstrap_at_death: bool, kind: type[PPO], seed: int, tmp_path: Path
+    bootstrap_at_death: bool, kind: type[mf.PPO], seed: int, tmp_path: Path
 ) -> None:
     algorithm = kind(**SMALL, bootstrap_at_death=bootstrap_at_death)  # type: ignore[arg-type]
     experiment = small_run(
-        env=Env(sacrifice.parallel_env, num_envs=8),
-        policies={"team": Policy(algorithm, MLP((16,)))},
-        mapping=[Rule("*", "team")],
-        rollouts=Rollouts(num_workers=1, fragment_env_steps=128),
-        evaluation=Evaluation(episodes=4),
+        env=mf.Env(sacrifice.parallel_env, num_envs=8),
+        policies={"team": mf.Policy(algorithm, mf.MLP((16,)))},
+        mapping=[mf.Rule("*", "team")],
+        rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=128),
+        evaluation=mf.Evaluation(episodes=4),
         env_steps=ENV_STEPS,
         seed=seed,
     )
-    train(experiment, tmp_path)
+    mf.train(experiment, tmp_path)
     last = reports(tmp_path)[-1]
     assert last["policies"]["team"]["eval_team_return_mean"] == (BEST if bootstrap_at_death else WITHOUT_CREDIT)
     assert (last["learners"]["team"]["rows_bootstrapped_at_death"] > 0) == bootstrap_at_death

@@ -11,13 +11,7 @@ from marlflow.losses.lagrangian import constrained_advantage, constrained_policy
 
 @pytest.mark.parametrize(
     ("advantage", "cost_advantage", "multiplier", "combined"),
-    [
-        (2.0, 1.0, 0.0, 2.0),
-        (2.0, 1.0, 1.0, 0.5),
-        (2.0, 1.0, 3.0, -0.25),
-        (-1.0, -1.0, 1.0, 0.0),
-        (0.0, 4.0, 1.0, -2.0),
-    ],
+    [(2.0, 1.0, 0.0, 2.0), (2.0, 1.0, 1.0, 0.5), (2.0, 1.0, 3.0, -0.25), (-1.0, -1.0, 1.0, 0.0), (0.0, 4.0, 1.0, -2.0)],
 )
 def test_advantages_are_in_units_of_reward_per_cost(
     advantage: float, cost_advantage: float, multiplier: float, combined: float

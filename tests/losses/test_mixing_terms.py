@@ -48,10 +48,7 @@ def test_lambda_returns_against_a_loop(sequences: int, steps: int, lambda_: floa
     discount = np.where(random.random(shape) < 0.2, 0.0, 0.9)
     length = random.integers(1, steps + 1, sequences)
     is_last = np.arange(steps) == (length - 1)[:, None]
-    found = peng_lambda_return(
-        *map(torch.from_numpy, (reward, discount, q_tot, is_last)),
-        lambda_,
-    )
+    found = peng_lambda_return(*map(torch.from_numpy, (reward, discount, q_tot, is_last)), lambda_)
     for s in range(sequences):
         expected = q_tot[s, length[s] - 1]
         for t in reversed(range(length[s])):

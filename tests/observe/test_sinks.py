@@ -11,16 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.errors import InvalidInput
-from marlflow.observe.callback import RunEnd
-from marlflow.observe.report import ResumePoint, RunInfo
+import marlflow as mf
+from marlflow.observe.report import ResumePoint
 from marlflow.observe.sinks import JsonlSink, read_metrics, scalars
 from tests.observe.records import INFO, record, tell, write
 
-END = RunEnd("stop.env_steps=3000", record(3))
+END = mf.RunEnd("stop.env_steps=3000", record(3))
 
 
-def resumed_at(env_steps: int, reports: int) -> RunInfo:
+def resumed_at(env_steps: int, reports: int) -> mf.RunInfo:
     return replace(INFO, resumed=ResumePoint(env_steps, reports))
 
 
@@ -116,10 +115,10 @@ def test_reports_that_the_file_lost_since_a_checkpoint_are_not_counted(tmp_path:
 
 def test_a_broken_line_and_a_missing_file_are_named(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    with pytest.raises(InvalidInput, match=r"metrics\.jsonl does not exist"):
+    with pytest.raises(mf.InvalidInput, match=r"metrics\.jsonl does not exist"):
         read_metrics(path)
     path.write_text('{"time_s": 1.0}\nnonsense\n')
-    with pytest.raises(InvalidInput, match=r"line 2: expected one JSON object, got 'nonsense'"):
+    with pytest.raises(mf.InvalidInput, match=r"line 2: expected one JSON object, got 'nonsense'"):
         read_metrics(path)
 
 

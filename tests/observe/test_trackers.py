@@ -137,12 +137,7 @@ def test_wandb_offline_has_all_numbers_over_env_steps(
 
 @pytest.mark.parametrize(
     ("settings", "variables", "problems"),
-    [
-        ({}, {}, 1),
-        ({}, {"WANDB_API_KEY": "0" * 40}, 0),
-        ({"mode": "offline"}, {}, 0),
-        ({"mode": "disabled"}, {}, 0),
-    ],
+    [({}, {}, 1), ({}, {"WANDB_API_KEY": "0" * 40}, 0), ({"mode": "offline"}, {}, 0), ({"mode": "disabled"}, {}, 0)],
 )
 def test_wandb_online_needs_a_key_before_the_run_starts(
     settings: dict[str, Any], variables: dict[str, str], problems: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,10 +42,7 @@ def batches(draw: st.DrawFn) -> list[Batch]:
                     **{name: draw(_arrays(rows, *kind)) for name, kind in columns.items()},
                     "reward": draw(_arrays(rows, (), "float64")),
                 },
-                {
-                    "length": lengths,
-                    **{name: draw(_arrays(len(lengths), *kind)) for name, kind in segments.items()},
-                },
+                {"length": lengths, **{name: draw(_arrays(len(lengths), *kind)) for name, kind in segments.items()}},
             )
         )
     return made

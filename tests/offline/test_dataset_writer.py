@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from marlflow.base.batch import Batch
-from marlflow.base.errors import ConfigInvalid, RecordsDamaged
+import marlflow as mf
 from marlflow.offline import dataset_writer
 from marlflow.offline.dataset import find_dataset
 from marlflow.offline.dataset_writer import DatasetWriter, discard_after
@@ -18,7 +17,7 @@ from tests.offline.batches import assert_same, batches, recording, rows
 
 @settings(max_examples=25)
 @given(made=batches())
-def test_whatever_is_recorded_comes_back_bit_for_bit(made: list[Batch]) -> None:
+def test_whatever_is_recorded_comes_back_bit_for_bit(made: list[mf.Batch]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         writer = DatasetWriter(recording(folder), worker=3)
         for batch in made:
@@ -26,7 +25,7 @@ def test_whatever_is_recorded_comes_back_bit_for_bit(made: list[Batch]) -> None:
         writer.finish()
         kept = [batch for batch in made if batch.rows]
         if not kept:
-            with pytest.raises(ConfigInvalid, match="no files of rows"):
+            with pytest.raises(mf.ConfigInvalid, match="no files of rows"):
                 find_dataset(folder, "team")
             return
         records = find_dataset(folder, "team")
@@ -34,7 +33,7 @@ def test_whatever_is_recorded_comes_back_bit_for_bit(made: list[Batch]) -> None:
             assert_same(records.read(fragment), batch)
         nothing = records.nothing()
         assert (nothing.rows, list(nothing.columns)) == (0, list(kept[0].columns))
-        assert_same(Batch.concat([nothing, kept[0]]), kept[0])
+        assert_same(mf.Batch.concat([nothing, kept[0]]), kept[0])
 
 
 def test_env_steps_of_fragments_without_rows_count_with_the_next(tmp_path: Path) -> None:
@@ -124,20 +123,20 @@ def _recorded(folder: Path) -> Path:
 def test_a_file_that_was_cut_short_is_named_before_anything_starts(tmp_path: Path) -> None:
     path = _recorded(tmp_path)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ConfigInvalid, match=r"ab12-0000-000000\.rows\.parquet is damaged: ArrowInvalid"):
+    with pytest.raises(mf.ConfigInvalid, match=r"ab12-0000-000000\.rows\.parquet is damaged: ArrowInvalid"):
         find_dataset(tmp_path, "team")
 
 
 def test_a_file_of_rows_without_its_segments_is_named(tmp_path: Path) -> None:
     _recorded(tmp_path).with_name("ab12-0000-000000.segments.parquet").unlink()
-    with pytest.raises(ConfigInvalid, match=r"rows\.parquet is damaged: FileNotFoundError"):
+    with pytest.raises(mf.ConfigInvalid, match=r"rows\.parquet is damaged: FileNotFoundError"):
         find_dataset(tmp_path, "team")
 
 
 def test_another_parquet_file_is_no_file_of_rows(tmp_path: Path) -> None:
     path = _recorded(tmp_path)
     path.write_bytes(path.with_name("ab12-0000-000000.segments.parquet").read_bytes())
-    with pytest.raises(ConfigInvalid, match="damaged: KeyError"):
+    with pytest.raises(mf.ConfigInvalid, match="damaged: KeyError"):
         find_dataset(tmp_path, "team")
 
 
@@ -153,7 +152,7 @@ def test_rows_that_changed_on_the_disk_are_never_read_as_others(tmp_path: Path) 
         path.write_bytes(damaged)
         try:
             after = [records.read(fragment) for fragment in records.fragments]
-        except RecordsDamaged as error:
+        except mf.RecordsDamaged as error:
             noticed += "ab12-0000-000000.rows.parquet, fragment " in str(error)
         else:
             for one, other in zip(before, after, strict=True):

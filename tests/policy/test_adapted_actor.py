@@ -5,20 +5,19 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import marlflow as mf
 from marlflow.algorithms.maml import InnerStep
-from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.adapted import AdaptedActor, AdaptingActor
 from marlflow.policy.tensors import write_flat
-from marlflow.policy.torso import MLP
 
 SPACES = Spaces(spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(4), masked=True)
 RATE = 0.7
 
 
 def network():
-    made = stochastic_actor(SPACES, MLP((8, 8)), torch.Generator().manual_seed(0))
+    made = stochastic_actor(SPACES, mf.MLP((8, 8)), torch.Generator().manual_seed(0))
     with torch.no_grad():
         made.head.weight.mul_(100.0)  # its first weights hardly differ from 0: every policy would be alike
     return made
@@ -75,7 +74,7 @@ def test_each_copy_acts_by_its_own_steps_and_no_other():
     obs = np.random.default_rng(2).normal(size=(7, 3)).astype(np.float32)
     mask = rows_of(1, 7, 3)["action_mask"][0]
     for keys in (np.arange(7, dtype=np.uint64), np.arange(7, 14, dtype=np.uint64)):
-        streams = lambda keys=keys: RowRandom(keys, np.zeros(7, np.int64), deciding)  # noqa: E731
+        streams = lambda keys=keys: mf.RowRandom(keys, np.zeros(7, np.int64), deciding)  # noqa: E731
         acted = actor.act(obs, mask, None, "explore", streams())
         for row, env_index in enumerate(deciding.tolist()):
             one = slice(row, row + 1)
@@ -90,7 +89,7 @@ def test_rows_may_come_in_another_order_and_number_at_every_tick():
     obs = np.random.default_rng(4).normal(size=(1, 3)).astype(np.float32)
 
     def logp(env_indices):
-        streams = RowRandom(
+        streams = mf.RowRandom(
             np.zeros(len(env_indices), np.uint64), np.zeros(len(env_indices), np.int64), np.array(env_indices)
         )
         acted = actor.act(np.repeat(obs, len(env_indices), 0), None, None, "greedy", streams)
@@ -106,7 +105,7 @@ def test_a_restart_and_new_weights_end_all_adaptation():
     untouched = network()
     actor = AdaptedActor(network(), 1, InnerStep(RATE, "first"))
     obs = np.random.default_rng(5).normal(size=(2, 3)).astype(np.float32)
-    streams = lambda: RowRandom(np.zeros(2, np.uint64), np.zeros(2, np.int64), np.arange(2))  # noqa: E731
+    streams = lambda: mf.RowRandom(np.zeros(2, np.uint64), np.zeros(2, np.int64), np.arange(2))  # noqa: E731
     expected = untouched.act(obs, None, None, "greedy", streams()).behavior_logp
     for end in (actor.restart, lambda: actor.load_flat(untouched.flat())):
         actor.adapt(np.arange(2), rows_of(2, 5, 0))

@@ -9,15 +9,14 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marlflow.base.errors import ConfigInvalid, MarlflowError
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.policy.actor import MovableActor, WeightedActor
 from marlflow.policy.box import BoxCoordinates
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.deterministic import DeterministicActor
 from marlflow.policy.squashed import SquashedGaussianActor, squashed_sample
-from marlflow.policy.torso import MLP
 from marlflow.policy.warmup import WarmupActor
+from tests.policy.row_random import row_random
 
 BOX = spaces.Box(np.array([[0.0, -3.0]], np.float32), np.array([[1.0, 5.0]], np.float32))
 ROWS = 300
@@ -28,7 +27,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def squashed(box: spaces.Box = BOX) -> SquashedGaussianActor:
-    torso, features = MLP((8,)).build((2,), generator())
+    torso, features = mf.MLP((8,)).build((2,), generator())
     actor = SquashedGaussianActor(torso, features, box, generator(1))
     with torch.no_grad():
         actor.head.weight.mul_(60.0)
@@ -36,7 +35,7 @@ def squashed(box: spaces.Box = BOX) -> SquashedGaussianActor:
 
 
 def deterministic(noise: float = 0.3) -> DeterministicActor:
-    torso, features = MLP((8,)).build((2,), generator())
+    torso, features = mf.MLP((8,)).build((2,), generator())
     actor = DeterministicActor(torso, features, BOX, generator(1), noise)
     with torch.no_grad():
         actor.head.weight.mul_(60.0)
@@ -45,10 +44,6 @@ def deterministic(noise: float = 0.3) -> DeterministicActor:
 
 def observations(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((ROWS, 2)).astype(np.float32)
-
-
-def streams() -> RowRandom:
-    return RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))
 
 
 def naive_log_density(mean: list[float], log_std: list[float], action: list[float]) -> float:
@@ -65,7 +60,7 @@ def naive_log_density(mean: list[float], log_std: list[float], action: list[floa
 
 def test_squashed_actions_are_in_the_box_and_their_density_is_exact() -> None:
     actor, obs = squashed(), observations()
-    acted = actor.act(obs, None, None, "explore", streams())
+    acted = actor.act(obs, None, None, "explore", row_random(ROWS))
     assert acted.action.shape == (ROWS, 1, 2)
     assert acted.action.dtype == acted.behavior_logp.dtype == np.float32
     assert ((acted.action >= BOX.low) & (acted.action <= BOX.high)).all()
@@ -111,7 +106,7 @@ def test_the_standard_deviation_stays_between_its_bounds() -> None:
 
 def test_greedy_is_the_tanh_of_the_mean() -> None:
     actor, obs = squashed(), observations()
-    acted = actor.act(obs, None, None, "greedy", streams())
+    acted = actor.act(obs, None, None, "greedy", row_random(ROWS))
     with torch.no_grad():
         mean, _ = actor(torch.from_numpy(obs))
     expected = np.array([0.5, 1.0]) + np.array([0.5, 4.0]) * np.tanh(mean.numpy())
@@ -120,25 +115,25 @@ def test_greedy_is_the_tanh_of_the_mean() -> None:
 
 def test_deterministic_actions_have_noise_of_the_scheduled_size_and_stay_in_the_box() -> None:
     actor, obs = deterministic(), observations()
-    greedy = actor.act(obs, None, None, "greedy", streams())
+    greedy = actor.act(obs, None, None, "greedy", row_random(ROWS))
     with torch.no_grad():
         inner = actor(torch.from_numpy(obs)).numpy()
     expected = np.array([0.5, 1.0]) + np.array([0.5, 4.0]) * inner
     np.testing.assert_allclose(greedy.action.reshape(ROWS, 2), expected, atol=1e-5)
     actor.set_schedule({"exploration_noise": 0.05, "epsilon": 1.0})
-    acted = actor.act(obs, None, None, "explore", streams())
+    acted = actor.act(obs, None, None, "explore", row_random(ROWS))
     moved = (acted.action - greedy.action).reshape(ROWS, 2) / [0.5, 4.0]
     free = np.abs(inner) < 0.8
     assert np.std(moved[free]) == pytest.approx(0.05, rel=0.15)
     assert ((acted.action >= BOX.low) & (acted.action <= BOX.high)).all()
     assert np.isnan(acted.behavior_logp).all()
     actor.set_schedule({"exploration_noise": 0.0})
-    np.testing.assert_array_equal(actor.act(obs, None, None, "explore", streams()).action, greedy.action)
+    np.testing.assert_array_equal(actor.act(obs, None, None, "explore", row_random(ROWS)).action, greedy.action)
 
 
 def test_the_same_streams_give_the_same_actions() -> None:
     for actor in (squashed(), deterministic()):
-        first, second = (actor.act(observations(), None, None, "explore", streams()).action for _ in range(2))
+        first, second = (actor.act(observations(), None, None, "explore", row_random(ROWS)).action for _ in range(2))
         np.testing.assert_array_equal(first, second)
         assert (first[0] != first[1]).all()
 
@@ -147,8 +142,8 @@ def test_the_same_streams_give_the_same_actions() -> None:
 def test_a_network_that_is_not_finite_says_so(actor: SquashedGaussianActor | DeterministicActor) -> None:
     with torch.no_grad():
         actor.head.bias.fill_(math.nan)
-    with pytest.raises(MarlflowError, match="not finite"):
-        actor.act(observations(), None, None, "explore", streams())
+    with pytest.raises(mf.MarlflowError, match="not finite"):
+        actor.act(observations(), None, None, "explore", row_random(ROWS))
 
 
 # -- coordinates of the box -----------------------------------------------------------------------------------------
@@ -185,7 +180,7 @@ def test_a_single_number_is_an_action_too() -> None:
     ],
 )
 def test_a_box_without_room_is_refused(box: spaces.Box, text: str) -> None:
-    with pytest.raises(ConfigInvalid, match=text):
+    with pytest.raises(mf.ConfigInvalid, match=text):
         BoxCoordinates(box)
 
 
@@ -195,31 +190,31 @@ def test_a_box_without_room_is_refused(box: spaces.Box, text: str) -> None:
 def test_uniform_at_first_then_the_actors_own() -> None:
     inner, obs = squashed(), observations()
     actor = WarmupActor(inner, BOX)
-    own = inner.act(obs, None, None, "explore", streams())
-    np.testing.assert_array_equal(actor.act(obs, None, None, "explore", streams()).action, own.action)
+    own = inner.act(obs, None, None, "explore", row_random(ROWS))
+    np.testing.assert_array_equal(actor.act(obs, None, None, "explore", row_random(ROWS)).action, own.action)
     actor.set_schedule({"acts_uniformly": 1.0})
-    uniform = actor.act(obs, None, None, "explore", streams())
+    uniform = actor.act(obs, None, None, "explore", row_random(ROWS))
     parts = ((uniform.action - BOX.low) / (BOX.high - BOX.low)).reshape(ROWS, 2)
     for component in parts.T:
         counts = np.histogram(component, bins=4, range=(0.0, 1.0))[0]
         assert counts.sum() == ROWS
         assert counts.min() > ROWS / 4 * 0.7
     np.testing.assert_allclose(uniform.behavior_logp, -math.log(8.0), rtol=1e-6)
-    greedy = actor.act(obs, None, None, "greedy", streams())
-    np.testing.assert_array_equal(greedy.action, inner.act(obs, None, None, "greedy", streams()).action)
+    greedy = actor.act(obs, None, None, "greedy", row_random(ROWS))
+    np.testing.assert_array_equal(greedy.action, inner.act(obs, None, None, "greedy", row_random(ROWS)).action)
     actor.set_schedule({"exploration_noise": 0.1})
     assert actor.acts_uniformly
     actor.set_schedule({"acts_uniformly": 0.0})
-    np.testing.assert_array_equal(actor.act(obs, None, None, "explore", streams()).action, own.action)
+    np.testing.assert_array_equal(actor.act(obs, None, None, "explore", row_random(ROWS)).action, own.action)
 
 
 def test_uniform_at_first_keeps_to_legal_actions() -> None:
-    torso, features = MLP((8,)).build((2,), generator())
+    torso, features = mf.MLP((8,)).build((2,), generator())
     actor = WarmupActor(CategoricalActor(torso, features, 4, generator()), spaces.Discrete(4))
     actor.set_schedule({"acts_uniformly": 1.0})
     mask = np.random.default_rng(0).random((ROWS, 4)) < 0.5
     mask[:, 2] = True
-    acted = actor.act(observations(), mask, None, "explore", streams())
+    acted = actor.act(observations(), mask, None, "explore", row_random(ROWS))
     assert mask[np.arange(ROWS), acted.action].all()
     assert set(acted.action.tolist()) == {0, 1, 2, 3}
     np.testing.assert_allclose(acted.behavior_logp, -np.log(mask.sum(1)), rtol=1e-6)

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from marlflow.base.errors import MarlflowError, WeightsMismatch
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.categorical import log_prob_and_entropy, sample
-from marlflow.policy.torso import MLP
+from tests.policy.row_random import row_random
 
 LARGEST = 1.0 - 2.0**-53
 LOGITS = arrays.arrays(np.float32, (6, 4), elements=st.floats(-80.0, 80.0, width=32))
@@ -68,24 +67,24 @@ def test_entropy_and_its_gradient_are_finite_and_leave_illegal_actions_out(logit
 
 
 def test_a_row_without_a_legal_action_and_a_diverged_network_are_errors() -> None:
-    with pytest.raises(MarlflowError, match="no legal action"):
+    with pytest.raises(mf.MarlflowError, match="no legal action"):
         sample(np.zeros((2, 2), np.float32), np.array([[True, True], [False, False]]), np.zeros(2))
-    with pytest.raises(MarlflowError, match="not finite"):
+    with pytest.raises(mf.MarlflowError, match="not finite"):
         sample(np.full((1, 2), np.nan, np.float32), None, np.zeros(1))
 
 
 def test_frequencies_are_the_probabilities() -> None:
     logits = np.log(np.array([0.1, 0.2, 0.7], np.float32))
-    uniform = RowRandom(np.arange(20_000, dtype=np.uint64), np.zeros(20_000)).uniform()
+    uniform = row_random(20_000).uniform()
     action, _ = sample(np.tile(logits, (20_000, 1)), None, uniform)
     np.testing.assert_allclose(np.bincount(action) / 20_000, [0.1, 0.2, 0.7], atol=0.01)
 
 
 def test_published_weights_act_alike() -> None:
     seen = Spaces(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(4))
-    one, other = (ActorCritic(seen, MLP(), MLP(), seed=seed).actor for seed in (1, 2))
+    one, other = (ActorCritic(seen, mf.MLP(), mf.MLP(), seed=seed).actor for seed in (1, 2))
     obs = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32)
-    generators = [RowRandom(np.arange(50, dtype=np.uint64), np.zeros(50)) for _ in range(3)]
+    generators = [row_random(50) for _ in range(3)]
     expected = one.act(obs, None, "kept", "explore", generators[0])
     assert not np.array_equal(other.act(obs, None, None, "explore", generators[1]).behavior_logp, expected[1])
     published = one.flat()
@@ -94,5 +93,5 @@ def test_published_weights_act_alike() -> None:
     found = other.act(obs, None, "kept", "explore", generators[2])
     for before, after in zip(expected, found, strict=True):
         assert np.array_equal(before, after)
-    with pytest.raises(WeightsMismatch, match="expected a flat vector of"):
+    with pytest.raises(mf.WeightsMismatch, match="expected a flat vector of"):
         other.load_flat(published[1:])

@@ -7,13 +7,9 @@ import pytest
 import torch
 from gymnasium import spaces as gym_spaces
 
-from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import MovableActor, WeightedActor
-from marlflow.policy.torso import MLP
 
 OBSERVED = gym_spaces.Box(-1.0, 1.0, (3,))
 DISCRETE, BOX = Spaces(OBSERVED, gym_spaces.Discrete(4)), Spaces(OBSERVED, gym_spaces.Box(-1.0, 1.0, (2,)))
@@ -23,10 +19,10 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("algorithm", "spaces"),
-    [(PPO(), DISCRETE), (PPO(), BOX), (DQN(), DISCRETE), (DQN(dueling=True), DISCRETE)],
+    [(mf.PPO(), DISCRETE), (mf.PPO(), BOX), (mf.DQN(), DISCRETE), (mf.DQN(dueling=True), DISCRETE)],
 )
-def test_a_moved_actor_chooses_the_same(algorithm: Algorithm, spaces: Spaces, device: str) -> None:
-    here, there = (algorithm.actor(spaces, MLP((16,)), seed=seed) for seed in (1, 2))
+def test_a_moved_actor_chooses_the_same(algorithm: mf.Algorithm, spaces: Spaces, device: str) -> None:
+    here, there = (algorithm.actor(spaces, mf.MLP((16,)), seed=seed) for seed in (1, 2))
     assert isinstance(here, WeightedActor)
     assert isinstance(there, WeightedActor)
     assert isinstance(there, MovableActor)
@@ -37,7 +33,7 @@ def test_a_moved_actor_chooses_the_same(algorithm: Algorithm, spaces: Spaces, de
     for actor in (here, there):
         actor.set_schedule({"epsilon": 0.3})
     for mode in ("explore", "greedy"):
-        random = [RowRandom(np.arange(64, dtype=np.uint64), np.arange(64)) for _ in range(2)]
+        random = [mf.RowRandom(np.arange(64, dtype=np.uint64), np.arange(64)) for _ in range(2)]
         own = here.act(obs, None, None, mode, random[0])
         moved = there.act(obs, None, None, mode, random[1])
         np.testing.assert_allclose(moved.action, own.action, rtol=1e-4, atol=1e-4)

@@ -9,17 +9,17 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.distributional import AtomsHead, DistributionalQNetwork
-from marlflow.policy.torso import MLP
+from tests.policy.row_random import row_random
 
 SPACES = Spaces(spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(4))
 
 
 @pytest.mark.parametrize("dueling", [False, True])
 def test_actor_takes_the_action_of_the_highest_expected_value(dueling: bool) -> None:
-    network = DistributionalQNetwork(SPACES, MLP((8,)), dueling, atoms=5, low=-2.0, high=6.0, seed=0)
+    network = DistributionalQNetwork(SPACES, mf.MLP((8,)), dueling, atoms=5, low=-2.0, high=6.0, seed=0)
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((40, 3)).astype(np.float32)
     logits = network.logits(torch.from_numpy(obs)).detach().double()
@@ -33,7 +33,7 @@ def test_actor_takes_the_action_of_the_highest_expected_value(dueling: bool) -> 
     np.testing.assert_allclose(network(torch.from_numpy(obs)).detach().numpy(), expected, atol=1e-4)
     mask = rng.random((40, 4)) < 0.6
     mask[:, 3] = True
-    generator = RowRandom(np.arange(40, dtype=np.uint64), np.zeros(40))
+    generator = row_random(40)
     acted = network.actor.act(obs, mask, None, "greedy", generator)
     np.testing.assert_array_equal(acted.action, np.where(mask, expected, -np.inf).argmax(1))
 
@@ -51,9 +51,9 @@ def test_dueling_streams_are_centered_over_actions_atom_by_atom() -> None:
 
 
 def test_all_parameters_are_the_actors_and_the_support_is_none() -> None:
-    network = DistributionalQNetwork(SPACES, MLP((8,)), True, atoms=5, low=0.0, high=1.0, seed=0)
+    network = DistributionalQNetwork(SPACES, mf.MLP((8,)), True, atoms=5, low=0.0, high=1.0, seed=0)
     assert {id(p) for p in network.parameters()} == {id(p) for p in network.actor.parameters()}
-    other = DistributionalQNetwork(SPACES, MLP((8,)), True, atoms=5, low=0.0, high=1.0, seed=1)
+    other = DistributionalQNetwork(SPACES, mf.MLP((8,)), True, atoms=5, low=0.0, high=1.0, seed=1)
     other.actor.load_flat(network.actor.flat())
     obs = torch.ones(2, 3)
     torch.testing.assert_close(other(obs), network(obs))

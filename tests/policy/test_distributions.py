@@ -5,8 +5,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from marlflow.base.errors import MarlflowError
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.policy.actor import DistributionActor
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.q import QActor
@@ -16,7 +15,7 @@ ROWS, ACTIONS = 2000, 4
 OBS = np.random.default_rng(1).normal(size=(ROWS, 3)).astype(np.float32)
 MASK = np.random.default_rng(2).random((ROWS, ACTIONS)) < 0.6
 MASK[np.arange(ROWS), np.arange(ROWS) % ACTIONS] = True
-RANDOM = RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS, np.uint64))
+RANDOM = mf.RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS, np.uint64))
 
 
 def actors() -> list[DistributionActor]:
@@ -49,5 +48,5 @@ def test_probabilities_are_those_of_the_actions(actor: DistributionActor, mode: 
 
 @pytest.mark.parametrize("space", [MultiDiscrete([2, 3]), Box(0, 1, (2,))])
 def test_only_one_discrete_action_has_a_list_of_probabilities(space: object) -> None:
-    with pytest.raises(MarlflowError, match="only of one Discrete action"):
+    with pytest.raises(mf.MarlflowError, match="only of one Discrete action"):
         RandomActor(space).probabilities(OBS, None, "sampled")  # type: ignore[arg-type]

@@ -5,17 +5,17 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.gaussian import GaussianActor
-from marlflow.policy.torso import MLP
+from tests.policy.row_random import row_random
 
 BOX = spaces.Box(np.array([0.0, -3.0, -np.inf], np.float32), np.array([1.0, 5.0, np.inf], np.float32))
 
 
 def actor() -> GaussianActor:
-    found = ActorCritic(Spaces(spaces.Box(-1.0, 1.0, (2,)), BOX), MLP((8,)), MLP((8,)), seed=0).actor
+    found = ActorCritic(Spaces(spaces.Box(-1.0, 1.0, (2,)), BOX), mf.MLP((8,)), mf.MLP((8,)), seed=0).actor
     assert isinstance(found, GaussianActor)
     with torch.no_grad():
         found.log_std.copy_(torch.tensor([0.1, -0.2, 0.3]))
@@ -40,7 +40,7 @@ def naive_log_prob(mean: list[float], log_std: list[float], action: list[float])
 def test_actions_are_in_the_box_and_their_likelihood_is_exact() -> None:
     acting, rows = actor(), 200
     obs = np.random.default_rng(0).standard_normal((rows, 2)).astype(np.float32)
-    acted = acting.act(obs, None, None, "explore", RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows)))
+    acted = acting.act(obs, None, None, "explore", row_random(rows))
     assert acted.action.shape == (rows, 3)
     assert acted.action.dtype == acted.behavior_logp.dtype == np.float32
     assert ((acted.action >= BOX.low) & (acted.action <= BOX.high)).all()
@@ -72,5 +72,5 @@ def test_entropy_is_the_gaussians() -> None:
 def test_greedy_is_the_mean() -> None:
     acting = actor()
     obs = np.zeros((1, 2), np.float32)
-    acted = acting.act(obs, None, None, "greedy", RowRandom(np.zeros(1, np.uint64), np.zeros(1)))
+    acted = acting.act(obs, None, None, "greedy", mf.RowRandom(np.zeros(1, np.uint64), np.zeros(1)))
     np.testing.assert_allclose(acted.action, [[0.5, 1.0, 0.0]], atol=1e-6)

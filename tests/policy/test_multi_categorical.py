@@ -15,24 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
-from marlflow.algorithms.a2c import A2C
-from marlflow.algorithms.algorithm import Algorithm
-from marlflow.algorithms.impala import IMPALA
-from marlflow.algorithms.ppo import PPO
-from marlflow.algorithms.recurrent_ppo import RecurrentPPO
-from marlflow.algorithms.scripted import Random, Scripted
-from marlflow.base.errors import MarlflowError
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.base.spaces import Spaces
-from marlflow.config.experiment import Env, Policy
-from marlflow.driver.train import train
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.multi_categorical import MultiCategoricalActor
-from marlflow.policy.recurrent import GRU
 from marlflow.policy.scripted import CallableActor, RandomActor
-from marlflow.policy.torso import MLP
-from marlflow.sampling.mapping import Rule
 from tests.driver.watching import reports
+from tests.policy.row_random import row_random
 from tests.runtime.small_runs import small_run
 
 ROWS = 4_000
@@ -45,7 +34,7 @@ ACTIONS = {
 
 
 def actor_of(action: spaces.Space[Any], seed: int = 0) -> MultiCategoricalActor:
-    module = ActorCritic(Spaces(spaces.Box(-1.0, 1.0, (3,)), action), MLP((4,)), MLP((4,)), seed)
+    module = ActorCritic(Spaces(spaces.Box(-1.0, 1.0, (3,)), action), mf.MLP((4,)), mf.MLP((4,)), seed)
     assert isinstance(module.actor, MultiCategoricalActor)
     with torch.no_grad():
         module.actor.head.weight.mul_(200.0)
@@ -98,7 +87,7 @@ def test_actions_are_as_frequent_as_they_say_and_legal(action: spaces.Space[Any]
     actor, mask = actor_of(action), legal_mask(choices, rng)
     obs = np.tile(rng.standard_normal(3).astype(np.float32), (ROWS, 1))
     masks = np.tile(mask, (ROWS, 1))
-    acted = actor.act(obs, masks, None, "explore", RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS)))
+    acted = actor.act(obs, masks, None, "explore", row_random(ROWS))
     assert acted.action.shape == (ROWS, *action.shape)  # type: ignore[misc]
     expected = naive(actor.outputs_of(obs[:1])[0], mask, choices)
     flat = [tuple(row) for row in acted.action.reshape(ROWS, -1).tolist()]
@@ -107,7 +96,7 @@ def test_actions_are_as_frequent_as_they_say_and_legal(action: spaces.Space[Any]
         assert flat.count(one) / ROWS == pytest.approx(probability, abs=spread + 1e-9)
     said = [expected[one] for one in flat]
     np.testing.assert_allclose(np.exp(acted.behavior_logp), said, rtol=1e-4)
-    greedy = actor.act(obs[:1], masks[:1], None, "greedy", RowRandom(np.zeros(1, np.uint64), np.zeros(1)))
+    greedy = actor.act(obs[:1], masks[:1], None, "greedy", mf.RowRandom(np.zeros(1, np.uint64), np.zeros(1)))
     assert tuple(greedy.action.reshape(-1).tolist()) == max(expected, key=lambda one: expected[one])
 
 
@@ -115,7 +104,7 @@ def test_actions_are_as_frequent_as_they_say_and_legal(action: spaces.Space[Any]
 def test_random_policies_act_uniformly_over_the_legal(action: spaces.Space[Any]) -> None:
     choices = Spaces(spaces.Discrete(2), action).choices
     mask = legal_mask(choices, np.random.default_rng(2))
-    draws = RowRandom(np.arange(ROWS, dtype=np.uint64), np.zeros(ROWS))
+    draws = row_random(ROWS)
     acted = RandomActor(action).act(np.zeros((ROWS, 1)), np.tile(mask, (ROWS, 1)), None, "explore", draws)
     expected = naive(np.zeros(len(mask)), mask, choices)
     flat = [tuple(row) for row in acted.action.reshape(ROWS, -1).tolist()]
@@ -130,7 +119,7 @@ def test_a_function_whose_component_is_illegal_is_refused() -> None:
         if legal:
             assert actor.act(np.zeros((1, 1)), mask, None, "explore", None).action.tolist() == [[1, 1]]  # type: ignore[arg-type]
             continue
-        with pytest.raises(MarlflowError, match="illegal action"):
+        with pytest.raises(mf.MarlflowError, match="illegal action"):
             actor.act(np.zeros((1, 1)), mask, None, "explore", None)  # type: ignore[arg-type]
 
 
@@ -183,10 +172,10 @@ class Locks(ParallelEnv):
         return self.see(), rewards, dict.fromkeys(ends, False), ends, infos
 
 
-def last_return(algorithm: Algorithm, action: spaces.Space[Any], folder: Path, env_steps: int, model: Any) -> float:
-    policies = {"a": Policy(algorithm, model)}
-    env = Env(Locks, {"action": action}, num_envs=4)
-    train(small_run(env=env, policies=policies, mapping=[Rule("*", "a")], env_steps=env_steps), folder)
+def last_return(algorithm: mf.Algorithm, action: spaces.Space[Any], folder: Path, env_steps: int, model: Any) -> float:
+    policies = {"a": mf.Policy(algorithm, model)}
+    env = mf.Env(Locks, {"action": action}, num_envs=4)
+    mf.train(small_run(env=env, policies=policies, mapping=[mf.Rule("*", "a")], env_steps=env_steps), folder)
     report = reports(folder)[-1]
     return float(report["policies"]["a"]["return_mean"])
 
@@ -194,24 +183,24 @@ def last_return(algorithm: Algorithm, action: spaces.Space[Any], folder: Path, e
 @pytest.mark.learning
 @pytest.mark.parametrize("name", ["several", "switches"])
 def test_ppo_learns_with_legal_actions_only(name: str, tmp_path: Path) -> None:
-    algorithm = PPO(batch_agent_steps=200, epochs=10, minibatch_agent_steps=50, learning_rate=1e-2)
-    uniform = last_return(A2C(learning_rate=0.0), ACTIONS[name], tmp_path / "uniform", 2_000, MLP((8,)))
+    algorithm = mf.PPO(batch_agent_steps=200, epochs=10, minibatch_agent_steps=50, learning_rate=1e-2)
+    uniform = last_return(mf.A2C(learning_rate=0.0), ACTIONS[name], tmp_path / "uniform", 2_000, mf.MLP((8,)))
     # Of 10, the most; the mean is over the last half of the episodes.
-    assert last_return(algorithm, ACTIONS[name], tmp_path / "ppo", 2_000, MLP((8,))) > 0.5 * (uniform + 10.0)
+    assert last_return(algorithm, ACTIONS[name], tmp_path / "ppo", 2_000, mf.MLP((8,))) > 0.5 * (uniform + 10.0)
 
 
 RUNS = {
-    "several": RecurrentPPO(batch_agent_steps=100, epochs=1, minibatch_agent_steps=50),
-    "a matrix": IMPALA(batch_agent_steps=100),
-    "switches": PPO(batch_agent_steps=100, epochs=1, minibatch_agent_steps=50),
-    "a grid": A2C(batch_agent_steps=100),
+    "several": mf.RecurrentPPO(batch_agent_steps=100, epochs=1, minibatch_agent_steps=50),
+    "a matrix": mf.IMPALA(batch_agent_steps=100),
+    "switches": mf.PPO(batch_agent_steps=100, epochs=1, minibatch_agent_steps=50),
+    "a grid": mf.A2C(batch_agent_steps=100),
 }
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_runs_take_legal_actions_only(name: str, tmp_path: Path) -> None:
     algorithm = RUNS[name]
-    model = GRU(8, (8,)) if isinstance(algorithm, RecurrentPPO) else MLP((8,))
+    model = mf.GRU(8, (8,)) if isinstance(algorithm, mf.RecurrentPPO) else mf.MLP((8,))
     assert last_return(algorithm, ACTIONS[name], tmp_path, 400, model) > 0
 
 
@@ -219,9 +208,9 @@ def test_policies_that_do_not_learn_too(tmp_path: Path) -> None:
     def first_legal(obs: Any, mask: Any, draws: Any) -> Any:
         return np.stack([mask[:, :2].argmax(1), mask[:, 2:].argmax(1)], 1)
 
-    learner = {"a_1": Policy(PPO(batch_agent_steps=100, minibatch_agent_steps=50), MLP((8,)))}
-    env = Env(Locks, {"action": ACTIONS["several"]}, num_envs=4)
-    for others in ({"a_0": Policy(Random())}, {"a_0": Policy(Scripted(first_legal))}):
-        mapping = [Rule("a_0", "a_0"), Rule("a_1", "a_1")]
+    learner = {"a_1": mf.Policy(mf.PPO(batch_agent_steps=100, minibatch_agent_steps=50), mf.MLP((8,)))}
+    env = mf.Env(Locks, {"action": ACTIONS["several"]}, num_envs=4)
+    for others in ({"a_0": mf.Policy(mf.Random())}, {"a_0": mf.Policy(mf.Scripted(first_legal))}):
+        mapping = [mf.Rule("a_0", "a_0"), mf.Rule("a_1", "a_1")]
         name = type(others["a_0"].algorithm).__name__
-        train(small_run(env=env, policies={**others, **learner}, mapping=mapping, env_steps=200), tmp_path / name)
+        mf.train(small_run(env=env, policies={**others, **learner}, mapping=mapping, env_steps=200), tmp_path / name)

@@ -9,13 +9,13 @@ from gymnasium import spaces
 from torch import nn
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic
 from marlflow.policy.dense import Dense
 from marlflow.policy.q import QNetwork
 from marlflow.policy.tensors import as_tensor
 from marlflow.policy.torso import CNN, MLP, build_torso
+from tests.policy.row_random import row_random
 
 ACTIONS = spaces.Discrete(3)
 CAMERA = spaces.Dict(
@@ -132,7 +132,7 @@ def test_policies_of_packed_rows_act_and_learn(torso, shared: bool) -> None:
     torch.testing.assert_close((logits, value), module(rows))
     torch.testing.assert_close(module.critic(rows), value)
     (logits.square().sum() + value.sum()).backward()
-    acted = module.actor.act(rows.numpy(), None, None, "explore", RowRandom(np.arange(5, dtype=np.uint64), np.zeros(5)))
+    acted = module.actor.act(rows.numpy(), None, None, "explore", row_random(5))
     assert acted.action.shape == (5,)
     (module(rows)[0].square().sum() + module(rows)[1].sum()).backward()
     for name, parameter in module.named_parameters():
@@ -153,12 +153,7 @@ def test_whole_numbers_are_floats_to_a_network_in_either_pass(dtype) -> None:
         torch.testing.assert_close(network(seen), expected)
         torch.testing.assert_close(network.actor.outputs(seen, None)[0], expected)
     torch.testing.assert_close(network(seen.index_select(0, torch.tensor([2, 0]))).detach(), expected[[2, 0]])
-    assert (
-        network.actor.act(
-            rows, None, None, "greedy", RowRandom(np.arange(3, dtype=np.uint64), np.zeros(3))
-        ).action.tolist()
-        == expected.argmax(1).tolist()
-    )
+    assert network.actor.act(rows, None, None, "greedy", row_random(3)).action.tolist() == expected.argmax(1).tolist()
 
 
 def test_a_box_of_one_number_without_a_shape_is_seen() -> None:

@@ -7,12 +7,11 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from marlflow.base.errors import ConfigInvalid
+import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor_critic import ActorCritic
-from marlflow.policy.q import QActor, QNetwork
+from marlflow.policy.q import QActor
 from marlflow.policy.tensors import as_tensor
-from marlflow.policy.torso import CNN, MLP
 
 SEEN = Spaces(spaces.Box(-1.0, 1.0, (5,)), spaces.Discrete(3))
 
@@ -31,7 +30,7 @@ def reference(sizes: list[int], activation: type[nn.Module], parameters: list[to
 
 @pytest.mark.parametrize(("activation", "module"), [("tanh", nn.Tanh), ("relu", nn.ReLU)])
 def test_mlp_equals_torchs_own_layers_in_either_pass(activation, module) -> None:
-    network = QNetwork(SEEN, MLP((7, 6), activation), dueling=False, seed=0)
+    network = mf.QNetwork(SEEN, mf.MLP((7, 6), activation), dueling=False, seed=0)
     expected = reference([5, 7, 6, 3], module, list(network.parameters()))
     obs = torch.randn(11, 5, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(network(obs), expected(obs))
@@ -44,7 +43,7 @@ def test_mlp_equals_torchs_own_layers_in_either_pass(activation, module) -> None
 
 
 def test_a_copy_runs_on_its_own_parameters() -> None:
-    network = QNetwork(SEEN, MLP((4,)), dueling=False, seed=0)
+    network = mf.QNetwork(SEEN, mf.MLP((4,)), dueling=False, seed=0)
     other = copy.deepcopy(network)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -65,7 +64,7 @@ class Doubled:
 
 def test_actors_of_a_subclass_act_by_its_forward() -> None:
     obs = np.ones((2, 5), np.float32)
-    for actor in (ActorCritic(SEEN, MLP(), None, 0).actor, QNetwork(SEEN, MLP(), dueling=False, seed=0).actor):
+    for actor in (ActorCritic(SEEN, mf.MLP(), None, 0).actor, mf.QNetwork(SEEN, mf.MLP(), dueling=False, seed=0).actor):
         plain, kind = actor.outputs_of(obs), type(actor)
         own = type("Own", (Doubled, kind), {})
         if kind is QActor:
@@ -77,15 +76,15 @@ def test_actors_of_a_subclass_act_by_its_forward() -> None:
 
 
 def test_weights_start_orthogonal_by_seed() -> None:
-    one, same, other = (ActorCritic(SEEN, MLP(), None, seed).actor.flat() for seed in (0, 0, 1))
+    one, same, other = (ActorCritic(SEEN, mf.MLP(), None, seed).actor.flat() for seed in (0, 0, 1))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
-    weight = ActorCritic(SEEN, MLP((64, 64)), None, 0).actor.torso.layers[1].weight.detach()
+    weight = ActorCritic(SEEN, mf.MLP((64, 64)), None, 0).actor.torso.layers[1].weight.detach()
     torch.testing.assert_close(weight @ weight.t(), 2.0 * torch.eye(64), atol=1e-4, rtol=0.0)
 
 
 def test_cnn_sees_channels_last_and_scales_bytes() -> None:
-    torso, features = CNN((2,), (3,), (1,), (4,)).build((5, 6, 3), torch.Generator().manual_seed(0))
+    torso, features = mf.CNN((2,), (3,), (1,), (4,)).build((5, 6, 3), torch.Generator().manual_seed(0))
     assert features == 4
     pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 6, 3), dtype=np.uint8)
     pixels.flags.writeable = False
@@ -96,29 +95,29 @@ def test_cnn_sees_channels_last_and_scales_bytes() -> None:
 
 
 def test_small_whole_numbers_are_not_taken_for_pixels() -> None:
-    torso, _ = CNN((2,), (2,), (1,), (4,)).build((3, 3, 1), torch.Generator().manual_seed(0))
+    torso, _ = mf.CNN((2,), (2,), (1,), (4,)).build((3, 3, 1), torch.Generator().manual_seed(0))
     board = torch.ones((1, 3, 3, 1), dtype=torch.int8)
     torch.testing.assert_close(torso(board), torso(board.float()))
 
 
 def test_an_image_that_does_not_fit_is_refused() -> None:
     generator = torch.Generator()
-    with pytest.raises(ConfigInvalid, match="use MLP"):
-        CNN().build((4,), generator)
+    with pytest.raises(mf.ConfigInvalid, match="use MLP"):
+        mf.CNN().build((4,), generator)
     with pytest.raises(
-        ConfigInvalid, match="a kernel of 8 x 8 does not fit observation, 6 x 7; give the model"
+        mf.ConfigInvalid, match="a kernel of 8 x 8 does not fit observation, 6 x 7; give the model"
     ) as small:
-        CNN().build((6, 7, 2), generator)
+        mf.CNN().build((6, 7, 2), generator)
     assert str(small.value).endswith("channels=[32,64] kernel_sizes=[3,3] strides=[1,1], or use MLP")
-    CNN(channels=[32, 64], kernel_sizes=[3, 3], strides=[1, 1]).build((6, 7, 2), generator)
-    with pytest.raises(ConfigInvalid, match="8 x 9, of which the layers before leave 1 x 1; give the model smaller"):
-        CNN().build((8, 9, 3), generator)
-    with pytest.raises(ConfigInvalid, match="does not fit observation, 2 x 2; use MLP"):
-        CNN().build((2, 2, 1), generator)
-    with pytest.raises(ConfigInvalid, match="as many channels"):
-        CNN(channels=(1,)).build((84, 84, 3), generator)
+    mf.CNN(channels=[32, 64], kernel_sizes=[3, 3], strides=[1, 1]).build((6, 7, 2), generator)
+    with pytest.raises(mf.ConfigInvalid, match="8 x 9, of which the layers before leave 1 x 1; give the model smaller"):
+        mf.CNN().build((8, 9, 3), generator)
+    with pytest.raises(mf.ConfigInvalid, match="does not fit observation, 2 x 2; use MLP"):
+        mf.CNN().build((2, 2, 1), generator)
+    with pytest.raises(mf.ConfigInvalid, match="as many channels"):
+        mf.CNN(channels=(1,)).build((84, 84, 3), generator)
 
 
 def test_actions_without_an_actor_are_refused() -> None:
-    with pytest.raises(ConfigInvalid, match=r"Tuple"):
-        ActorCritic(Spaces(spaces.Box(-1.0, 1.0, (5,)), spaces.Tuple([spaces.Discrete(2)])), MLP(), None, 0)
+    with pytest.raises(mf.ConfigInvalid, match=r"Tuple"):
+        ActorCritic(Spaces(spaces.Box(-1.0, 1.0, (5,)), spaces.Tuple([spaces.Discrete(2)])), mf.MLP(), None, 0)

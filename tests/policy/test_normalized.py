@@ -13,21 +13,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import marlflow as mf
-from marlflow.algorithms.algorithm import Member
-from marlflow.algorithms.dqn import DQN
-from marlflow.algorithms.ppo import PPO
-from marlflow.base.batch import Array, EstimatedBatch, Transitions
-from marlflow.base.random import RowRandom
+from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
 from marlflow.policy.actor import WeightedActor
 from marlflow.policy.normalized import RunningMoments
-from marlflow.policy.torso import MLP
+from tests.policy.row_random import row_random
 from tests.sentences import sentences
 
 SEEN = Spaces(spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3))
-MODEL = MLP((8,), normalize_observations=True)
+MODEL = mf.MLP((8,), normalize_observations=True)
 
 
 @given(st.lists(st.integers(0, 40), max_size=6), st.integers(0, 1000))
@@ -44,7 +39,7 @@ def test_moments_are_those_of_all_rows(sizes: list[int], seed: int) -> None:
     np.testing.assert_allclose(moments.variance.numpy(), expected[1], rtol=1e-3, atol=1e-3)
 
 
-def estimated(rows: int, scale: float = 100.0, seed: int = 0) -> EstimatedBatch:
+def estimated(rows: int, scale: float = 100.0, seed: int = 0) -> mf.EstimatedBatch:
     random = np.random.default_rng(seed)
     floats = {name: random.normal(size=rows).astype(np.float32) for name in ("behavior_logp", "advantage", "value")}
     columns: dict[str, Array] = {
@@ -55,21 +50,17 @@ def estimated(rows: int, scale: float = 100.0, seed: int = 0) -> EstimatedBatch:
         "reward": np.zeros(rows),
         "version": np.zeros(rows, np.int64),
     }
-    return EstimatedBatch(columns, {"length": np.full(1, rows), "carried": np.zeros(1, bool)})
+    return mf.EstimatedBatch(columns, {"length": np.full(1, rows), "carried": np.zeros(1, bool)})
 
 
-def learner(model: MLP = MODEL, **settings: Any) -> TorchLearner:
-    return PPO(**settings).learner("p", {"p": Member(SEEN, model)}, 0, ON_CPU)
-
-
-def draws(rows: int) -> RowRandom:
-    return RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows))
+def learner(model: mf.MLP = MODEL, **settings: Any) -> mf.TorchLearner:
+    return mf.PPO(**settings).learner("p", {"p": mf.Member(SEEN, model)}, 0, ON_CPU)
 
 
 @pytest.mark.parametrize("shared_torso", [False, True])
 def test_an_actor_acts_by_what_its_learner_has_seen(shared_torso: bool) -> None:
     one, batch = learner(shared_torso=shared_torso), estimated(64)
-    actor = PPO().actor(SEEN, MODEL, seed=7)
+    actor = mf.PPO().actor(SEEN, MODEL, seed=7)
     assert isinstance(actor, WeightedActor)
     one.update(batch)
     actor.load_flat(one.publish()[one.name].flat)
@@ -79,7 +70,7 @@ def test_an_actor_acts_by_what_its_learner_has_seen(shared_torso: bool) -> None:
     obs = batch.columns["obs"]
     outputs, _ = one.module(torch.from_numpy(obs))
     expected, _ = one.module.actor.log_prob_and_entropy(outputs, torch.from_numpy(batch.columns["action"]), None)
-    chosen = actor.act(obs, None, None, "explore", draws(64))
+    chosen = actor.act(obs, None, None, "explore", row_random(64))
     again, _ = one.module.actor.log_prob_and_entropy(outputs, torch.from_numpy(chosen.action), None)
     np.testing.assert_allclose(chosen.behavior_logp, again.detach().numpy(), atol=1e-5)
     assert expected.isfinite().all()
@@ -91,7 +82,7 @@ def test_a_batch_is_learned_from_before_it_is_counted() -> None:
     with torch.no_grad():
         outputs, _ = one.module(torch.from_numpy(batch.columns["obs"]))
         logp, _ = one.module.actor.log_prob_and_entropy(outputs, torch.from_numpy(batch.columns["action"]), None)
-    fresh = EstimatedBatch({**batch.columns, "behavior_logp": logp.numpy()}, batch.segments)
+    fresh = mf.EstimatedBatch({**batch.columns, "behavior_logp": logp.numpy()}, batch.segments)
     assert one.update(fresh).loss["kl"] == pytest.approx(0.0, abs=1e-6)
     assert one.update(fresh).loss["kl"] > 1e-6  # now they are others
 
@@ -100,15 +91,15 @@ def test_what_was_seen_is_kept_and_reaches_the_target() -> None:
     random = np.random.default_rng(0)
     obs, next_obs = random.normal(7.0, 2.0, (2, 32, 2)).astype(np.float32)
     ones = np.ones(32, np.float32)
-    rows = Transitions(obs, random.integers(0, 3, 32), ones, ones, next_obs, ones, np.arange(32))
-    one = DQN().learner("d", {"d": Member(SEEN, MODEL)}, 0, ON_CPU)
+    rows = mf.Transitions(obs, random.integers(0, 3, 32), ones, ones, next_obs, ones, np.arange(32))
+    one = mf.DQN().learner("d", {"d": mf.Member(SEEN, MODEL)}, 0, ON_CPU)
     one.update(rows)
     mean: Tensor = one.module.actor.torso.rows.moments.mean
     np.testing.assert_allclose(mean.detach().numpy(), obs.mean(0), rtol=1e-5)
     assert float(one.parameters.target_module.actor.torso.rows.moments.count) == 0.0
     one.sync_target()
     assert float(one.parameters.target_module.actor.torso.rows.moments.count) == 32.0
-    other = DQN().learner("d", {"d": Member(SEEN, MODEL)}, 1, ON_CPU)
+    other = mf.DQN().learner("d", {"d": mf.Member(SEEN, MODEL)}, 1, ON_CPU)
     other.load_state(one.state())
     np.testing.assert_array_equal(other.module.actor.flat(), one.module.actor.flat())
     assert other.update(rows).loss == one.update(rows).loss
@@ -116,7 +107,7 @@ def test_what_was_seen_is_kept_and_reaches_the_target() -> None:
 
 @pytest.mark.parametrize("shared_torso", [False, True])
 def test_units_of_returns_change_and_values_do_not(shared_torso: bool) -> None:
-    one = learner(MLP((8,)), shared_torso=shared_torso, normalize_values=True, learning_rate=0.0)
+    one = learner(mf.MLP((8,)), shared_torso=shared_torso, normalize_values=True, learning_rate=0.0)
     batch = estimated(128)
     obs = batch.columns["obs"] / 300.0
     before = one.values(obs)
@@ -133,11 +124,11 @@ def test_normalized_returns_are_learned_at_any_scale() -> None:
     """The same targets, a thousand times as large, come out a thousand times as large, but for where they began."""
     found = []
     for scale in (1.0, 1e3):
-        one = learner(MLP((16,)), normalize_values=True, learning_rate=3e-3, entropy_coefficient=0.0)
+        one = learner(mf.MLP((16,)), normalize_values=True, learning_rate=3e-3, entropy_coefficient=0.0)
         batch = estimated(64, scale)
         small = batch.columns["obs"] / [1.0, 300.0] - [0.0, 1e3 / 300.0]
         targets = (scale * (2.0 + small[:, 0])).astype(np.float32)
-        rows = EstimatedBatch(
+        rows = mf.EstimatedBatch(
             {**batch.columns, "obs": small.astype(np.float32), "value_target": targets}, batch.segments
         )
         one.update(rows)  # from here on the units are known
@@ -150,7 +141,7 @@ def test_normalized_returns_are_learned_at_any_scale() -> None:
 
 @pytest.mark.parametrize("algorithm", [mf.A3C(), mf.DDPPO(), mf.MAML(), mf.A2C(microbatches=2)])
 def test_who_does_not_see_all_rows_keeps_no_moments(algorithm: mf.Algorithm) -> None:
-    assert sentences(algorithm.validate(SEEN, MLP())) == []
+    assert sentences(algorithm.validate(SEEN, mf.MLP())) == []
     text = "cannot do normalize_observations: its learner does not see all rows; leave it off, or use ppo"
     assert sentences(algorithm.validate(SEEN, MODEL)) == [f"{algorithm.name} {text}"]
 
@@ -168,8 +159,8 @@ def test_critics_of_actions_see_observations_normalized_and_actions_as_they_are(
     found = []
     for scale, shift in ((1.0, 0.0), (8.0, 50.0)):
         seen, following = ((scale * obs + shift).astype(np.float32) for obs in (near, next_near))
-        rows = Transitions(seen, action, ones, 0.9 * ones, following, ones, np.arange(64))
-        one = algorithm.learner("s", {"s": Member(BOX, MODEL)}, 0, ON_CPU)
+        rows = mf.Transitions(seen, action, ones, 0.9 * ones, following, ones, np.arange(64))
+        one = algorithm.learner("s", {"s": mf.Member(BOX, MODEL)}, 0, ON_CPU)
         one.set_schedule({"learning_rate": 0.0, "actor_learning_rate": 0.0})
         one.update(rows)
         one.sync_target()
@@ -183,7 +174,7 @@ def test_critics_of_actions_see_observations_normalized_and_actions_as_they_are(
 def test_pixels_in_parts_are_not_normalized_and_it_is_said() -> None:
     parts = spaces.Dict(camera=spaces.Box(0, 255, (4, 4, 3), np.uint8), speed=spaces.Box(-1.0, 1.0, (2,)))
     with pytest.raises(mf.ConfigInvalid, match="normalize_observations is for observations of plain numbers"):
-        PPO().learner("p", {"p": Member(Spaces(parts, SEEN.action), MODEL)}, 0, ON_CPU)
+        mf.PPO().learner("p", {"p": mf.Member(Spaces(parts, SEEN.action), MODEL)}, 0, ON_CPU)
 
 
 def test_rows_that_nothing_can_be_learned_from_leave_the_moments_as_they_were() -> None:
@@ -195,11 +186,11 @@ def test_rows_that_nothing_can_be_learned_from_leave_the_moments_as_they_were() 
     for column in endless.values():
         column[3] = np.inf
     with np.errstate(all="ignore"):
-        lost = EstimatedBatch({**batch.columns, "value_target": endless["value_target"]}, batch.segments)
+        lost = mf.EstimatedBatch({**batch.columns, "value_target": endless["value_target"]}, batch.segments)
         assert one.update(lost).updates_skipped == 1
         assert torch.equal(one.parameters.flat.vector, before)
         # An observation is clipped, however far it is: the step is taken, and what is usual stays so.
-        far = EstimatedBatch({**batch.columns, "obs": endless["obs"]}, batch.segments)
+        far = mf.EstimatedBatch({**batch.columns, "obs": endless["obs"]}, batch.segments)
         assert one.update(far).updates == 1
     moments = one.module.actor.torso.rows.moments
     assert float(moments.count) == 64.0

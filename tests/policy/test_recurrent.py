@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import nn
 
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy.actor import MovableActor, RecurrentActor, WeightedActor
 from marlflow.policy.q import QActor
-from marlflow.policy.recurrent import GRU, LSTM, RecurrentTorsoConfig, build_recurrent_torso
+from marlflow.policy.recurrent import build_recurrent_torso
 from marlflow.policy.recurrent_actors import RecurrentActorCritic, RecurrentNetworkActor, recurrent_stochastic_actor
-from marlflow.policy.torso import CNN, MLP
+from tests.policy.row_random import row_random
 
 S, T, D, H = 5, 7, 3, 8
-MODELS = pytest.mark.parametrize("model", [GRU(H, (6,)), LSTM(H, (6,))], ids=["gru", "lstm"])
+MODELS = pytest.mark.parametrize("model", [mf.GRU(H, (6,)), mf.LSTM(H, (6,))], ids=["gru", "lstm"])
 SPACES = Spaces(gym.Box(-1, 1, (D,)), gym.Discrete(4), masked=True)
 
 
@@ -39,7 +39,7 @@ def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(("model", "like"), [(GRU(H, (6,)), nn.GRU), (LSTM(H, (6,)), nn.LSTM)])
+@pytest.mark.parametrize(("model", "like"), [(mf.GRU(H, (6,)), nn.GRU), (mf.LSTM(H, (6,)), nn.LSTM)])
 def test_a_sequence_is_what_torchs_own_layer_makes_of_it(model, like):
     torso, own = torso_of(model), like(6, H, batch_first=True)
     own.load_state_dict(
@@ -63,7 +63,7 @@ def test_a_sequence_is_what_torchs_own_layer_makes_of_it(model, like):
 @settings(max_examples=25)
 @given(arrays.arrays(bool, (S, T)), st.booleans())
 def test_a_sequence_is_its_steps_one_after_the_other_and_absent_ones_are_none(there, gated):
-    torso = torso_of(GRU(H, (6,)) if gated else LSTM(H, (6,)))
+    torso = torso_of(mf.GRU(H, (6,)) if gated else mf.LSTM(H, (6,)))
     obs, before = drawn(S, T, D), drawn(S, *torso.memory_shape, seed=1)
     found, after = torso.unroll(obs, before, torch.from_numpy(there))
     for number in range(S):
@@ -100,12 +100,8 @@ def test_observations_of_several_parts_are_seen_side_by_side(model, observation)
 
 
 def test_which_models_have_memory():
-    found = [isinstance(model, RecurrentTorsoConfig) for model in (GRU(), LSTM(), MLP(), CNN())]
+    found = [isinstance(model, mf.RecurrentTorsoConfig) for model in (mf.GRU(), mf.LSTM(), mf.MLP(), mf.CNN())]
     assert found == [True, True, False, False]
-
-
-def random(rows):
-    return RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows, np.int64))
 
 
 @MODELS
@@ -117,7 +113,7 @@ def test_an_actor_reports_the_probability_that_its_network_gives_and_what_it_the
     obs, memory = drawn(64, D).numpy(), drawn(64, *model.memory_shape, seed=1).numpy()
     mask = np.random.default_rng(0).random((64, 4)) < 0.6
     mask[:, 0] = True
-    acted = actor.act(obs, mask if spaces.masked else None, memory, "explore", random(64))
+    acted = actor.act(obs, mask if spaces.masked else None, memory, "explore", row_random(64))
     with torch.no_grad():
         features, after = actor.torso.step(torch.from_numpy(obs), torch.from_numpy(memory))
         logp, _ = actor.head.log_prob_and_entropy(
@@ -132,14 +128,14 @@ def test_an_actor_reports_the_probability_that_its_network_gives_and_what_it_the
 
 
 def test_an_actor_of_action_values_takes_its_epsilon():
-    torso = torso_of(GRU(H, (6,)))
+    torso = torso_of(mf.GRU(H, (6,)))
     actor = RecurrentNetworkActor(torso, QActor(nn.Identity(), nn.Linear(H, 4)))
     obs, memory = drawn(64, D).numpy(), np.zeros((64, H), np.float32)
-    greedy = actor.act(obs, None, memory, "greedy", random(64)).action
+    greedy = actor.act(obs, None, memory, "greedy", row_random(64)).action
     chosen = []
     for epsilon in (0.0, 1.0):
         actor.set_schedule({"epsilon": epsilon})
-        chosen.append(actor.act(obs, None, memory, "explore", random(64)).action)
+        chosen.append(actor.act(obs, None, memory, "explore", row_random(64)).action)
     np.testing.assert_array_equal(chosen[0], greedy)
     assert (chosen[1] != greedy).mean() > 0.5
 
@@ -150,7 +146,7 @@ def test_published_parameters_make_another_actor_the_same(model):
     obs, memory = drawn(9, D).numpy(), drawn(9, *model.memory_shape).numpy()
 
     def after(actor):
-        return actor.act(obs, None, memory, "greedy", random(9))
+        return actor.act(obs, None, memory, "greedy", row_random(9))
 
     assert not np.array_equal(after(one).memory, after(other).memory)
     other.load_flat(one.flat())

@@ -7,23 +7,19 @@ import pytest
 import torch
 from gymnasium import spaces as gym
 
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.base.spaces import Spaces
-from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.recurrent_actors import RecurrentQNetwork
+from tests.policy.row_random import row_random
 
 SPACES = Spaces(gym.Box(-1.0, 1.0, (2,), np.float32), gym.Discrete(3))
 AGENTS, STEPS = 40, 7
-MODELS = [GRU(hidden_size=5, encoder_sizes=(4,)), LSTM(hidden_size=5, encoder_sizes=(4,))]
-
-
-def randomness(step: int) -> RowRandom:
-    return RowRandom(np.arange(AGENTS, dtype=np.uint64), np.full(AGENTS, step))
+MODELS = [mf.GRU(hidden_size=5, encoder_sizes=(4,)), mf.LSTM(hidden_size=5, encoder_sizes=(4,))]
 
 
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("model", MODELS)
-def test_values_of_sequences_are_those_that_acted(model: GRU | LSTM, dueling: bool) -> None:
+def test_values_of_sequences_are_those_that_acted(model: mf.GRU | mf.LSTM, dueling: bool) -> None:
     """From what was remembered before any row, with whatever part of the rest as burn-in."""
     network = RecurrentQNetwork(SPACES, model, dueling, seed=1)
     generator = np.random.default_rng(2)
@@ -33,7 +29,7 @@ def test_values_of_sequences_are_those_that_acted(model: GRU | LSTM, dueling: bo
     memory, remembered, actions = np.zeros((AGENTS, *model.memory_shape), np.float32), [], []
     for t in range(STEPS):
         remembered.append(memory)
-        acted = network.actor.act(obs[:, t], mask[:, t], memory, "greedy", randomness(t))
+        acted = network.actor.act(obs[:, t], mask[:, t], memory, "greedy", row_random(AGENTS, t))
         actions.append(acted.action)
         memory = acted.memory
     for first, burn_in in ((0, 0), (0, 4), (3, 2), (5, 1)):
@@ -44,7 +40,7 @@ def test_values_of_sequences_are_those_that_acted(model: GRU | LSTM, dueling: bo
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_steps_that_are_not_there_change_nothing(model: GRU | LSTM) -> None:
+def test_steps_that_are_not_there_change_nothing(model: mf.GRU | mf.LSTM) -> None:
     """Burn-in shorter than its room stands right before the rest: in front of it is nothing."""
     network = RecurrentQNetwork(SPACES, model, dueling=True, seed=1)
     obs, memory = torch.randn(3, 6, 2), torch.randn(3, *model.memory_shape)
@@ -69,9 +65,9 @@ def test_the_burn_in_has_no_gradient() -> None:
 def test_it_explores_as_often_as_epsilon_says() -> None:
     actor = RecurrentQNetwork(SPACES, MODELS[0], dueling=False, seed=1).actor
     memory, obs = np.zeros((AGENTS, 5), np.float32), np.zeros((AGENTS, 2), np.float32)
-    greedy = actor.act(obs, None, memory, "greedy", randomness(0))
+    greedy = actor.act(obs, None, memory, "greedy", row_random(AGENTS, 0))
     actor.set_schedule({"epsilon": 0.3})
-    found = [actor.act(obs, None, memory, "explore", randomness(step)) for step in range(100)]
+    found = [actor.act(obs, None, memory, "explore", row_random(AGENTS, step)) for step in range(100)]
     others = np.mean([acted.action != greedy.action for acted in found])
     assert others == pytest.approx(0.2, abs=0.03)
     chosen = np.concatenate([np.where(acted.action == greedy.action, 0.8, 0.1) for acted in found])

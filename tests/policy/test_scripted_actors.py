@@ -4,15 +4,11 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.errors import ConfigInvalid, MarlflowError
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.policy.scripted import CallableActor, RandomActor, uniform_legal
+from tests.policy.row_random import row_random
 
 ROWS = 6_000
-
-
-def generator(rows: int = ROWS) -> RowRandom:
-    return RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows))
 
 
 def obs(rows: int = ROWS) -> np.ndarray:
@@ -32,14 +28,14 @@ def test_uniform_legal_is_legal_and_the_naive_choice(masks: list[list[bool]], se
 
 def test_discrete_and_masked() -> None:
     actor = RandomActor(spaces.Discrete(3))
-    acted = actor.act(obs(), None, None, "greedy", generator())
+    acted = actor.act(obs(), None, None, "greedy", row_random(ROWS))
     np.testing.assert_allclose(np.bincount(acted.action) / ROWS, [1 / 3] * 3, atol=0.03)
     np.testing.assert_allclose(acted.behavior_logp, -np.log(3.0), rtol=1e-6)
     mask = np.tile([[True, False, True]], (ROWS, 1))
-    acted = actor.act(obs(), mask, None, "explore", generator())
+    acted = actor.act(obs(), mask, None, "explore", row_random(ROWS))
     np.testing.assert_allclose(np.bincount(acted.action) / ROWS, [0.5, 0.0, 0.5], atol=0.03)
-    with pytest.raises(MarlflowError, match="row 0 has no legal action"):
-        actor.act(obs(1), np.zeros((1, 3), bool), None, "explore", generator(1))
+    with pytest.raises(mf.MarlflowError, match="row 0 has no legal action"):
+        actor.act(obs(1), np.zeros((1, 3), bool), None, "explore", row_random(1))
 
 
 @pytest.mark.parametrize(
@@ -47,26 +43,26 @@ def test_discrete_and_masked() -> None:
     [spaces.MultiDiscrete([2, 5]), spaces.MultiBinary(3), spaces.Box(-1.0, 4.0, (2, 2)), spaces.Box(0.0, 1.0, ())],
 )
 def test_every_action_is_in_the_space(space: spaces.Space) -> None:
-    acted = RandomActor(space).act(obs(50), None, "m", "explore", generator(50))
+    acted = RandomActor(space).act(obs(50), None, "m", "explore", row_random(50))
     assert acted.action.shape == (50, *space.shape)
     assert all(space.contains(np.asarray(action, space.dtype)) for action in acted.action)
     assert acted.memory == "m"
 
 
 def test_an_unbounded_box_is_refused() -> None:
-    with pytest.raises(ConfigInvalid, match="bounded Box"):
+    with pytest.raises(mf.ConfigInvalid, match="bounded Box"):
         RandomActor(spaces.Box(-np.inf, np.inf, (1,)))
 
 
 def test_a_function_acts_and_is_checked() -> None:
     mask = np.array([[True, False], [True, True]])
     first = CallableActor(lambda obs, mask, generator: np.zeros(len(obs), np.int64))
-    acted = first.act(obs(2), mask, None, "explore", generator(2))
+    acted = first.act(obs(2), mask, None, "explore", row_random(2))
     assert acted.action.tolist() == [0, 0]
     assert np.isnan(acted.behavior_logp).all()
-    with pytest.raises(MarlflowError, match="illegal action 1 in row 0"):
+    with pytest.raises(mf.MarlflowError, match="illegal action 1 in row 0"):
         CallableActor(lambda obs, mask, generator: np.ones(len(obs), np.int64)).act(
-            obs(2), mask, None, "explore", generator(2)
+            obs(2), mask, None, "explore", row_random(2)
         )
-    with pytest.raises(MarlflowError, match="for 2 observations"):
-        CallableActor(lambda obs, mask, generator: np.zeros(3)).act(obs(2), None, None, "explore", generator(2))
+    with pytest.raises(mf.MarlflowError, match="for 2 observations"):
+        CallableActor(lambda obs, mask, generator: np.zeros(3)).act(obs(2), None, None, "explore", row_random(2))

@@ -11,30 +11,26 @@ import torch
 from gymnasium import spaces as gym
 from torch import nn
 
-from marlflow.base.errors import WeightsMismatch
-from marlflow.base.random import RowRandom
+import marlflow as mf
 from marlflow.base.spaces import Spaces
 from marlflow.policy import stacked
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.categorical import CategoricalActor
 from marlflow.policy.deterministic import DeterministicActor
-from marlflow.policy.q import QNetwork
-from marlflow.policy.recurrent import GRU, LSTM
 from marlflow.policy.recurrent_actors import RecurrentQNetwork, recurrent_stochastic_actor
 from marlflow.policy.squashed import SquashedGaussianActor
 from marlflow.policy.stacked import RowGroups, SeparateMembers, StackedMembers, members_of
-from marlflow.policy.torso import CNN, MLP, build_torso
-from marlflow.policy.transformer import Transformer
+from marlflow.policy.torso import build_torso
 from marlflow.policy.warmup import WarmupActor
 
 MASKED = Spaces(gym.Box(-1, 1, (5,)), gym.Discrete(4), masked=True)
 BOX = Spaces(gym.Box(-1, 1, (5,)), gym.Box(-2.0, 1.0, (2,)))
 IMAGE = Spaces(gym.Box(0, 255, (6, 6, 2), np.uint8), gym.Discrete(4))
 TOKENS = Spaces(gym.MultiDiscrete([5] * 3), gym.Discrete(4))
-SMALL = MLP((8, 6))
-NORMALIZED = MLP((8, 6), normalize_observations=True)
+SMALL = mf.MLP((8, 6))
+NORMALIZED = mf.MLP((8, 6), normalize_observations=True)
 SEED = 7
-IMAGES = CNN((4,), (3,), (1,), (8,))
+IMAGES = mf.CNN((4,), (3,), (1,), (8,))
 
 
 def generator() -> torch.Generator:
@@ -47,21 +43,21 @@ def bounded(kind: Any) -> Any:
 
 
 def warmed() -> WarmupActor:
-    return WarmupActor(QNetwork(MASKED, SMALL, False, 0).actor, MASKED.action)
+    return WarmupActor(mf.QNetwork(MASKED, SMALL, False, 0).actor, MASKED.action)
 
 
 # Spaces, and what makes an actor.
 ACTORS: dict[str, tuple[Spaces, Any]] = {
     "mlp": (MASKED, lambda: stochastic_actor(MASKED, SMALL, generator())),
-    "relu": (MASKED, lambda: stochastic_actor(MASKED, MLP((8,), "relu"), generator())),
+    "relu": (MASKED, lambda: stochastic_actor(MASKED, mf.MLP((8,), "relu"), generator())),
     "normalized": (MASKED, lambda: stochastic_actor(MASKED, NORMALIZED, generator())),
     "cnn": (IMAGE, lambda: stochastic_actor(IMAGE, IMAGES, generator())),
-    "transformer": (TOKENS, lambda: stochastic_actor(TOKENS, Transformer(1, 8, 2), generator())),
-    "gru": (MASKED, lambda: recurrent_stochastic_actor(MASKED, GRU(8, (6,)), generator())),
-    "lstm": (BOX, lambda: recurrent_stochastic_actor(BOX, LSTM(8, (6,)), generator())),
-    "q": (MASKED, lambda: QNetwork(MASKED, SMALL, False, 0).actor),
-    "dueling": (MASKED, lambda: QNetwork(MASKED, SMALL, True, 0).actor),
-    "recurrent_q": (MASKED, lambda: RecurrentQNetwork(MASKED, GRU(8, (6,)), False, 0).actor),
+    "transformer": (TOKENS, lambda: stochastic_actor(TOKENS, mf.Transformer(1, 8, 2), generator())),
+    "gru": (MASKED, lambda: recurrent_stochastic_actor(MASKED, mf.GRU(8, (6,)), generator())),
+    "lstm": (BOX, lambda: recurrent_stochastic_actor(BOX, mf.LSTM(8, (6,)), generator())),
+    "q": (MASKED, lambda: mf.QNetwork(MASKED, SMALL, False, 0).actor),
+    "dueling": (MASKED, lambda: mf.QNetwork(MASKED, SMALL, True, 0).actor),
+    "recurrent_q": (MASKED, lambda: RecurrentQNetwork(MASKED, mf.GRU(8, (6,)), False, 0).actor),
     "gaussian": (BOX, lambda: stochastic_actor(BOX, SMALL, generator())),
     "squashed": (BOX, lambda: bounded(SquashedGaussianActor)),
     "deterministic": (BOX, lambda: bounded(DeterministicActor)),
@@ -104,9 +100,9 @@ class Case:
         shape = getattr(self.own[0], "memory_shape", None)
         self.memory = None if shape is None else self.random.standard_normal((rows, *shape)).astype(np.float32)
 
-    def rows_random(self) -> RowRandom:
+    def rows_random(self) -> mf.RowRandom:
         rows = len(self.groups.place)
-        return RowRandom(np.arange(rows).astype(np.uint64), np.full(rows, 3), np.arange(rows))
+        return mf.RowRandom(np.arange(rows).astype(np.uint64), np.full(rows, 3), np.arange(rows))
 
     def acted(self, mode: Any) -> Any:
         return self.stack.act(self.groups, self.obs, self.mask, self.memory, mode, self.rows_random())
@@ -189,7 +185,7 @@ def test_a_member_keeps_its_answers_while_others_come_and_go() -> None:
 
 
 def test_weights_of_another_network_are_refused() -> None:
-    with pytest.raises(WeightsMismatch, match=r"expected a flat vector of \d+ parameters for CategoricalActor, got"):
+    with pytest.raises(mf.WeightsMismatch, match=r"expected a flat vector of \d+ parameters for CategoricalActor, got"):
         StackedMembers(ACTORS["mlp"][1]()).load(0, np.zeros(3, np.float32), {})
 
 
@@ -270,5 +266,7 @@ def test_an_actor_of_another_kind_acts_by_itself() -> None:
     for slot in range(3):
         members.load(slot, make().flat(), {})
     obs = np.zeros((3, 5), np.float32)
-    acted = members.act(RowGroups.of(np.arange(3)), obs, None, None, "sampled", RowRandom(*np.ones((2, 3), np.uint64)))
+    acted = members.act(
+        RowGroups.of(np.arange(3)), obs, None, None, "sampled", mf.RowRandom(*np.ones((2, 3), np.uint64))
+    )
     assert acted.action.tolist() == [0, 0, 0]

@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Batch
+import marlflow as mf
 from marlflow.base.items import Inserted
 from marlflow.base.joint_segments import TeamReward, joint_segments
-from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
-from marlflow.base.joint_transitions import JointTransitions
-from marlflow.replay.buffer import StoredReplay
-from marlflow.stages import Insert, NStep, SplitSegments
 from tests.base.joint_episodes import SLOTS, batches_of, played
 
 DISCOUNT = 0.9
@@ -27,21 +23,21 @@ _BOOTSTRAP = {"obs": "obs", "action_mask": "mask", "present": "present"}
 
 
 @st.composite
-def joint_batches(draw: st.DrawFn, team_reward: TeamReward = "sum") -> Batch:
+def joint_batches(draw: st.DrawFn, team_reward: TeamReward = "sum") -> mf.Batch:
     """Joint segments of a few episodes, in which agents come and go."""
     segments = draw(played(idle=False).filter(bool))
     return joint_segments(batches_of(segments, draw(st.integers(0, 99))), SLOTS, team_reward)
 
 
-def put(replay: StoredReplay[Any], batch: Batch) -> Inserted:
+def put(replay: mf.StoredReplay[Any], batch: mf.Batch) -> Inserted:
     """Insert `batch` as a plan does."""
     terms = replay.state()
     if "length" in terms:
-        batch = SplitSegments(terms["length"], terms["burn_in"])(batch)
-    return Insert()(NStep(terms["n_step"], terms["discount"])(batch), replay)
+        batch = mf.SplitSegments(terms["length"], terms["burn_in"])(batch)
+    return mf.Insert()(mf.NStep(terms["n_step"], terms["discount"])(batch), replay)
 
 
-def runs_of(batch: Batch) -> list[dict[str, Any]]:
+def runs_of(batch: mf.Batch) -> list[dict[str, Any]]:
     """Return each run: its rows' columns, and its properties."""
     runs, row = list[dict[str, Any]](), 0
     for number, length in enumerate(batch.segments["length"].tolist()):
@@ -85,7 +81,7 @@ class Reference:
     runs: list[dict[str, Any]] = field(default_factory=list)
     inserted: int = 0
 
-    def insert(self, batch: Batch) -> None:
+    def insert(self, batch: mf.Batch) -> None:
         for run in runs_of(batch):
             self.runs.append(run | {"first": self.inserted})
             self.inserted += run["length"]
@@ -99,7 +95,7 @@ class Reference:
     def row_ids(self) -> set[int]:
         return {run["first"] + row for run in self.runs for row in range(run["length"])}
 
-    def check(self, drawn: JointTransitions) -> None:
+    def check(self, drawn: mf.JointTransitions) -> None:
         for index, row_id in enumerate(drawn.columns["row_id"].tolist()):
             run = next(run for run in self.runs if run["first"] <= row_id < run["first"] + run["length"])
             for name, expected in self.expected(run, row_id - run["first"]).items():
@@ -134,7 +130,7 @@ class SequenceReference:
     sequences: list[tuple[dict[str, Any], int, int, int]] = field(default_factory=list)
     inserted: int = 0
 
-    def insert(self, batch: Batch) -> None:
+    def insert(self, batch: mf.Batch) -> None:
         for run in runs_of(batch):
             at = 0
             for part in np.array_split(np.arange(run["length"]), -(-run["length"] // self.length)):
@@ -149,7 +145,7 @@ class SequenceReference:
     def stored(self) -> int:
         return sum(agent_steps(run, slice(at, at + rows)) for run, at, rows, _ in self.sequences)
 
-    def check(self, drawn: JointSequenceTransitions) -> None:
+    def check(self, drawn: mf.JointSequenceTransitions) -> None:
         held = {first: (run, at, rows) for run, at, rows, first in self.sequences}
         rows = 0
         for index, row_id in enumerate(drawn.columns["row_id"].tolist()):

@@ -5,26 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marlflow.base.errors import InvalidInput
-from marlflow.replay import Prioritized, ReplayBuffer, Uniform
+import marlflow as mf
 from tests.driver.kept_runs import assert_equal
 from tests.replay.conftest import MakeBatch
 from tests.replay.windowed import put
 
 
-def buffer(sampling: Uniform | Prioritized, capacity: int = 20) -> ReplayBuffer:
-    return ReplayBuffer(capacity, 2, 0.9, 5, sampling)
+def buffer(sampling: mf.Uniform | mf.Prioritized, capacity: int = 20) -> mf.ReplayBuffer:
+    return mf.ReplayBuffer(capacity, 2, 0.9, 5, sampling)
 
 
-@pytest.mark.parametrize("sampling", [Uniform(), Prioritized()])
-def test_nothing_from_before_is_drawn(sampling: Uniform | Prioritized, make_batch: MakeBatch) -> None:
+@pytest.mark.parametrize("sampling", [mf.Uniform(), mf.Prioritized()])
+def test_nothing_from_before_is_drawn(sampling: mf.Uniform | mf.Prioritized, make_batch: MakeBatch) -> None:
     replay = buffer(sampling)
     for first in (0, 10, 20):
         put(replay, make_batch([[1.0] * 8], "t", first_obs=first))
     replay.reprioritize(np.array([20]), np.array([50.0]))
     replay.clear()
     assert replay.stored == 0
-    with pytest.raises(InvalidInput, match="is empty"):
+    with pytest.raises(mf.InvalidInput, match="is empty"):
         replay.draw(4)
     put(replay, make_batch([[1.0] * 6], "t", first_obs=100))
     drawn = replay.draw(200)
@@ -37,8 +36,8 @@ def test_nothing_from_before_is_drawn(sampling: Uniform | Prioritized, make_batc
     assert replay.stale_priorities == 1
 
 
-@pytest.mark.parametrize("sampling", [Uniform(), Prioritized()])
-def test_an_emptied_replay_is_saved_and_restored(sampling: Uniform | Prioritized, make_batch: MakeBatch) -> None:
+@pytest.mark.parametrize("sampling", [mf.Uniform(), mf.Prioritized()])
+def test_an_emptied_replay_is_saved_and_restored(sampling: mf.Uniform | mf.Prioritized, make_batch: MakeBatch) -> None:
     replay, other, later = (buffer(sampling) for _ in range(3))
     put(replay, make_batch([[1.0] * 8], "t"))
     before = replay.rows(0)

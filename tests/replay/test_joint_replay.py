@@ -10,20 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Batch
-from marlflow.base.errors import CheckpointUnusable, InvalidInput
+import marlflow as mf
 from marlflow.base.joint_segments import joint_segments
-from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
-from marlflow.base.joint_transitions import JointTransitions
 from marlflow.base.serialization import Tree
-from marlflow.replay import Prioritized, Uniform
-from marlflow.replay.buffer import StoredReplay
 from marlflow.replay.joint import JointSequenceStore, JointStore
-from marlflow.stages import Draw, NStep, SplitSegments
 from tests.base.joint_episodes import SLOTS, Segment, batches_of
 from tests.replay.joint_batches import DISCOUNT, SEATS, K, Reference, SequenceReference, joint_batches, put
 
-SAMPLINGS = st.sampled_from([Uniform(), Prioritized()])
+SAMPLINGS = st.sampled_from([mf.Uniform(), mf.Prioritized()])
 BATCHES = st.lists(joint_batches(), min_size=1, max_size=3)
 SIZES = st.tuples(st.integers(1, 5), st.integers(0, 4))  # length, burn-in
 # Room for one run at least, which has up to 8 rows.
@@ -32,23 +26,23 @@ CAPACITY = st.integers(8 * K, 30 * K)
 
 def make_replay(
     capacity: int, n_step: int = 2, *, seats: dict[str, int] = SEATS, **arguments: Any
-) -> StoredReplay[JointTransitions]:
-    return StoredReplay(
-        JointStore(capacity, seats), n_step, DISCOUNT, **{"seed": 3, "sampling": Uniform(), **arguments}
+) -> mf.StoredReplay[mf.JointTransitions]:
+    return mf.StoredReplay(
+        JointStore(capacity, seats), n_step, DISCOUNT, **{"seed": 3, "sampling": mf.Uniform(), **arguments}
     )
 
 
 def make_sequences(
     capacity: int, length: int, burn_in: int, n_step: int = 2, **arguments: Any
-) -> StoredReplay[JointSequenceTransitions]:
+) -> mf.StoredReplay[mf.JointSequenceTransitions]:
     store = JointSequenceStore(capacity, SEATS, length, burn_in)
-    return StoredReplay(store, n_step, DISCOUNT, **{"seed": 3, "sampling": Uniform(), **arguments})
+    return mf.StoredReplay(store, n_step, DISCOUNT, **{"seed": 3, "sampling": mf.Uniform(), **arguments})
 
 
 @settings(max_examples=25)
 @given(batches=BATCHES, capacity=CAPACITY, n_step=st.integers(1, 4), sampling=SAMPLINGS)
 def test_it_holds_and_draws_what_the_reference_does(
-    batches: list[Batch], capacity: int, n_step: int, sampling: Uniform | Prioritized
+    batches: list[mf.Batch], capacity: int, n_step: int, sampling: mf.Uniform | mf.Prioritized
 ) -> None:
     replay, reference = make_replay(capacity, n_step, sampling=sampling), Reference(capacity, n_step)
     for batch in batches:
@@ -56,22 +50,22 @@ def test_it_holds_and_draws_what_the_reference_does(
         reference.insert(batch)
         assert (inserted.rows, inserted.stored) == (batch.rows, reference.stored)
         assert inserted.stored <= capacity
-        drawn = Draw(8 * K + K - 1, gives=JointTransitions)(replay)
-        assert isinstance(drawn, JointTransitions)
+        drawn = mf.Draw(8 * K + K - 1, gives=mf.JointTransitions)(replay)
+        assert isinstance(drawn, mf.JointTransitions)
         assert drawn.count == 8
         assert drawn.rows == sum(int(drawn.columns[f"{policy}:present"].sum()) for policy in SEATS)
         reference.check(drawn)
         ids = drawn.columns["row_id"]
         replay.reprioritize(ids, np.abs(np.sin(ids)))
     assert replay.draw(K - 1).count == 1, "at least one joint row"
-    if isinstance(sampling, Uniform):
+    if isinstance(sampling, mf.Uniform):
         assert set(replay.draw(400 * K).columns["row_id"].tolist()) == reference.row_ids()
 
 
 @settings(max_examples=25)
 @given(batches=BATCHES, capacity=CAPACITY, sizes=SIZES, n_step=st.integers(1, 4))
 def test_it_holds_and_draws_the_sequences_of_the_reference(
-    batches: list[Batch], capacity: int, sizes: tuple[int, int], n_step: int
+    batches: list[mf.Batch], capacity: int, sizes: tuple[int, int], n_step: int
 ) -> None:
     replay, reference = make_sequences(capacity, *sizes, n_step), SequenceReference(capacity, *sizes, n_step)
     for batch in batches:
@@ -79,17 +73,17 @@ def test_it_holds_and_draws_the_sequences_of_the_reference(
         reference.insert(batch)
         assert (inserted.rows, inserted.stored) == (batch.rows, reference.stored)
         drawn = replay.draw(6 * K * sizes[0])
-        assert isinstance(drawn, JointSequenceTransitions)
+        assert isinstance(drawn, mf.JointSequenceTransitions)
         assert drawn.count == 6
         reference.check(drawn)
     found = replay.draw(300 * K * sizes[0]).columns["row_id"]
     assert set(found.tolist()) == {first for *_, first in reference.sequences}
 
 
-Drawn = JointTransitions | JointSequenceTransitions
+Drawn = mf.JointTransitions | mf.JointSequenceTransitions
 
 
-def _go_on(replay: StoredReplay[Any], batch: Batch) -> Drawn:
+def _go_on(replay: mf.StoredReplay[Any], batch: mf.Batch) -> Drawn:
     put(replay, batch)
     drawn = replay.draw(40)
     ids = drawn.columns["row_id"]
@@ -106,7 +100,7 @@ def _same(one: Drawn, two: Drawn) -> None:
 @settings(max_examples=20)
 @given(batches=BATCHES, capacity=CAPACITY, sampling=SAMPLINGS, in_sequences=st.booleans(), data=st.data())
 def test_a_replay_that_loads_what_was_saved_continues_bit_for_bit(
-    batches: list[Batch], capacity: int, sampling: Any, in_sequences: bool, data: st.DataObject
+    batches: list[mf.Batch], capacity: int, sampling: Any, in_sequences: bool, data: st.DataObject
 ) -> None:
     """Only new rows are saved each time; then another replay continues from all that was saved."""
 
@@ -127,7 +121,7 @@ def test_a_replay_that_loads_what_was_saved_continues_bit_for_bit(
             assert other.stored == replay.stored
 
 
-def _two_rows() -> Batch:
+def _two_rows() -> mf.Batch:
     segments = [Segment("left", 1, 0, 0, [0, 1]), Segment("right", 2, 0, 0, [0, 1])]
     return joint_segments(batches_of(segments), SLOTS)
 
@@ -145,35 +139,39 @@ def test_a_replay_that_was_emptied_counts_from_none() -> None:
 
 def test_what_cannot_be_stored_is_refused() -> None:
     replay, batch = make_replay(10 * K), _two_rows()
-    with pytest.raises(InvalidInput, match="a segment of 2 joint rows does not fit a replay of 1"):
+    with pytest.raises(mf.InvalidInput, match="a segment of 2 joint rows does not fit a replay of 1"):
         put(make_replay(K), batch)
-    with pytest.raises(InvalidInput, match="the batch has no 'window_reward': put NStep before Insert"):
+    with pytest.raises(mf.InvalidInput, match="the batch has no 'window_reward': put NStep before Insert"):
         replay.insert(batch)
-    windows = NStep(2, DISCOUNT)(batch)
-    without = Batch({name: column for name, column in windows.columns.items() if name != "right:obs"}, windows.segments)
-    with pytest.raises(InvalidInput, match="the batch has no 'right:obs', which a replay stores"):
+    windows = mf.NStep(2, DISCOUNT)(batch)
+    without = mf.Batch(
+        {name: column for name, column in windows.columns.items() if name != "right:obs"}, windows.segments
+    )
+    with pytest.raises(mf.InvalidInput, match="the batch has no 'right:obs', which a replay stores"):
         replay.insert(without)
     replay.insert(windows)
     for name in ("state", "right:action_mask"):
-        without = Batch({n: column for n, column in windows.columns.items() if n != name}, windows.segments)
-        with pytest.raises(InvalidInput, match=f"holds rows with '{name}', and the batch is not so"):
+        without = mf.Batch({n: column for n, column in windows.columns.items() if n != name}, windows.segments)
+        with pytest.raises(mf.InvalidInput, match=f"holds rows with '{name}', and the batch is not so"):
             replay.insert(without)
     other = {**windows.columns, "state": windows.columns["state"][:, :2]}
-    with pytest.raises(InvalidInput, match=r"'state' of the batch is uint8\[2\] per row, expected uint8\[3\] per row"):
-        replay.insert(Batch(other, windows.segments))
-    with pytest.raises(InvalidInput, match="sequences of 2 joint rows share rows, and do not fit a replay of 1"):
+    with pytest.raises(
+        mf.InvalidInput, match=r"'state' of the batch is uint8\[2\] per row, expected uint8\[3\] per row"
+    ):
+        replay.insert(mf.Batch(other, windows.segments))
+    with pytest.raises(mf.InvalidInput, match="sequences of 2 joint rows share rows, and do not fit a replay of 1"):
         put(make_sequences(K, 1, 1), batch)
-    with pytest.raises(InvalidInput, match="need the column 'memory' of rows, which recurrent policies alone have"):
-        SplitSegments(1, 1)(SplitSegments(1, 1)(batch))
-    with pytest.raises(InvalidInput, match="capacity_agent_steps is at least 1, not 0"):
+    with pytest.raises(mf.InvalidInput, match="need the column 'memory' of rows, which recurrent policies alone have"):
+        mf.SplitSegments(1, 1)(mf.SplitSegments(1, 1)(batch))
+    with pytest.raises(mf.InvalidInput, match="capacity_agent_steps is at least 1, not 0"):
         make_replay(0)
 
 
 def test_what_was_saved_for_other_seats_is_refused() -> None:
     other = make_replay(50, seats={**SEATS, "left": 3})
-    with pytest.raises(CheckpointUnusable, match="expected seats of left=3, but it was kept with seats of left=2"):
+    with pytest.raises(mf.CheckpointUnusable, match="expected seats of left=3, but it was kept with seats of left=2"):
         other.load_state(make_replay(50).state(), [])
     with pytest.raises(
-        CheckpointUnusable, match="expected seats of middle=1, but it was kept with seats of middle=None"
+        mf.CheckpointUnusable, match="expected seats of middle=1, but it was kept with seats of middle=None"
     ):
         make_replay(50, seats={**SEATS, "middle": 1}).load_state(make_replay(50).state(), [])

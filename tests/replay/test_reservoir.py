@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from marlflow.base.batch import Batch, Decisions
-from marlflow.base.errors import CheckpointUnusable, InvalidInput
+import marlflow as mf
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.replay import Reservoir
 from marlflow.replay import reservoir as reservoir_module
 from tests.driver.kept_runs import assert_equal
 
 
-def numbered(first: int, count: int) -> Batch:
+def numbered(first: int, count: int) -> mf.Batch:
     """Rows whose action is their number in the stream."""
     number = np.arange(first, first + count)
     columns = {
@@ -28,18 +26,18 @@ def numbered(first: int, count: int) -> Batch:
         "action_mask": number[:, None] % 3 != np.arange(3),
         "version": number // 7,
     }
-    return Batch(columns, {"length": np.array([count])})
+    return mf.Batch(columns, {"length": np.array([count])})
 
 
-def filled(capacity: int, sizes: list[int], seed: int = 1) -> Reservoir:
-    reservoir, first = Reservoir(capacity, seed), 0
+def filled(capacity: int, sizes: list[int], seed: int = 1) -> mf.Reservoir:
+    reservoir, first = mf.Reservoir(capacity, seed), 0
     for size in sizes:
         reservoir.insert(numbered(first, size))
         first += size
     return reservoir
 
 
-def contents(reservoir: Reservoir) -> list[int]:
+def contents(reservoir: mf.Reservoir) -> list[int]:
     """The rows by slot."""
     rows = reservoir.rows(0)
     by_number = dict(zip(rows["numbers"].tolist(), rows["columns"]["action"].tolist(), strict=True))
@@ -48,7 +46,7 @@ def contents(reservoir: Reservoir) -> list[int]:
 
 def naive(capacity: int, total: int, seed: int) -> list[int]:
     """Algorithm R, a row at a time, by the same random numbers."""
-    reservoir, kept = Reservoir(capacity, seed), []
+    reservoir, kept = mf.Reservoir(capacity, seed), []
     for number in range(total):
         chance = reservoir._uniform(b"insert", number, 1)[0]
         if number < capacity:
@@ -86,7 +84,7 @@ def test_pairs_of_rows_remain_independently_of_their_distance() -> None:
 
 def test_draws_are_uniform_over_the_rows_stored_and_whole() -> None:
     reservoir = filled(20, [500])
-    drawn: Decisions = reservoir.draw(20_000)
+    drawn: mf.Decisions = reservoir.draw(20_000)
     kept, counts = np.unique(drawn.action, return_counts=True)
     assert sorted(contents(reservoir)) == kept.tolist()
     assert chisquare(counts).pvalue > 1e-3
@@ -106,7 +104,7 @@ def test_draws_differ_and_do_not_depend_on_their_division() -> None:
     assert (parts[:30] != parts[30:60]).any()
 
 
-def saved(reservoir: Reservoir, first: int = 0) -> tuple[Any, Any]:
+def saved(reservoir: mf.Reservoir, first: int = 0) -> tuple[Any, Any]:
     return from_bytes(to_bytes(reservoir.state())), from_bytes(to_bytes(reservoir.rows(first)))
 
 
@@ -123,7 +121,7 @@ def test_a_restored_one_continues_to_the_bit(at: int) -> None:
         files = [part for part in [*files, rows] if part and part["stop"] > state["first"]]
         first = state["stop"]
         if step == at:
-            parts = Reservoir(30, 1)
+            parts = mf.Reservoir(30, 1)
             parts.load_state(state, files)
     assert_equal(whole.state(), parts.state())
     assert_equal(whole.rows(0), parts.rows(0))
@@ -133,14 +131,14 @@ def test_a_restored_one_continues_to_the_bit(at: int) -> None:
 def test_rows_that_are_missing_or_another_capacity_are_said() -> None:
     reservoir = filled(10, [8])
     early, late = reservoir.rows(0), filled(10, [8, 30])
-    with pytest.raises(CheckpointUnusable, match="some of its 10 rows are missing"):
-        Reservoir(10, 1).load_state(late.state(), [early])
-    with pytest.raises(CheckpointUnusable, match="expected capacity=11, but it was kept with capacity=10"):
-        Reservoir(11, 1).load_state(late.state(), [late.rows(0)])
+    with pytest.raises(mf.CheckpointUnusable, match="some of its 10 rows are missing"):
+        mf.Reservoir(10, 1).load_state(late.state(), [early])
+    with pytest.raises(mf.CheckpointUnusable, match="expected capacity=11, but it was kept with capacity=10"):
+        mf.Reservoir(11, 1).load_state(late.state(), [late.rows(0)])
 
 
 def test_without_its_rows_it_is_empty_and_samples_what_comes() -> None:
-    restored = Reservoir(10, 1)
+    restored = mf.Reservoir(10, 1)
     restored.load_state(filled(10, [500]).state(), [])
     assert restored.stored == 0
     restored.insert(numbered(500, 7))
@@ -162,19 +160,19 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     before = reservoir.state()
     batch = numbered(0, 3)
     wide = batch.with_columns(obs=np.zeros((3, 4), np.float32))
-    unmasked = Batch({n: c for n, c in batch.columns.items() if n != "action_mask"}, batch.segments)
+    unmasked = mf.Batch({n: c for n, c in batch.columns.items() if n != "action_mask"}, batch.segments)
     for wrong, message in (
         (wide, r"'obs' of the batch is float32\[4\] per row, expected float32\[2\]"),
         (unmasked, "the batch has no 'action_mask', which replay 'reservoir' stores"),
         (numbered(0, 0), "without rows"),
     ):
-        with pytest.raises(InvalidInput, match=message):
+        with pytest.raises(mf.InvalidInput, match=message):
             reservoir.insert(wrong)
     assert_equal(before, reservoir.state())
-    with pytest.raises(InvalidInput, match="is empty"):
-        Reservoir(5, 1).draw(1)
-    with pytest.raises(InvalidInput, match="at least 1"):
-        Reservoir(0, 1)
+    with pytest.raises(mf.InvalidInput, match="is empty"):
+        mf.Reservoir(5, 1).draw(1)
+    with pytest.raises(mf.InvalidInput, match="at least 1"):
+        mf.Reservoir(0, 1)
 
 
 def test_while_it_fills_up_rows_are_copied_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Batch
-from marlflow.base.errors import CheckpointUnusable, InvalidInput
+import marlflow as mf
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.serialization import Tree
-from marlflow.replay.sampling import Prioritized, Uniform
 from marlflow.replay.sequences import SequenceReplay
-from marlflow.stages import Draw, NStep, SplitSegments
 from tests.replay.sequence_batches import DISCOUNT, Reference, batches, put, segments_of
 
 SIZES = st.tuples(st.integers(1, 6), st.integers(0, 8), st.integers(1, 4))  # length, burn-in, n-step
@@ -25,7 +22,7 @@ SIZES = st.tuples(st.integers(1, 6), st.integers(0, 8), st.integers(1, 4))  # le
 
 def make_replay(capacity: int, length: int, burn_in: int, n_step: int = 2, **arguments: Any) -> SequenceReplay:
     return SequenceReplay(
-        capacity, length, burn_in, n_step, DISCOUNT, **{"seed": 3, "sampling": Prioritized(), **arguments}
+        capacity, length, burn_in, n_step, DISCOUNT, **{"seed": 3, "sampling": mf.Prioritized(), **arguments}
     )
 
 
@@ -33,12 +30,12 @@ def make_replay(capacity: int, length: int, burn_in: int, n_step: int = 2, **arg
 def test_it_holds_and_draws_what_the_reference_does(
     data: st.DataObject, capacity: int, sizes: tuple[int, int, int], masked: bool
 ) -> None:
-    replay, reference = make_replay(capacity, *sizes, sampling=Uniform()), Reference(capacity, *sizes)
+    replay, reference = make_replay(capacity, *sizes, sampling=mf.Uniform()), Reference(capacity, *sizes)
     for batch in data.draw(st.lists(batches(capacity, masked), min_size=1, max_size=8)):
         inserted = put(replay, batch)
         reference.insert(batch)
         assert (inserted.rows, inserted.stored) == (batch.rows, reference.stored)
-        drawn = Draw(6 * sizes[0], gives=SequenceTransitions)(replay)
+        drawn = mf.Draw(6 * sizes[0], gives=SequenceTransitions)(replay)
         assert isinstance(drawn, SequenceTransitions)
         assert drawn.count == 6
         reference.check(drawn)
@@ -49,10 +46,10 @@ def test_it_holds_and_draws_what_the_reference_does(
 
 @given(batch=batches(30, masked=True), sizes=SIZES)
 def test_each_row_is_in_exactly_one_sequence_and_each_sequence_in_one_segment(
-    batch: Batch, sizes: tuple[int, int, int]
+    batch: mf.Batch, sizes: tuple[int, int, int]
 ) -> None:
     length, burn_in, _ = sizes
-    parts = SplitSegments(length, burn_in)(batch)
+    parts = mf.SplitSegments(length, burn_in)(batch)
     for name, column in parts.columns.items():
         np.testing.assert_array_equal(column, batch.columns[name])
     made = iter(segments_of(parts))
@@ -75,7 +72,7 @@ def test_each_row_is_in_exactly_one_sequence_and_each_sequence_in_one_segment(
     assert next(made, None) is None
 
 
-def _go_on(replay: SequenceReplay, batch: Batch) -> SequenceTransitions:
+def _go_on(replay: SequenceReplay, batch: mf.Batch) -> SequenceTransitions:
     put(replay, batch)
     drawn = replay.draw(20)
     replay.reprioritize(drawn.row_id, np.cos(drawn.row_id) ** 2)
@@ -87,7 +84,9 @@ def _same(one: SequenceTransitions, two: SequenceTransitions) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name), err_msg=name)
 
 
-@given(data=st.data(), capacity=st.integers(5, 40), sizes=SIZES, sampling=st.sampled_from([Uniform(), Prioritized()]))
+@given(
+    data=st.data(), capacity=st.integers(5, 40), sizes=SIZES, sampling=st.sampled_from([mf.Uniform(), mf.Prioritized()])
+)
 def test_a_replay_that_loads_what_was_kept_goes_on_bit_for_bit(
     data: st.DataObject, capacity: int, sizes: tuple[int, int, int], sampling: Any
 ) -> None:
@@ -105,7 +104,7 @@ def test_a_replay_that_loads_what_was_kept_goes_on_bit_for_bit(
             assert took_over.stored == replay.stored
 
 
-def _batch(length: int, count: int = 1) -> Batch:
+def _batch(length: int, count: int = 1) -> mf.Batch:
     rows = length * count
     columns = {
         "obs": np.arange(1.0, rows + 1, dtype=np.float32)[:, None],
@@ -115,11 +114,11 @@ def _batch(length: int, count: int = 1) -> Batch:
         "memory": np.zeros((rows, 1), np.float32),
     }
     ends = {"terminated": np.zeros(count, bool), "bootstrap_obs": np.zeros((count, 1), np.float32)}
-    return Batch(columns, {"length": np.full(count, length), **ends})
+    return mf.Batch(columns, {"length": np.full(count, length), **ends})
 
 
 def test_a_priority_is_a_sequences_and_counts_until_it_is_evicted() -> None:
-    replay = make_replay(24, 4, 2, sampling=Prioritized(alpha=1.0))
+    replay = make_replay(24, 4, 2, sampling=mf.Prioritized(alpha=1.0))
     put(replay, _batch(8, count=3))
     replay.reprioritize(np.array([0, 4, 8, 12, 16, 20]), np.array([0.0, 0.0, 3.0, 0.0, 1.0, 0.0]))
     drawn = replay.draw(4 * 4000)
@@ -145,29 +144,29 @@ def test_a_successor_of_a_lost_one_knows_none_of_its_names() -> None:
 
 def test_what_cannot_be_stored_is_refused() -> None:
     replay = make_replay(10, 4, 2)
-    with pytest.raises(InvalidInput, match="sequences of 12 agent steps share rows, and do not fit a replay of 10"):
+    with pytest.raises(mf.InvalidInput, match="sequences of 12 agent steps share rows, and do not fit a replay of 10"):
         put(replay, _batch(12))
-    with pytest.raises(InvalidInput, match="length=4 and burn_in=2, but others came: give SplitSegments the same"):
-        replay.insert(_windowed(replay, SplitSegments(5, 2)(_batch(5))))
-    with pytest.raises(InvalidInput, match=r"length=4 and burn_in=2, but others came"):
-        replay.insert(_windowed(replay, SplitSegments(4, 3)(_batch(8))))
-    with pytest.raises(InvalidInput, match="no 'burn_in', which this replay stores"):
+    with pytest.raises(mf.InvalidInput, match="length=4 and burn_in=2, but others came: give SplitSegments the same"):
+        replay.insert(_windowed(replay, mf.SplitSegments(5, 2)(_batch(5))))
+    with pytest.raises(mf.InvalidInput, match=r"length=4 and burn_in=2, but others came"):
+        replay.insert(_windowed(replay, mf.SplitSegments(4, 3)(_batch(8))))
+    with pytest.raises(mf.InvalidInput, match="no 'burn_in', which this replay stores"):
         replay.insert(_windowed(replay, _batch(4)))
-    with pytest.raises(InvalidInput, match="need the column 'memory' of rows, which recurrent policies alone have"):
-        SplitSegments(4, 2)(SplitSegments(4, 2)(_batch(4)))
+    with pytest.raises(mf.InvalidInput, match="need the column 'memory' of rows, which recurrent policies alone have"):
+        mf.SplitSegments(4, 2)(mf.SplitSegments(4, 2)(_batch(4)))
     assert replay.stored == 0
 
 
-def _windowed(replay: SequenceReplay, batch: Batch) -> Batch:
-    return NStep(2, DISCOUNT)(batch)
+def _windowed(replay: SequenceReplay, batch: mf.Batch) -> mf.Batch:
+    return mf.NStep(2, DISCOUNT)(batch)
 
 
 @pytest.mark.parametrize(("length", "burn_in"), [(0, 0), (3, -1)])
 def test_sizes_that_are_none_are_refused(length: int, burn_in: int) -> None:
-    with pytest.raises(InvalidInput, match=r"sequence_length|burn_in"):
+    with pytest.raises(mf.InvalidInput, match=r"sequence_length|burn_in"):
         make_replay(9, length, burn_in)
-    with pytest.raises(InvalidInput, match="sequences: "):
-        SplitSegments(length, burn_in)
+    with pytest.raises(mf.InvalidInput, match="sequences: "):
+        mf.SplitSegments(length, burn_in)
 
 
 def test_what_was_kept_with_other_sizes_is_refused() -> None:
@@ -176,5 +175,5 @@ def test_what_was_kept_with_other_sizes_is_refused() -> None:
         (make_replay(10, 5, 2), "expected length=5, but it was kept with length=4"),
         (make_replay(10, 4, 0), "expected burn_in=0, but it was kept with burn_in=2"),
     ):
-        with pytest.raises(CheckpointUnusable, match=text):
+        with pytest.raises(mf.CheckpointUnusable, match=text):
             other.load_state(replay.state(), [])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from marlflow.base.batch import Batch
+import marlflow as mf
 from marlflow.base.items import Inserted
-from marlflow.replay import ReplayBuffer
-from marlflow.stages import Insert, NStep
 
 
-def windowed(batch: Batch, buffer: ReplayBuffer) -> Batch:
+def windowed(batch: mf.Batch, buffer: mf.ReplayBuffer) -> mf.Batch:
     """`batch` with the windows that `buffer` expects."""
     terms = buffer.state()
-    return NStep(terms["n_step"], terms["discount"])(batch)
+    return mf.NStep(terms["n_step"], terms["discount"])(batch)
 
 
-def put(buffer: ReplayBuffer, batch: Batch) -> Inserted:
+def put(buffer: mf.ReplayBuffer, batch: mf.Batch) -> Inserted:
     """Inserts `batch` with its windows."""
-    return Insert()(windowed(batch, buffer), buffer)
+    return mf.Insert()(windowed(batch, buffer), buffer)

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
-from marlflow.base.items import Update
-from marlflow.config.experiment import Experiment
 from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import ready
 from marlflow.flow import Executor
@@ -24,12 +23,12 @@ from marlflow.sampling.receipts import Fault
 class DrivenRun:
     """A run, and what was seen of it: rounds, updates, faults, and the versions that each round was asked for with."""
 
-    experiment: Experiment
+    experiment: mf.Experiment
     spec: RunSpec
     runtime: Runtime
     parts: Any = None
     rounds: list[Round] = field(default_factory=list)
-    updates: dict[str, list[Update]] = field(default_factory=dict)
+    updates: dict[str, list[mf.Update]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     versions: dict[str, list[int]] = field(default_factory=dict)
     executor: Any = None
@@ -77,12 +76,12 @@ class DrivenRun:
         return round
 
     def _updated(self, plan: str, item: Any) -> None:
-        if isinstance(item, Update):
+        if isinstance(item, mf.Update):
             self.updates.setdefault(plan, []).append(item)
 
 
 @contextmanager
-def driven(experiment: Experiment, runtime: Runtime) -> Iterator[DrivenRun]:
+def driven(experiment: mf.Experiment, runtime: Runtime) -> Iterator[DrivenRun]:
     """A run whose parts are set up, until it is left."""
     run = DrivenRun(experiment, ready(experiment).spec, runtime)
     try:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.runtime.checkpoints import CheckpointStore
 from tests.runtime.kept_folders import contents, file_of, flip, read_all, rewrite, written
+from tests.sentences import refusals
 
 # -- what is not whole is passed over ----------------------------------------------------------------------------------
 
@@ -76,9 +77,7 @@ def test_if_nothing_is_whole_each_is_listed_with_its_reason(folder: Path) -> Non
     written(folder, 100, 200)
     flip(file_of(folder, 100, "workers"))
     file_of(folder, 200, "checkpoint.json").write_bytes(b"{")
-    with pytest.raises(CheckpointUnusable) as caught:
-        CheckpointStore(folder, 1).load()
-    damaged, no_json, advice = caught.value.problems
+    damaged, no_json, advice = refusals(CheckpointUnusable, CheckpointStore(folder, 1).load)
     assert str(folder / "100") in damaged
     assert "'workers' is damaged" in damaged
     assert str(folder / "200") in no_json

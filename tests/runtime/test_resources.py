@@ -71,10 +71,7 @@ def test_what_others_hold_is_told_apart_from_what_is_not_there() -> None:
 
 
 def test_a_share_of_nothing_is_a_problem() -> None:
-    asked = [
-        ResourceRequest("rollout worker 0", Resources(num_cpus=2)),
-        ResourceRequest("learner prey", Resources()),
-    ]
+    asked = [ResourceRequest("rollout worker 0", Resources(num_cpus=2)), ResourceRequest("learner prey", Resources())]
     assert sentences(problems(asked, {"CPU": 2.5})) == []
     assert sentences(problems(asked, {"CPU": 2.0})) == [
         "of 2 CPU 0 are left to share among learner prey; lower the reservations, or wait until other runs have ended"
@@ -145,8 +142,7 @@ def test_other_resources_are_kept_beside_a_share() -> None:
 
 def test_a_process_that_takes_nothing_has_no_bundle() -> None:
     found = bundles(
-        [ResourceRequest("idle", Resources(num_cpus=0)), ResourceRequest("busy", Resources(num_cpus=2))],
-        {"CPU": 2.0},
+        [ResourceRequest("idle", Resources(num_cpus=0)), ResourceRequest("busy", Resources(num_cpus=2))], {"CPU": 2.0}
     )
     assert found.bundles == [{"CPU": 2}]
     assert found.bundle_of == [None, 0]

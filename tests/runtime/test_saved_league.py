@@ -6,14 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from marlflow.base.errors import CheckpointUnusable, ConfigInvalid
+import marlflow as mf
 from marlflow.base.serialization import from_bytes, to_bytes
-from marlflow.config.experiment import CheckpointConfig, Env, Policy, Rollouts
-from marlflow.driver.train import train
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Payoffs
 from marlflow.league.sides import default_sides
-from marlflow.league.snapshots import SnapshotRules
 from marlflow.runtime.saved_league import saved_league, saved_run
 from marlflow.runtime.saved_policies import saved_policy
 from marlflow.runtime.saved_runs import newest
@@ -92,15 +89,15 @@ def test_parameters_are_those_of_the_member(tmp_path: Path) -> None:
 
 def test_a_run_with_a_league_can_be_read(tmp_path: Path) -> None:
     members = Members(PAIR, {"main": AGENTS}, live=["main"])
-    matchmaker = matchmaker_of(members, rules=SnapshotRules(every_agent_steps=200))
+    matchmaker = matchmaker_of(members, rules=mf.SnapshotRules(every_agent_steps=200))
     experiment = small_run(
-        env=Env(RockPaperScissors, {}, num_envs=4),
-        policies={"main": Policy(SMALL_PPO, SMALL)},
+        env=mf.Env(RockPaperScissors, {}, num_envs=4),
+        policies={"main": mf.Policy(SMALL_PPO, SMALL)},
         mapping=matchmaker,
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
-        checkpoint=CheckpointConfig(every_env_steps=None),
+        rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=40),
+        checkpoint=mf.CheckpointConfig(every_env_steps=None),
     )
-    train(experiment, tmp_path)
+    mf.train(experiment, tmp_path)
     league, checkpoint = saved_league(tmp_path), newest(tmp_path)
     assert league.members.state() == driver(checkpoint)["dealer"]["matchmaker"]["members"]
     snapshots = list(league.members.snapshots)
@@ -131,7 +128,7 @@ def test_a_run_with_a_league_can_be_read(tmp_path: Path) -> None:
 )
 def test_a_run_without_a_league_says_how_to_start_one(dealer: Any, message: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, dealer)
-    with pytest.raises(ConfigInvalid) as raised:
+    with pytest.raises(mf.ConfigInvalid) as raised:
         saved_league(tmp_path)
     assert message in str(raised.value)
     assert "league=pfsp" in str(raised.value)
@@ -164,7 +161,7 @@ def test_a_malformed_league_names_the_checkpoint(spoil: Any, tmp_path: Path) -> 
     state = state_of(played())
     spoil(state)
     path = write_checkpoint(tmp_path, {"matchmaker": state})
-    with pytest.raises(CheckpointUnusable) as raised:
+    with pytest.raises(mf.CheckpointUnusable) as raised:
         saved_league(tmp_path)
     assert str(path) in str(raised.value)
     assert "remove it, and the one before it is used" in str(raised.value)
@@ -173,9 +170,9 @@ def test_a_malformed_league_names_the_checkpoint(spoil: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("member", "error", "message"),
     [
-        ("main@3", ConfigInvalid, "has no member 'main@3'; did you mean 'main@2'?"),
-        ("xyz", ConfigInvalid, "has no member 'xyz'; its members are main, random, main@1, main@2"),
-        ("random", ConfigInvalid, "member 'random' never learned, so it has no parameters to export"),
+        ("main@3", mf.ConfigInvalid, "has no member 'main@3'; did you mean 'main@2'?"),
+        ("xyz", mf.ConfigInvalid, "has no member 'xyz'; its members are main, random, main@1, main@2"),
+        ("random", mf.ConfigInvalid, "member 'random' never learned, so it has no parameters to export"),
     ],
 )
 def test_a_member_that_cannot_be_exported(member: str, error: Any, message: str, tmp_path: Path) -> None:
@@ -189,7 +186,7 @@ def test_a_member_that_cannot_be_exported(member: str, error: Any, message: str,
 def test_malformed_parameters_name_the_checkpoint(flat: Any, tmp_path: Path) -> None:
     tree = {"policy": "main", "version": 10, "scheduled": {}, "flat": flat}
     path = write_checkpoint(tmp_path, {"matchmaker": state_of(played())}, files={"frozen.main@1": to_bytes(tree)})
-    with pytest.raises(CheckpointUnusable, match="parameters are no float32 vector") as raised:
+    with pytest.raises(mf.CheckpointUnusable, match="parameters are no float32 vector") as raised:
         saved_policy(saved_run(tmp_path), "main@1")
     assert str(path) in str(raised.value)
 
@@ -197,7 +194,9 @@ def test_malformed_parameters_name_the_checkpoint(flat: Any, tmp_path: Path) -> 
 def test_a_live_policy_of_a_shared_learner_names_a_snapshot_instead(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, {"matchmaker": state_of(played())}, learners={"both": ["main", "other"]})
     league = saved_league(tmp_path)
-    with pytest.raises(ConfigInvalid, match=r"several policies together, 'main' among them; export a snapshot: main@2"):
+    with pytest.raises(
+        mf.ConfigInvalid, match=r"several policies together, 'main' among them; export a snapshot: main@2"
+    ):
         saved_policy(saved_run(tmp_path), "main")
     assert len(saved_policy(saved_run(tmp_path), "main@2").flat) == len(FLAT)
     assert league.versions() == {"main": 30}
@@ -207,5 +206,5 @@ def test_a_snapshot_that_the_run_has_forgotten(tmp_path: Path) -> None:
     matchmaker = played()
     matchmaker.members.add("main", version=25, env_steps=2_500, agent_steps=2_400)
     write_checkpoint(tmp_path, {"matchmaker": state_of(matchmaker)})
-    with pytest.raises(CheckpointUnusable, match="does not have the parameters of main@3"):
+    with pytest.raises(mf.CheckpointUnusable, match="does not have the parameters of main@3"):
         saved_policy(saved_run(tmp_path), "main@3")

@@ -15,17 +15,7 @@ from pettingzoo import AECEnv, ParallelEnv
 
 from marlflow.base.random import key
 from tests.sampling.fingerprints import SPOILING, fingerprint, overwrite, spoiled
-from tests.sampling.scripts import (
-    BOTH,
-    JOIN,
-    LINGER,
-    STAY,
-    TERMINATE,
-    TRUNCATE,
-    VANISH,
-    VANISH_SEEN,
-    Script,
-)
+from tests.sampling.scripts import BOTH, JOIN, LINGER, STAY, TERMINATE, TRUNCATE, VANISH, VANISH_SEEN, Script
 
 STATE_SPACE = spaces.Box(-1, 1, (2, 2), np.float64)
 

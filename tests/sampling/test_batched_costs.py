@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from marlflow.base.errors import EnvironmentFailed
-from marlflow.env import BatchedStep
+import marlflow as mf
 from marlflow.env.batched.single import as_pettingzoo
 from tests.sampling.batched_counters import LENGTH, Counters, batched_worker
 
@@ -19,7 +18,7 @@ class Costing(Counters):
         over = np.stack([self.t == 3, self.t >= LENGTH], axis=1)
         costs = np.stack([2.0**self.t, 0.25 * self.t], axis=1)
         self.issued += costs.sum()
-        return BatchedStep(self.see(), {"a": 0.0 * costs}, {"a": over}, {"a": ~over & False}, costs={"a": costs})
+        return mf.BatchedStep(self.see(), {"a": 0.0 * costs}, {"a": over}, {"a": ~over & False}, costs={"a": costs})
 
 
 def worker_of(change=None, with_costs=("one", "two"), tolerated=0):
@@ -51,7 +50,7 @@ def test_a_cost_that_is_no_number_ends_the_episode_of_its_environment_alone() ->
         if env.calls == 2:
             made.costs["a"][1, 0] = np.nan
 
-    with pytest.raises(EnvironmentFailed, match=r"agent 'a_0'.*the cost is nan, not a finite number"):
+    with pytest.raises(mf.EnvironmentFailed, match=r"agent 'a_0'.*the cost is nan, not a finite number"):
         worker_of(change)[0].collect(3)
     receipt, batches = worker_of(change, tolerated=9)[0].collect(LENGTH)
     assert [fault.rows_lost for fault in receipt.faults] == [4]
@@ -76,7 +75,7 @@ def test_a_step_without_costs_or_with_others_is_an_error_of_the_environment(cost
     def change(env, made):
         made.costs = costs(made)
 
-    with pytest.raises(EnvironmentFailed, match=reason):
+    with pytest.raises(mf.EnvironmentFailed, match=reason):
         worker_of(change)[0].collect(1)
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
+import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
-from marlflow.env import BatchedEnv, BatchedStep
 from marlflow.env.batched.arrays import as_numpy
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.protocol import EvaluationRequest
@@ -63,7 +62,7 @@ def rows_of(batches):
 
 
 def test_the_example_is_a_batched_environment():
-    assert isinstance(Counters(2), BatchedEnv)
+    assert isinstance(Counters(2), mf.BatchedEnv)
 
 
 @pytest.mark.parametrize("policies", [("all", "all"), ("x", "y")], ids=["one policy", "two"])
@@ -88,7 +87,7 @@ def test_a_fault_of_one_row_ends_its_episode_alone(call, change, reason, policie
 
 def test_one_fault_more_than_tolerated_raises():
     worker = worker_of(at(3, 1, nan_reward), 0)
-    with pytest.raises(EnvironmentFailed, match="the reward is nan"):
+    with pytest.raises(mf.EnvironmentFailed, match="the reward is nan"):
         worker.collect(LENGTH)
 
 
@@ -118,7 +117,7 @@ def test_a_step_that_raises_ends_all_episodes_and_is_one_fault():
     ids=["of a wrong shape", "without one group"],
 )
 def test_a_step_of_other_arrays_is_a_fault_that_names_both(kind, arrays, reason):
-    with pytest.raises(EnvironmentFailed, match=rf"{kind} {reason}"):
+    with pytest.raises(mf.EnvironmentFailed, match=rf"{kind} {reason}"):
         worker_of(lambda env, made: setattr(made, kind, arrays(made))).collect(1)
 
 
@@ -163,7 +162,7 @@ def test_a_broken_evaluation_episode_is_left_out():
 
 
 def test_a_version_of_another_number_of_environments_is_refused():
-    with pytest.raises(EnvironmentFailed, match="it has 1 environments, not the 3 asked for"):
+    with pytest.raises(mf.EnvironmentFailed, match="it has 1 environments, not the 3 asked for"):
         batched_worker(lambda count: Counters(1))
 
 
@@ -182,7 +181,7 @@ class TorchCounters(Counters):
             return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
         seen = {name: tensor.requires_grad_() for name, tensor in tensors(made.observations).items()}
-        return BatchedStep(seen, tensors(made.rewards), tensors(made.terminated), tensors(made.truncated))
+        return mf.BatchedStep(seen, tensors(made.rewards), tensors(made.terminated), tensors(made.truncated))
 
 
 def test_tensors_give_the_rows_of_arrays():
@@ -203,5 +202,5 @@ def test_policies_that_adapt_are_refused():
         inner_steps, taken = 1, 0
         flat = load_flat = restart = adapt = RandomActor.act
 
-    with pytest.raises(ConfigInvalid, match=r"cannot play batched environments; set env\.batched=false"):
+    with pytest.raises(mf.ConfigInvalid, match=r"cannot play batched environments; set env\.batched=false"):
         batched_worker(Counters, actor=Adapts)

@@ -11,9 +11,10 @@ from marlflow.env import open_adapter
 from marlflow.sampling.episodes import RESTARTED_EPISODE
 from marlflow.sampling.protocol import EvaluationRequest, Request
 from marlflow.sampling.saved_state import ResumeReport, merged, share
+from tests.driver.kept_runs import assert_equal
 from tests.sampling.batched_cases import CASES
 from tests.sampling.row_actors import RememberingRowActor, RowActor
-from tests.sampling.workers import rollout_worker
+from tests.sampling.workers import rollout_worker, rows_in
 
 TICKS = (1, 7, 40, 3, 90)
 NO_TIMES = {"env_s": 0.0, "policy_s": 0.0, "bookkeeping_s": 0.0, "began_s": 0.0}
@@ -46,23 +47,13 @@ def collected(worker, case, numbers):
     return [worker.collect(TICKS[n % len(TICKS)], Request(weights=weights_of(case, n))) for n in numbers]
 
 
-def assert_same(batches, others):
-    assert batches.keys() == others.keys()
-    for policy, batch in batches.items():
-        for ours, theirs in ((batch.columns, others[policy].columns), (batch.segments, others[policy].segments)):
-            assert ours.keys() == theirs.keys()
-            for name, column in ours.items():
-                assert column.dtype == theirs[name].dtype, name
-                np.testing.assert_array_equal(column, theirs[name], err_msg=f"{policy}: {name}")
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_rows_receipts_and_evaluation_equal_those_of_pettingzoo(case):
     batched, one_by_one = worker_of(case, True), worker_of(case, False)
     seen = []
     for ours, theirs in zip(collected(batched, case, range(6)), collected(one_by_one, case, range(6)), strict=True):
         assert replace(ours[0], **NO_TIMES) == replace(theirs[0], **NO_TIMES)
-        assert_same(ours[1], theirs[1])
+        assert_equal(rows_in(ours[1]), rows_in(theirs[1]))
         seen += ours[0].episodes
     assert len(seen) >= 5, "several episodes have to end"
     request = EvaluationRequest(range(20, 40), weights_of(case, 9))
@@ -82,7 +73,7 @@ def test_a_resumed_worker_goes_on_as_if_it_had_not_been_interrupted(case):
     assert resumed.load_state(share(tree, range(5)), 0) == ResumeReport()
     for ours, theirs in zip(collected(resumed, case, range(4, 8)), collected(whole, case, range(4, 8)), strict=True):
         assert replace(ours[0], **NO_TIMES) == replace(theirs[0], **NO_TIMES)
-        assert_same(ours[1], theirs[1])
+        assert_equal(rows_in(ours[1]), rows_in(theirs[1]))
 
 
 def test_episodes_restart_where_the_saved_ones_cannot_go_on():

@@ -21,6 +21,8 @@ from marlflow.policy.recurrent_actors import recurrent_stochastic_actor
 from marlflow.policy.stacked import StackedMembers
 from marlflow.sampling import RolloutWorker, SamplerConfig, frozen_cohort
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Request
+from tests.driver.kept_runs import assert_equal
+from tests.sampling.workers import rows_in
 
 ENTRIES, ENVS = 20, range(12)
 TWO_CARTS = partial(cartpole_team.CartPoleTeam, 2)
@@ -67,9 +69,7 @@ def dealt(seed: int, envs: Any = ENVS, entries: int = ENTRIES) -> dict[int, list
 
 
 def assert_same_rows(one: Any, other: Any) -> None:
-    assert one[1]["main"].rows == other[1]["main"].rows
-    for name, column in one[1]["main"].columns.items():
-        np.testing.assert_array_equal(column, other[1]["main"].columns[name], err_msg=name)
+    assert_equal(*(rows_in(each[1])["main"]["columns"] for each in (one, other)))
 
 
 @pytest.mark.parametrize("env", [cartpole_team.parallel_env, cartpole_team.env], ids=["parallel", "aec"])
@@ -181,15 +181,7 @@ def test_a_resume_with_other_slots_goes_on_bit_for_bit(kind: str) -> None:
         one, same = (made.collect(ticks, Request(0, main, {}, dealt(seed))) for made in (playing, other))
         assert one[0].episodes == same[0].episodes
         assert_same_rows(one, same)
-    assert_equal_states(playing.state(), other.state())
-
-
-def assert_equal_states(one: Any, other: Any) -> None:
-    assert one["envs"] == other["envs"]
-    assert one["tables"].keys() == other["tables"].keys()
-    for name, table in one["tables"].items():
-        for column, values in table.items():
-            np.testing.assert_array_equal(values, other["tables"][name][column], err_msg=f"{name}.{column}")
+    assert_equal(playing.state(), other.state())
 
 
 def test_evaluation_may_give_entries_of_one_cohort_different_modes(monkeypatch: pytest.MonkeyPatch) -> None:

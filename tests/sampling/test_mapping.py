@@ -4,6 +4,7 @@ import pytest
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.sampling import Rule, assign, group
+from tests.sentences import refusals
 
 AGENTS = ["adversary_0", "adversary_1", "agent_0"]
 
@@ -15,15 +16,13 @@ def test_the_first_rule_that_matches_wins():
 
 def test_all_problems_are_reported_at_once():
     rules = [Rule("adversary_*", "pack"), Rule("adversary_0", "lead"), Rule("wolf_*", "wolf")]
-    with pytest.raises(ConfigInvalid) as caught:
-        assign(AGENTS, rules)
-    assert caught.value.problems == (
+    assert refusals(ConfigInvalid, assign, AGENTS, rules) == [
         "no mapping rule matches agent 'agent_0' (rules: 'adversary_*', 'adversary_0', 'wolf_*'); "
         "add one, or one for '*'",
         "mapping rule 2 (match 'adversary_0', policy 'lead') reaches no agent: earlier rules take adversary_0",
         "mapping rule 3 (match 'wolf_*', policy 'wolf') matches no agent; "
         "the agents are adversary_0, adversary_1, agent_0",
-    )
+    ]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId, RandomSeats, 
 from marlflow.sampling.protocol import EvaluationRequest, Request, Round
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Receipt
 from tests.sampling.workers import rollout_worker
+from tests.sentences import refusals
 
 AGENTS = ("left", "right")
 SEATS = AllowedSeats(AGENTS, {"main": AGENTS, "rival": AGENTS, "lefty": ("left",)})
@@ -76,11 +77,7 @@ def test_every_episode_is_asked_for_once_and_gets_what_was_dealt_for_it(drawn: A
         assert numbers == list(range(len(numbers)))
 
 
-@given(
-    st.integers(1, 40),
-    st.lists(st.integers(1, 15), min_size=1, max_size=60),
-    st.integers(0, 14),
-)
+@given(st.integers(1, 40), st.lists(st.integers(1, 15), min_size=1, max_size=60), st.integers(0, 14))
 def test_envs_have_a_matchup_for_each_reset_if_no_episode_is_shorter_than_the_shortest_so_far(
     ticks: int, lengths: list[int], age: int
 ) -> None:
@@ -223,9 +220,7 @@ def test_every_order_of_seats_is_as_likely() -> None:
     ],
 )
 def test_seats_are_for_policies_that_are_named_once(policies: list[str], problem: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
-        RandomSeats(policies)
-    assert caught.value.problems == (problem,)
+    assert refusals(ConfigInvalid, RandomSeats, policies) == [problem]
 
 
 # -- with workers ---------------------------------------------------------------------------------------------------

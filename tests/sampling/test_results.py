@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.errors import MatchmakerFailed
+import marlflow as mf
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.sampling.dealer import Dealer
-from marlflow.sampling.matchmaking import AllowedSeats, RandomSeats
-from marlflow.sampling.population import Reset
+from marlflow.sampling.matchmaking import AllowedSeats
 from marlflow.sampling.receipts import EpisodeResult, Receipt
-from marlflow.sampling.results import ResultLedger, ResultsMatchmaker
+from marlflow.sampling.results import ResultLedger
 
 NUM_ENVS = 4
 
@@ -96,7 +95,7 @@ def test_with_more_envs_the_new_ones_begin_with_their_first_episodes() -> None:
 AGENTS = ("left", "right")
 
 
-class Told(RandomSeats):
+class Told(mf.RandomSeats):
     """Random seats; keeps what it is told, and fails if it is told that somebody lost."""
 
     def __init__(self) -> None:
@@ -115,7 +114,7 @@ def dealer_of(matchmaker: Told) -> Dealer:
 
 def test_a_matchmaker_is_told_what_ended_in_a_round_by_all_workers_at_once_and_only_then() -> None:
     matchmaker = Told()
-    assert isinstance(matchmaker, ResultsMatchmaker)
+    assert isinstance(matchmaker, mf.ResultsMatchmaker)
     dealer = dealer_of(matchmaker)
     dealer.record_receipts([receipt(result(3, 0, 9), worker=1), receipt(result(0, 0, 9), result(1, 0, 4))])
     dealer.record_receipts([receipt(), receipt(worker=1)])
@@ -132,7 +131,7 @@ def test_a_matchmaker_is_told_what_ended_in_a_round_by_all_workers_at_once_and_o
 
 def test_a_matchmaker_that_fails_at_a_result_is_named() -> None:
     lost = EpisodeResult(0, 0, 5, {"left": -1.0})
-    with pytest.raises(MatchmakerFailed) as caught:
+    with pytest.raises(mf.MatchmakerFailed) as caught:
         dealer_of(Told()).record_receipts([receipt(lost)])
     assert caught.value.where == "matchmaker Told, observe"
     assert caught.value.reason == "it raised ValueError: a sore loser"
@@ -141,7 +140,7 @@ def test_a_matchmaker_that_fails_at_a_result_is_named() -> None:
 
 
 def test_results_are_of_no_matter_to_other_matchmakers() -> None:
-    dealer = Dealer(RandomSeats(["main"]), AllowedSeats(AGENTS, {"main": AGENTS}), NUM_ENVS, seed=1)
+    dealer = Dealer(mf.RandomSeats(["main"]), AllowedSeats(AGENTS, {"main": AGENTS}), NUM_ENVS, seed=1)
     dealer.record_receipts([receipt(result(0, 0), result(0, 2, 3))])
     assert dealer.results.lost == 1
 
@@ -157,9 +156,9 @@ class Resetting(Told):
     def reset_policies(self) -> list[str]:
         return ["main"]
 
-    def resets(self) -> list[Reset]:
+    def resets(self) -> list[mf.Reset]:
         asks, self.asks = self.asks, False
-        return [Reset("main", "fresh")] if asks else []
+        return [mf.Reset("main", "fresh")] if asks else []
 
 
 def test_a_running_episode_of_a_policy_that_is_reset_is_stale_and_all_others_count() -> None:
@@ -168,7 +167,7 @@ def test_a_running_episode_of_a_policy_that_is_reset_is_stale_and_all_others_cou
     dealer.deal(1)
     dealer.record_receipts([replace(receipt(), next_episodes=dict.fromkeys(range(NUM_ENVS), 1))])
     matchmaker.asks = True
-    assert dealer.renew({}, {}, {}) == [Reset("main", "fresh")]
+    assert dealer.renew({}, {}, {}) == [mf.Reset("main", "fresh")]
     dealer.record_receipts([receipt(result(0, 0), result(1, 0))])  # `other` plays environment 0, `main` the next
     dealer.record_receipts([receipt(result(1, 1))])
     assert matchmaker.told == [[result(0, 0)], [result(1, 1)]]

@@ -70,7 +70,7 @@ def test_an_environment_that_hangs_is_named(doing, how):
 
 @pytest.mark.parametrize("doing", ["step", "reset"])
 def test_hung_episodes_are_given_up_and_the_others_go_on(doing):
-    going = worker(variant(doing, "spinning"), watchdog=Watchdog(TIMEOUT_S), tolerated_faults=1000)
+    going = worker(variant(doing, "sleeping"), watchdog=Watchdog(TIMEOUT_S), tolerated_faults=1000)
     faults, episodes = [], []
     while len(episodes) < 5:
         receipt, batches = going.collect(30)
@@ -84,9 +84,7 @@ def test_hung_episodes_are_given_up_and_the_others_go_on(doing):
 def test_time_that_the_policy_takes_is_not_the_environments():
     class Slow(RandomActor):
         def act(self, obs, action_mask, memory, mode, generator):
-            deadline = time.perf_counter() + 2 * TIMEOUT_S
-            while time.perf_counter() < deadline:
-                pass
+            time.sleep(2 * TIMEOUT_S)
             return super().act(obs, action_mask, memory, mode, generator)
 
     calm = lone_worker(CartPoleTeam, Slow(Discrete(2)), watchdog=Watchdog(TIMEOUT_S))

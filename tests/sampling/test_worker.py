@@ -7,11 +7,10 @@ import pytest
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
-from marlflow.base.errors import ConfigInvalid, EnvironmentFailed, MarlflowError
+import marlflow as mf
 from marlflow.base.items import Weights
 from marlflow.env import cartpole_team
 from marlflow.policy.actor import Acted
-from marlflow.sampling import Rule
 from marlflow.sampling.protocol import EvaluationRequest, Request
 from tests.env.test_adapter import Scripted, Undeclared
 from tests.sampling.workers import EVERYBODY, lone_worker, rollout_worker
@@ -64,7 +63,7 @@ def test_one_call_of_each_actor_per_tick():
 
 def test_policies_that_are_not_recorded_leave_episode_results_alone():
     actors = {"quiet": Constant(), "loud": Constant()}
-    rules = [Rule("cart_0", "quiet"), Rule("*", "loud")]
+    rules = [mf.Rule("cart_0", "quiet"), mf.Rule("*", "loud")]
     worker = rollout_worker(cartpole_team.parallel_env, [0], rules, actors, seed=0, recorded=["loud"])
     receipt, batches = worker.collect(40)
     assert set(batches) == set(receipt.policies) == {"loud"}
@@ -115,10 +114,10 @@ def test_an_evaluation_episode_depends_on_its_number_alone():
 
 
 def test_agents_without_a_policy_and_policies_without_an_actor_are_refused():
-    with pytest.raises(ConfigInvalid, match="agent 'cart_1' is mapped to no policy") as caught:
+    with pytest.raises(mf.ConfigInvalid, match="agent 'cart_1' is mapped to no policy") as caught:
         rollout_worker(cartpole_team.parallel_env, [0], {"cart_0": "all"}, {"all": Constant()}, seed=0)
     assert len(caught.value.problems) == 3
-    with pytest.raises(ConfigInvalid, match="policy 'all', which has no actor"):
+    with pytest.raises(mf.ConfigInvalid, match="policy 'all', which has no actor"):
         rollout_worker(cartpole_team.parallel_env, [0], EVERYBODY, {}, seed=0)
 
 
@@ -128,26 +127,26 @@ class Mixed(Scripted):
 
 
 def test_a_worker_without_copies_is_refused():
-    with pytest.raises(ConfigInvalid, match="rollout worker 0 has no environment to step"):
+    with pytest.raises(mf.ConfigInvalid, match="rollout worker 0 has no environment to step"):
         rollout_worker(cartpole_team.parallel_env, [], EVERYBODY, {"all": Constant()}, seed=0)
 
 
 def test_a_latecomer_whose_policy_nobody_had_is_an_error():
-    rules = [Rule("a", "all"), Rule("b", "late")]
+    rules = [mf.Rule("a", "all"), mf.Rule("b", "late")]
     worker = rollout_worker(Undeclared, [0], rules, {"all": Constant(), "late": Constant()}, seed=0)
-    with pytest.raises(EnvironmentFailed, match="mapped to policy 'late'"):
+    with pytest.raises(mf.EnvironmentFailed, match="mapped to policy 'late'"):
         worker.collect(3)
 
 
 def test_agents_of_one_policy_need_the_same_spaces():
-    with pytest.raises(ConfigInvalid, match=r"policy 'all' plays 'a' .* and 'b' .*: agents of one policy need"):
+    with pytest.raises(mf.ConfigInvalid, match=r"policy 'all' plays 'a' .* and 'b' .*: agents of one policy need"):
         rollout_worker(lambda: Mixed([]), [0], EVERYBODY, {"all": Constant()}, seed=0)
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), np.zeros(2), "x"])
 def test_a_reward_that_is_no_finite_number_is_an_error(reward):
     worker = lone_worker(lambda: Scripted([(["a", "b"], {"a": 0.0, "b": reward}, {}, {})]), Constant(), [6])
-    with pytest.raises(EnvironmentFailed, match="not a finite number") as caught:
+    with pytest.raises(mf.EnvironmentFailed, match="not a finite number") as caught:
         worker.collect(1)
     assert "env 6" in caught.value.where
     assert "agent 'b'" in caught.value.where
@@ -180,7 +179,7 @@ def test_an_observation_that_is_no_point_of_its_space_is_an_error(shows, steps, 
         def see(self, agents):
             return {agent: shows(self.t, agent) for agent in agents}
 
-    with pytest.raises(EnvironmentFailed, match=reason) as caught:
+    with pytest.raises(mf.EnvironmentFailed, match=reason) as caught:
         lone_worker(lambda: Wrong(steps), Constant()).collect(3)
     assert caught.value.where.endswith(where)
 
@@ -242,7 +241,7 @@ def test_actions_arrive_as_the_space_has_them(kind):
 
 def test_an_action_that_the_space_has_not_is_an_error():
     worker = team(Constant(action=-1))
-    with pytest.raises(MarlflowError, match=r"policy 'all' chose action -1, counted from 0, of Discrete\(2\)"):
+    with pytest.raises(mf.MarlflowError, match=r"policy 'all' chose action -1, counted from 0, of Discrete\(2\)"):
         worker.collect(1)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from marlflow.base.batch import Batch
-from marlflow.base.errors import StageFailed
+import marlflow as mf
 from marlflow.base.items import Weights
 from marlflow.env import cartpole_team
 from marlflow.policy.scripted import RandomActor
@@ -19,19 +18,19 @@ from marlflow.sampling.worker_stages import WorkerStages
 from tests.sampling.workers import rollout_worker
 
 
-def batch_of(rows: int) -> Batch:
-    return Batch({"reward": np.arange(rows, dtype=np.float64)}, {"length": np.array([rows])})
+def batch_of(rows: int) -> mf.Batch:
+    return mf.Batch({"reward": np.arange(rows, dtype=np.float64)}, {"length": np.array([rows])})
 
 
-def doubled(batch: Batch) -> Batch:
+def doubled(batch: mf.Batch) -> mf.Batch:
     return batch.with_columns(reward=2 * batch["reward"])
 
 
-def raised_by_one(batch: Batch) -> Batch:
+def raised_by_one(batch: mf.Batch) -> mf.Batch:
     return batch.with_columns(reward=batch["reward"] + 1)
 
 
-def halved(batch: Batch) -> Batch:
+def halved(batch: mf.Batch) -> mf.Batch:
     return batch.only(np.arange(len(batch.segments["length"])) % 2 == 0)
 
 
@@ -47,12 +46,12 @@ def test_stages_run_in_order_and_each_says_when() -> None:
 
 
 def test_the_stage_that_raised_is_named() -> None:
-    def falls(batch: Batch) -> Batch:
+    def falls(batch: mf.Batch) -> mf.Batch:
         raise ValueError("mine")
 
     worker_stages = WorkerStages("prey")
     worker_stages.stages = {"Double": doubled, "Fall": falls}
-    with pytest.raises(StageFailed, match="in stage 'Fall' of plan 'prey': Double -> Fall, on the rollout workers"):
+    with pytest.raises(mf.StageFailed, match="in stage 'Fall' of plan 'prey': Double -> Fall, on the rollout workers"):
         worker_stages(batch_of(1))
 
 

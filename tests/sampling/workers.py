@@ -40,3 +40,8 @@ def lone_worker(
     return rollout_worker(
         make_env, env_indices, EVERYBODY, {"all": actor or RandomActor(Discrete(2))}, seed, **settings
     )
+
+
+def rows_in(batches: Any) -> dict[str, Any]:
+    """The columns and segments of each policy's rows, as a tree."""
+    return {key: {"columns": dict(rows.columns), "segments": dict(rows.segments)} for key, rows in batches.items()}

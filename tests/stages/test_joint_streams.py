@@ -11,16 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Batch
-from marlflow.base.errors import PlanInvalid, StageFailed
+import marlflow as mf
 from marlflow.base.items import Fragment, Packed
-from marlflow.base.joint import JointBatch
 from marlflow.flow import Executor, Feed, Flow, Place, Plan, Traits, source, together
 from marlflow.flow.protocols import stage_call
 from marlflow.runtime.inline import InlinePlace, InlineRuntime
 from marlflow.sampling.protocol import Request, Round
-from marlflow.stages import ByPolicy, Collect, Concat, Join
 from tests.runtime.small_runs import small_spec
+from tests.sentences import refusals
 
 BOTH = ("hunters", "prey")
 
@@ -39,10 +37,10 @@ def test_a_joint_stream_has_a_fragment_for_each_worker_and_its_round_closes_once
     rows: list[tuple[int, int]], wanted: int
 ) -> None:
     fragments = fragments_of(rows, 3)
-    routed = list(ByPolicy({"mixer": ("prey", "hunters")})(Round(3, (), fragments)))
+    routed = list(mf.ByPolicy({"mixer": ("prey", "hunters")})(Round(3, (), fragments)))
     joint = [item for name, item in routed if name == "mixer"]
     assert len(joint) == len(routed), "the rows of a policy go to its learner only"
-    alone = list(ByPolicy(learners={"prey": "one"})(Round(3, (), fragments)))
+    alone = list(mf.ByPolicy(learners={"prey": "one"})(Round(3, (), fragments)))
     assert alone == [("one" if one.policy == "prey" else one.policy, one) for one in fragments]
     assert [one.worker for one in joint] == list(range(len(rows)))
     assert [one.rows for one in joint] == [sum(counts) for counts in rows]
@@ -50,7 +48,7 @@ def test_a_joint_stream_has_a_fragment_for_each_worker_and_its_round_closes_once
     assert [one.closes_round for one in joint] == [False] * (len(rows) - 1) + [True] * bool(rows)
     assert {(one.policy, one.round, one.keys) for one in joint} <= {("mixer", 3, ("prey", "hunters"))}
     assert [one.payloads for one in joint] == [(f"prey 3.{w}", f"hunters 3.{w}") for w in range(len(rows))]
-    concat = Concat(agent_steps=wanted)
+    concat = mf.Concat(agent_steps=wanted)
     made: list[Any] = [packed for one in joint for packed in concat.add(one)]
     total, kept = sum(map(sum, rows)), [one for one in joint if one.rows]
     whole = Packed(total, sum((one.payloads for one in kept), ()), ("prey", "hunters") * len(kept))
@@ -59,14 +57,16 @@ def test_a_joint_stream_has_a_fragment_for_each_worker_and_its_round_closes_once
 
 def test_what_cannot_be_joined_is_said() -> None:
     round = Round(0, (), fragments_of([(1, 2)]))
-    with pytest.raises(PlanInvalid, match=r"'mixer' joins \['cats'\], but rows come only from \['hunters', 'prey'\]"):
-        list(ByPolicy({"mixer": ("prey", "cats")})(round))
-    with pytest.raises(PlanInvalid, match="'prey' has the name of a policy that is not in it"):
-        list(ByPolicy({"prey": ("hunters",)})(round))
+    with pytest.raises(
+        mf.PlanInvalid, match=r"'mixer' joins \['cats'\], but rows come only from \['hunters', 'prey'\]"
+    ):
+        list(mf.ByPolicy({"mixer": ("prey", "cats")})(round))
+    with pytest.raises(mf.PlanInvalid, match="'prey' has the name of a policy that is not in it"):
+        list(mf.ByPolicy({"prey": ("hunters",)})(round))
 
 
-def batch_of(*rewards: float) -> Batch:
-    return Batch({"reward": np.array(rewards)}, {"length": np.array([len(rewards)])})
+def batch_of(*rewards: float) -> mf.Batch:
+    return mf.Batch({"reward": np.array(rewards)}, {"length": np.array([len(rewards)])})
 
 
 def test_a_place_opens_an_item_with_keys_into_a_batch_for_each() -> None:
@@ -83,7 +83,7 @@ def test_a_place_opens_an_item_with_keys_into_a_batch_for_each() -> None:
         {"a": [1, 3], "b": [2, 4]},
         {"a": [6]},
     ]
-    assert isinstance(seen[1], Batch)
+    assert isinstance(seen[1], mf.Batch)
 
 
 # -- beside the policies' own plans ---------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Look:
 
     seen: list[Any]
 
-    def __call__(self, item: Batch | JointBatch) -> int:
+    def __call__(self, item: mf.Batch | mf.JointBatch) -> int:
         self.seen.append(item)
         return item.rows
 
@@ -114,18 +114,18 @@ def run(joint: Mapping[str, tuple[str, ...]], mixer_agent_steps: int = 1) -> dic
 
     def plan(name: str, experience: Flow[Fragment]) -> Plan:
         somebody: Any = Somebody(name, InlinePlace(name))
-        rows = experience.gather(Concat(agent_steps=mixer_agent_steps if name == "mixer" else 1))
-        looked: Flow[Any] = rows.then(Join(), at=somebody) if name == "mixer" else rows
+        rows = experience.gather(mf.Concat(agent_steps=mixer_agent_steps if name == "mixer" else 1))
+        looked: Flow[Any] = rows.then(mf.Join(), at=somebody) if name == "mixer" else rows
         return Plan("looks", looked.then(Look(seen[name]), at=somebody))
 
     runtime = InlineRuntime()
     parts = runtime.start(small_spec())
     weights = parts.published()
     requests = iter([Request(number, weights, {"prey": {"epsilon": 0.5}}) for number in range(4)])
-    collect = source(Collect(parts.workers, lambda: next(requests, None)))
+    collect = source(mf.Collect(parts.workers, lambda: next(requests, None)))
     builders = {name: lambda flow, name=name: plan(name, flow) for name in seen}
     try:
-        Executor(together(collect, ByPolicy(joint), builders, dict.fromkeys(seen, Feed(4)))).run_sync()
+        Executor(together(collect, mf.ByPolicy(joint), builders, dict.fromkeys(seen, Feed(4)))).run_sync()
     finally:
         runtime.close()
     return seen
@@ -140,7 +140,7 @@ def test_a_mixer_sees_exactly_the_agent_steps_that_the_policies_see() -> None:
     assert_the_same_agent_steps(alone, at_once["mixer"])
 
 
-def assert_the_same_agent_steps(seen: dict[str, list[Any]], mixed: list[JointBatch]) -> None:
+def assert_the_same_agent_steps(seen: dict[str, list[Any]], mixed: list[mf.JointBatch]) -> None:
     own = {policy: sorted(row for batch in seen[policy] for row in rows_of_batch(batch)) for policy in BOTH}
     for policy, rows in own.items():
         assert rows == sorted(row for joint in mixed for row in rows_of_joint(joint, policy))
@@ -152,12 +152,12 @@ def assert_the_same_agent_steps(seen: dict[str, list[Any]], mixed: list[JointBat
 KEYS = ("env", "episode", "t_env")
 
 
-def rows_of_batch(batch: Batch) -> list[tuple[float, ...]]:
+def rows_of_batch(batch: mf.Batch) -> list[tuple[float, ...]]:
     names = (*KEYS, "agent", "action", "reward")
     return list(zip(*(batch[name].tolist() for name in names), strict=True))
 
 
-def rows_of_joint(joint: JointBatch, policy: str) -> list[tuple[float, ...]]:
+def rows_of_joint(joint: mf.JointBatch, policy: str) -> list[tuple[float, ...]]:
     row, seat = np.nonzero(joint.present[:, joint.seats[policy]])
     columns = [joint.keys[name][row] for name in KEYS] + [joint.agents[joint.seats[policy]][seat]]
     columns += [joint.columns[policy][name][row, seat] for name in ("action", "reward")]
@@ -167,34 +167,32 @@ def rows_of_joint(joint: JointBatch, policy: str) -> list[tuple[float, ...]]:
 def test_check_knows_which_streams_are_joint() -> None:
     def problems(made: Any, learner: str) -> list[str]:
         rounds: Flow[Any] = source(lambda: None, traits=Traits(emits=Round))
-        plan = together(rounds, ByPolicy({"mixer": BOTH}), {learner: made}, {learner: Feed(4)})
-        with pytest.raises(PlanInvalid) as raised:
-            plan.check()
-        return list(raised.value.problems)
+        plan = together(rounds, mf.ByPolicy({"mixer": BOTH}), {learner: made}, {learner: Feed(4)})
+        return refusals(mf.PlanInvalid, plan.check)
 
     somebody: Any = Somebody("one", InlinePlace("one"))
-    joined = problems(lambda flow: Plan("p", flow.gather(Concat(1)).then(Join(), at=somebody)), "prey")
+    joined = problems(lambda flow: Plan("p", flow.gather(mf.Concat(1)).then(mf.Join(), at=somebody)), "prey")
     assert joined == ["stage 'Join' of plan 'prey' expects JointBatches, but 'Concat' gives Batch"]
-    bare = problems(lambda flow: Plan("p", flow.gather(Concat(1)).then(takes_joint, at=somebody)), "mixer")
+    bare = problems(lambda flow: Plan("p", flow.gather(mf.Concat(1)).then(takes_joint, at=somebody)), "mixer")
     assert bare == [
         "stage 'takes_joint' of plan 'mixer' expects JointBatch, but 'Concat' gives JointBatches; "
         "put .then(Join(), at=learner) between them"
     ]
-    forgotten = problems(lambda flow: Plan("p", flow.gather(Concat(1)).then(takes_rows, at=somebody)), "mixer")
+    forgotten = problems(lambda flow: Plan("p", flow.gather(mf.Concat(1)).then(takes_rows, at=somebody)), "mixer")
     assert forgotten == [
         "stage 'takes_rows' of plan 'mixer' expects Batch, but 'Concat' gives JointBatches; "
         "put .then(JoinSegments(learner.seats), at=learner) between them"
     ]
 
 
-def takes_joint(batch: JointBatch, _learner: Any) -> int:
+def takes_joint(batch: mf.JointBatch, _learner: Any) -> int:
     return batch.rows
 
 
-def takes_rows(batch: Batch, _learner: Any) -> int:
+def takes_rows(batch: mf.Batch, _learner: Any) -> int:
     return batch.rows
 
 
 def test_a_stream_that_joins_a_policy_without_rows_is_said_in_the_run() -> None:
-    with pytest.raises(StageFailed, match="'mixer' joins"):
+    with pytest.raises(mf.StageFailed, match="'mixer' joins"):
         run({"mixer": ("hunters", "cats")})

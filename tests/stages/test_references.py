@@ -10,22 +10,17 @@ import pytest
 from gymnasium import spaces as gym
 
 import marlflow as mf
-from marlflow.algorithms.algorithm import Member
-from marlflow.base.batch import Array, Batch
-from marlflow.base.errors import CheckpointUnusable
-from marlflow.base.schedules import Linear
+from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU
-from marlflow.learner.learner import TorchLearner
 from marlflow.policy.normalized import observers
-from marlflow.stages import Advantages, KLToReference
 from tests.algorithms.parts import DISCRETE, SMALL, forward, make_learner, make_plan, spread_out
 
 NEAR = mf.PPO(kl_to_reference=0.5, epochs=2, minibatch_agent_steps=4)
 LENGTHS = [3, 1, 4]
 
 
-def batch_of(learner: TorchLearner, masked: bool = False) -> Batch:
+def batch_of(learner: mf.TorchLearner, masked: bool = False) -> mf.Batch:
     """Rows of three segments, with what the present actor thought of its actions."""
     generator = np.random.default_rng(1)
     rows = sum(LENGTHS)
@@ -46,7 +41,7 @@ def batch_of(learner: TorchLearner, masked: bool = False) -> Batch:
         "bootstrap_obs": np.zeros((3, 2), np.float32),
         "carried": np.zeros(3, bool),
     }
-    return Batch(columns, segments)
+    return mf.Batch(columns, segments)
 
 
 def logps(actor_critic: Any, torso: str, columns: dict[str, Array]) -> Array:
@@ -61,7 +56,7 @@ def logps(actor_critic: Any, torso: str, columns: dict[str, Array]) -> Array:
     return np.array(found)
 
 
-def moved(algorithm: mf.PPO = NEAR, spaces: Spaces = DISCRETE) -> TorchLearner:
+def moved(algorithm: mf.PPO = NEAR, spaces: Spaces = DISCRETE) -> mf.TorchLearner:
     """A learner whose parameters have left its reference."""
     learner = make_learner(algorithm, spaces)
     spread_out(learner)
@@ -72,7 +67,7 @@ def moved(algorithm: mf.PPO = NEAR, spaces: Spaces = DISCRETE) -> TorchLearner:
 def test_each_reward_is_lowered_by_beta_times_the_difference_of_log_probabilities(masked: bool) -> None:
     learner = moved(spaces=replace(DISCRETE, masked=masked))
     batch = batch_of(learner, masked)
-    found = KLToReference(0.5)(batch, learner)
+    found = mf.KLToReference(0.5)(batch, learner)
     expected = batch.columns["behavior_logp"] - logps(learner.reference, "torso", batch.columns)
     assert np.abs(expected).min() > 1e-3
     np.testing.assert_allclose(found.columns["kl_to_reference"], expected, atol=1e-5)
@@ -90,7 +85,7 @@ def test_the_mean_over_actions_by_their_probabilities_is_the_divergence() -> Non
     now, then = logps(learner.module, "torso", every), logps(learner.reference, "torso", every)
     batch = batch_of(learner).only(np.array([True, False, False]))
     batch = batch.with_columns(**every, behavior_logp=now.astype(np.float32))
-    kl = KLToReference(1.0)(batch, learner).columns["kl_to_reference"]
+    kl = mf.KLToReference(1.0)(batch, learner).columns["kl_to_reference"]
     assert sum(np.exp(now) * kl) == pytest.approx(sum(np.exp(now) * (now - then)), abs=1e-6)
     assert sum(np.exp(now) * kl) > 0.01
 
@@ -98,18 +93,18 @@ def test_the_mean_over_actions_by_their_probabilities_is_the_divergence() -> Non
 def test_a_policy_that_is_its_reference_loses_nothing_and_zero_rows_are_rows() -> None:
     learner = make_learner(NEAR)
     batch = batch_of(learner)
-    found = KLToReference(1e6)(batch, learner)
+    found = mf.KLToReference(1e6)(batch, learner)
     np.testing.assert_allclose(found.columns["kl_to_reference"], 0.0, atol=1e-6)
-    nothing = KLToReference(0.5)(batch.only(np.zeros(3, bool)), learner)
+    nothing = mf.KLToReference(0.5)(batch.only(np.zeros(3, bool)), learner)
     assert nothing.rows == 0
     assert nothing.columns["kl_to_reference"].shape == (0,)
 
 
 def test_a_schedule_takes_precedence() -> None:
-    learner = moved(replace(NEAR, kl_to_reference=Linear(0.5, 0.0, 100)))
+    learner = moved(replace(NEAR, kl_to_reference=mf.Linear(0.5, 0.0, 100)))
     batch = batch_of(learner)
     learner.set_schedule({"kl_to_reference": 0.25})
-    found = KLToReference(0.5)(batch, learner).columns
+    found = mf.KLToReference(0.5)(batch, learner).columns
     np.testing.assert_allclose(batch.columns["reward"] - found["reward"], 0.25 * found["kl_to_reference"], atol=1e-6)
 
 
@@ -117,8 +112,8 @@ def test_the_reference_stays_and_is_kept_bit_for_bit() -> None:
     learner, other = moved(), make_learner(NEAR, seed=5)
     first = learner.state()["reference"].copy()
     before = learner.reference.flat()
-    batch = KLToReference(0.5)(batch_of(learner), learner)
-    learner.update(Advantages(0.99, 0.95)(batch, learner), 2, 4)
+    batch = mf.KLToReference(0.5)(batch_of(learner), learner)
+    learner.update(mf.Advantages(0.99, 0.95)(batch, learner), 2, 4)
     learner.publish()
     np.testing.assert_array_equal(learner.reference.flat(), before)
     np.testing.assert_array_equal(learner.state()["reference"], first)
@@ -127,7 +122,7 @@ def test_the_reference_stays_and_is_kept_bit_for_bit() -> None:
     other.load_state(learner.state())
     np.testing.assert_array_equal(other.reference.flat(), before)
     np.testing.assert_array_equal(
-        KLToReference(0.5)(batch, other)["reward"], KLToReference(0.5)(batch, learner)["reward"]
+        mf.KLToReference(0.5)(batch, other)["reward"], mf.KLToReference(0.5)(batch, learner)["reward"]
     )
 
 
@@ -146,16 +141,16 @@ def test_a_warm_start_is_the_reference_and_a_reset_goes_back_to_it() -> None:
 
 def test_running_moments_of_observations_stay_too() -> None:
     model = mf.MLP((4,), normalize_observations=True)
-    learner = NEAR.learner("hunter", {"hunter": Member(DISCRETE, model)}, 0, ON_CPU)
+    learner = NEAR.learner("hunter", {"hunter": mf.Member(DISCRETE, model)}, 0, ON_CPU)
     before = learner.reference.flat()
-    batch = KLToReference(0.5)(batch_of_moments(learner), learner)
-    learner.update(Advantages(0.99, 0.95)(batch, learner))
+    batch = mf.KLToReference(0.5)(batch_of_moments(learner), learner)
+    learner.update(mf.Advantages(0.99, 0.95)(batch, learner))
     np.testing.assert_array_equal(learner.reference.flat(), before)
     (present,), (initial,) = observers(learner.module.actor), observers(learner.reference)
     assert (int(present.moments.count), int(initial.moments.count)) == (batch.rows, 0)
 
 
-def batch_of_moments(learner: TorchLearner) -> Batch:
+def batch_of_moments(learner: mf.TorchLearner) -> mf.Batch:
     batch = batch_of(make_learner(NEAR))
     return batch.with_columns(behavior_logp=np.full(batch.rows, -np.log(3.0), np.float32))
 
@@ -164,8 +159,8 @@ def test_without_it_there_is_no_reference_and_a_checkpoint_with_one_is_another()
     plain = make_learner(replace(NEAR, kl_to_reference=None))
     assert "reference" not in plain.state()
     with pytest.raises(TypeError, match="'hunter' was made without a reference"):
-        KLToReference(0.5)(batch_of(plain), plain)
-    with pytest.raises(CheckpointUnusable, match=r"reference: expected float32 .*, got nothing"):
+        mf.KLToReference(0.5)(batch_of(plain), plain)
+    with pytest.raises(mf.CheckpointUnusable, match=r"reference: expected float32 .*, got nothing"):
         make_learner(NEAR).load_state(plain.state())
 
 
@@ -174,18 +169,18 @@ def test_it_stands_in_the_plan_in_front_of_the_advantages_and_stays_at_its_learn
     assert "KLToReference(beta=0.0)" in str(make_plan(mf.PPO(kl_to_reference=0)))
     assert str(make_plan(mf.PPO())) == str(make_plan(mf.PPO(kl_to_reference=None)))
     assert "KLToReference" not in str(make_plan(mf.PPO()))
-    assert KLToReference.traits.movable is None
+    assert mf.KLToReference.traits.movable is None
 
 
 def test_the_loss_reports_the_mean_and_is_else_the_same() -> None:
     learner = moved()
-    estimated = Advantages(0.99, 0.95)(KLToReference(0.5)(batch_of(learner), learner), learner)
+    estimated = mf.Advantages(0.99, 0.95)(mf.KLToReference(0.5)(batch_of(learner), learner), learner)
     columns = {name: column for name, column in estimated.columns.items() if name != "kl_to_reference"}
     with_kl, without = learner.gradients(estimated), learner.gradients(replace(estimated, columns=columns))
     np.testing.assert_array_equal(with_kl.flat, without.flat)
     mean = estimated.columns["kl_to_reference"].mean()
     assert with_kl.loss == {**without.loss, "kl_to_reference": pytest.approx(mean, abs=1e-6)}
     continuous = Spaces(DISCRETE.observation, gym.Box(-1.0, 1.0, (2,), np.float32))
-    by_autograd = NEAR.learner("hunter", {"hunter": Member(continuous, SMALL)}, 0, ON_CPU)
+    by_autograd = NEAR.learner("hunter", {"hunter": mf.Member(continuous, SMALL)}, 0, ON_CPU)
     rows = estimated.with_columns(action=np.zeros((estimated.rows, 2), np.float32))
     assert by_autograd.gradients(rows).loss["kl_to_reference"] == pytest.approx(mean, abs=1e-6)

@@ -9,24 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.batch import Batch
-from marlflow.base.errors import PlanInvalid
-from marlflow.base.items import Inserted, Update
-from marlflow.flow import Plan, source
-from marlflow.replay.buffer import ReplayBuffer
-from marlflow.replay.sampling import Prioritized, Uniform
+import marlflow as mf
+from marlflow.base.items import Inserted
 from marlflow.runtime.inline import InlinePlace
-from marlflow.stages import Draw, Insert, NStep, Reprioritize
 from tests.replay.windowed import put
 
 
-def make_replay(capacity: int = 50, **arguments: Any) -> ReplayBuffer:
-    return ReplayBuffer(capacity, 1, 0.9, seed=0, **{"sampling": Uniform(), **arguments})
+def make_replay(capacity: int = 50, **arguments: Any) -> mf.ReplayBuffer:
+    return mf.ReplayBuffer(capacity, 1, 0.9, seed=0, **{"sampling": mf.Uniform(), **arguments})
 
 
-def rows(count: int, first: int = 0) -> Batch:
+def rows(count: int, first: int = 0) -> mf.Batch:
     """One segment that never ends; row i shows i."""
-    return Batch(
+    return mf.Batch(
         {
             "obs": np.arange(first, first + count, dtype=np.float32)[:, None],
             "action": np.zeros(count, np.int64),
@@ -55,28 +50,28 @@ def test_insert_says_how_many_rows_came_and_how_many_are_held(counts: list[int])
 def test_a_draw_has_as_many_rows_as_asked_and_only_rows_that_were_inserted() -> None:
     replay = make_replay()
     put(replay, rows(7, first=100))
-    drawn = Draw(64)(replay)
+    drawn = mf.Draw(64)(replay)
     assert drawn.rows == 64
     assert set(drawn.reward.tolist()) <= set(range(100, 107))
     np.testing.assert_array_equal(drawn.next_obs, drawn.obs + 1)
 
 
 def test_reprioritize_hands_on_the_report_and_tells_the_replay() -> None:
-    replay = make_replay(sampling=Prioritized(alpha=1.0, beta=0.0))
+    replay = make_replay(sampling=mf.Prioritized(alpha=1.0, beta=0.0))
     put(replay, rows(4))
-    report = Update("hunter", 4, 1, 0, priorities=np.array([0.0, 0.0, 5.0, 0.0]), row_ids=np.arange(4))
-    assert Reprioritize()(report, replay) is report
-    drawn = Draw(2_000)(replay)
+    report = mf.Update("hunter", 4, 1, 0, priorities=np.array([0.0, 0.0, 5.0, 0.0]), row_ids=np.arange(4))
+    assert mf.Reprioritize()(report, replay) is report
+    drawn = mf.Draw(2_000)(replay)
     share = np.bincount(drawn.reward.astype(int), minlength=4) / 2_000
     assert share[2] > 0.9
 
 
 def test_reprioritize_leaves_alone_what_a_report_says_nothing_of() -> None:
-    replay = make_replay(sampling=Prioritized(alpha=1.0, beta=0.0))
+    replay = make_replay(sampling=mf.Prioritized(alpha=1.0, beta=0.0))
     put(replay, rows(4))
     before = replay.state()
-    report = Update("hunter", 4, 1, 0)
-    assert Reprioritize()(report, replay) is report
+    report = mf.Update("hunter", 4, 1, 0)
+    assert mf.Reprioritize()(report, replay) is report
     after = replay.state()
     np.testing.assert_array_equal(after["sampler"].pop("weights"), before["sampler"].pop("weights"))
     assert after == before
@@ -85,13 +80,13 @@ def test_reprioritize_leaves_alone_what_a_report_says_nothing_of() -> None:
 def test_stages_run_where_their_replay_is() -> None:
     place = InlinePlace("replay hunter")
     replay = make_replay(place=place)
-    stored = source(lambda: None).then(NStep(1, 0.9), at=replay).then(Insert(), at=replay)
-    drawn = source(Draw(1), at=replay).then(Reprioritize(), at=replay)
+    stored = mf.source(lambda: None).then(mf.NStep(1, 0.9), at=replay).then(mf.Insert(), at=replay)
+    drawn = mf.source(mf.Draw(1), at=replay).then(mf.Reprioritize(), at=replay)
     assert {id(stage.place) for stage in (stored, stored.inputs[0], drawn, drawn.inputs[0])} == {id(place)}
-    assert source(Draw(1), at=make_replay()).place is None
+    assert mf.source(mf.Draw(1), at=make_replay()).place is None
 
 
-def learn_from_batch(batch: Batch) -> Update:
+def learn_from_batch(batch: mf.Batch) -> mf.Update:
     raise AssertionError("plans that do not fit never run")
 
 
@@ -100,11 +95,11 @@ def test_insert_takes_batches_and_draw_makes_transitions() -> None:
 
     unfit: Any = learn_from_batch
 
-    def experience() -> Batch:
+    def experience() -> mf.Batch:
         raise AssertionError("nothing runs when a plan is checked")
 
-    Plan("store", output=source(experience).then(Insert(), at=replay)).check()
-    with pytest.raises(PlanInvalid, match="expects Batch, but 'Draw' gives Transitions"):
-        Plan("learn", output=source(Draw(5), at=replay).then(unfit)).check()
-    with pytest.raises(PlanInvalid, match="'Insert' gives Inserted"):
-        Plan("learn", output=source(experience).then(Insert(), at=replay).then(unfit)).check()
+    mf.Plan("store", output=mf.source(experience).then(mf.Insert(), at=replay)).check()
+    with pytest.raises(mf.PlanInvalid, match="expects Batch, but 'Draw' gives Transitions"):
+        mf.Plan("learn", output=mf.source(mf.Draw(5), at=replay).then(unfit)).check()
+    with pytest.raises(mf.PlanInvalid, match="'Insert' gives Inserted"):
+        mf.Plan("learn", output=mf.source(experience).then(mf.Insert(), at=replay).then(unfit)).check()

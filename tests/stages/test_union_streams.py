@@ -8,18 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.base.errors import PlanInvalid
-from marlflow.base.items import Fragment
+import marlflow as mf
 from marlflow.sampling.protocol import Round
-from marlflow.stages import ByPolicy, Concat
 
 POLICIES = ("a", "b", "c")
 
 
-def fragments_of(rows: list[tuple[int, ...]]) -> list[Fragment]:
+def fragments_of(rows: list[tuple[int, ...]]) -> list[mf.Fragment]:
     """A round of one fragment per worker and policy; `rows` are each worker's."""
     return [
-        Fragment(policy, worker, 3, worker == len(rows) - 1, count, count // 2, (f"{policy}{worker}",))
+        mf.Fragment(policy, worker, 3, worker == len(rows) - 1, count, count // 2, (f"{policy}{worker}",))
         for worker, counts in enumerate(rows)
         for policy, count in zip(POLICIES, counts, strict=True)
     ]
@@ -35,7 +33,7 @@ def test_each_learner_gets_the_rows_of_its_sources_once(
     rows: list[tuple[int, ...]], union: dict[str, tuple[str, ...]], wanted: int
 ) -> None:
     fragments = fragments_of(rows)
-    routed = list(ByPolicy(union=union)(Round(3, (), fragments)))
+    routed = list(mf.ByPolicy(union=union)(Round(3, (), fragments)))
     for learner in POLICIES:
         expected, found = union.get(learner, (learner,)), [item for name, item in routed if name == learner]
         of_sources = [one for one in fragments if one.policy in expected]
@@ -46,7 +44,7 @@ def test_each_learner_gets_the_rows_of_its_sources_once(
         payloads = Counter(payload for one in found if one.rows for payload in one.payloads)
         whole = Counter(payload for one in of_sources if one.rows for payload in one.payloads)
         assert payloads == whole, "each source's rows once, and only these"
-        concat = Concat(agent_steps=wanted)
+        concat = mf.Concat(agent_steps=wanted)
         made = [packed for one in found for packed in concat.add(one)]
         total = sum(one.rows for one in of_sources)
         assert [packed.rows for packed in made] == ([total] if rows and total >= max(1, wanted) else [])
@@ -54,10 +52,10 @@ def test_each_learner_gets_the_rows_of_its_sources_once(
 
 def test_learners_of_another_name_and_joint_ones_keep_their_streams() -> None:
     round = Round(3, (), fragments_of([(1, 2, 4)]))
-    split = ByPolicy({"mixer": ("a", "b")}, {"c": "own"}, {"own": ("c", "a")})
+    split = mf.ByPolicy({"mixer": ("a", "b")}, {"c": "own"}, {"own": ("c", "a")})
     assert [(name, item.rows) for name, item in split(round)] == [("own", 5), ("mixer", 3)]
 
 
 def test_a_source_without_rows_is_said() -> None:
-    with pytest.raises(PlanInvalid, match=r"'a' has rows of \['cats'\], but rows come only from \['a', 'b', 'c'\]"):
-        list(ByPolicy(union={"a": ("a", "cats")})(Round(3, (), fragments_of([(1, 2, 4)]))))
+    with pytest.raises(mf.PlanInvalid, match=r"'a' has rows of \['cats'\], but rows come only from \['a', 'b', 'c'\]"):
+        list(mf.ByPolicy(union={"a": ("a", "cats")})(Round(3, (), fragments_of([(1, 2, 4)]))))

@@ -12,13 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from marlflow.base.batch import Batch, EstimatedBatch
-from marlflow.base.items import Update
+import marlflow as mf
 from marlflow.flow.protocols import StageCall, stage_call
-from marlflow.learner.learner import TorchLearner
-from marlflow.learner.loss import LossTerms
 from marlflow.runtime.stage_chain import run_chain
-from marlflow.stages import Advantages, DropStale, Learn, Normalize, Publish, SyncTarget
 
 
 class Tiny(nn.Module):
@@ -36,25 +32,25 @@ class Tiny(nn.Module):
 class Downhill:
     """Each step lowers the acting parameter; a minibatch with `poison` in it has no finite gradient."""
 
-    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> LossTerms:
+    def __call__(self, module: Any, target_module: Any, minibatch: Mapping[str, Tensor]) -> mf.LossTerms:
         poison = minibatch["poison"].mean() if "poison" in minibatch else torch.tensor(0.0)
         total = module.actor.weight.sum() * torch.exp(poison)
-        return LossTerms(total, {"weight": total.detach()})
+        return mf.LossTerms(total, {"weight": total.detach()})
 
     def set_schedule(self, values: Mapping[str, float]) -> None: ...
 
 
-def make_learner(target: bool = False) -> TorchLearner:
+def make_learner(target: bool = False) -> mf.TorchLearner:
     torch.manual_seed(0)
-    return TorchLearner("hunter", Tiny(), Downhill(), trains_on=EstimatedBatch, learning_rate=0.1, target=target)
+    return mf.TorchLearner("hunter", Tiny(), Downhill(), trains_on=mf.EstimatedBatch, learning_rate=0.1, target=target)
 
 
-def make_batch(segments: Sequence[tuple[Sequence[int], bool]], terminated: Sequence[bool] = ()) -> Batch:
+def make_batch(segments: Sequence[tuple[Sequence[int], bool]], terminated: Sequence[bool] = ()) -> mf.Batch:
     """Segments given by the versions of their rows and whether the first was carried; obs and rewards count up."""
     length = np.array([len(versions) for versions, _ in segments], np.int64)
     rows = int(length.sum())
     obs = np.arange(rows, dtype=np.float32)[:, None]
-    return Batch(
+    return mf.Batch(
         {
             "obs": obs,
             "reward": np.arange(rows, dtype=np.float64) + 1.0,
@@ -69,12 +65,12 @@ def make_batch(segments: Sequence[tuple[Sequence[int], bool]], terminated: Seque
     )
 
 
-def chain(learner: TorchLearner, *operators: Any) -> list[StageCall]:
+def chain(learner: mf.TorchLearner, *operators: Any) -> list[StageCall]:
     """The calls of these operators at the learner."""
     return [stage_call(operator, learner) for operator in operators]
 
 
-def at_version(version: int) -> TorchLearner:
+def at_version(version: int) -> mf.TorchLearner:
     learner = make_learner()
     for _ in range(version):
         learner.publish()
@@ -87,24 +83,24 @@ def at_version(version: int) -> TorchLearner:
 def test_a_segment_with_a_row_too_old_goes_whole_and_the_next_update_counts_its_rows() -> None:
     learner = at_version(3)
     batch = make_batch([([3, 3], False), ([2, 3, 3], False), ([3], False)])
-    kept = DropStale(max_staleness=0)(batch, learner)
+    kept = mf.DropStale(max_staleness=0)(batch, learner)
     assert kept.columns["obs"][:, 0].tolist() == [0, 1, 5]
     assert kept.segments["length"].tolist() == [2, 1]
-    learn = stage_call(Learn(), learner)
+    learn = stage_call(mf.Learn(), learner)
     assert learn(kept).stale_rows_dropped == 3
     assert learn(kept).stale_rows_dropped == 0
 
 
 def test_what_several_batches_lost_is_reported_together() -> None:
     learner = at_version(2)
-    drop = stage_call(DropStale(max_staleness=0), learner)
+    drop = stage_call(mf.DropStale(max_staleness=0), learner)
     drop(make_batch([([1, 1], False)]))
     kept = drop(make_batch([([0], False), ([2], False)]))
-    assert Learn()(kept, learner).stale_rows_dropped == 3
+    assert mf.Learn()(kept, learner).stale_rows_dropped == 3
 
 
 def test_a_carried_row_is_exempt_and_only_it() -> None:
-    drop = stage_call(DropStale(max_staleness=0), at_version(5))
+    drop = stage_call(mf.DropStale(max_staleness=0), at_version(5))
     fresh = make_batch([([1, 5, 5], True)])
     assert drop(fresh) is fresh
     assert drop(make_batch([([1, 4, 5], True), ([5], False)])).rows == 1
@@ -119,7 +115,7 @@ def test_what_is_kept_is_what_a_plain_loop_keeps(
     segments: list[tuple[list[int], bool]], now: int, allowed: int
 ) -> None:
     learner = at_version(now)
-    kept = DropStale(allowed)(make_batch(segments), learner)
+    kept = mf.DropStale(allowed)(make_batch(segments), learner)
     expected, first = [], 0
     for versions, carried in segments:
         own = range(first, first + len(versions))
@@ -132,10 +128,10 @@ def test_what_is_kept_is_what_a_plain_loop_keeps(
 
 def test_a_batch_that_becomes_empty_passes_and_publishes_nothing() -> None:
     learner = at_version(2)
-    estimate = DropStale(0), Advantages(0.9, 0.8), Normalize()
-    stages = chain(learner, *estimate, Learn(epochs=3, minibatch=2), Publish())
+    estimate = mf.DropStale(0), mf.Advantages(0.9, 0.8), mf.Normalize()
+    stages = chain(learner, *estimate, mf.Learn(epochs=3, minibatch=2), mf.Publish())
     (update,), times = run_chain(stages, [make_batch([([0, 1], False), ([1], False)])])
-    assert isinstance(update, Update)
+    assert isinstance(update, mf.Update)
     assert (update.rows, update.updates, update.stale_rows_dropped, update.version) == (0, 0, 3, 2)
     assert learner.version == 2
     assert [spent.rows for spent in times] == [0, 0, 0, 0, 0]
@@ -147,10 +143,10 @@ def test_a_batch_that_becomes_empty_passes_and_publishes_nothing() -> None:
 def test_a_batch_without_segments_passes_too() -> None:
     learner = at_version(1)
     stages: list[Any] = [
-        stage_call(DropStale(0), learner),
-        stage_call(Advantages(0.9, 0.8), learner),
-        stage_call(Normalize(), learner),
-        stage_call(Learn(), learner),
+        stage_call(mf.DropStale(0), learner),
+        stage_call(mf.Advantages(0.9, 0.8), learner),
+        stage_call(mf.Normalize(), learner),
+        stage_call(mf.Learn(), learner),
     ]
     (update,), _ = run_chain(stages, [make_batch([])])
     assert (update.rows, update.updates, update.stale_rows_dropped) == (0, 0, 0)
@@ -159,7 +155,7 @@ def test_a_batch_without_segments_passes_too() -> None:
 # -- Advantages -----------------------------------------------------------------------------------------------------
 
 
-def naive_advantages(batch: Batch, discount: float, gae_lambda: float) -> list[float]:
+def naive_advantages(batch: mf.Batch, discount: float, gae_lambda: float) -> list[float]:
     """One segment after the other, from its end; V(obs) = 2 obs."""
     found, first = [], 0
     for number, length in enumerate(batch.segments["length"]):
@@ -186,12 +182,12 @@ def test_advantages_are_those_of_a_plain_loop(
 ) -> None:
     batch = make_batch([([0] * length, False) for length in lengths], terminated[: len(lengths)])
     learner = make_learner()
-    raw = Advantages(discount, gae_lambda)(batch, learner)
+    raw = mf.Advantages(discount, gae_lambda)(batch, learner)
     expected = np.array(naive_advantages(batch, discount, gae_lambda))
     np.testing.assert_allclose(raw.columns["advantage"], expected, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(raw.columns["value"], 2.0 * batch.columns["obs"][:, 0])
     np.testing.assert_allclose(raw.columns["value_target"], expected + raw.columns["value"], rtol=1e-5, atol=1e-4)
-    normal = Normalize()(raw)
+    normal = mf.Normalize()(raw)
     scaled = (expected - expected.mean()) / (expected.std() + 1e-8)
     np.testing.assert_allclose(normal.columns["advantage"], scaled, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(normal.columns["value_target"], raw.columns["value_target"])
@@ -218,12 +214,12 @@ def due(steps: Sequence[int], every: int) -> list[bool]:
 )
 def test_versions_and_targets_come_every_so_many_updates(steps: list[int], publish_every: int, sync_every: int) -> None:
     learner = make_learner(target=True)
-    after = chain(learner, SyncTarget(sync_every), Publish(publish_every))
+    after = chain(learner, mf.SyncTarget(sync_every), mf.Publish(publish_every))
     one, none = make_batch([([0], False)]), make_batch([])
     published, synced, versions = [], [], [learner.published[learner.name].version]
     for count in steps:
         before, learner_was = learner.version, float(learner.parameters.target_module.actor.weight)
-        run_chain([stage_call(Learn(epochs=max(1, count)), learner), *after], [one if count else none])
+        run_chain([stage_call(mf.Learn(epochs=max(1, count)), learner), *after], [one if count else none])
         published.append(learner.version > before)
         synced.append(float(learner.parameters.target_module.actor.weight) != learner_was)
         versions += [learner.published[learner.name].version] * published[-1]
@@ -240,7 +236,7 @@ def test_versions_and_targets_come_every_so_many_updates(steps: list[int], publi
 
 def test_a_version_stays_as_it_was_published() -> None:
     learner = make_learner()
-    stages = chain(learner, Learn(), Publish())
+    stages = chain(learner, mf.Learn(), mf.Publish())
     handed_out = [learner.published[learner.name]]
     for _ in range(4):
         run_chain(stages, [make_batch([([0], False)])])
@@ -255,9 +251,9 @@ def test_steps_that_were_skipped_count_towards_nothing() -> None:
     learner = make_learner(target=True)
     batch = make_batch([([0], False)]).with_columns(poison=np.array([np.inf], np.float32))
     stages: list[Any] = [
-        stage_call(Learn(epochs=2), learner),
-        stage_call(SyncTarget(1), learner),
-        stage_call(Publish(), learner),
+        stage_call(mf.Learn(epochs=2), learner),
+        stage_call(mf.SyncTarget(1), learner),
+        stage_call(mf.Publish(), learner),
     ]
     (update,), _ = run_chain(stages, [batch])
     assert update.updates == 0
@@ -269,6 +265,6 @@ def test_steps_that_were_skipped_count_towards_nothing() -> None:
 def test_staleness_is_the_learners_version_less_that_of_the_rows(max_staleness: int, now: int) -> None:
     learner = at_version(now)
     batch = make_batch([([4, 4, 4], False), ([now], True)])
-    update = Learn()(DropStale(max_staleness)(batch, learner), learner)
+    update = mf.Learn()(mf.DropStale(max_staleness)(batch, learner), learner)
     assert update.staleness_mean == pytest.approx((now - 4) * 3 / 4)
     assert update.rows_carried == 1

@@ -11,11 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import marlflow as mf
 from marlflow.base.batch import Array
-from marlflow.base.errors import InvalidInput
 from marlflow.base.utterances import UtteranceLayout, utterance_layout
 from marlflow.replay.utterances import UtteranceReplay
-from marlflow.stages import Insert, NStep, UtteranceAdvantage, Utterances
 from tests.algorithms.conversations import LENGTH, SPACES, Decision, batch_of, fragments, rows, seen, segments_of
 
 DISCOUNT = 0.9
@@ -55,7 +54,7 @@ def test_utterances_are_those_of_a_plain_loop(data: st.DataObject) -> None:
     if not segments:
         return
     layout = utterance_layout(SPACES, end_token)
-    made = NStep(1, DISCOUNT)(Utterances()(batch_of(segments), replay(layout)))
+    made = mf.NStep(1, DISCOUNT)(mf.Utterances()(batch_of(segments), replay(layout)))
     expected, lengths = [], []
     for *_, segment in segments:
         ended = [decision for decision in segment if decision.ends_utterance]
@@ -77,7 +76,7 @@ def test_utterances_are_those_of_a_plain_loop(data: st.DataObject) -> None:
             following = made.segments["bootstrap_obs"][np.searchsorted(lasts, row)] if is_last else made["obs"][row + 1]
             np.testing.assert_array_equal(following, rows([seen(after, [])])[0])
     store = replay(layout)
-    inserted = Insert()(made, store)
+    inserted = mf.Insert()(made, store)
     assert (inserted.rows, inserted.stored) == (len(expected), len(expected))
 
 
@@ -88,7 +87,7 @@ def test_tokens_have_the_advantage_of_their_utterance_as_in_a_plain_loop(data: s
     if not segments:
         return
     batch, layout = batch_of(segments), utterance_layout(SPACES, end_token)
-    estimated = UtteranceAdvantage()(batch, learner(layout))
+    estimated = mf.UtteranceAdvantage()(batch, learner(layout))
     expected = list[tuple[Array, float, float]]()
     lengths = list[int]()
     for lane, episode, first, segment in segments:
@@ -127,8 +126,8 @@ def test_the_actor_waits_for_the_critics_and_gets_no_rows() -> None:
     layout = utterance_layout(SPACES, None)
     tokens = [Decision(0.5, [0] * k, 0, float(k == 2), k == 2, after=seen(0.5, [0] * ((k + 1) % 3))) for k in range(3)]
     batch = batch_of([(0, 0, 0, tokens)])
-    assert UtteranceAdvantage(10)(batch, learner(layout, updates=9)).rows == 0
-    assert UtteranceAdvantage(10)(batch, learner(layout, updates=10)).rows == 3
+    assert mf.UtteranceAdvantage(10)(batch, learner(layout, updates=9)).rows == 0
+    assert mf.UtteranceAdvantage(10)(batch, learner(layout, updates=10)).rows == 3
 
 
 def broken(change: str) -> list[Decision]:
@@ -158,15 +157,15 @@ def broken(change: str) -> list[Decision]:
     ],
 )
 def test_conversations_that_break_the_rules_are_refused(change: str, sentence: str) -> None:
-    with pytest.raises(InvalidInput, match=sentence):
-        Utterances()(batch_of([(0, 0, 0, broken(change))]), replay(utterance_layout(SPACES, None)))
+    with pytest.raises(mf.InvalidInput, match=sentence):
+        mf.Utterances()(batch_of([(0, 0, 0, broken(change))]), replay(utterance_layout(SPACES, None)))
 
 
 def test_a_batch_without_a_whole_utterance_stores_nothing() -> None:
     layout = utterance_layout(SPACES, None)
     store = replay(layout)
     half = [Decision(0.5, [], 0, 0.0, ends_utterance=False, after=seen(0.5, [0]))]
-    made = NStep(1, DISCOUNT)(Utterances()(batch_of([(0, 0, 0, half)]), store))
-    assert (made.rows, Insert()(made, store).stored) == (0, 0)
-    with pytest.raises(InvalidInput, match="no utterance has ended in the first batch: raise batch_agent_steps"):
+    made = mf.NStep(1, DISCOUNT)(mf.Utterances()(batch_of([(0, 0, 0, half)]), store))
+    assert (made.rows, mf.Insert()(made, store).stored) == (0, 0)
+    with pytest.raises(mf.InvalidInput, match="no utterance has ended in the first batch: raise batch_agent_steps"):
         store.draw(1)

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marlflow.algorithms.a2c import A2C
-from marlflow.base.batch import Array, Batch, EstimatedBatch
-from marlflow.base.random import RowRandom
+import marlflow as mf
+from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.learner.advantages import advantages
 from marlflow.learner.vtrace import corrected, log_probs
-from marlflow.stages import VTrace
 from tests.algorithms.parts import CONTINUOUS, DISCRETE, MASKED, NUM_ACTIONS, SMALL, make_learner
 from tests.learner.experience import ragged
+from tests.policy.row_random import row_random
 
 
 class Critic:
@@ -50,7 +49,7 @@ def test_equals_a_loop_over_each_segment(
             excess = rho * (reward + discount * following - value[row]) + discount * trace_lambda * c * excess
             target[row], following = value[row] + excess, value[row]
         start += length
-    assert isinstance(found, EstimatedBatch)
+    assert isinstance(found, mf.EstimatedBatch)
     np.testing.assert_allclose(found.columns["advantage"], advantage, atol=1e-3, rtol=1e-4)
     np.testing.assert_allclose(found.columns["value_target"], target, atol=1e-3, rtol=1e-4)
     np.testing.assert_array_equal(found.columns["logp"], logp)
@@ -71,29 +70,29 @@ def test_of_fresh_rows_it_is_generalized_advantage_estimation(
 
 @pytest.mark.parametrize("spaces", [DISCRETE, MASKED, CONTINUOUS])
 def test_log_probabilities_are_those_that_an_actor_with_the_same_parameters_gives(spaces: Spaces) -> None:
-    learner, actor, rows = make_learner(A2C(), spaces), A2C().actor(spaces, SMALL, seed=9), 12
+    learner, actor, rows = make_learner(mf.A2C(), spaces), mf.A2C().actor(spaces, SMALL, seed=9), 12
     actor.load_flat(learner.published[learner.name].flat)
     rng = np.random.default_rng(0)
     columns: dict[str, Array] = {"obs": rng.standard_normal((rows, 2)).astype(np.float32)}
     if spaces.masked:
         columns["action_mask"] = rng.random((rows, NUM_ACTIONS)) < 0.5
         columns["action_mask"][:, 1] = True
-    random = RowRandom(np.arange(rows, dtype=np.uint64), np.zeros(rows, np.int64))
+    random = row_random(rows)
     acted = actor.act(columns["obs"], columns.get("action_mask"), None, "explore", random)
-    found = log_probs(learner, Batch({**columns, "action": acted.action, "reward": np.zeros(rows)}, {}))
+    found = log_probs(learner, mf.Batch({**columns, "action": acted.action, "reward": np.zeros(rows)}, {}))
     np.testing.assert_allclose(found, acted.behavior_logp, atol=1e-5)
     assert found.dtype == np.float32
 
 
 def test_scheduled_settings_count_more_than_those_at_the_start() -> None:
-    learner = make_learner(A2C())
+    learner = make_learner(mf.A2C())
     batch = ragged([5, 3])
-    batch = Batch({**batch.columns, "obs": batch.columns["obs"][:, :2]}, batch.segments)
-    batch = Batch(batch.columns, {**batch.segments, "bootstrap_obs": batch.segments["bootstrap_obs"][:, :2]})
+    batch = mf.Batch({**batch.columns, "obs": batch.columns["obs"][:, :2]}, batch.segments)
+    batch = mf.Batch(batch.columns, {**batch.segments, "bootstrap_obs": batch.segments["bootstrap_obs"][:, :2]})
     logp = log_probs(learner, batch)
     at_start, now = (0.9, 1.0, 1.0, 1.0), (0.5, 0.25, 1.2, 0.7)
     for settings in (at_start, now):
-        found = VTrace(discount=0.9)(batch, learner)
+        found = mf.VTrace(discount=0.9)(batch, learner)
         expected = corrected(batch, logp, learner, *settings)
         for name in ("advantage", "value_target"):
             np.testing.assert_array_equal(found.columns[name], expected.columns[name])

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from marlflow import Env
-from marlflow.base.errors import ConfigInvalid
+import marlflow as mf
 from marlflow.base.random import episode_seed
 from marlflow.env.opening import open_adapter
 
@@ -28,7 +27,7 @@ class DrawnTeam:
     """Plays with legal actions that are drawn by the seed, the agent, and how often it decided."""
 
     def __init__(self, factory, arguments=None, policies=("policy",), run_dir="runs/drawn"):
-        self.experiment = SimpleNamespace(league=None, env=Env(factory, arguments or {}))
+        self.experiment = SimpleNamespace(league=None, env=mf.Env(factory, arguments or {}))
         self.factory, self.arguments = factory, arguments or {}
         self.run_dir, self.checkpoint, self.policies = Path(run_dir), 7, policies
         self.adapter = open_adapter(self.make_env())
@@ -37,7 +36,7 @@ class DrawnTeam:
 
     def __getitem__(self, name):
         if name not in (*self.policies, "random"):
-            raise ConfigInvalid([f"there is no policy {name!r}"])
+            raise mf.ConfigInvalid([f"there is no policy {name!r}"])
         return SimpleNamespace(name=name, agents=tuple(self.agents))
 
     def make_env(self, render_mode=None):

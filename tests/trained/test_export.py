@@ -52,11 +52,7 @@ CASES: dict[str, tuple[mf.Algorithm, Any, Spaces]] = {
     "one number as action": (mf.SAC(), SMALL, Spaces(VECTOR, gym.Box(-1, 1, ()))),
     "tokens": (mf.PPO(), mf.Transformer(1, 8, 2), Spaces(gym.MultiDiscrete([5] * 3), gym.Discrete(4))),
     "LSTM": (mf.RecurrentPPO(), mf.LSTM(8, (8,)), Spaces(NESTED, BOX)),
-    "dueling atoms": (
-        mf.DQN(atoms=5, value_min=-1, value_max=1, dueling=True),
-        SMALL,
-        Spaces(VECTOR, gym.Discrete(4)),
-    ),
+    "dueling atoms": (mf.DQN(atoms=5, value_min=-1, value_max=1, dueling=True), SMALL, Spaces(VECTOR, gym.Discrete(4))),
     "GRU of a team": (mf.VDN(), mf.GRU(8, (8,)), Spaces(VECTOR, gym.Discrete(4), True, **SEATED)),
 }
 for _one in SHIPPED:

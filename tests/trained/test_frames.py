@@ -23,10 +23,7 @@ def test_an_alpha_channel_is_removed():
     np.testing.assert_array_equal(rgb_frame(with_alpha), COLORS)
 
 
-@pytest.mark.parametrize(
-    ("rendered", "value"),
-    [(0.0, 0), (1.0, 255), (0.5, 127), (7.0, 255), (-1.0, 0), (np.nan, 0)],
-)
+@pytest.mark.parametrize(("rendered", "value"), [(0.0, 0), (1.0, 255), (0.5, 127), (7.0, 255), (-1.0, 0), (np.nan, 0)])
 def test_floats_are_from_0_to_1(rendered, value):
     assert rgb_frame(np.full((2, 2, 3), rendered)).tolist() == np.full((2, 2, 3), value).tolist()
 

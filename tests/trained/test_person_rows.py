@@ -7,8 +7,7 @@ import pytest
 from gymnasium.spaces import Discrete
 from hypothesis import HealthCheck, Phase, assume, given, settings
 
-from marlflow.base.batch import Batch
-from marlflow.base.errors import ConfigInvalid, EnvironmentFailed
+import marlflow as mf
 from marlflow.base.random import episode_seed
 from marlflow.base.spaces import Spaces
 from marlflow.env.adapter import AgentEnd
@@ -111,7 +110,7 @@ def test_rows_of_a_person_are_those_of_a_worker(kind, script):
 
     try:
         collected = collected_by_a_worker(make_env, script)
-    except EnvironmentFailed:
+    except mf.EnvironmentFailed:
         assume(False)
     played = played_by_people(make_env, script)
     for agent in script.agents:
@@ -120,7 +119,7 @@ def test_rows_of_a_person_are_those_of_a_worker(kind, script):
         assert sum(batch.rows for batch in played[agent]) == wanted.rows
         if not wanted.rows:
             continue
-        found = Batch.concat(played[agent])
+        found = mf.Batch.concat(played[agent])
         for name in wanted.columns.keys() - set(NOT_OURS):
             assert found.columns[name].dtype == wanted.columns[name].dtype, name
             np.testing.assert_array_equal(found.columns[name], wanted.columns[name], err_msg=name)
@@ -173,7 +172,7 @@ def test_later_games_and_other_policies_are_added_to_the_same_folder(tmp_path):
 
 def test_a_folder_of_other_records_is_refused(tmp_path):
     dataset(tmp_path)
-    with pytest.raises(ConfigInvalid, match="already has records"):
+    with pytest.raises(mf.ConfigInvalid, match="already has records"):
         dataset(tmp_path, action=2)
 
 

@@ -63,7 +63,7 @@ class LeaderAndFollowers:
         # Followers get the whole batch: each draws the same order, and splits off its own share.
         steps = [len(job.division.sizes()), job.epochs, job.updates_before]
         groups = None if job.groups is None else list(job.groups)
-        self.call_followers("learn", job.columns, request.batch.count, *steps, job.policy, groups)
+        self.call_followers("learn", job.columns, request.batch.count, *steps, job.policy, groups, job.count_varies)
         return job
 
     def ends(self, limit: UpdateLimit) -> bool:
@@ -115,10 +115,11 @@ class LeaderAndFollowers:
 
     def _run_call(self, method: str, arguments: Tree) -> None:
         match method, arguments:
-            case "learn", (columns, count, num_minibatches, epochs, updates_before, policy, groups):
+            case "learn", (columns, count, num_minibatches, epochs, updates_before, policy, groups, count_varies):
                 division = EqualDivision(count, num_minibatches, self._collective.rank, self._collective.world_size)
                 only = None if groups is None else tuple(groups)
-                self._learn(UpdateJob(columns, division, epochs, updates_before, policy=policy, groups=only))
+                of_batch = {"policy": policy, "groups": only, "count_varies": count_varies}
+                self._learn(UpdateJob(columns, division, epochs, updates_before, **of_batch))
             case "apply", (flat, rows):
                 self._learner.apply(Gradients(flat, rows))
             case "sync_target", (tau,):

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Rollouts, Stop
-from marlflow.driver.train import resume, train
+import marlflow as mf
 from tests.driver.watching import standing
 from tests.runtime.ray.deadly import Deadly
 from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run
@@ -18,14 +17,14 @@ from tests.runtime.small_runs import SMALL_DQN, SMALL_PPO, policies, small_run
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
-def asynchronous(folder: Path) -> Experiment:
+def asynchronous(folder: Path) -> mf.Experiment:
     marker = folder / "die"
     return replace(
         small_run("ray", policies=policies(hunters=replace(SMALL_PPO, max_staleness=20), prey=SMALL_DQN)),
-        env=Env(partial(Deadly, marker), num_envs=4),
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=40, pace="asynchronous"),
-        checkpoint=CheckpointConfig(every_env_steps=200),
-        stop=Stop(env_steps=800),
+        env=mf.Env(partial(Deadly, marker), num_envs=4),
+        rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=40, pace="asynchronous"),
+        checkpoint=mf.CheckpointConfig(every_env_steps=200),
+        stop=mf.Stop(env_steps=800),
     )
 
 
@@ -44,8 +43,8 @@ def check(metrics: dict[str, Any], env_steps: int) -> None:
 def test_it_comes_to_rest_goes_on_and_outlives_a_worker(tmp_path: Path) -> None:
     experiment = asynchronous(tmp_path)
     (tmp_path / "die").touch()
-    first = train(experiment, tmp_path / "run")
+    first = mf.train(experiment, tmp_path / "run")
     check(first.metrics, 800)
     assert first.metrics["faults"]["workers_lost"] == 1
-    again = resume(replace(experiment, stop=Stop(env_steps=1_400)), tmp_path / "run")
+    again = mf.resume(replace(experiment, stop=mf.Stop(env_steps=1_400)), tmp_path / "run")
     check(again.metrics, 1_400)

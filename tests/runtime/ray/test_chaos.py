@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from marlflow.config.experiment import CheckpointConfig, Env, Experiment, Faults, Log, Policy, Rollouts, Stop
-from marlflow.driver.train import train
+import marlflow as mf
 from tests.runtime.ray import chaos_parts
 from tests.runtime.ray.chaos_checks import Evidence, violations
 from tests.runtime.ray.chaos_killer import Killer
@@ -23,7 +22,7 @@ VICTIMS = ("worker", "learner-prey", "learner-hunters", "worker")
 """The replay lives with its learner, and dies with it: so one kill is of both."""
 
 
-def chaotic_run(folder: Path) -> Experiment:
+def chaotic_run(folder: Path) -> mf.Experiment:
     """PPO and DQN, until their returns are what they are only once everything was killed and is back."""
     ppo = JournalledPPO(batch_agent_steps=200, epochs=2, minibatch_agent_steps=64, folder=folder)
     dqn = JournalledDQN(
@@ -36,13 +35,13 @@ def chaotic_run(folder: Path) -> Experiment:
     )
     return small_run(
         "ray",
-        env=Env(partial(Carts, folder, max_cycles=20, rewards=(1.0, 1000.0)), num_envs=4),
-        policies={"hunters": Policy(ppo, SMALL), "prey": Policy(dqn, SMALL)},
-        rollouts=Rollouts(num_workers=2, fragment_env_steps=40),
-        stop=Stop(time_s=300.0, policies={"hunters": 5_000.0, "prey": 5_000.0}),
-        checkpoint=CheckpointConfig(every_env_steps=500),
-        faults=Faults(checkpoints_failed=len(VICTIMS)),
-        log=Log(every_env_steps=2_000, console="none", tensorboard=False),
+        env=mf.Env(partial(Carts, folder, max_cycles=20, rewards=(1.0, 1000.0)), num_envs=4),
+        policies={"hunters": mf.Policy(ppo, SMALL), "prey": mf.Policy(dqn, SMALL)},
+        rollouts=mf.Rollouts(num_workers=2, fragment_env_steps=40),
+        stop=mf.Stop(time_s=300.0, policies={"hunters": 5_000.0, "prey": 5_000.0}),
+        checkpoint=mf.CheckpointConfig(every_env_steps=500),
+        faults=mf.Faults(checkpoints_failed=len(VICTIMS)),
+        log=mf.Log(every_env_steps=2_000, console="none", tensorboard=False),
     )
 
 
@@ -55,7 +54,7 @@ def test_whatever_is_killed_nothing_is_done_twice(tmp_path: Path, monkeypatch: p
     # What is tried before the run is not in its journals.
     monkeypatch.setattr("marlflow.config.checks.rehearsal_problems", lambda *_: [])
     try:
-        result = train(experiment, tmp_path / "run")
+        result = mf.train(experiment, tmp_path / "run")
     finally:
         killer.stop()
     assert [part for part, _ in killer.killed] == list(VICTIMS)

@@ -15,6 +15,7 @@ from ray._private import services
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.runtime.ray.cluster import join
+from tests.sentences import refusals
 
 
 def closed_port() -> int:
@@ -85,9 +86,7 @@ def gcs(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
 
 
 def refusal(address: str) -> str:
-    with pytest.raises(ConfigInvalid) as caught:
-        join(address, logging_level=logging.ERROR, log_to_driver=False)
-    (problem,) = caught.value.problems
+    (problem,) = refusals(ConfigInvalid, join, address, logging_level=logging.ERROR, log_to_driver=False)
     return problem
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import marlflow as mf
-from marlflow.driver.train import resume, train
 from marlflow.env import toll
 from tests.driver.kept_runs import kept
 from tests.driver.watching import reports
@@ -39,9 +38,9 @@ def told(folder: Path) -> list[dict[str, Any]]:
 
 def test_two_workers_learn_as_inline_and_a_resume_goes_on(tmp_path: Path) -> None:
     # Inline steps the roads one by one, the others by one call.
-    train(roads("inline", 600, batched=False), tmp_path / "inline")
-    train(roads("ray", 300), tmp_path / "ray")
-    resume(roads("ray", 600), tmp_path / "ray")
+    mf.train(roads("inline", 600, batched=False), tmp_path / "inline")
+    mf.train(roads("ray", 300), tmp_path / "ray")
+    mf.resume(roads("ray", 600), tmp_path / "ray")
     expected, found = told(tmp_path / "inline"), told(tmp_path / "ray")
     assert found == expected
     last = found[-1]["learners"]["car"]["loss"]

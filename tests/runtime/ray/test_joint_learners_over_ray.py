@@ -10,7 +10,6 @@ import ray
 
 import marlflow as mf
 from marlflow.base.serialization import from_bytes
-from marlflow.config.experiment import LearnerConfig, Rollouts
 from marlflow.runtime.ray import RayRuntime
 from marlflow.runtime.saved_runs import newest
 from tests.driver.joint_learning import Team, team_run
@@ -20,7 +19,7 @@ from tests.runtime.ray.deadly import kill
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 MEMBERS = ("speaker", "listener")
-ONE_WORKER = Rollouts(num_workers=1, fragment_env_steps=40)
+ONE_WORKER = mf.Rollouts(num_workers=1, fragment_env_steps=40)
 
 
 @pytest.mark.slow
@@ -48,7 +47,7 @@ def test_a_lost_learner_with_a_replay_of_joint_rows_begins_to_store_and_learns_o
     vdn = mf.VDN(
         batch_agent_steps=16, train_every_agent_steps=8, learning_starts_agent_steps=40, publish_every_updates=1
     )
-    pair = {"pair": LearnerConfig(MEMBERS, vdn)}
+    pair = {"pair": mf.LearnerConfig(MEMBERS, vdn)}
     with driven(team_run(runtime="ray", rollouts=ONE_WORKER, learners=pair), RayRuntime()) as run:
         run.play(4)
         run.runtime.save({})
@@ -73,7 +72,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     # One process over Ray learns exactly what inline does: see tests/driver/test_joint_learning.py.
     for runtime, number in (("inline", 1), ("ray", 2)):
         placement = mf.PlacementOverrides(num_learners=number)
-        pair = LearnerConfig(MEMBERS, Team(), placement=placement)
+        pair = mf.LearnerConfig(MEMBERS, Team(), placement=placement)
         folder = tmp_path / str(number)
         result = mf.train(team_run(240, runtime, rollouts=ONE_WORKER, learners={"pair": pair}), folder)
         assert result.metrics["learners"]["pair"]["version"] > 2

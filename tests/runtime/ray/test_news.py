@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from marlflow.base.errors import EnvironmentFailed
-from marlflow.config.experiment import Env, Rollouts
+import marlflow as mf
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.protocol import RunComponents
 from marlflow.runtime.ray import RayRuntime
@@ -64,11 +63,11 @@ def test_what_an_environment_says_and_where_it_hangs_comes_to_the_driver(ray_ses
 
     runtime = RayRuntime()
     spec = small_spec(
-        env=Env(Talks, {"go_on": go_on}, num_envs=1), rollouts=Rollouts(num_workers=1, fragment_env_steps=40)
+        env=mf.Env(Talks, {"go_on": go_on}, num_envs=1), rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=40)
     )
     try:
         parts = runtime.start(spec, on_news=take)
-        with pytest.raises(EnvironmentFailed, match=r"breakpoint\(\) needs a terminal.* run with runtime=inline"):
+        with pytest.raises(mf.EnvironmentFailed, match=r"breakpoint\(\) needs a terminal.* run with runtime=inline"):
             asyncio.run(_round(parts))
     finally:
         runtime.close()

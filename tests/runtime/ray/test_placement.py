@@ -84,9 +84,7 @@ def test_otherwise_a_run_that_fits_one_machine_stays_on_it(printed: Mapping[str,
     assert len({place.machine for place in _places(printed, "packed").values()}) == 1
 
 
-def test_what_no_machine_or_not_all_together_can_give_is_said_at_once(
-    printed: Mapping[str, Mapping[str, Any]],
-) -> None:
+def test_what_no_machine_or_not_all_together_can_give_is_said_at_once(printed: Mapping[str, Mapping[str, Any]]) -> None:
     one, together = printed["beyond_one_machine"], printed["beyond_the_cluster"]
     assert one["problems"] == [
         "learner hunters asks for 6 CPU on one machine, and the largest of the 2 can give 4 CPU; lower the reservation"

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from marlflow.base.errors import ConfigInvalid
+import marlflow as mf
 from marlflow.config.cluster_address import cluster_address, cluster_setting
-from marlflow.config.experiment import RuntimeConfig
 from marlflow.config.validation import ready
 from marlflow.runtime.forked.template import SWITCH_VARIABLE
 from marlflow.runtime.ray import local_ray as local
@@ -28,19 +27,19 @@ ADDRESS = "10.0.0.1:6379"
 @pytest.mark.parametrize(
     ("set_to", "runtime", "joins"),
     [
-        (None, RuntimeConfig(), None),
-        ("", RuntimeConfig(), None),
-        ("local", RuntimeConfig(), None),
-        (ADDRESS, RuntimeConfig(), ADDRESS),
-        ("auto", RuntimeConfig(), "auto"),
-        (ADDRESS, RuntimeConfig(address="local"), None),
-        (ADDRESS, RuntimeConfig(address="10.0.0.2:6379"), "10.0.0.2:6379"),
-        (ADDRESS, RuntimeConfig("inline"), None),
-        (None, RuntimeConfig(address="auto"), "auto"),
+        (None, mf.RuntimeConfig(), None),
+        ("", mf.RuntimeConfig(), None),
+        ("local", mf.RuntimeConfig(), None),
+        (ADDRESS, mf.RuntimeConfig(), ADDRESS),
+        ("auto", mf.RuntimeConfig(), "auto"),
+        (ADDRESS, mf.RuntimeConfig(address="local"), None),
+        (ADDRESS, mf.RuntimeConfig(address="10.0.0.2:6379"), "10.0.0.2:6379"),
+        (ADDRESS, mf.RuntimeConfig("inline"), None),
+        (None, mf.RuntimeConfig(address="auto"), "auto"),
     ],
 )
 def test_the_configuration_comes_before_the_environment_variable(
-    set_to: str | None, runtime: RuntimeConfig, joins: str | None, monkeypatch: pytest.MonkeyPatch
+    set_to: str | None, runtime: mf.RuntimeConfig, joins: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if set_to is not None:
@@ -50,12 +49,12 @@ def test_the_configuration_comes_before_the_environment_variable(
 
 def test_what_named_the_cluster_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", ADDRESS)
-    assert cluster_setting(RuntimeConfig()) == f"RAY_ADDRESS={ADDRESS}"
-    assert cluster_setting(RuntimeConfig(address="auto")) == "runtime.address=auto"
+    assert cluster_setting(mf.RuntimeConfig()) == f"RAY_ADDRESS={ADDRESS}"
+    assert cluster_setting(mf.RuntimeConfig(address="auto")) == "runtime.address=auto"
     gone = f"127.0.0.1:{closed_port()}"
     monkeypatch.setenv("RAY_ADDRESS", gone)
     with pytest.raises(
-        ConfigInvalid, match=rf"RAY_ADDRESS={gone}: no Ray cluster answers .* set runtime\.address=local"
+        mf.ConfigInvalid, match=rf"RAY_ADDRESS={gone}: no Ray cluster answers .* set runtime\.address=local"
     ):
         join(gone, logging_level=logging.ERROR, log_to_driver=False)
 
@@ -73,11 +72,11 @@ def test_settings_of_a_ray_of_its_own_are_refused_with_a_cluster(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", ADDRESS)
     for address, named in ((None, f"RAY_ADDRESS={ADDRESS}"), ("auto", "runtime.address=auto")):
-        with pytest.raises(ConfigInvalid) as caught:
-            ready(replace(small_run(), runtime=RuntimeConfig(address=address, **own)))
+        with pytest.raises(mf.ConfigInvalid) as caught:
+            ready(replace(small_run(), runtime=mf.RuntimeConfig(address=address, **own)))
         expected = f"runtime.{key} is for a Ray that is started here, but {named} joins one that is running"
         assert expected in str(caught.value)
-    ready(replace(small_run(), runtime=RuntimeConfig(address="local", **own)))
+    ready(replace(small_run(), runtime=mf.RuntimeConfig(address="local", **own)))
 
 
 def test_a_run_joins_the_cluster_that_ray_address_names() -> None:
@@ -98,6 +97,6 @@ def test_a_dashboard_is_started_if_asked_for_and_can_be(
     if missing is None:
         local.start_local(include_dashboard=True)
     else:
-        with pytest.raises(ConfigInvalid, match=r"'aiohttp'; pip install 'ray\[default\]'"):
+        with pytest.raises(mf.ConfigInvalid, match=r"'aiohttp'; pip install 'ray\[default\]'"):
             local.start_local(include_dashboard=True)
     assert [one["include_dashboard"] for one in asked] == ([False, True] if missing is None else [False])

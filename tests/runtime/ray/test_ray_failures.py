@@ -18,6 +18,7 @@ from marlflow.runtime.ray import workers
 from marlflow.runtime.saved_runs import newest
 from tests.runtime.ray.processes import assert_no_actor_is_left
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, policies, small_run
+from tests.sentences import refusals
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 ONE_WORKER = mf.Rollouts(num_workers=1, fragment_env_steps=80)
@@ -87,9 +88,7 @@ def test_resources_that_are_not_there_are_refused_before_anything_starts(tmp_pat
         "hunters": mf.Policy(SMALL_PPO, SMALL, mf.PlacementOverrides(num_cpus=64)),
         "prey": mf.Policy(SMALL_DQN, SMALL, mf.PlacementOverrides(num_gpus=3, resources={"fpga": 1})),
     }
-    with pytest.raises(mf.ConfigInvalid) as caught:
-        mf.train(small_run("ray", policies=greedy), tmp_path)
-    cpus, gpus, fpgas = caught.value.problems
+    cpus, gpus, fpgas = refusals(mf.ConfigInvalid, mf.train, small_run("ray", policies=greedy), tmp_path)
     assert cpus.startswith("the run asks for 64 CPU (64 for learner hunters), but there are ")
     assert gpus.startswith("the run asks for 3 GPU (3 for learner prey), but there are 0")
     assert fpgas.startswith("the run asks for 1 fpga (1 for learner prey), but there are 0")

@@ -1,0 +1,81 @@
+"""Losses of a learner as functions of arrays that XLA compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from marlflow.base.errors import NotCompiled
+from marlflow.learner.loss import LossTerms
+from marlflow.learner.loss_groups import OptimizerGroup
+from marlflow.learner.parameters import LearnerParameters
+
+if TYPE_CHECKING:
+    from marlflow.compiled.update import LossOfRows, LossValues
+
+
+class TracedLosses:
+    """The losses of some loss groups; `others` are the tensors of the networks that are no parameters.
+
+    While a loss is traced, its coefficients are traced values; afterwards they are `scheduled`.
+    """
+
+    def __init__(self, parameters: LearnerParameters, groups: Sequence[OptimizerGroup]) -> None:
+        self._parameters, self._groups = parameters, groups
+        self.others = [buffer for module in self._modules() for buffer in module.buffers()]
+        self.scheduled: Mapping[str, float] = {}
+
+    def _modules(self) -> list[Any]:
+        return [one for one in (self._parameters.module, self._parameters.target_module) if one is not None]
+
+    def of(self, group: OptimizerGroup) -> LossOfRows:
+        """Return the group's loss, with its extra losses, as a function of arrays; it may raise NotCompiled."""
+        from marlflow.compiled.tracing import Traced, traced, value_of
+        from marlflow.compiled.update import LossValues
+
+        parameters = self._parameters
+
+        def loss(
+            vector: Any, target: Any, others: Sequence[Any], columns: Any, rows: Any, scheduled: Any
+        ) -> LossValues:
+            known = {id(tensor): value for tensor, value in zip(self.others, others, strict=True)}
+            known |= parameters.flat.pieces(vector)
+            if parameters.target_flat is not None:
+                known |= parameters.target_flat.pieces(target)
+            values: dict[str, Any] = {name: Traced(value) for name, value in scheduled.items()}
+
+            def run() -> LossTerms:
+                self._set_coefficients(values)
+                return group.total_loss(parameters.module, parameters.target_module, _traced(columns))
+
+            try:
+                terms = traced(known, rows, run)
+            finally:
+                self._set_coefficients(self.scheduled)
+            for keeper in (group.loss, *(one for module in self._modules() for one in module.modules())):
+                if kept := [
+                    name for name, value in getattr(keeper, "__dict__", {}).items() if isinstance(value, Traced)
+                ]:
+                    raise NotCompiled(
+                        f"{type(keeper).__name__} keeps {kept[0]} from one minibatch to the next; a loss returns it as "
+                        "LossTerms(columns=...)"
+                    )
+            return LossValues(
+                value_of(terms.total),
+                {name: value_of(term) for name, term in terms.terms.items()},
+                None if terms.priorities is None else value_of(terms.priorities),
+                {name: value_of(column) for name, column in terms.columns.items()},
+            )
+
+        return loss
+
+    def _set_coefficients(self, values: Mapping[str, float]) -> None:
+        # Of all groups: their losses may share some.
+        for group in self._groups:
+            group.set_coefficients(values)
+
+
+def _traced(columns: Mapping[str, Any]) -> dict[str, Any]:
+    from marlflow.compiled.tracing import Traced
+
+    return {name: Traced(column) for name, column in columns.items()}
