@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from marlflow.driver.evaluate import EvaluationResult, evaluate
     from marlflow.driver.train import Result, resume, train
     from marlflow.env.batched import BatchedEnv, BatchedStep, SnapshotEnv
+    from marlflow.env.functional_protocol import FunctionalEnv, FunctionalStep
     from marlflow.flow import (
         AgentSteps,
         AtMost,
@@ -223,7 +224,8 @@ __all__ = [
     "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed",
     "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "Evaluation", "EvaluationEvent",
     "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults", "Fictitious", "Flow", "Fragment",
-    "Freely", "FromRun", "Frozen", "GameOutcome", "Gradients", "InTurn", "InferencePlacement",
+    "Freely", "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep", "GameOutcome", "Gradients", "InTurn",
+    "InferencePlacement",
     "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm",
     "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm",
     "JointSegments", "JointSequenceTransitions", "JointTransitions", "KLToReference", "LatestPast", "League",

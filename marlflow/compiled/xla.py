@@ -37,7 +37,7 @@ def problem() -> str:
     except RuntimeError as error:
         return f"jax finds no CPU to compile for: {error}"
     if not jax.__version__.startswith(f"{_TESTED}."):
-        needed = f"is not {_TESTED}, for which updates are compiled; pip install 'jax>={_TESTED},<0.11'"
+        needed = f"is not {_TESTED}, for which marlflow compiles; pip install 'jax>={_TESTED},<0.11'"
         return f"jax {jax.__version__} {needed}"
     return ""
 

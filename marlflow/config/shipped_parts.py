@@ -178,7 +178,9 @@ _PARAMETERS = Allowed(
 )
 ENVIRONMENT: Final = Allowed(
     _named(
-        """marlflow.env.batched.jaxmarl: JaxmarlEnv
+        """marlflow.env.functional.jaxmarl: batched_env
+        marlflow.env.functional.jumanji: batched_env
+        marlflow.env.functional.pgx: batched_env
         marlflow.env.batched.vmas: VmasEnv
         marlflow.env.batched.board_games: ConnectFour TicTacToe
         marlflow.env.batched.cartpole_team: BatchedCartPoleTeam
@@ -214,6 +216,8 @@ ENVIRONMENT: Final = Allowed(
         mpe2.simple_world_comm_v3: parallel_env""",
         _WRAPPERS,
     )
+    # What `make` names is imported.
+    | _named("marlflow.env.functional.own: batched_env", {**_WRAPPERS, "make": NOTHING})
     # An id with a module, `module:name`, imports it, and others may be registered by any package.
     | _named("marlflow.env.pettingzoo_registry: make", _registered(r"(butterfly|classic|sisl)/[\w-]+"))
     | _named("marlflow.env.lbf: parallel_env", _registered(r"Foraging-[\w-]+"))

@@ -2,6 +2,7 @@
 
 from marlflow.env.adapter import AgentEnd, EnvAdapter, StepResult
 from marlflow.env.batched import BatchedEnv, BatchedStep, SnapshotEnv
+from marlflow.env.functional_protocol import FunctionalEnv, FunctionalStep
 from marlflow.env.make import make_environment
 from marlflow.env.opening import open_adapter
 
@@ -10,6 +11,8 @@ __all__ = [
     "BatchedEnv",
     "BatchedStep",
     "EnvAdapter",
+    "FunctionalEnv",
+    "FunctionalStep",
     "SnapshotEnv",
     "StepResult",
     "make_environment",

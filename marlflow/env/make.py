@@ -17,6 +17,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.env.batched.protocol import BatchedEnv
 from marlflow.env.batched.versions import Batched, BatchedMaker, batched_maker, makes_batches
+from marlflow.env.functional_protocol import FunctionalEnv
 from marlflow.env.user_code import ImportFailed, attribute, does_not_fit, import_module, own_lines
 
 # The extra of marlflow that installs each module's environments.
@@ -28,7 +29,9 @@ _EXTRAS = {
     "marlflow.env.lbf": "lbf",
     "marlflow.env.openspiel": "openspiel",
     "marlflow.env.rware": "rware",
-    "marlflow.env.batched.jaxmarl": "jaxmarl",
+    "marlflow.env.functional.jaxmarl": "jaxmarl",
+    "marlflow.env.functional.jumanji": "jumanji",
+    "marlflow.env.functional.pgx": "pgx",
     "marlflow.env.batched.vmas": "vmas",
 }
 
@@ -118,7 +121,9 @@ def wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str) -> An
         return env
     if not isinstance(env, AECEnv | ParallelEnv):
         problem = f"{name} makes a {type(env).__name__}, not a PettingZoo AECEnv or ParallelEnv"
-        raise ConfigInvalid([problem + _single_agent_hint(env)])
+        functional = f"; a functional environment is env=functional env.make={name}"
+        hint = functional if isinstance(env, FunctionalEnv) else _single_agent_hint(env)
+        raise ConfigInvalid([problem + hint])
     for wrapper in wrappers:
         description = f"wrapper {_wrapper_name(wrapper)} of environment {name}"
         try:

@@ -149,8 +149,12 @@ def test_the_root_has_every_section_and_the_defaults_of_each() -> None:
 # What an environment needs to keep what it declares.
 WRAPPED = {"knights_archers_zombies": {"clip"}}
 # Observations of 160 and 400 kB, of which each lane of each environment holds some. A step of VMAS or
-# JaxMARL costs nearly the same for 64 as for one.
-NUM_ENVS = {"pistonball": 4, "cooperative_pong": 4, "jaxmarl": 64, "vmas": 64}
+# of functional environments costs nearly the same for 64 as for one.
+NUM_ENVS = {
+    "pistonball": 4,
+    "cooperative_pong": 4,
+    **dict.fromkeys(("functional", "jaxmarl", "jumanji", "pgx", "vmas"), 64),
+}
 ENVIRONMENTS = sorted(CONF.glob("env/*.yaml"))
 
 
@@ -174,7 +178,9 @@ TAKEN_BY = {
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in ENVIRONMENTS if path.stem != "python" and is_installed(path.stem)], ids=within
+    "path",
+    [path for path in ENVIRONMENTS if path.stem not in ("functional", "python") and is_installed(path.stem)],
+    ids=within,
 )
 def test_an_environments_arguments_have_the_defaults_of_its_factory(path: Path) -> None:
     values = _read(path)

@@ -14,7 +14,9 @@ from marlflow.config.named_environments import default_run_name
 from marlflow.sampling.mapping import group
 from tests.config.composition import experiment_of
 
-NAMES = [name for name in names("env") if name not in ("gymnasium_team", "offline", "pettingzoo", "python")]
+NAMES = [
+    name for name in names("env") if name not in ("functional", "gymnasium_team", "offline", "pettingzoo", "python")
+]
 
 
 @pytest.mark.parametrize("name", ["simple_tag", "knights_archers_zombies", "pistonball", "openspiel"])
@@ -103,7 +105,7 @@ def test_the_page_on_environments_has_the_groups_of_each() -> None:
         for envs, groups in rows
         for name in re.findall(r"`(\w+)`", envs)
     }
-    assert set(NAMES) - {"jaxmarl", "vmas"} == set(listed)
+    assert set(NAMES) - {"jaxmarl", "jumanji", "pgx", "vmas"} == set(listed)
     for name, groups in listed.items():
         env = experiment_of(f"env={name}").env
         with opened(environment_maker(env), env) as adapter:

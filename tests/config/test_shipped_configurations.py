@@ -3,6 +3,7 @@
 import contextlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import marlflow as mf
@@ -25,6 +26,7 @@ def _options(group: str) -> list[str]:
 
 # What an option leaves to the user.
 GIVEN = {
+    "functional": ["env.make=tests.env.functional_games.Walkers", "env.max_env_steps=9"],
     "python": ["env._target_=marlflow.env.cartpole_team.parallel_env"],
     "pettingzoo": ["env.id=classic/tictactoe-v3"],
     "gymnasium_team": ["env.id=tests.env.tuple_game:TupleGame-v0", "+env.arguments.alike=true"],
@@ -57,7 +59,8 @@ def _played(adapter: EnvAdapter, most_steps: int) -> int:
     for agent in adapter.agents:
         adapter.action_space(agent).seed(0)
     while taken < most_steps and not turn.over:
-        masks = turn.masks or [None] * len(turn.deciding)
+        # gymnasium samples by int8 alone, and masks of batched environments are bool.
+        masks = [None if mask is None else mask.astype(np.int8) for mask in turn.masks or [None] * len(turn.deciding)]
         deciding = zip(turn.deciding, masks, strict=True)
         turn = adapter.act([adapter.action_space(adapter.agents[slot]).sample(mask) for slot, mask in deciding])
         taken += 1

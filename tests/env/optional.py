@@ -2,7 +2,11 @@
 
 from importlib.util import find_spec
 
-MODULES = {"jaxmarl": "jaxmarl", "lbf": "lbforaging", "rware": "rware", "vmas": "vmas", "vmas_balance_ppo": "vmas"}
+MODULES = {
+    **{name: name for name in ("jaxmarl", "jumanji", "pgx", "rware", "vmas")},
+    "lbf": "lbforaging",
+    "vmas_balance_ppo": "vmas",
+}
 
 
 def is_installed(name: str) -> bool:

@@ -53,8 +53,10 @@ class Played:
 PLAYED = {
     "chess": Played(env_indices=(0,), collects=(200, 1, 250, 100), episodes=1),
     "cooperative_pong": Played(("env.max_cycles=40", "env.render_ratio=8"), collects=(30, 1, 50, 45)),
+    "functional": Played(("env.make=tests.env.functional_games.HotPotato", "env.max_env_steps=25")),
     "go": Played(("env.board_size=5",)),
     "gymnasium_team": Played(("env.id=tests.env.tuple_game:TupleGame-v0", "+env.arguments.alike=true")),
+    "jumanji": Played(("env.max_env_steps=15",)),
     "knights_archers_zombies": Played(("env.max_cycles=60", "env.line_death=true"), collects=(50, 1, 80, 60)),
     "pendulum_team": Played(("env.max_cycles=20",)),
     "pettingzoo": Played(("env.id=classic/tictactoe-v3",)),
@@ -66,7 +68,17 @@ PLAYED = {
 }
 # Where each player's gain is the others' loss.
 ZERO_SUM = {
-    *("chess", "connect_four", "go", "leduc_holdem", "openspiel", "rps", "texas_holdem", "texas_holdem_no_limit"),
+    *(
+        "chess",
+        "connect_four",
+        "go",
+        "leduc_holdem",
+        "openspiel",
+        "pgx",
+        "rps",
+        "texas_holdem",
+        "texas_holdem_no_limit",
+    ),
     "tictactoe",
 }
 # All that stands in conf/wrappers, each on an environment that it is meant for.

@@ -15,8 +15,8 @@ import jax
 from gymnasium import spaces
 
 import marlflow as mf
-from marlflow.env.batched.jaxmarl import JaxmarlEnv
-from marlflow.env.batched.jaxmarl_import import make
+from marlflow.env.functional.jaxmarl import batched_env
+from marlflow.env.functional.jaxmarl_import import make
 from tests.driver.test_batched_runs import reports
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
 
@@ -132,7 +132,7 @@ class Beside:
 
 @pytest.mark.parametrize(("name", "parameters"), CASES, ids=[name for name, _ in CASES])
 def test_steps_and_ends_are_those_of_jaxmarl(name, parameters):
-    env, direct = JaxmarlEnv(4, name, parameters), make(name, **parameters)
+    env, direct = batched_env(4, name, parameters), make(name, **parameters)
     assert isinstance(env, mf.BatchedEnv)
     assert isinstance(env, mf.SnapshotEnv)
     both, random = Beside(env, direct, name), np.random.default_rng(0)
@@ -147,7 +147,7 @@ def test_steps_and_ends_are_those_of_jaxmarl(name, parameters):
 
 
 def test_a_reset_leaves_the_other_environments_alone():
-    env, undisturbed = (JaxmarlEnv(12, "MPE_simple_spread_v3") for _ in range(2))
+    env, undisturbed = (batched_env(12, "MPE_simple_spread_v3") for _ in range(2))
     random, rows = np.random.default_rng(1), np.arange(12)
     others = [0, 2, 11]
     for one in (env, undisturbed):
@@ -164,7 +164,7 @@ def test_a_reset_leaves_the_other_environments_alone():
 
 
 def test_an_episode_is_its_seeds_in_any_batch_and_compiled_once():
-    one, many = JaxmarlEnv(1, "MPE_simple_tag_v3"), JaxmarlEnv(4, "MPE_simple_tag_v3")
+    one, many = batched_env(1, "MPE_simple_tag_v3"), batched_env(4, "MPE_simple_tag_v3")
     alone, among = [one.reset(np.array([0]), np.array([7]))], [many.reset(EVERY, np.array([1, 2, 7, 3]))]
     random = np.random.default_rng(3)
     before = many._calls.step._cache_size()
@@ -179,7 +179,7 @@ def test_an_episode_is_its_seeds_in_any_batch_and_compiled_once():
 
 
 def test_resets_of_any_number_share_few_compiled_calls():
-    env = JaxmarlEnv(20, "MPE_simple_spread_v3", {"num_agents": 2, "num_landmarks": 2})
+    env = batched_env(20, "MPE_simple_spread_v3", {"num_agents": 2, "num_landmarks": 2})
     for count in (20, *range(1, 20)):
         rows = np.arange(count)
         first, again = (env.reset(rows, rows + count).observations["agent"][:count] for _ in range(2))
@@ -188,20 +188,20 @@ def test_resets_of_any_number_share_few_compiled_calls():
 
 
 def test_agents_with_other_spaces_are_other_groups_and_masks_are_boolean():
-    tag = JaxmarlEnv(2, "MPE_simple_tag_v3")
+    tag = batched_env(2, "MPE_simple_tag_v3")
     assert tag.groups == {"adversary": ["adversary_0", "adversary_1", "adversary_2"], "agent": ["agent_0"]}
     assert tag.observation_space("agent_0").shape == (14,)
-    battle = JaxmarlEnv(2, "HeuristicEnemySMAX", SMALL_BATTLE)
+    battle = batched_env(2, "HeuristicEnemySMAX", SMALL_BATTLE)
     masks = battle.reset(np.arange(2), np.arange(2)).action_masks["ally"]
     assert (masks.dtype, masks.shape) == (np.dtype(bool), (2, 2, battle.action_space("ally_0").n))
 
 
 def test_the_state_is_the_world_state_or_all_observations():
-    battle = JaxmarlEnv(2, "HeuristicEnemySMAX", SMALL_BATTLE)
+    battle = batched_env(2, "HeuristicEnemySMAX", SMALL_BATTLE)
     battle.reset(np.arange(2), np.arange(2))
     alone = Alone(make("HeuristicEnemySMAX", **SMALL_BATTLE), 1)
     np.testing.assert_allclose(battle.state()[1], alone.seen["world_state"], **CLOSE)
-    tag = JaxmarlEnv(2, "MPE_simple_tag_v3")
+    tag = batched_env(2, "MPE_simple_tag_v3")
     seen = tag.reset(np.arange(2), np.arange(2)).observations
     expected = np.concatenate([seen[name].reshape(2, -1) for name in tag.groups], axis=1)
     np.testing.assert_array_equal(tag.state(), expected)
@@ -210,7 +210,7 @@ def test_the_state_is_the_world_state_or_all_observations():
 
 @pytest.mark.parametrize(("name", "parameters"), [CASES[0], CASES[-1]], ids=["spread", "battle"])
 def test_a_snapshot_goes_on_in_another_batch(name, parameters):
-    env, other = JaxmarlEnv(4, name, parameters), JaxmarlEnv(6, name, parameters)
+    env, other = batched_env(4, name, parameters), batched_env(6, name, parameters)
     step, random = env.reset(EVERY, EVERY), np.random.default_rng(5)
     for _ in range(3):
         step = env.step(actions_of(env, random, step.action_masks))
@@ -225,13 +225,13 @@ def test_a_snapshot_goes_on_in_another_batch(name, parameters):
             theirs[group][[0, 5]] = chosen[[3, 1]]
         step = env.step(actions)
         assert_same(columns(other.step(theirs), [0, 5]), columns(step, [3, 1]), **CLOSE)
-    with pytest.raises(ValueError, match=r"another environment of JaxMARL"):
-        JaxmarlEnv(4, "MPE_simple_tag_v3").set_state(EVERY[:2], saved)
+    with pytest.raises(ValueError, match=r"of another environment"):
+        batched_env(4, "MPE_simple_tag_v3").set_state(EVERY[:2], saved)
 
 
 def test_a_limit_of_ones_own_truncates_and_done_means_what_is_said():
-    limited = JaxmarlEnv(2, "MPE_simple_spread_v3", max_env_steps=3)
-    ending = JaxmarlEnv(2, "MPE_simple_spread_v3", {"max_steps": 3}, done_means="terminated")
+    limited = batched_env(2, "MPE_simple_spread_v3", max_env_steps=3)
+    ending = batched_env(2, "MPE_simple_spread_v3", {"max_steps": 3}, done_means="terminated")
     for env in (limited, ending):
         env.reset(np.arange(2), np.arange(2))
     random = np.random.default_rng(6)
@@ -245,7 +245,7 @@ def test_a_limit_of_ones_own_truncates_and_done_means_what_is_said():
 
 
 def test_arrays_share_the_memory_of_jax():
-    env = JaxmarlEnv(4)
+    env = batched_env(4)
     shown = env.reset(EVERY, EVERY).observations["agent"]
     own = env._carry.observations["agent"]
     assert shown.__array_interface__["data"][0] == own.unsafe_buffer_pointer()
@@ -256,7 +256,7 @@ def test_jax_is_imported_for_these_environments_only_and_leaves_the_output_alone
         "import io, sys; sys.stdout = held = io.StringIO(); errors = sys.stderr",
         "import marlflow.config.compose, marlflow.sampling.worker",
         "assert 'jax' not in sys.modules and 'jaxmarl' not in sys.modules",
-        "import marlflow.env.batched.jaxmarl",
+        "import marlflow.env.functional.jaxmarl",
         "assert sys.stdout is held and sys.stderr is errors and not held.getvalue()",
     )
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
@@ -269,18 +269,17 @@ def test_jax_is_imported_for_these_environments_only_and_leaves_the_output_alone
         ({"max_env_steps": 0}, "max_env_steps must be a whole number from 1"),
         ({"done_means": "truncate"}, "done_means must be one of auto, terminated, truncated"),
         ({"parameters": {"local_ratio": 3.0}}, "cannot be made with local_ratio=3.0: AssertionError"),
-        ({"name": "storm"}, "does not give an observation for each of its agents"),
         ({"name": "JaxRobotarium_foraging"}, "requires the jaxrobotarium package"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, expected):
     with pytest.raises(mf.ConfigInvalid, match=expected):
-        JaxmarlEnv(2, **arguments)
+        batched_env(2, **arguments)
 
 
 def test_a_run_is_resumed_bit_for_bit(tmp_path):
     def until(env_steps):
-        env = mf.Env("marlflow.env.batched.jaxmarl.JaxmarlEnv", {"name": "MPE_simple_spread_v3"}, num_envs=4)
+        env = mf.Env("marlflow.env.functional.jaxmarl.batched_env", {"name": "MPE_simple_spread_v3"}, num_envs=4)
         policies = {"agent": mf.Policy(SMALL_PPO, SMALL)}
         return small_run(env=env, policies=policies, mapping=None, stop=mf.Stop(env_steps=env_steps))
 

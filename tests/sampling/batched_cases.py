@@ -14,7 +14,9 @@ from marlflow.env import cartpole_team
 from marlflow.env.batched.board_games import ConnectFour
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
 from marlflow.env.batched.versions import batched_maker
+from marlflow.env.functional.own import batched_env
 from marlflow.env.make import make_environment
+from tests.env import functional_games
 
 QUARTERS = 0.25
 
@@ -160,5 +162,40 @@ CASES += [
         "pettingzoo.classic.rps_v2.parallel_env",
         {},
         {"player_0": "a", "player_1": "b"},
+    ),
+]
+
+
+def functional(
+    name: str,
+    alone: Callable[[], Any],
+    make: type,
+    mapping: Mapping[str, str],
+    *,
+    limit: int | None = None,
+    **more: Any,
+) -> Case:
+    """A functional environment, and the same game as a plain PettingZoo environment."""
+    return Case(name, alone, partial(batched_env, make=make, max_env_steps=limit), mapping, **more)
+
+
+CASES += [
+    functional(
+        "functional walkers of two policies with masks, memory, costs and state, truncated",
+        functional_games.WalkersAlone,
+        functional_games.Walkers,
+        {"walker_0": "a", "walker_1": "b", "walker_2": "a", "caller_0": "call"},
+        limit=functional_games.MOST_STEPS,
+        remember=("b",),
+        with_state=("a", "b", "call"),
+        settings={"with_costs": ("a", "call")},
+    ),
+    functional(
+        "functional players in turn, who end one by one",
+        functional_games.HotPotatoAlone,
+        functional_games.HotPotato,
+        {"player_0": "a", "player_1": "b", "player_2": "a"},
+        limit=functional_games.MOST_TURNS,
+        remember=("b",),
     ),
 ]

@@ -127,9 +127,11 @@ class SingleAEC(_Single, AECEnv[str, Any, Any]):
         masks |= self._final_masks
         self._observations = {**self._observations_before(), **observations, **self._final}
         self.infos = {agent: {_MASK: masks[agent]} if agent in masks else {} for agent in self.agents}
-        ended = [agent for agent in self.agents if self.terminations[agent] or self.truncations[agent]]
-        if self.agents:
-            self.agent_selection = ended[0] if ended else next(iter(observations))
+        self._skip_agent_selection = None
+        if observations:
+            self.agent_selection = next(iter(observations))
+        # Agents that ended step first, and then, in a game that continues, who acts next.
+        self._deads_step_first()
 
     def _observations_before(self) -> dict[str, Any]:
         before = getattr(self, "_observations", {})

@@ -1,18 +1,11 @@
-"""Imports JaxMARL: quietly, and with XLA on one thread."""
+"""Imports JaxMARL quietly."""
 
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-
-# A worker has one core. XLA reads both when it starts, which the import of jaxmarl makes it do.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
-os.environ.setdefault("NPROC", "1")
-# Policies of workers act on the CPU, and jax would reserve most of a GPU for each worker.
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 @contextmanager
@@ -32,6 +25,10 @@ def _streams_kept() -> Iterator[None]:
 # It prints which of its environments are not installed, after setting sys.stdout to sys.__stdout__.
 with _streams_kept():
     import jaxmarl
+    from jaxmarl.environments.overcooked import overcooked_layouts
+    from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
 
 make = jaxmarl.make
 registered_envs: Sequence[str] = jaxmarl.registered_envs
+
+__all__ = ["MAP_NAME_TO_SCENARIO", "make", "overcooked_layouts", "registered_envs"]

@@ -1,0 +1,142 @@
+"""Many environments of a functional environment as a `BatchedEnv`: a step of all of them is one compiled call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from gymnasium import spaces
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import ConfigInvalid
+from marlflow.env.batched.arrays import as_numpy
+from marlflow.env.batched.protocol import BatchedStep
+from marlflow.env.functional.calls import Carry, FunctionalCalls
+from marlflow.env.functional.checks import checked
+from marlflow.env.functional_protocol import FunctionalEnv
+
+ROWS_PER_RESET = 8
+"""Resets of at most so many environments share a compiled call; the next one takes as many times more."""
+_PICTURE = "rgb_array"
+
+
+class FunctionalBatch:
+    """`num_envs` environments of `calls`. Never resets itself: final observations are of the episode that ends."""
+
+    def __init__(self, num_envs: int, name: str, calls: FunctionalCalls, render_mode: str | None = None) -> None:
+        self.num_envs, self.render_mode, self._calls = num_envs, render_mode, calls
+        modes = [_PICTURE] if hasattr(calls.env, "render") else []
+        self.metadata = {"name": name, "render_modes": modes, **(getattr(calls.env, "metadata", None) or {})}
+        if render_mode not in (None, *modes):
+            problem = f"{name} has no render mode {render_mode!r}; it has {', '.join(modes) or 'none'}"
+            raise ConfigInvalid([problem])
+        self.possible_agents, self.groups, self.turn_based = calls.agents, calls.groups, calls.env.turn_based
+        self.gives_costs = bool(getattr(calls.env, "gives_costs", False))
+        self.state_space = calls.state_space
+        self._dtypes = {name: self.observation_space(agents[0]).dtype for name, agents in self.groups.items()}
+        self._carry: Carry | None = None
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self._calls.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self._calls.env.action_space(agent)
+
+    def reset(self, envs: Array, seeds: Array) -> BatchedStep:
+        # Padded to few sizes, since each is compiled; rows beyond the last are dropped.
+        rows = next((size for size in _sizes(self.num_envs) if size >= len(envs)), self.num_envs)
+        padding = rows - len(envs)
+        indices = np.concatenate([envs, np.full(padding, self.num_envs)]).astype(np.int32)
+        starts = np.concatenate([seeds, np.zeros(padding, np.int64)]).astype(np.uint32)
+        self._carry = self._calls.reset(self._begun(), indices, starts)
+        return self._look()
+
+    def _begun(self) -> Carry:
+        """Return the episodes that run; before the first reset, any."""
+        if self._carry is None:
+            self._carry = self._calls.begin(np.zeros(self.num_envs, np.uint32))
+        return self._carry
+
+    def _look(self) -> BatchedStep:
+        carry = self._begun()
+        # JAX has no types of 64 bits, and spaces may.
+        seen = {
+            name: array.astype(self._dtypes[name], copy=False) for name, array in _numpy(carry.observations).items()
+        }
+        return BatchedStep(seen, decides=_numpy(carry.decides), action_masks=_numpy(carry.masks))
+
+    def step(self, actions: Mapping[str, Array]) -> BatchedStep:
+        self._carry, outcome = self._calls.step(self._begun(), dict(actions))
+        step = self._look()
+        step.rewards, step.terminated = _numpy(outcome.rewards), _numpy(outcome.terminated)
+        step.truncated, step.costs = _numpy(outcome.truncated), _numpy(outcome.costs)
+        return step
+
+    def state(self) -> Array:
+        """Return the global states, float32 [B, *shape]."""
+        return as_numpy(self._calls.state(self._begun()))
+
+    def get_state(self, envs: Array) -> dict[str, Array]:
+        return {name: as_numpy(leaf)[envs] for name, leaf in self._calls.named(self._begun()).items()}
+
+    def set_state(self, envs: Array, state: Mapping[str, Array]) -> BatchedStep:
+        columns = {name: as_numpy(leaf).copy() for name, leaf in self._calls.named(self._begun()).items()}
+        for name, column in columns.items():
+            saved = state.get(name)
+            if saved is None or saved.shape[1:] != column.shape[1:]:
+                raise ValueError(f"the saved state has another {name}: it is of another environment")
+            column[envs] = saved
+        self._carry = self._calls.from_named(columns)
+        return self._look()
+
+    def render(self) -> Array | None:
+        """Return a picture of environment 0, uint8 [height, width, 3]; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        state = jax.tree_util.tree_map(lambda leaf: leaf[0], self._begun().state)
+        # A copy, since some viewers draw into the same array again.
+        picture: Array = np.array(self._calls.env.render(state))  # type: ignore[attr-defined]
+        return picture
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _sizes(num_envs: int) -> list[int]:
+    """Return the numbers of rows that resets are compiled for."""
+    sizes, size = [], ROWS_PER_RESET
+    while size < num_envs:
+        sizes.append(size)
+        size *= ROWS_PER_RESET
+    return [*sizes, num_envs]
+
+
+def _numpy(by_group: Mapping[str, Any]) -> dict[str, Array]:
+    return {name: as_numpy(array) for name, array in by_group.items()}
+
+
+# One of each for all environments of a process, such as those of evaluations: compiling takes seconds.
+_COMPILED: dict[tuple[Any, ...], FunctionalCalls] = {}
+
+
+def batch_of(
+    num_envs: int,
+    name: str,
+    key: tuple[Any, ...],
+    make: Callable[[], FunctionalEnv],
+    max_env_steps: int | None,
+    render_mode: str | None,
+) -> FunctionalBatch:
+    """Return `num_envs` environments that `make` makes, truncated at `max_env_steps`; raises ConfigInvalid.
+
+    `name` is for messages. Calls are shared within the process by all environments of the same `key` and limit.
+    """
+    if max_env_steps is not None and (type(max_env_steps) is not int or max_env_steps < 1):
+        problem = f"max_env_steps must be a whole number from 1, or null for no limit, not {max_env_steps!r}"
+        raise ConfigInvalid([problem])
+    whole = (*key, max_env_steps)
+    if whole not in _COMPILED:
+        _COMPILED[whole] = FunctionalCalls(checked(make(), name), max_env_steps)
+    return FunctionalBatch(num_envs, name, _COMPILED[whole], render_mode)

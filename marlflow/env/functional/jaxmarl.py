@@ -1,0 +1,219 @@
+"""Environments of JaxMARL.
+
+JaxMARL: Rutherford et al., "JaxMARL: Multi-Agent RL Environments and Algorithms in JAX" (NeurIPS 2024,
+arXiv:2311.10090). `pip install 'marlflow[jaxmarl]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.base.near import meant
+from marlflow.env.batched.agent_groups import groups_of
+from marlflow.env.functional.batch import FunctionalBatch, batch_of
+from marlflow.env.functional.jaxmarl_import import MAP_NAME_TO_SCENARIO, make, overcooked_layouts, registered_envs
+from marlflow.env.functional.jaxmarl_spaces import agent_names, of_agent, spaces_of
+from marlflow.env.functional.rarely import rarely
+from marlflow.env.functional_protocol import ByGroup, FunctionalStep
+
+DoneMeans = Literal["auto", "terminated", "truncated"]
+_MEANINGS = "auto", "terminated", "truncated"
+_NO_LIMIT = 2**30
+# Arguments that are objects of JaxMARL's, by their names there.
+_SCENARIOS = {"scenario": MAP_NAME_TO_SCENARIO}
+_NAMED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "SMAX": _SCENARIOS,
+    "HeuristicEnemySMAX": _SCENARIOS,
+    "LearnedPolicyEnemySMAX": _SCENARIOS,
+    "overcooked": {"layout": overcooked_layouts},
+}
+
+
+class JaxmarlGame:
+    """An environment of JaxMARL; its state is JaxMARL's and the number of env steps.
+
+    Agents of one name, without its number, and spaces are a group.
+
+    done_means: the meaning of JaxMARL's `done`, which does not tell ends apart. `auto`: truncated if the environment
+        would continue without its `max_steps`, else terminated. `terminated` or `truncated`: always that.
+    """
+
+    turn_based = False
+
+    def __init__(self, env: Any, name: str, done_means: DoneMeans) -> None:
+        self.env, self._done_means = env, done_means
+        self._spaces, self.own_names = spaces_of(env, name), agent_names(env)
+        self.possible_agents, self.groups = list(self._spaces), groups_of(self._spaces)
+        self._unlimited = without_limit(env) if done_means == "auto" else None
+        _, state = jax.eval_shape(env.reset, jax.ShapeDtypeStruct((2,), np.uint32))
+        self._masks_of, self._masked = _mask_method(self, state)
+        world_state = getattr(env, "get_world_state", None)
+        # Some give a state for each agent.
+        if world_state is not None and getattr(jax.eval_shape(world_state, state), "ndim", 0) == 1:
+            self.global_state = lambda state: world_state(state[0])
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self._spaces[agent][0]
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self._spaces[agent][1]
+
+    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
+        seen, state = self.env.reset(key)
+        return (state, jnp.zeros((), jnp.int32)), FunctionalStep(
+            self._observations(seen), action_masks=self._masks(state)
+        )
+
+    def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
+        chosen = {
+            self.own_names[agent]: actions[name][at]
+            for name, agents in self.groups.items()
+            for at, agent in enumerate(agents)
+        }
+        before, env_steps = state
+        # Not `step`, which resets.
+        seen, after, rewards, dones, _ = self.env.step_env(key, before, chosen)
+        ends, env_steps = self._ends(dones), env_steps + 1
+        terminated = self._terminated(ends, env_steps, key, before, chosen)
+        step = FunctionalStep(
+            self._observations(seen),
+            self._stacked({own: of_agent(rewards, self.env, own) for own in self.env.agents}),
+            terminated,
+            {name: ends[name] & ~terminated[name] for name in ends},
+            action_masks=self._masks(after),
+        )
+        return (after, env_steps), step
+
+    def _terminated(self, ends: dict[str, Any], env_steps: Any, key: Any, state: Any, chosen: Any) -> dict[str, Any]:
+        if self._done_means != "auto":
+            return {name: end & (self._done_means == "terminated") for name, end in ends.items()}
+        if self._unlimited is None:
+            return ends
+        env, limit = self._unlimited
+        # The limit is no cause earlier.
+        at_limit = jnp.any(jnp.concatenate(list(ends.values()))) & (env_steps >= limit)
+
+        def without_limit(key: Any, state: Any, chosen: Any) -> dict[str, Any]:
+            return self._ends(env.step_env(key, state, chosen)[3])
+
+        terminated: dict[str, Any] = rarely(at_limit, without_limit, ends, key, state, chosen)
+        return terminated
+
+    def _ends(self, dones: Mapping[Any, Any]) -> dict[str, Any]:
+        all_end = dones["__all__"]
+        return self._stacked({own: dones.get(own, False) | all_end for own in self.env.agents}, bool)
+
+    def _observations(self, seen: Any) -> dict[str, Any]:
+        return self._stacked({own: of_agent(seen, self.env, own) for own in self.env.agents})
+
+    def _stacked(self, by_own_name: Mapping[Any, Any], dtype: Any = None) -> dict[str, Any]:
+        return {
+            name: jnp.stack([jnp.asarray(by_own_name[self.own_names[agent]], dtype) for agent in agents])
+            for name, agents in self.groups.items()
+        }
+
+    def _masks(self, state: Any) -> dict[str, Any]:
+        if not self._masked:
+            return {}
+        legal = self._masks_of(state)
+        return {
+            name: jnp.stack([legal[self.own_names[agent]] != 0 for agent in self.groups[name]]) for name in self._masked
+        }
+
+
+def without_limit(env: Any) -> tuple[Any, int] | None:
+    """Return a copy of `env` that has no limit of env steps, and the limit; None if it has no `max_steps`."""
+    attributes = vars(env)
+    inner = without_limit(attributes["_env"]) if "_env" in attributes else None
+    limit = attributes.get("max_steps", None if inner is None else inner[1])
+    if limit is None:
+        return None
+    # Not by copy.copy, which asks environments that pass attributes on for one that they do not have yet.
+    unlimited = object.__new__(type(env))
+    vars(unlimited).update(attributes)
+    if "max_steps" in attributes:
+        unlimited.max_steps = _NO_LIMIT
+    if inner is not None:
+        unlimited._env = inner[0]
+    return unlimited, int(limit)
+
+
+def _mask_method(game: JaxmarlGame, state: Any) -> tuple[Any, list[str]]:
+    """Return what gives legal actions, and the groups that have masks."""
+    for method in ("get_avail_actions", "get_legal_moves"):
+        try:
+            legal = jax.eval_shape(getattr(game.env, method), state)
+        # The base class raises where there are none.
+        except (AttributeError, NotImplementedError):
+            continue
+        names = game.own_names
+        return getattr(game.env, method), [
+            group
+            for group, agents in game.groups.items()
+            if legal[names[agents[0]]].shape == (getattr(game.action_space(agents[0]), "n", None),)
+        ]
+    return None, []
+
+
+def batched_env(
+    num_envs: int,
+    name: str = "MPE_simple_spread_v3",
+    parameters: Mapping[str, Any] | None = None,
+    max_env_steps: int | None = None,
+    done_means: DoneMeans = "auto",
+    render_mode: str | None = None,
+) -> FunctionalBatch:
+    """Return `num_envs` environments of JaxMARL.
+
+    name: as in `jaxmarl.registered_envs`.
+    parameters: arguments of the environment, such as `{"num_agents": 4}`.
+    max_env_steps: env steps after which all agents are truncated; None: the environment's own limit alone.
+    done_means: what `done` means (`JaxmarlGame`).
+    render_mode: None; JaxMARL's pictures are not used.
+
+    `state()` is JaxMARL's world state if there is one for all agents, else all agents' observations. Raises
+    ConfigInvalid.
+    """
+    known = list(registered_envs)
+    if name not in known:
+        problem = f"JaxMARL has no environment {name!r}{meant(name, known)}; it has {', '.join(known)}"
+        raise ConfigInvalid([problem])
+    if done_means not in _MEANINGS:
+        problem = f"done_means must be one of {', '.join(_MEANINGS)}, not {done_means!r}{meant(done_means, _MEANINGS)}"
+        raise ConfigInvalid([problem])
+    given = dict(parameters or {})
+    return batch_of(
+        num_envs,
+        f"jaxmarl_{name}",
+        ("jaxmarl", name, repr(given), done_means),
+        lambda: JaxmarlGame(_made(name, given), name, done_means),
+        max_env_steps,
+        render_mode,
+    )
+
+
+def _made(name: str, parameters: Mapping[str, Any]) -> Any:
+    named = dict(parameters)
+    for key, known in _NAMED.get(name, {}).items():
+        if isinstance(chosen := named.get(key), str):
+            if chosen not in known:
+                raise ConfigInvalid(
+                    [f"{name} of JaxMARL has no {key} {chosen!r}{meant(chosen, list(known))} (env.parameters)"]
+                )
+            named[key] = known[chosen]
+    try:
+        return make(name, **named)
+    # Environments of other packages (mabrax, jaxrobotarium) that are not installed.
+    except ImportError as error:
+        raise ConfigInvalid([f"{name} of JaxMARL cannot be imported: {error}"]) from error
+    except Exception as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in parameters.items())
+        problem = f"{name} of JaxMARL cannot be made with {given or 'its defaults'}: {type(error).__name__}: {error}"
+        raise ConfigInvalid([f"{problem} (env.parameters)"]) from error

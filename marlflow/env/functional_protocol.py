@@ -1,0 +1,89 @@
+"""The protocol of functional environments: one environment as two pure functions, written in JAX.
+
+    class Coins:
+        groups, turn_based = {"player": ["player_0", "player_1"]}, False
+        def observation_space(self, agent): return Box(0.0, 1.0, (3,), np.float32)
+        def action_space(self, agent): return Discrete(2)
+        def reset(self, key): ...                  # returns (state, FunctionalStep({"player": observations}))
+        def step(self, key, state, actions): ...   # returns (state, FunctionalStep(observations, rewards, terminated))
+
+It is a `BatchedEnv` without the dimension of environments: marlflow maps both functions over B environments and
+compiles them. `state` is any pytree of arrays, and all that a step knows: attributes of the environment are constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from gymnasium import spaces
+
+ByGroup: TypeAlias = Mapping[str, Any]
+"""An array [A, ...] for each group, of its A agents."""
+
+_NONE: ByGroup = {}
+
+
+class FunctionalStep(NamedTuple):
+    """The result of a reset or a step, by group; a pytree.
+
+    observations: [A, *shape], without action masks. For an agent that ended in this step, the final one.
+    rewards: [A], what each agent received in this step; 0 for one that received nothing.
+    terminated, truncated: bool [A], whether an agent ended in this step. If both are true, it terminated.
+    decides: bool [A], the agents that act next, in turn-based environments; empty if all living agents act.
+    action_masks: bool or int8 [A, number of actions], 1 where legal; empty for groups without masks.
+    costs: [A], the cost of each agent in this step; given in every step if the environment `gives_costs`.
+
+    A number stands for all A agents, except in observations and masks. A reset has no rewards, costs or ends; a step
+    without `truncated`, or `terminated`, ends none so. `decides` and `action_masks` are in all resets and steps, or in
+    none. Entries of agents that neither act next nor ended in this step are ignored.
+    """
+
+    observations: ByGroup
+    rewards: ByGroup = _NONE
+    terminated: ByGroup = _NONE
+    truncated: ByGroup = _NONE
+    decides: ByGroup = _NONE
+    action_masks: ByGroup = _NONE
+    costs: ByGroup = _NONE
+
+
+@runtime_checkable
+class FunctionalEnv(Protocol):
+    """One environment as pure functions: no side effects, all randomness from keys, shapes that never change.
+
+    All agents take part from the reset on. Each may end before the others; an episode is over when all have ended. It
+    does not reset itself. After its episode, `step` is called with any result.
+
+    Optional: `possible_agents` (the order of agents; else that of the groups), `metadata` with `name`,
+    `global_state(state)` with `state_space` (else all agents' observations), `gives_costs = True`.
+    """
+
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        """The agents of each group, which have the same spaces."""
+        ...
+
+    @property
+    def turn_based(self) -> bool:
+        """Whether an env step is the turn of one agent, as in PettingZoo's AEC environments."""
+        ...
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """Return an agent's observation space, without action mask: Box, Discrete, MultiDiscrete or MultiBinary."""
+        ...
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """Return an agent's action space."""
+        ...
+
+    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
+        """Begin an episode; return its state and what agents see."""
+        ...
+
+    def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
+        """Return the next state and what came of `actions` [A, *action shape]; 0 for agents that do not act.
+
+        `key` is this step's own.
+        """
+        ...
