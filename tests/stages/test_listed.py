@@ -24,9 +24,9 @@ def test_the_page_lists_each_operator_once() -> None:
 
 
 def test_the_page_lists_each_trait_with_its_default() -> None:
-    listed = dict(re.findall(r"^\| `([a-z]\w+)` \| (?:`(\w+)`|as annotated) \|", PAGE, re.M))
+    listed = dict(re.findall(r"^\| `([a-z]\w+)` \| (?:`([^`]+)`|as annotated) \|", PAGE, re.M))
     assert listed == {
-        field.name: "" if field.name in ("accepts", "emits") else str(field.default)
+        field.name: "" if field.name in ("accepts", "emits") else str(field.default) or '""'
         for field in dataclasses.fields(Traits)
     }
 
