@@ -348,9 +348,10 @@ class _Program:
         for group, after in zip(self._groups, state.optimizers, strict=True):
             for name, tensor in group.optimizer.state().items():
                 tensor.numpy()[...] = after[name]
-        if (target := self._parameters.target_flat) is not None:
+        synced, target = int(state.synced), self._parameters.target_flat
+        if target is not None and synced != self._parameters.updates_when_synced:
             target.vector.numpy()[:] = state.target
-            self._parameters.updates_when_synced = int(state.synced)
+            self._parameters.updates_when_synced = synced
 
     # -- verifying --------------------------------------------------------------------------------------------------
 

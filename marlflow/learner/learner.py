@@ -275,7 +275,9 @@ class TorchLearner:
 
         A running statistic that changes between updates, a cost limit, and methods replaced by a subclass prevent it.
         """
-        is_own = type(self).update is TorchLearner.update and type(self).sync_target is TorchLearner.sync_target
+        # Neither the class's nor the object's are replaced.
+        called = (getattr(method, "__func__", None) for method in (self.update, self.sync_target))
+        is_own = tuple(called) == (TorchLearner.update, TorchLearner.sync_target)
         alone = self.exchange.is_alone and self._multiplier is None
         return is_own and alone and not self.parameters.observers(None) and self._compiled.are_compiled(self.updates)
 

@@ -133,8 +133,10 @@ class StoredReplay(Generic[Drawn]):
 
     @property
     def draws_uniformly(self) -> bool:
-        """Whether draws do not depend on priorities."""
-        return self._sampler.is_uniform
+        """Whether draws do not depend on priorities, or on what a subclass does with updates between them."""
+        own = type(self)
+        is_plain = own.draw is StoredReplay.draw and own.reprioritize is StoredReplay.reprioritize
+        return is_plain and self._sampler.is_uniform
 
     def insert(self, batch: Batch) -> Inserted:
         # All checks come first: a rejected batch changes nothing.

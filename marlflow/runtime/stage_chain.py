@@ -69,7 +69,7 @@ class _ChainRun:
         """Run all items; raises EndOfFlow if the source ended."""
         done = 0
         while done < len(self._items):
-            values, first = self._run_ahead(self._items[done:])
+            values, first = self._run_ahead(self._items[done:]) if self._leading else (self._items[done : done + 1], 0)
             for value in values:
                 output = value
                 for position in range(first, len(self._calls)):
@@ -87,7 +87,7 @@ class _ChainRun:
                 break
             count = min(count, most)
             parts.append(partial(_several, call, after))
-        if len(parts) < len(self._leading) or not parts:
+        if len(parts) < len(self._leading):
             return items[:1], 0
         values: Sequence[Any] = items[:count]
         for position, part in enumerate(parts):

@@ -60,6 +60,9 @@ class Learn:
     def ahead(self, learner: Any, after: Sequence[StageCall]) -> int:
         """Return how many batches it may learn from before SyncTarget and the other stages after it act."""
         is_plain = type(self).__call__ is Learn.__call__ and self.epochs == 1 and self.minibatch is None
+        # A stage at another learner acts on what this one knows nothing of.
+        if any(call.at is not learner for call in after if isinstance(call.operator, SyncTarget | Publish)):
+            return 0
         operators = [call.operator for call in after]
         if not (
             is_plain and operators and type(operators[0]) is SyncTarget and getattr(learner, "can_run_ahead", False)

@@ -47,6 +47,26 @@ def test_the_numbers_are_those_of_the_same_game_in_plain_python(name):
     assert compare(alone, without_state, range(60, 74), chooser(1)) > 100
 
 
+class WithNumbers(Walkers):
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+
+def test_compiled_calls_are_shared_by_arguments_that_are_equal_to_the_last_number():
+    one, other = np.zeros(5_000), np.zeros(5_000)
+    other[2_500] = 1.0
+    # Their texts are the same.
+    assert repr(one) == repr(other)
+
+    def calls(numbers):
+        return batched_env(2, WithNumbers, {"numbers": numbers})._calls
+
+    assert calls(one) is calls(one.copy())
+    assert calls(one) is not calls(other)
+    # What cannot be pickled is never shared.
+    assert calls(lambda: 0) is not calls(lambda: 0)
+
+
 class Broken(Walkers):
     """Walkers with one fault, each of which is a class below."""
 

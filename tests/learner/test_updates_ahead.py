@@ -179,6 +179,26 @@ def test_a_method_of_a_subclass_is_called_each_time(kind: type[TorchLearner], ca
     assert seen == calls
 
 
+def test_a_method_replaced_on_a_learner_is_called_each_time() -> None:
+    made, calls = learner(), []
+    update = made.update
+    made.update = lambda *given, **named: calls.append(1) or update(*given, **named)
+    made.update_each([batch(seed) for seed in range(3)], HARD)
+    assert len(calls) == 3
+
+
+class OwnReplay(ReplayBuffer):
+    def reprioritize(self, row_ids: Any, priorities: Any) -> None:
+        seen.append("reprioritize")
+
+
+def test_a_replay_that_looks_at_updates_is_drawn_from_after_each() -> None:
+    stored = OwnReplay(200, 1, 0.9, seed=0, sampling=Uniform())
+    assert not stored.draws_uniformly
+    assert replay().draws_uniformly
+    assert not replay(Prioritized()).draws_uniformly
+
+
 def test_nothing_runs_ahead_where_nothing_is_compiled() -> None:
     assert learner().can_run_ahead
     assert not learner(compile=False).can_run_ahead
@@ -250,6 +270,7 @@ def test_learn_runs_ahead_up_to_a_publication_and_only_where_it_knows_all_stages
     assert ahead(Learn(), SyncTarget(3), Publish(1)) == 0
     assert ahead(Learn(), SyncTarget(3), Publish(5), lambda update: update) == 0
     assert ahead(Noting(), SyncTarget(3), Publish(5)) == 0
+    assert Learn().ahead(made, [stage_call(SyncTarget(3), drawn_learner())]) == 0
     updates_of(made, stored, count=3)
     assert ahead(Learn(), SyncTarget(3), Publish(7)) == 4
     seen.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -125,18 +126,27 @@ def batch_of(
     num_envs: int,
     name: str,
     key: tuple[Any, ...],
+    arguments: Mapping[str, Any],
     make: Callable[[], FunctionalEnv],
     max_env_steps: int | None,
     render_mode: str | None,
 ) -> FunctionalBatch:
     """Return `num_envs` environments that `make` makes, truncated at `max_env_steps`; raises ConfigInvalid.
 
-    `name` is for messages. Calls are shared within the process by all environments of the same `key` and limit.
+    `name` is for messages. Calls are shared within the process by all environments of the same `key`, `arguments` and
+    limit; arguments that cannot be pickled, and so compared, are not shared.
     """
     if max_env_steps is not None and (type(max_env_steps) is not int or max_env_steps < 1):
         problem = f"max_env_steps must be a whole number from 1, or null for no limit, not {max_env_steps!r}"
         raise ConfigInvalid([problem])
-    whole = (*key, max_env_steps)
-    if whole not in _COMPILED:
-        _COMPILED[whole] = FunctionalCalls(checked(make(), name), max_env_steps)
-    return FunctionalBatch(num_envs, name, _COMPILED[whole], render_mode)
+    try:
+        # Texts would not tell large arrays apart.
+        whole = (*key, pickle.dumps(arguments), max_env_steps)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        whole = None
+    calls = None if whole is None else _COMPILED.get(whole)
+    if calls is None:
+        calls = FunctionalCalls(checked(make(), name), max_env_steps)
+        if whole is not None:
+            _COMPILED[whole] = calls
+    return FunctionalBatch(num_envs, name, calls, render_mode)

@@ -192,7 +192,8 @@ def batched_env(
     return batch_of(
         num_envs,
         f"jaxmarl_{name}",
-        ("jaxmarl", name, repr(given), done_means),
+        ("jaxmarl", name, done_means),
+        given,
         lambda: JaxmarlGame(_made(name, given), name, done_means),
         max_env_steps,
         render_mode,

@@ -188,7 +188,8 @@ def batched_env(
     return batch_of(
         num_envs,
         f"jumanji_{name}",
-        ("jumanji", name, repr(given), repr(drawn), done_means),
+        ("jumanji", name, done_means),
+        {"parameters": given, "generator": drawn},
         lambda: JumanjiGame(_made(name, given, drawn), name, done_means),
         max_env_steps,
         render_mode,

@@ -37,4 +37,4 @@ def batched_env(
         except Exception as error:
             raise ConfigInvalid([f"functional environment {failed_call(factory, error, (), given)}"]) from error
 
-    return batch_of(num_envs, name, ("own", make, repr(given)), made, max_env_steps, render_mode)
+    return batch_of(num_envs, name, ("own", make), given, made, max_env_steps, render_mode)

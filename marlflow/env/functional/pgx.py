@@ -133,7 +133,8 @@ def batched_env(
     return batch_of(
         num_envs,
         f"pgx_{name}",
-        ("pgx", name, repr(given), first_player),
+        ("pgx", name, first_player),
+        given,
         lambda: PgxGame(_made(name, given), first_player),
         max_env_steps,
         render_mode,
