@@ -49,6 +49,7 @@ def test_the_numbers_are_those_of_the_same_game_in_plain_python(name):
 
 class WithNumbers(Walkers):
     def __init__(self, numbers):
+        super().__init__()
         self.numbers = numbers
 
 
