@@ -44,6 +44,7 @@ OWN_ENVIRONMENT = REPOSITORY / "docs" / "your_own_environment.md"
 OWN_POLICY = REPOSITORY / "docs" / "your_own_policy.md"
 LEAGUES = REPOSITORY / "docs" / "leagues.md"
 TRACKING = REPOSITORY / "docs" / "tracking.md"
+FUNCTIONAL = REPOSITORY / "docs" / "functional_environments.md"
 OWN_FILES = "--config-dir"
 OWN_MODULE = "my_module"
 # The pages that are left out have files of their own, and tests below.
@@ -177,13 +178,15 @@ def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(
     team = (
         "from marlflow.env.cartpole_team import CartPoleTeam\n\n"
         "def make_env(size=4):\n    return CartPoleTeam(size)\n\n"
-        "Meeting = make_env\n"
     )
+    # Two pages have one: a batched one, for which cart-poles stand here, and a functional one.
+    (functional,) = blocks(FUNCTIONAL, "python")
+    meeting = functional if "env=functional" in line else f"{team}Meeting = make_env\n"
     bot = "def bot(obs, action_mask, random):\n    return action_mask.argmax(axis=1)\n"
     (mode,) = blocks(LEAGUES, "python")
     (callback,) = (block for block in blocks(TRACKING, "python") if "class EnoughForMe" in block)
     sink = "class MySink(mf.Callback):\n    def __init__(self, address):\n        self.address = address\n"
-    (here / "my_module.py").write_text(f"{team}\n{matchmaker}\n{bot}\n{mode}\n{callback}\n{sink}")
+    (here / "my_module.py").write_text(f"{meeting}\n{matchmaker}\n{bot}\n{mode}\n{callback}\n{sink}")
     _, _, *words = shlex.split(line)
     assert main(["plan", *words]) == 0
     assert "ppo" in capsys.readouterr().out
