@@ -41,6 +41,16 @@ class Rows(NamedTuple):
         return next((axis for axis in _reduced(x, dim) if x.shape[axis] == padded), None)
 
 
+class _NoPadding(Rows):
+    def of(self, x: Any, dim: Any) -> Any:
+        del x, dim
+        return None
+
+
+NO_PADDING = _NoPadding(None, None)
+"""All rows are real, so that reductions are torch's."""
+
+
 def _reduced(x: Any, dim: Any) -> list[int]:
     return list(range(x.ndim)) if dim is None else sorted(axis % x.ndim for axis in _axes(dim))
 

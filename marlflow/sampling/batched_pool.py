@@ -96,6 +96,10 @@ class BatchedEnvPool:
         self.seeds[indices], self.env_steps[indices] = seeds, 0
         return self._guarded(lambda: self._read(self.env.reset(indices, seeds), "reset()"), "reset()")
 
+    def look(self) -> BatchedStep:
+        """Return what agents see now, of environments that can say so without a step; raises EnvironmentFailed."""
+        return self._guarded(lambda: self._read(self.env.look(), "look()"), "look()")  # type: ignore[attr-defined]
+
     def get_state(self, indices: Array) -> dict[str, Array]:
         """Return the saved episodes of `indices`, [N, ...] each; raises EnvironmentFailed."""
         env = self.env

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from marlflow.base.batch import Array
 from marlflow.sampling.batched_pool import BatchedEnvPool
@@ -10,15 +11,28 @@ from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.receipts import EpisodeResult
 
 
-def results_of(over: Array, truncated: Array, lanes: Lanes, envs: BatchedEnvPool, tick: int) -> Iterator[EpisodeResult]:
-    """Yield the results of the environments `over` (int64 [N]); `truncated` bool [N]: whether any agent was."""
+class Ended(NamedTuple):
+    """N episodes that have ended: environment by index, whether any agent was truncated, tick, number, env steps, [N].
+
+    `returns` and `costs` are of the agents by slot, [N, A].
+    """
+
+    index: Array
+    truncated: Array
+    tick: Array
+    episode: Array
+    env_steps: Array
+    returns: Array
+    costs: Array
+
+
+def results_of(ended: Ended, lanes: Lanes, envs: BatchedEnvPool) -> Iterator[EpisodeResult]:
+    """Yield the results of these episodes, in their order."""
     agents = list(envs.first.agents)
-    returns_of = lanes.returns.reshape(-1, lanes.stride)[over]
-    columns = (over, lanes.episode[over * lanes.stride], envs.env_steps[over], returns_of, truncated)
     # Once for all episodes: it goes through the lanes of all environments.
     reads_costs = lanes.reads_costs if envs.reads_costs else None
     # Converted at once, because numbers of numpy are slow one by one.
-    for index, episode, env_steps, returns, was_cut in zip(*(c.tolist() for c in columns), strict=True):
+    for index, was_cut, tick, episode, env_steps, returns, costs in zip(*(c.tolist() for c in ended), strict=True):
         return_of = dict(zip(agents, returns, strict=True))
         yield EpisodeResult(
             envs.env_indices[index],
@@ -28,5 +42,5 @@ def results_of(over: Array, truncated: Array, lanes: Lanes, envs: BatchedEnvPool
             tick,
             lanes.matchups[index],
             truncated=was_cut,
-            costs={} if reads_costs is None else lanes.cost_of(index, agents, return_of, reads_costs),
+            costs={} if reads_costs is None else lanes.cost_of(index, agents, return_of, reads_costs, costs),
         )

@@ -5,7 +5,7 @@ Like SyncVectorRunner: the same lanes in the same order, so the same rows. Work 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -18,7 +18,7 @@ from marlflow.env import BatchedStep
 from marlflow.env.batched.adapter import NOBODY_DECIDES
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
-from marlflow.sampling.batched_results import results_of
+from marlflow.sampling.batched_results import Ended, results_of
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.latest_steps import LatestSteps, seen_at_end
@@ -93,6 +93,15 @@ class BatchedRunner:
         if len(idle):
             self._reset(idle)
             self._gather(steady=False)
+
+    def run(self, ticks: int, is_late: Callable[[], bool]) -> None:
+        """Take `ticks` env steps in every environment; fewer if all are idle, or once `is_late`."""
+        for _ in range(ticks):
+            if self.idle:
+                return
+            self.tick()
+            if is_late():
+                return
 
     def tick(self) -> None:
         """Take one env step in every environment."""
@@ -238,7 +247,10 @@ class BatchedRunner:
             return []
         truncated = np.zeros(len(self._is_running), bool)
         truncated[lanes.env_of[ended[~terminated[ended]]]] = True
-        self.results += results_of(over, truncated[over], lanes, self._envs, self.ticks)
+        now, returns, costs = np.full(len(over), self.ticks), *(x.reshape(-1, stride) for x in (lanes.returns, lanes.costs))
+        numbers = lanes.episode[over * stride]
+        ended_now = Ended(over, truncated[over], now, numbers, self._envs.env_steps[over], returns[over], costs[over])
+        self.results += results_of(ended_now, lanes, self._envs)
         finished = self._lanes_of(over)
         if self._builder is not None:
             self._builder.end_episode(finished)

@@ -50,6 +50,24 @@ class Credited:
             self.add_unattributed(lanes, np.where(was_open, 0.0, amounts))
         self.open[lanes] = 0.0
 
+    def add_ticks(self, at: Array, amounts: Array, is_open: Array, entry_of: Array, still: Array) -> None:
+        """Add what lanes received in T ticks, [T, lanes], to the rows in the flat cells `at` where `is_open`.
+
+        `at` [T + 1, lanes] begins with the cells of the rows that were open before, where `is_open` [T + 1, lanes] says
+        so. `still` [lanes]: whether the last row of a lane is still open. `entry_of` [T, lanes] has the lanes' policy
+        slots in each tick.
+        """
+        whole = np.concatenate([self.open[None], amounts])
+        where = at[is_open]
+        # bincount adds in the order of ticks, as one tick after the other does.
+        sums = np.bincount(where, whole[is_open], minlength=len(self._flat))
+        self._flat[where] = sums[where]
+        self.open[:] = np.where(still, sums[at[-1]], 0.0)
+        missed = ~is_open & (whole != 0.0)
+        if missed.any():
+            entries = np.concatenate([entry_of[:1], entry_of])
+            np.add.at(self.unattributed, entries[missed], whole[missed])
+
     def complete(self, lanes: Array | int, cell: Array | int) -> None:
         """Complete the open rows of `lanes`, which are in `cell`."""
         self._cells[lanes, cell] = self.open[lanes]

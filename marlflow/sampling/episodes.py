@@ -86,6 +86,10 @@ class TrainingEpisodes:
         ]
         self._first = list(self._next)
 
+    def advance(self, begun: Array) -> None:
+        """Count episodes that have begun elsewhere, int64 [environments]."""
+        self._next = (np.array(self._next, np.int64) + begun).tolist()
+
     @property
     def next_episodes(self) -> dict[int, int]:
         """Each environment's first episode that has not begun."""

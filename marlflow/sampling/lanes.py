@@ -68,21 +68,21 @@ class Lanes:
         returns = self.returns[lanes].tolist()
         # An agent may have a return without having appeared: a reward before its first action.
         return_of = {a: returns[slot] for slot, a in agents if slot in appeared or returns[slot]}
-        cost_of = self.cost_of(index, adapter.agents, return_of, self.reads_costs) if reads_costs else {}
+        costs = self.costs[lanes].tolist()
+        cost_of = self.cost_of(index, adapter.agents, return_of, self.reads_costs, costs) if reads_costs else {}
         episode, matchup = int(self.episode[lanes.start]), self.matchups[index]
         return EpisodeResult(
             env_index, episode, adapter.env_steps, return_of, tick, matchup, truncated=truncated, costs=cost_of
         )
 
     def cost_of(
-        self, index: int, agents: Sequence[str], return_of: Collection[str], reads_costs: Array
+        self, index: int, agents: Sequence[str], return_of: Collection[str], reads_costs: Array, costs: Sequence[float]
     ) -> dict[str, float]:
-        """Return the costs in an environment's episode of agents whose policies read costs (bool [lanes]).
+        """Return those of `costs`, by slot, that are of agents whose policies read costs (bool [lanes]).
 
         Agents without a return (`return_of`) are included only if their cost is not 0.
         """
-        lanes = self.of(index)
-        is_read, costs = reads_costs[lanes].tolist(), self.costs[lanes].tolist()
+        is_read = reads_costs[self.of(index)].tolist()
         return {a: costs[slot] for slot, a in enumerate(agents) if is_read[slot] and (a in return_of or costs[slot])}
 
     def of(self, index: int) -> slice:

@@ -37,8 +37,14 @@ def make_runner(
     episodes: EpisodeSource,
     builder: SegmentBuilder | None,
     history: History | None,
+    compiled_seed: int | None = None,
 ) -> Runner:
     """Return the loop for `envs`; no `builder` means no rows."""
     if isinstance(envs, BatchedEnvPool):
+        if compiled_seed is not None:
+            # Imports JAX.
+            from marlflow.sampling.compiled.runner import CompiledRunner
+
+            return CompiledRunner(envs, policy_slots, lanes, episodes, builder, compiled_seed)
         return BatchedRunner(envs, policy_slots, lanes, episodes, builder, history)
     return SyncVectorRunner(envs, policy_slots, lanes, episodes, builder, history)

@@ -8,6 +8,7 @@ Costs, where a policy reads them, have the same rules and the metric `cost_unatt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,31 @@ from marlflow.sampling.ended_segments import EndedSegment, EndedSegments
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import PolicyReceipt
 from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
+
+
+class Ticks(NamedTuple):
+    """What T ticks gave, [T, lanes]: whether lanes acted, and ended then; `costs` if they are read.
+
+    `entry_of` has the lanes' policy slots by number, -1 without a policy.
+    """
+
+    decided: Array
+    ended: Array
+    t_env: Array
+    t_agent: Array
+    rewards: Array
+    costs: Array | None
+    entry_of: Array
+
+
+class EndsOfRows(NamedTuple):
+    """The segments that ended in some ticks: lane and tick of the end, first cell, last cell + 1; [S] each."""
+
+    lane: Array
+    tick: Array
+    start: Array
+    stop: Array
+    carried: Array
 
 
 class SegmentBuilder:
@@ -79,6 +105,42 @@ class SegmentBuilder:
         flat_t_env[at] = t_env
         flat_t_agent[at] = t_agent
         return cell
+
+    def add_ticks(self, ticks: Ticks) -> tuple[Array, EndsOfRows]:
+        """Open and complete the rows of T ticks at once, as `open_next`, `add_to_all` and `end_segments` would.
+
+        Returns the cells of the rows, [T, lanes], where lanes decided, and the segments that ended.
+        """
+        decided, ended = ticks.decided, ticks.ended
+        was_open, times = self._open.copy(), np.arange(len(decided))[:, None]
+        # The cell of the last row so far; before the first one, of the row that was open, if any was.
+        cells = self._cell + was_open - 1 + np.cumsum(decided, axis=0)
+        latest = np.maximum.accumulate(np.where(decided, times, -1), axis=0)
+        last_end = np.maximum.accumulate(np.where(ended, times, -2), axis=0)
+        before = np.where(was_open, -2, -1)
+        end_before = np.maximum(np.concatenate([np.full((1, len(before)), -2), last_end[:-1]]), before)
+        is_open = latest > end_before
+        self._open[:] = latest[-1] > np.maximum(last_end[-1], before)
+        flat = np.arange(len(before)) * self._capacity
+        at = np.concatenate([(flat + self._cell)[None], flat + np.maximum(cells, 0)])
+        opening = np.concatenate([was_open[None], is_open])
+        amounts = [ticks.rewards] if self._costs is None else [ticks.rewards, ticks.costs]
+        for credited, given in zip(self._credited, amounts, strict=True):
+            assert given is not None, "costs are read"
+            credited.add_ticks(at, given, opening, ticks.entry_of, self._open)
+        for column, numbers in zip(self._flat, (ticks.t_env, ticks.t_agent), strict=True):
+            column[at[1:][decided]] = numbers[decided]
+        lanes, when = np.nonzero((ended & is_open).T)
+        stop = cells[when, lanes] + 1
+        is_first = np.diff(lanes, prepend=-1) != 0
+        start = np.where(is_first, self._start[lanes], np.roll(stop, 1))
+        self._cell[:] = cells[-1] + ~self._open
+        self._start[lanes] = stop
+        return cells, EndsOfRows(lanes, when, start, stop, self._carried[lanes] & (start == 0))
+
+    def add_segments(self, policy: str, segments: Segments, lanes: Array) -> None:
+        """Add segments that `add_ticks` ended, with the lane of each."""
+        self._ended.add_together(policy, segments, lanes)
 
     def add_rewards(self, lanes: Array, rewards: Array) -> None:
         """Add rewards to the open rows; a lane may occur several times."""

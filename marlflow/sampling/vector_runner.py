@@ -5,7 +5,7 @@ A tick costs a fixed number of vector operations; work per agent is done only wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -93,6 +93,15 @@ class SyncVectorRunner:
             self._reset(index)
         if idle:
             self._gather(steady=False)
+
+    def run(self, ticks: int, is_late: Callable[[], bool]) -> None:
+        """Take `ticks` env steps in every environment; fewer if all are idle, or once `is_late`."""
+        for _ in range(ticks):
+            if self.idle:
+                return
+            self.tick()
+            if is_late():
+                return
 
     def tick(self) -> None:
         """Take one env step in every environment."""

@@ -89,7 +89,9 @@ class RolloutWorker:
         is_batched = isinstance(self._envs, BatchedEnvPool)
         self._history = None if is_batched else History(count, self._stride, config.history_env_steps)
         builder, episodes = self._builder, self._episodes
-        self._runner = make_runner(self._envs, table.policy_slots, lanes, episodes, builder, self._history)
+        import os
+        cs = config.seed if os.environ.get("FUSED") else None
+        self._runner = make_runner(self._envs, table.policy_slots, lanes, episodes, builder, self._history, cs)
         self._evaluation = EvaluationEnvs(self._make_envs, self._evaluation_table, self._stride, self._policy_of)
 
     @property
@@ -197,13 +199,8 @@ class RolloutWorker:
         before = runner.env_steps
         with self._watchdog.on_guard():
             runner.begin()
-            for _ in range(ticks):
-                if runner.idle:
-                    break
-                runner.tick()
-                # Adapting actors need all of their phases, so a deadline does not end them early.
-                if not self._adapting and self._watchdog.is_late:
-                    break
+            # Adapting actors need all of their phases, so a deadline does not end them early.
+            runner.run(ticks, lambda: not self._adapting and self._watchdog.is_late)
         cuts = self._builder.cut(self._table.policy_slots, runner.lanes.episode)
         if self._history is not None:
             self._history.prune(runner.running)

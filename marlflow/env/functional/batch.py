@@ -27,7 +27,7 @@ class FunctionalBatch:
     """`num_envs` environments of `calls`. Never resets itself: final observations are of the episode that ends."""
 
     def __init__(self, num_envs: int, name: str, calls: FunctionalCalls, render_mode: str | None = None) -> None:
-        self.num_envs, self.render_mode, self._calls = num_envs, render_mode, calls
+        self.num_envs, self.render_mode, self.calls = num_envs, render_mode, calls
         modes = [_PICTURE] if hasattr(calls.env, "render") else []
         self.metadata = {"name": name, "render_modes": modes, **(getattr(calls.env, "metadata", None) or {})}
         if render_mode not in (None, *modes):
@@ -37,13 +37,13 @@ class FunctionalBatch:
         self.gives_costs = bool(getattr(calls.env, "gives_costs", False))
         self.state_space = calls.state_space
         self._dtypes = {name: self.observation_space(agents[0]).dtype for name, agents in self.groups.items()}
-        self._carry: Carry | None = None
+        self._begun: Carry | None = None
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return self._calls.env.observation_space(agent)
+        return self.calls.env.observation_space(agent)
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        return self._calls.env.action_space(agent)
+        return self.calls.env.action_space(agent)
 
     def reset(self, envs: Array, seeds: Array) -> BatchedStep:
         # Padded to few sizes, since each is compiled; rows beyond the last are dropped.
@@ -51,17 +51,23 @@ class FunctionalBatch:
         padding = rows - len(envs)
         indices = np.concatenate([envs, np.full(padding, self.num_envs)]).astype(np.int32)
         starts = np.concatenate([seeds, np.zeros(padding, np.int64)]).astype(np.uint32)
-        self._carry = self._calls.reset(self._begun(), indices, starts)
-        return self._look()
+        self.carry = self.calls.reset(self.carry, indices, starts)
+        return self.look()
 
-    def _begun(self) -> Carry:
-        """Return the episodes that run; before the first reset, any."""
-        if self._carry is None:
-            self._carry = self._calls.begin(np.zeros(self.num_envs, np.uint32))
-        return self._carry
+    @property
+    def carry(self) -> Carry:
+        """The episodes that run; before the first reset, any."""
+        if self._begun is None:
+            self._begun = self.calls.begin(np.zeros(self.num_envs, np.uint32))
+        return self._begun
 
-    def _look(self) -> BatchedStep:
-        carry = self._begun()
+    @carry.setter
+    def carry(self, carry: Carry) -> None:
+        self._begun = carry
+
+    def look(self) -> BatchedStep:
+        """Return what agents see now, as a reset of all environments does."""
+        carry = self.carry
         # JAX has no types of 64 bits, and spaces may.
         seen = {
             name: array.astype(self._dtypes[name], copy=False) for name, array in _numpy(carry.observations).items()
@@ -69,36 +75,36 @@ class FunctionalBatch:
         return BatchedStep(seen, decides=_numpy(carry.decides), action_masks=_numpy(carry.masks))
 
     def step(self, actions: Mapping[str, Array]) -> BatchedStep:
-        self._carry, outcome = self._calls.step(self._begun(), dict(actions))
-        step = self._look()
+        self.carry, outcome = self.calls.step(self.carry, dict(actions))
+        step = self.look()
         step.rewards, step.terminated = _numpy(outcome.rewards), _numpy(outcome.terminated)
         step.truncated, step.costs = _numpy(outcome.truncated), _numpy(outcome.costs)
         return step
 
     def state(self) -> Array:
         """Return the global states, float32 [B, *shape]."""
-        return as_numpy(self._calls.state(self._begun()))
+        return as_numpy(self.calls.state(self.carry))
 
     def get_state(self, envs: Array) -> dict[str, Array]:
-        return {name: as_numpy(leaf)[envs] for name, leaf in self._calls.named(self._begun()).items()}
+        return {name: as_numpy(leaf)[envs] for name, leaf in self.calls.named(self.carry).items()}
 
     def set_state(self, envs: Array, state: Mapping[str, Array]) -> BatchedStep:
-        columns = {name: as_numpy(leaf).copy() for name, leaf in self._calls.named(self._begun()).items()}
+        columns = {name: as_numpy(leaf).copy() for name, leaf in self.calls.named(self.carry).items()}
         for name, column in columns.items():
             saved = state.get(name)
             if saved is None or saved.shape[1:] != column.shape[1:]:
                 raise ValueError(f"the saved state has another {name}: it is of another environment")
             column[envs] = saved
-        self._carry = self._calls.from_named(columns)
-        return self._look()
+        self.carry = self.calls.from_named(columns)
+        return self.look()
 
     def render(self) -> Array | None:
         """Return a picture of environment 0, uint8 [height, width, 3]; None without a render mode."""
         if self.render_mode is None:
             return None
-        state = jax.tree_util.tree_map(lambda leaf: leaf[0], self._begun().state)
+        state = jax.tree_util.tree_map(lambda leaf: leaf[0], self.carry.state)
         # A copy, since some viewers draw into the same array again.
-        picture: Array = np.array(self._calls.env.render(state))  # type: ignore[attr-defined]
+        picture: Array = np.array(self.calls.env.render(state))  # type: ignore[attr-defined]
         return picture
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class FunctionalCalls:
         self.begin = jax.jit(jax.vmap(self.begin_one))
         self.reset = jax.jit(self._reset)
         self.step = jax.jit(jax.vmap(self.step_one))
-        self.state = jax.jit(jax.vmap(self._state))
+        self.state = jax.jit(jax.vmap(self.state_of_one))
 
     def named(self, carry: Carry) -> dict[str, Any]:
         """Return the arrays [B, ...] of `carry` by name."""
@@ -119,7 +119,8 @@ class FunctionalCalls:
         """Return `state` with the types that it has after a reset, so that nothing is compiled twice."""
         return jax.tree_util.tree_map(lambda leaf, like: jnp.asarray(leaf, like.dtype), state, self._state_like)
 
-    def _state(self, carry: Carry) -> Any:
+    def state_of_one(self, carry: Carry) -> Any:
+        """Return the global state of one environment."""
         if self._global_state is not None:
             return jnp.asarray(self._global_state(carry.state), jnp.float32)
         # JAX sorts the keys of a dict.
@@ -130,4 +131,4 @@ class FunctionalCalls:
         declared = getattr(self.env, "state_space", None)
         if self._global_state is not None and declared is not None:
             return declared  # type: ignore[no-any-return]
-        return spaces.Box(-np.inf, np.inf, jax.eval_shape(self._state, template).shape, np.float32)
+        return spaces.Box(-np.inf, np.inf, jax.eval_shape(self.state_of_one, template).shape, np.float32)

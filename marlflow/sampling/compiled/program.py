@@ -1,0 +1,409 @@
+"""The program of a fragment: all environments, their actors, and resets, for many ticks in one call.
+
+Arrays of agents are by slot, [B, A], as lanes are (lane = environment * A + slot). A *player* is what acts for some of
+them: a live policy. Its rows in a tick are its slots in all environments, [B * C]; in turn-based environments one of
+each environment, whose turn it is, [B].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from marlflow.base.batch import Array
+from marlflow.compiled.counter_random import Bits64, CounterRandom, mix, small
+from marlflow.env.functional.calls import Carry, FunctionalCalls
+from marlflow.policy.compiled_actor import CompiledActor, Given
+
+ROWS_PER_END = 8
+"""Environments whose ends and resets share one turn of a loop, at least; an eighth of all if that is more."""
+_TICKS_PER_END = 8
+"""Room for the ends of each environment in every eighth tick; when it is full, the call returns early."""
+
+
+class Player(NamedTuple):
+    """A policy that acts: its `number` in the table, its actor, and what of its rows is returned.
+
+    `slots`: the agent slots that it may play, all of one observation and one action space.
+    """
+
+    number: int
+    actor: CompiledActor
+    slots: tuple[int, ...]
+    is_recorded: bool
+    masked: bool
+    sees_state: bool
+    first_action: Any
+    """Added to its actions: the first of a Discrete or MultiDiscrete space."""
+
+
+class Live(NamedTuple):
+    """All that a tick changes: what the episodes are, and who acts next. [B], and [B, A] by slot."""
+
+    carry: Carry
+    running: Any
+    alive: Any
+    decides: Any
+    t_agent: Any
+    keys: Bits64
+    following: Any
+    """The number of each environment's next episode."""
+    left: Any
+    """How many episodes may begin."""
+    seat: Any
+    """Which of the entries the running episode has, a position in `Inputs.entries`."""
+    memories: tuple[Any, ...]
+    """By player, [B, C, *shape], or None."""
+
+
+class Inputs(NamedTuple):
+    """What does not change in a call. `streams` [B]: the key of (seed, environment)."""
+
+    given: tuple[Given, ...]
+    streams: Bits64
+    env_indices: Any
+    entries: Any
+    """The number of each slot's player, [B, episodes, A]."""
+    count: Any
+
+
+class Columns(NamedTuple):
+    """What the first `count` ticks gave: [T, B] and [T, B, A]; `players` by player, [T, rows] each."""
+
+    count: Any
+    running: Any
+    decided: Any
+    env_steps: Any
+    t_agent: Any
+    rewards: Any
+    costs: Any
+    terminated: Any
+    truncated: Any
+    ended: Any
+    over: Any
+    """Whether the episode was over after the tick, [T, B]."""
+    begun: Any
+    is_stuck: Any
+    seat: Any
+    mover: Any
+    final_at: Any
+    """The place of a tick's final observations in `finals`, or a place beyond."""
+    states: Any
+    players: tuple[Mapping[str, Any], ...]
+    finals: Mapping[str, Any]
+    """By name: `obs.<group>` and `action_mask.<group>` [F, A, ...], `state` [F, S], `memory.<player>` [F, C, ...]."""
+
+
+class FragmentProgram:
+    """The compiled call for `num_envs` environments of `calls` and these players, of at most `ticks` ticks."""
+
+    def __init__(
+        self, calls: FunctionalCalls, num_envs: int, players: Sequence[Player], ticks: int, with_costs: bool
+    ) -> None:
+        self.calls, self.players, self.ticks = calls, list(players), ticks
+        self._num_envs, self._num_agents, self._with_costs = num_envs, len(calls.agents), with_costs
+        self._with_state = any(player.sees_state and player.is_recorded for player in players)
+        self._turn_based = bool(calls.env.turn_based)
+        self._room = num_envs * (2 + -(-ticks // _TICKS_PER_END))
+        self._per_end = min(num_envs, max(ROWS_PER_END, num_envs // 8))
+        self._slots_of = {
+            name: np.array([calls.agents.index(agent) for agent in agents]) for name, agents in calls.groups.items()
+        }
+        # By slot: its position in its group.
+        self._position = np.zeros(self._num_agents, np.int64)
+        for slots in self._slots_of.values():
+            self._position[slots] = np.arange(len(slots))
+        self._actions_like = {
+            name: (calls.env.action_space(agents[0]).shape or (), _action_type(calls.env.action_space(agents[0])))
+            for name, agents in calls.groups.items()
+        }
+        self.run = jax.jit(self._run)
+
+    def _run(self, live: Live, inputs: Inputs) -> tuple[Live, Columns]:
+        def shapes() -> Any:
+            return self._tick(live, inputs)[1]
+
+        row = jax.eval_shape(shapes)
+        columns = jax.tree_util.tree_map(lambda leaf: jnp.zeros((self.ticks, *leaf.shape), leaf.dtype), row)
+        finals = {
+            name: jnp.zeros((self._room, *leaf.shape[1:]), leaf.dtype)
+            for name, leaf in jax.eval_shape(self._final_rows, live).items()
+        }
+        final_at = jnp.full((self.ticks, self._num_envs), self._room, jnp.int32)
+
+        def goes_on(now: Any) -> Any:
+            tick, used, *_ = now
+            return (tick < inputs.count) & (used + self._num_envs <= self._room)
+
+        def body(now: Any) -> Any:
+            tick, used, live, columns, finals, final_at = now
+            live, row = self._tick(live, inputs)
+            live, used, finals, at, begun = self._end(live, inputs, row, used, finals)
+            row = {**row, "begun": begun}
+            columns = jax.tree_util.tree_map(
+                lambda column, leaf: jax.lax.dynamic_update_index_in_dim(column, leaf, tick, 0), columns, row
+            )
+            return tick + 1, used, live, columns, finals, final_at.at[tick].set(at)
+
+        zero = jnp.zeros((), jnp.int32)
+        tick, _, live, columns, finals, final_at = jax.lax.while_loop(
+            goes_on, body, (zero, zero, live, columns, finals, final_at)
+        )
+        return live, Columns(count=tick, final_at=final_at, finals=finals, **columns)
+
+    def _tick(self, live: Live, inputs: Inputs) -> tuple[Live, dict[str, Any]]:
+        """Let all players act and step the environments; ends are only marked, by `alive` and `decides`."""
+        envs = jnp.arange(self._num_envs)
+        entries = inputs.entries[envs, live.seat]
+        decided = live.decides & live.running[:, None]
+        mover = jnp.argmax(decided, 1)
+        actions = {
+            name: jnp.zeros((self._num_envs, len(slots), *self._actions_like[name][0]), self._actions_like[name][1])
+            for name, slots in self._slots_of.items()
+        }
+        states = jax.vmap(self.calls.state_of_one)(live.carry) if self._with_state else ()
+        memories, rows = [], []
+        for number, player in enumerate(self.players):
+            seen = self._seen(player, live.carry, mover)
+            active = self._rows(player, decided & (entries == player.number), mover)
+            keys = Bits64(*(self._rows(player, half, mover) for half in live.keys))
+            random = CounterRandom(
+                keys, self._rows(player, live.t_agent, mover), self._env_rows(player, inputs.env_indices)
+            )
+            before = live.memories[number]
+            recalled = None if before is None else self._memory_rows(player, before, mover)
+            chosen, after = player.actor.act(
+                inputs.given[number], seen["obs"], seen.get("action_mask"), recalled, random
+            )
+            memories.append(None if before is None else self._with_memory(player, before, after, active, mover))
+            self._put_actions(player, actions, chosen.action, active, mover)
+            returned = {"active": active, "is_sound": chosen.is_sound | ~active}
+            if player.is_recorded:
+                returned |= {**seen, "action": chosen.action, "behavior_logp": chosen.logp}
+                if recalled is not None:
+                    returned["memory"] = recalled
+            rows.append(returned)
+        carry, outcome = jax.vmap(self.calls.step_one)(live.carry, actions)
+        terminated, truncated = self._by_slot(outcome.terminated, bool), self._by_slot(outcome.truncated, bool)
+        ended = (terminated | truncated) & live.alive & live.running[:, None]
+        alive = live.alive & ~ended
+        decides = self._by_slot(carry.decides, bool) & alive if carry.decides else alive
+        is_over = live.running & ~alive.any(1)
+        row = {
+            "running": live.running,
+            "decided": decided,
+            "env_steps": live.carry.env_steps,
+            "t_agent": live.t_agent,
+            "rewards": self._by_slot(outcome.rewards, jnp.float32),
+            "costs": self._by_slot(outcome.costs, jnp.float32) if self._with_costs else (),
+            "terminated": terminated,
+            "truncated": truncated,
+            "ended": ended,
+            "over": is_over,
+            "begun": live.running,
+            "is_stuck": live.running & ~is_over & ~decides.any(1),
+            "seat": live.seat,
+            "mover": mover if self._turn_based else (),
+            "states": states,
+            "players": tuple(rows),
+        }
+        return (
+            live._replace(
+                carry=carry,
+                alive=alive,
+                decides=decides,
+                t_agent=live.t_agent + decided,
+                memories=tuple(memories),
+            ),
+            row,
+        )
+
+    def _end(
+        self, live: Live, inputs: Inputs, row: Mapping[str, Any], used: Any, finals: Mapping[str, Any]
+    ) -> tuple[Live, Any, Any, Any, Any]:
+        """Keep the final observations of agents that ended, and begin the next episodes where all have."""
+        ending = row["ended"].any(1)
+        nowhere = jnp.full(self._num_envs, self._room, jnp.int32)
+
+        def some(now: Any) -> Any:
+            ending, live, used, finals, final_at, begun = now
+            (at,) = jnp.nonzero(ending, size=self._per_end, fill_value=self._num_envs)
+            is_real = at < self._num_envs
+            place = jnp.where(is_real, used + jnp.arange(self._per_end), self._room)
+            chosen = jax.tree_util.tree_map(lambda leaf: leaf.at[at].get(mode="clip"), self._final_rows(live))
+            finals = {name: finals[name].at[place].set(chosen[name], mode="drop") for name in finals}
+            clipped = jnp.minimum(at, self._num_envs - 1)
+            is_over = is_real & live.running[clipped] & ~live.alive[clipped].any(1)
+            begins = is_over & (live.left[clipped] > 0)
+            live = self._begin(live, inputs, jnp.where(begins, at, self._num_envs), clipped)
+            stops = jnp.where(is_over & ~begins, at, self._num_envs)
+            live = live._replace(running=live.running.at[stops].set(False, mode="drop"))
+            return (
+                ending.at[at].set(False, mode="drop"),
+                live,
+                used + is_real.sum(),
+                finals,
+                final_at.at[at].set(place, mode="drop"),
+                begun.at[jnp.where(begins, at, self._num_envs)].set(True, mode="drop"),
+            )
+
+        begun = jnp.zeros(self._num_envs, bool)
+        _, live, used, finals, final_at, begun = jax.lax.while_loop(
+            lambda now: now[0].any(), some, (ending, live, used, finals, nowhere, begun)
+        )
+        return live, used, finals, final_at, begun
+
+    def _begin(self, live: Live, inputs: Inputs, at: Any, clipped: Any) -> Live:
+        """Begin the next episodes in the environments `at` [K]; those beyond the last are none."""
+        number = live.following[clipped]
+        # Numbers are below 2**32: one worker of a run never has so many episodes of one environment.
+        key = mix(inputs.streams.at(clipped) + small(number))
+        new = jax.vmap(self.calls.begin_one)(key.high >> 1)
+        slots = small(jnp.arange(self._num_agents))
+        keys = mix(Bits64(key.high[:, None], key.low[:, None]) + slots)
+
+        def put(old: Any, value: Any) -> Any:
+            return old.at[at].set(value, mode="drop")
+
+        alive = jnp.ones((len(at), self._num_agents), bool)
+        return Live(
+            carry=jax.tree_util.tree_map(put, live.carry, new),
+            running=live.running,
+            alive=put(live.alive, alive),
+            decides=put(live.decides, self._by_slot(new.decides, bool) if new.decides else alive),
+            t_agent=put(live.t_agent, 0),
+            keys=Bits64(put(live.keys.high, keys.high), put(live.keys.low, keys.low)),
+            following=put(live.following, number + 1),
+            left=put(live.left, live.left[clipped] - 1),
+            seat=put(live.seat, live.seat[clipped] + 1 if inputs.entries.shape[1] > 1 else 0),
+            memories=tuple(None if memory is None else put(memory, 0.0) for memory in live.memories),
+        )
+
+    def _final_rows(self, live: Live) -> dict[str, Any]:
+        """Return what agents see now, and their memories, for players whose rows are returned, by name, [B, ...]."""
+        found: dict[str, Any] = {}
+        recorded = [player for player in self.players if player.is_recorded]
+        for name, slots in self._slots_of.items():
+            if any(set(player.slots) & set(slots.tolist()) for player in recorded):
+                found[f"obs.{name}"] = live.carry.observations[name]
+                if name in live.carry.masks:
+                    found[f"action_mask.{name}"] = live.carry.masks[name]
+        if self._with_state:
+            found["state"] = jax.vmap(self.calls.state_of_one)(live.carry)
+        for number, player in enumerate(self.players):
+            if player.is_recorded and live.memories[number] is not None:
+                found[f"memory.{player.number}"] = live.memories[number]
+        return found
+
+    def _seen(self, player: Player, carry: Carry, mover: Any) -> dict[str, Any]:
+        """Return the observations, and masks, of a player's rows."""
+        seen = {"obs": self._of_groups(player, carry.observations, mover)}
+        if player.masked:
+            masks = dict(carry.masks)
+            for name, slots in self._slots_of.items():
+                if name not in masks and set(player.slots) & set(slots.tolist()):
+                    width = next(iter(carry.masks.values())).shape[2]
+                    masks[name] = jnp.ones((self._num_envs, len(slots), width), bool)
+            seen["action_mask"] = self._of_groups(player, masks, mover)
+        return seen
+
+    def _of_groups(self, player: Player, arrays: Mapping[str, Any], mover: Any) -> Any:
+        """Return the player's rows of arrays [B, A of the group, ...]."""
+        if self._turn_based:
+            found: Any = None
+            for name, slots in self._slots_of.items():
+                if set(player.slots) & set(slots.tolist()):
+                    position = jnp.asarray(self._position)[mover]
+                    rows = arrays[name].at[jnp.arange(self._num_envs), position].get(mode="clip")
+                    is_here = jnp.isin(mover, slots).reshape(-1, *[1] * (rows.ndim - 1))
+                    found = rows if found is None else jnp.where(is_here, rows, found)
+            return found
+        parts = [arrays[name][:, positions] for name, positions in self._parts(player)]
+        whole = parts[0] if len(parts) == 1 else jnp.concatenate(parts, 1)
+        return whole.reshape(-1, *whole.shape[2:])
+
+    def _parts(self, player: Player) -> list[tuple[str, Any]]:
+        """Return the groups of a player's slots, in order, each with the positions of the slots in it."""
+        found: list[tuple[str, Any]] = []
+        for name, slots in self._slots_of.items():
+            mine = [slot for slot in player.slots if slot in slots.tolist()]
+            if len(mine) == len(slots):
+                found.append((name, slice(None)))
+            elif mine:
+                found.append((name, self._position[mine]))
+        return found
+
+    def order(self, player: Player) -> Array:
+        """Return the slots of a player, in the order of its rows."""
+        slots = [self._slots_of[name][positions] for name, positions in self._parts(player)]
+        return np.concatenate(slots)
+
+    def _rows(self, player: Player, by_slot: Any, mover: Any) -> Any:
+        if self._turn_based:
+            return by_slot[jnp.arange(self._num_envs), mover]
+        return by_slot[:, self.order(player)].reshape(-1)
+
+    def _env_rows(self, player: Player, by_env: Any) -> Any:
+        return by_env if self._turn_based else jnp.repeat(by_env, len(player.slots))
+
+    def _memory_rows(self, player: Player, memory: Any, mover: Any) -> Any:
+        if self._turn_based:
+            return memory[jnp.arange(self._num_envs), self._column(player, mover)]
+        return memory.reshape(-1, *memory.shape[2:])
+
+    def _with_memory(self, player: Player, memory: Any, after: Any, active: Any, mover: Any) -> Any:
+        mine = active.reshape(-1, *[1] * (after.ndim - 1))
+        if self._turn_based:
+            envs, column = jnp.arange(self._num_envs), self._column(player, mover)
+            return memory.at[envs, column].set(jnp.where(mine, after, memory[envs, column]))
+        return jnp.where(mine, after, memory.reshape(after.shape)).reshape(memory.shape)
+
+    def _column(self, player: Player, mover: Any) -> Any:
+        """Return the position of whose turn it is among the player's slots; of the first if it is not the player's."""
+        column = np.zeros(self._num_agents, np.int64)
+        column[self.order(player)] = np.arange(len(player.slots))
+        return jnp.asarray(column)[mover]
+
+    def _put_actions(self, player: Player, actions: dict[str, Any], chosen: Any, active: Any, mover: Any) -> None:
+        """Write what a player chose into `actions`, by group."""
+        chosen = chosen + player.first_action
+        if self._turn_based:
+            envs, position = jnp.arange(self._num_envs), jnp.asarray(self._position)[mover]
+            for name, _ in self._parts(player):
+                slots = self._slots_of[name]
+                mine = (active & jnp.isin(mover, slots)).reshape(-1, *[1] * (chosen.ndim - 1))
+                at = jnp.minimum(position, len(slots) - 1)
+                old = actions[name][envs, at]
+                actions[name] = actions[name].at[envs, at].set(jnp.where(mine, chosen.astype(old.dtype), old))
+            return
+        chosen = chosen.reshape(self._num_envs, len(player.slots), *chosen.shape[1:])
+        mine = active.reshape(self._num_envs, len(player.slots), *[1] * (chosen.ndim - 2))
+        start = 0
+        for name, positions in self._parts(player):
+            old = actions[name][:, positions]
+            part = slice(start, start + old.shape[1])
+            new = jnp.where(mine[:, part], chosen[:, part].astype(old.dtype), old)
+            actions[name] = actions[name].at[:, positions].set(new)
+            start = part.stop
+
+    def _by_slot(self, by_group: Mapping[str, Any], dtype: Any) -> Any:
+        """Return numbers [B, A of the group] by slot, [B, A]."""
+        if len(by_group) == 1 and len(self._slots_of) == 1:
+            ((name, slots),) = self._slots_of.items()
+            if (slots == np.arange(self._num_agents)).all():
+                return by_group[name].astype(dtype)
+        first = next(iter(by_group.values()))
+        found = jnp.zeros((first.shape[0], self._num_agents), dtype)
+        for name, slots in self._slots_of.items():
+            if name in by_group:
+                found = found.at[:, slots].set(by_group[name].astype(dtype))
+        return found
+
+
+def _action_type(space: spaces.Space[Any]) -> Any:
+    return jax.dtypes.canonicalize_dtype(np.int64 if isinstance(space, spaces.Discrete) else space.dtype)
