@@ -52,7 +52,8 @@ def bits64(numbers: Array) -> Bits64:
 
 def uint64(bits: Bits64) -> Array:
     """Return `bits` as numpy's uint64."""
-    return (np.asarray(bits.high).astype(np.uint64) << np.uint64(32)) | np.asarray(bits.low)
+    whole: Array = (np.asarray(bits.high).astype(np.uint64) << np.uint64(32)) | np.asarray(bits.low)
+    return whole
 
 
 def small(number: Any) -> Bits64:

@@ -168,12 +168,14 @@ class Rollouts:
 
     `fragment_env_steps` are env steps of a worker at a time, over all its environments. `pace`: `lockstep` collects a
     round after on-policy learners have trained on the last one, `overlap` during learning; `asynchronous` workers do
-    not wait for each other, and a round is one worker's.
+    not wait for each other, and a round is one worker's. `compiled`: whether a worker's fragment is one compiled call;
+    "auto": where the environment is a functional one and all policies can be compiled.
     """
 
     num_workers: int = 2
     fragment_env_steps: int = 400
     pace: Literal["lockstep", "overlap", "asynchronous"] = "lockstep"
+    compiled: bool | Literal["auto"] = "auto"
     placement: Resources = field(default_factory=Resources)
 
 

@@ -224,6 +224,7 @@ def _spec(
         num_envs=experiment.env.num_envs,
         num_workers=rollouts.num_workers,
         fragment_env_steps=rollouts.fragment_env_steps,
+        compiled_rollouts=rollouts.compiled,
         seed=experiment.seed,
         rollout_placement=rollouts.placement,
         # The driver counts the faults of all workers and ends the run at one more than the budget, so a worker has to

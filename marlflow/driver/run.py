@@ -206,6 +206,8 @@ class Run:
         self.budget.account([fault for receipt in round.receipts for fault in receipt.faults])
         self._stops.end_learners(self._executor, self._console.notice)
         self._progress.count(round.receipts)
+        for note in {receipt.compiled.note for receipt in round.receipts} - {""}:
+            self._notify(note)
         await self._evaluator.after_round(round.receipts)
         self._nash_conv.after_round(self._metrics.env_steps)
         self._report_if_due()

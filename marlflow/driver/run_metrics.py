@@ -27,7 +27,7 @@ from marlflow.driver.episode_metrics import (
     totals_of_all_agents,
 )
 from marlflow.driver.learner_totals import LearnerTotals
-from marlflow.observe.report import LearnerMetrics, PolicyMetrics, Report, RolloutMetrics, StageMetrics
+from marlflow.observe.report import NO_ROLLOUTS, LearnerMetrics, PolicyMetrics, Report, RolloutMetrics, StageMetrics
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, MembersSent, Receipt
 
 FAULTS = (
@@ -107,7 +107,7 @@ class RunMetrics:
         self.eval_team_return_mean: float | None = None
         self.env_steps = self.agent_steps = self.episodes = 0
         self.faults = dict.fromkeys(FAULTS, 0)
-        self.rollouts = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0, actions_corrected=0)
+        self.rollouts = RolloutMetrics(**NO_ROLLOUTS)
         self.sent = MembersSent()
         """Frozen policies sent to workers in training."""
         self._reported = (0, 0.0)
@@ -125,6 +125,8 @@ class RunMetrics:
             self.rollouts["policy_s"] += receipt.policy_s
             self.rollouts["bookkeeping_s"] += receipt.bookkeeping_s
             self.rollouts["actions_corrected"] += receipt.actions_corrected
+            self.rollouts["compiles"] += receipt.compiled.compiles
+            self.rollouts["compile_s"] += receipt.compiled.compile_s
             for name, sampled in receipt.policies.items():
                 totals = self.policies[name]
                 totals.agent_steps_sampled += sampled.rows

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from typing import cast
 
 from marlflow.observe.report import (
+    NO_ROLLOUTS,
     EvaluationMetrics,
     LearnerMetrics,
     PolicyMetrics,
     Report,
-    RolloutMetrics,
     StageMetrics,
 )
 
 _RETURN_TARGET = re.compile(r"policies\.(.+)\.return_mean")
 # Totals before the first report.
 _NOTHING = StageMetrics(items=0, rows=0, dropped=0, rows_dropped=0, busy_s=0.0, starved_s=0.0, blocked_s=0.0)
-_NO_ROLLOUTS = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0, actions_corrected=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def stage_shares(before: Report | None, now: Report) -> dict[str, StageShares]:
 
 def rollout_shares(before: Report | None, now: Report) -> dict[str, float]:
     """Return the rollout workers' time shares by activity; empty without workers."""
-    earlier = before["rollouts"] if before else _NO_ROLLOUTS
+    earlier = before["rollouts"] if before else NO_ROLLOUTS
     spent = {
         "environments": now["rollouts"]["env_s"] - earlier["env_s"],
         "policies": now["rollouts"]["policy_s"] - earlier["policy_s"],

@@ -90,6 +90,11 @@ class RolloutMetrics(TypedDict):
     policy_s: float  # in policies
     bookkeeping_s: float  # the rest: recording rows
     actions_corrected: int  # by shields
+    compiles: int  # of the calls of compiled rollouts
+    compile_s: float
+
+
+NO_ROLLOUTS = RolloutMetrics(env_s=0.0, policy_s=0.0, bookkeeping_s=0.0, actions_corrected=0, compiles=0, compile_s=0.0)
 
 
 class ObjectStoreMetrics(TypedDict):

@@ -12,7 +12,6 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from marlflow.base.batch import Array
 from marlflow.base.errors import NotCompiled
 from marlflow.base.observations import row_dtype
 from marlflow.compiled.counter_random import CounterRandom
@@ -67,9 +66,7 @@ class CompiledActor:
         parameters = np.zeros(0, np.float32) if self._network is None else read_flat(self._network)
         return Given(parameters, {name: np.float32(value) for name, value in settings.items()})
 
-    def act(
-        self, given: Given, obs: Any, action_mask: Any, memory: Any, random: CounterRandom
-    ) -> tuple[Chosen, Any]:
+    def act(self, given: Given, obs: Any, action_mask: Any, memory: Any, random: CounterRandom) -> tuple[Chosen, Any]:
         """Return what is chosen for N observations, and their next memory, as `Actor.act` in training."""
         outputs, after = None, memory
         obs = encoded(self._observation, obs)

@@ -58,7 +58,11 @@ def compiled_choice(actor: Actor) -> CompiledChoice:
     if type(actor) is WarmupActor:
         return _with_warm_up(actor)
     kind = type(actor)
-    if isinstance(actor, NetworkActor) and kind.act is NetworkActor.act and (found := _CHOICES.get(kind.choose)):
+    if (
+        isinstance(actor, NetworkActor)
+        and kind.act is NetworkActor.act
+        and (found := _CHOICES.get(getattr(kind, "choose", _sample)))
+    ):
         return found(actor)
     raise NotCompiled(f"{kind.__module__}.{kind.__qualname__} chooses its actions in Python, tick by tick")
 
@@ -172,7 +176,9 @@ def _with_warm_up(actor: WarmupActor) -> CompiledChoice:
         again = random.anew()
         learned, drawn = inner.choose(outputs, mask, random, settings), uniformly(outputs, mask, again, settings)
         at_random = settings["acts_uniformly"] > 0.0
-        return Chosen(*(jnp.where(at_random, one.astype(other.dtype), other) for one, other in zip(drawn, learned)))
+        return Chosen(
+            *(jnp.where(at_random, one.astype(other.dtype), other) for one, other in zip(drawn, learned, strict=True))
+        )
 
     return CompiledChoice(choose, {**inner.settings, "acts_uniformly": _number(actor.acts_uniformly)})
 
@@ -236,4 +242,3 @@ _CHOICES: Mapping[Callable[..., Any], Callable[[Any], CompiledChoice]] = {
     DeterministicActor.choose: _deterministic,
     RecurrentNetworkActor.choose: lambda actor: compiled_choice(actor.head),
 }
-

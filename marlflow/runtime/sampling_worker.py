@@ -49,6 +49,7 @@ def sampling_worker(
         spaces={name: policy.spaces for name, policy in {**spec.policies, **spec.opponents}.items()},
         with_state=spec.with_state,
         with_costs=spec.with_costs,
+        compiled=spec.compiled_rollouts,
         tolerated_faults=spec.tolerated_faults,
         history_env_steps=spec.history_env_steps,
         next_episodes=next_episodes or {},

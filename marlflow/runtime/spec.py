@@ -237,6 +237,7 @@ class RunSpec:
         tolerated_faults: episodes per worker that may break by environment errors, or by steps and resets that take
             longer than `step_timeout_s` (seconds).
         history_env_steps: length of the history of running episodes, for replay on resume.
+        compiled_rollouts: whether fragments are compiled calls (see SamplerConfig.compiled).
         inference: resources of an actor that acts for all workers; None if each worker acts.
         spread: use the most machines possible, instead of the fewest.
         records: datasets that replace a policy's sampled rows. With `offline`, nothing is sampled.
@@ -255,6 +256,7 @@ class RunSpec:
     num_workers: int
     fragment_env_steps: int
     seed: int
+    compiled_rollouts: bool | Literal["auto"] = "auto"
     rollout_placement: Resources = Resources()
     tolerated_faults: int = 0
     step_timeout_s: float | None = None

@@ -63,7 +63,7 @@ class BatchedEnvPool:
         location = EpisodeLocation(self._name, self.env_indices[0])
         if self.env.num_envs != len(self.env_indices):
             raise location.broken(f"it has {self.env.num_envs} environments, not the {len(self.env_indices)} asked for")
-        self.first = self._guarded(lambda: BatchedAdapter(self.env, location), "reset()")
+        self.first = self.guarded(lambda: BatchedAdapter(self.env, location), "reset()")
         self.layout = GroupLayout(self.env, self.first.masked_groups)
 
     @property
@@ -86,7 +86,7 @@ class BatchedEnvPool:
     def step(self, actions: Mapping[str, Array]) -> BatchedStep:
         """Step all environments; raises EnvironmentFailed."""
         self.env_steps += 1
-        step = self._guarded(lambda: self._read(self.env.step(actions), "step()"), "step()")
+        step = self.guarded(lambda: self._read(self.env.step(actions), "step()"), "step()")
         if self.reads_costs and not step.costs:
             raise EnvironmentFailed(self.where(), NO_COSTS)
         return step
@@ -94,23 +94,23 @@ class BatchedEnvPool:
     def reset(self, indices: Array, seeds: Array) -> BatchedStep:
         """Start episodes in `indices` [N]; raises EnvironmentFailed."""
         self.seeds[indices], self.env_steps[indices] = seeds, 0
-        return self._guarded(lambda: self._read(self.env.reset(indices, seeds), "reset()"), "reset()")
+        return self.guarded(lambda: self._read(self.env.reset(indices, seeds), "reset()"), "reset()")
 
     def look(self) -> BatchedStep:
         """Return what agents see now, of environments that can say so without a step; raises EnvironmentFailed."""
-        return self._guarded(lambda: self._read(self.env.look(), "look()"), "look()")  # type: ignore[attr-defined]
+        return self.guarded(lambda: self._read(self.env.look(), "look()"), "look()")  # type: ignore[attr-defined]
 
     def get_state(self, indices: Array) -> dict[str, Array]:
         """Return the saved episodes of `indices`, [N, ...] each; raises EnvironmentFailed."""
         env = self.env
         assert isinstance(env, SnapshotEnv), "can_be_saved says so"
-        return self._guarded(lambda: {n: as_numpy(c) for n, c in env.get_state(indices).items()}, "get_state()")
+        return self.guarded(lambda: {n: as_numpy(c) for n, c in env.get_state(indices).items()}, "get_state()")
 
     def set_state(self, indices: Array, state: Mapping[str, Array]) -> BatchedStep:
         """Continue saved episodes; raises EnvironmentFailed."""
         env = self.env
         assert isinstance(env, SnapshotEnv), "can_be_saved says so"
-        return self._guarded(lambda: self._read(env.set_state(indices, state), "set_state()"), "set_state()")
+        return self.guarded(lambda: self._read(env.set_state(indices, state), "set_state()"), "set_state()")
 
     def _read(self, step: BatchedStep, doing: str) -> BatchedStep:
         if self._sees_state:
@@ -129,7 +129,8 @@ class BatchedEnvPool:
             raise EnvironmentFailed(self.where(), f"state() gave an array of shape {list(states.shape)}, not {shape}")
         return states.astype(space.dtype)
 
-    def _guarded(self, call: Callable[[], _T], doing: str) -> _T:
+    def guarded(self, call: Callable[[], _T], doing: str) -> _T:
+        """Return what `call` returns, under the watchdog; raises EnvironmentFailed."""
         watchdog = self.watchdog
         watchdog.begun += 1
         watchdog.playing, watchdog.doing = self, doing

@@ -12,12 +12,12 @@ from marlflow.sampling.receipts import EpisodeResult
 
 
 class Ended(NamedTuple):
-    """N episodes that have ended: environment by index, whether any agent was truncated, tick, number, env steps, [N].
+    """N ended episodes: environment, whether any agent was truncated, tick, number, and env steps, [N] each.
 
     `returns` and `costs` are of the agents by slot, [N, A].
     """
 
-    index: Array
+    env: Array
     truncated: Array
     tick: Array
     episode: Array

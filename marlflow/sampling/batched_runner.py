@@ -23,12 +23,15 @@ from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.latest_steps import LatestSteps, seen_at_end
 from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.receipts import EpisodeResult
+from marlflow.sampling.receipts import CompiledCalls, EpisodeResult
 from marlflow.sampling.segment_builder import SegmentBuilder
 
 
 class BatchedRunner:
     """Steps `envs` at once; no `builder` means no rows."""
+
+    compiled: CompiledCalls = CompiledCalls()
+    """What was compiled since the last receipt."""
 
     def __init__(
         self,
@@ -247,7 +250,10 @@ class BatchedRunner:
             return []
         truncated = np.zeros(len(self._is_running), bool)
         truncated[lanes.env_of[ended[~terminated[ended]]]] = True
-        now, returns, costs = np.full(len(over), self.ticks), *(x.reshape(-1, stride) for x in (lanes.returns, lanes.costs))
+        now, returns, costs = (
+            np.full(len(over), self.ticks),
+            *(x.reshape(-1, stride) for x in (lanes.returns, lanes.costs)),
+        )
         numbers = lanes.episode[over * stride]
         ended_now = Ended(over, truncated[over], now, numbers, self._envs.env_steps[over], returns[over], costs[over])
         self.results += results_of(ended_now, lanes, self._envs)

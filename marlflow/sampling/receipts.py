@@ -116,6 +116,20 @@ class PolicyReceipt:
 
 @pickled_by_arguments
 @dataclass(frozen=True, slots=True)
+class CompiledCalls:
+    """Rollouts in compiled calls: the programs that were compiled, and what the user is to know."""
+
+    compiles: int = 0
+    compile_s: float = 0.0
+    """In none of the other times of a receipt."""
+    note: str = ""
+
+
+_NOTHING_COMPILED = CompiledCalls()
+
+
+@pickled_by_arguments
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """One collect of one worker."""
 
@@ -144,3 +158,4 @@ class Receipt:
     """When the collect began (seconds since the epoch, by the clock of the worker's machine)."""
     actions_corrected: int = 0
     """Number of actions that shields replaced."""
+    compiled: CompiledCalls = _NOTHING_COMPILED

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from marlflow.base.errors import ConfigInvalid, NotCompiled
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.batched_runner import BatchedRunner
 from marlflow.sampling.env_pool import EnvPool
-from marlflow.sampling.episodes import EpisodeSource
+from marlflow.sampling.episodes import EpisodeSource, TrainingEpisodes
 from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.frozen_cohort import FrozenCohort
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.receipts import CompiledCalls
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.segment_builder import SegmentBuilder
 from marlflow.sampling.vector_runner import SyncVectorRunner
@@ -30,6 +33,56 @@ def make_pool(config: SamplerConfig, env_indices: Sequence[int], watchdog: Watch
     return EnvPool(env_indices, config.make_env, watchdog, faults, sees_state, bool(config.with_costs))
 
 
+def training_runner(
+    config: SamplerConfig,
+    envs: Pool,
+    policy_slots: Sequence[PolicySlots],
+    lanes: Lanes,
+    episodes: TrainingEpisodes,
+    builder: SegmentBuilder,
+    history: History | None,
+) -> Runner:
+    """Return the loop for the training episodes of a worker; raises ConfigInvalid if it cannot be compiled but must."""
+    try:
+        if config.compiled is not False:
+            return _compiled_runner(config, envs, policy_slots, lanes, episodes, builder)
+        reason = ""
+    except NotCompiled as error:
+        reason = str(error)
+        if config.compiled is True:
+            raise ConfigInvalid([f"rollouts.compiled=true, but {reason}; set rollouts.compiled=auto"]) from error
+    runner = make_runner(envs, policy_slots, lanes, episodes, builder, history)
+    if reason and _is_functional(envs):
+        runner.compiled = CompiledCalls(note=f"rollouts are not compiled: {reason}")
+    return runner
+
+
+def _compiled_runner(
+    config: SamplerConfig,
+    envs: Pool,
+    policy_slots: Sequence[PolicySlots],
+    lanes: Lanes,
+    episodes: TrainingEpisodes,
+    builder: SegmentBuilder,
+) -> Runner:
+    if not isinstance(envs, BatchedEnvPool) or not _is_functional(envs):
+        raise NotCompiled("the environment is no functional one (env=functional, jaxmarl, jumanji or pgx)")
+    if envs.watchdog.timeout_s is not None:
+        raise NotCompiled("env.step_timeout_s is set, and in a compiled call there are no single steps to time")
+    if config.mapping is None:
+        raise NotCompiled("a league deals each episode's policies")
+    if any(isinstance(slots, FrozenCohort) for slots in policy_slots):
+        raise NotCompiled("several imported policies act in one call")
+    # Imports JAX, as the environment has.
+    from marlflow.sampling.compiled.runner import CompiledRunner
+
+    return CompiledRunner(envs, policy_slots, lanes, episodes, builder, config.seed)
+
+
+def _is_functional(envs: Pool) -> bool:
+    return isinstance(envs, BatchedEnvPool) and type(envs.env).__module__ == "marlflow.env.functional.batch"
+
+
 def make_runner(
     envs: Pool,
     policy_slots: Sequence[PolicySlots],
@@ -37,14 +90,8 @@ def make_runner(
     episodes: EpisodeSource,
     builder: SegmentBuilder | None,
     history: History | None,
-    compiled_seed: int | None = None,
 ) -> Runner:
-    """Return the loop for `envs`; no `builder` means no rows."""
+    """Return the loop for `envs`, one step after the other; no `builder` means no rows."""
     if isinstance(envs, BatchedEnvPool):
-        if compiled_seed is not None:
-            # Imports JAX.
-            from marlflow.sampling.compiled.runner import CompiledRunner
-
-            return CompiledRunner(envs, policy_slots, lanes, episodes, builder, compiled_seed)
         return BatchedRunner(envs, policy_slots, lanes, episodes, builder, history)
     return SyncVectorRunner(envs, policy_slots, lanes, episodes, builder, history)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.spaces import Spaces
@@ -51,6 +51,9 @@ class SamplerConfig:
 
     with_costs: Collection[str] = ()
     """The policies whose rows include costs, the `info["cost"]` of Parallel environments, or `BatchedStep.costs`."""
+
+    compiled: bool | Literal["auto"] = False
+    """Whether a fragment is one compiled call of environments, actors and resets; auto: where it can be."""
 
     tolerated_faults: int = 0
     """Number of episodes that environment faults may end before the worker raises EnvironmentFailed."""

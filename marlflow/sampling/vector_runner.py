@@ -22,13 +22,16 @@ from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.faults import EnvBroken
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.receipts import EpisodeResult
+from marlflow.sampling.receipts import CompiledCalls, EpisodeResult
 from marlflow.sampling.rewards import WrongReward, cost_values, reward_values
 from marlflow.sampling.segment_builder import SegmentBuilder
 
 
 class SyncVectorRunner:
     """Steps `envs` in lockstep, as Gymnasium's SyncVectorEnv and SB3's VecEnv do; no `builder` means no rows."""
+
+    compiled: CompiledCalls = CompiledCalls()
+    """What was compiled since the last receipt."""
 
     def __init__(
         self,

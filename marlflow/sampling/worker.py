@@ -29,8 +29,8 @@ from marlflow.sampling.lanes import Lanes, lanes_per_env
 from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, RowWriter
-from marlflow.sampling.receipts import Evaluated, Fault, PolicyReceipt, Receipt
-from marlflow.sampling.runners import Pool, make_pool, make_runner
+from marlflow.sampling.receipts import CompiledCalls, Evaluated, Fault, PolicyReceipt, Receipt
+from marlflow.sampling.runners import Pool, make_pool, training_runner
 from marlflow.sampling.sampler_config import SamplerConfig, policy_spaces
 from marlflow.sampling.saved_state import ResumeReport
 from marlflow.sampling.segment_builder import SegmentBuilder
@@ -89,9 +89,7 @@ class RolloutWorker:
         is_batched = isinstance(self._envs, BatchedEnvPool)
         self._history = None if is_batched else History(count, self._stride, config.history_env_steps)
         builder, episodes = self._builder, self._episodes
-        import os
-        cs = config.seed if os.environ.get("FUSED") else None
-        self._runner = make_runner(self._envs, table.policy_slots, lanes, episodes, builder, self._history, cs)
+        self._runner = training_runner(config, self._envs, table.policy_slots, lanes, episodes, builder, self._history)
         self._evaluation = EvaluationEnvs(self._make_envs, self._evaluation_table, self._stride, self._policy_of)
 
     @property
@@ -277,6 +275,7 @@ class RolloutWorker:
 
     def _receipt(self, policies: Mapping[str, PolicyReceipt], counts: Array, began_s: float) -> Receipt:
         runner, spent_s = self._runner, perf_counter() - began_s
+        calls, runner.compiled = runner.compiled, CompiledCalls()
         return Receipt(
             worker=self._config.worker,
             env_steps=runner.env_steps,
@@ -287,10 +286,11 @@ class RolloutWorker:
             actions_corrected=int(counts[1]),
             env_s=runner.env_s,
             policy_s=runner.policy_s,
-            bookkeeping_s=spent_s - runner.env_s - runner.policy_s,
+            bookkeeping_s=spent_s - runner.env_s - runner.policy_s - calls.compile_s,
             next_episodes=self._episodes.next_episodes,
             faults=self._faults.take(),
             began_s=time() - spent_s,
+            compiled=calls,
         )
 
     def _widen(self, capacity: int) -> None:

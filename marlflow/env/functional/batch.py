@@ -46,6 +46,10 @@ class FunctionalBatch:
         return self.calls.env.action_space(agent)
 
     def reset(self, envs: Array, seeds: Array) -> BatchedStep:
+        if self._begun is None and len(envs) == self.num_envs:
+            # One program less to compile where the compiled rollouts do all later resets.
+            self.carry = self.calls.begin(seeds.astype(np.uint32))
+            return self.look()
         # Padded to few sizes, since each is compiled; rows beyond the last are dropped.
         rows = next((size for size in _sizes(self.num_envs) if size >= len(envs)), self.num_envs)
         padding = rows - len(envs)

@@ -108,7 +108,7 @@ class FragmentProgram:
         self.calls, self.players, self.ticks = calls, list(players), ticks
         self._num_envs, self._num_agents, self._with_costs = num_envs, len(calls.agents), with_costs
         self._with_state = any(player.sees_state and player.is_recorded for player in players)
-        self._turn_based = bool(calls.env.turn_based)
+        self.turn_based = bool(calls.env.turn_based)
         self._room = num_envs * (2 + -(-ticks // _TICKS_PER_END))
         self._per_end = min(num_envs, max(ROWS_PER_END, num_envs // 8))
         self._slots_of = {
@@ -208,7 +208,7 @@ class FragmentProgram:
             "begun": live.running,
             "is_stuck": live.running & ~is_over & ~decides.any(1),
             "seat": live.seat,
-            "mover": mover if self._turn_based else (),
+            "mover": mover if self.turn_based else (),
             "states": states,
             "players": tuple(rows),
         }
@@ -314,7 +314,7 @@ class FragmentProgram:
 
     def _of_groups(self, player: Player, arrays: Mapping[str, Any], mover: Any) -> Any:
         """Return the player's rows of arrays [B, A of the group, ...]."""
-        if self._turn_based:
+        if self.turn_based:
             found: Any = None
             for name, slots in self._slots_of.items():
                 if set(player.slots) & set(slots.tolist()):
@@ -338,41 +338,59 @@ class FragmentProgram:
                 found.append((name, self._position[mine]))
         return found
 
+    def final_rows(self, name: str, finals: Mapping[str, Array], place: Array, slot: Array) -> Array | None:
+        """Return what agents of the slots [N] saw at their end, at a `place` [N] of `finals`, by numpy.
+
+        `name` is `obs` or `action_mask`; where a group has no mask, all is legal; None if no group has one.
+        """
+        rows: Array | None = None
+        for group, slots in self._slots_of.items():
+            here = np.flatnonzero(np.isin(slot, slots))
+            if len(here) and (array := finals.get(f"{name}.{group}")) is not None:
+                found = array[place[here], self._position[slot[here]]]
+                if rows is None:
+                    rows = np.ones((len(slot), *found.shape[1:]), found.dtype)
+                rows[here] = found
+        return rows
+
     def order(self, player: Player) -> Array:
         """Return the slots of a player, in the order of its rows."""
         slots = [self._slots_of[name][positions] for name, positions in self._parts(player)]
         return np.concatenate(slots)
 
     def _rows(self, player: Player, by_slot: Any, mover: Any) -> Any:
-        if self._turn_based:
+        if self.turn_based:
             return by_slot[jnp.arange(self._num_envs), mover]
         return by_slot[:, self.order(player)].reshape(-1)
 
     def _env_rows(self, player: Player, by_env: Any) -> Any:
-        return by_env if self._turn_based else jnp.repeat(by_env, len(player.slots))
+        return by_env if self.turn_based else jnp.repeat(by_env, len(player.slots))
 
     def _memory_rows(self, player: Player, memory: Any, mover: Any) -> Any:
-        if self._turn_based:
+        if self.turn_based:
             return memory[jnp.arange(self._num_envs), self._column(player, mover)]
         return memory.reshape(-1, *memory.shape[2:])
 
     def _with_memory(self, player: Player, memory: Any, after: Any, active: Any, mover: Any) -> Any:
         mine = active.reshape(-1, *[1] * (after.ndim - 1))
-        if self._turn_based:
+        if self.turn_based:
             envs, column = jnp.arange(self._num_envs), self._column(player, mover)
             return memory.at[envs, column].set(jnp.where(mine, after, memory[envs, column]))
         return jnp.where(mine, after, memory.reshape(after.shape)).reshape(memory.shape)
 
-    def _column(self, player: Player, mover: Any) -> Any:
-        """Return the position of whose turn it is among the player's slots; of the first if it is not the player's."""
+    def column(self, player: Player) -> Array:
+        """Return each slot's position among the player's, [A]; 0 for the slots of others."""
         column = np.zeros(self._num_agents, np.int64)
         column[self.order(player)] = np.arange(len(player.slots))
-        return jnp.asarray(column)[mover]
+        return column
+
+    def _column(self, player: Player, mover: Any) -> Any:
+        return jnp.asarray(self.column(player))[mover]
 
     def _put_actions(self, player: Player, actions: dict[str, Any], chosen: Any, active: Any, mover: Any) -> None:
         """Write what a player chose into `actions`, by group."""
         chosen = chosen + player.first_action
-        if self._turn_based:
+        if self.turn_based:
             envs, position = jnp.arange(self._num_envs), jnp.asarray(self._position)[mover]
             for name, _ in self._parts(player):
                 slots = self._slots_of[name]

@@ -1,0 +1,123 @@
+"""What broke in a compiled call: found afterwards, in the arrays that it gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.base.encoder import ObservationOutside
+from marlflow.base.errors import EnvironmentFailed, MarlflowError
+from marlflow.env.batched.adapter import NOBODY_DECIDES
+from marlflow.sampling.compiled.fragment import Break, Fragment, taken
+from marlflow.sampling.compiled.program import Player
+from marlflow.sampling.policy_slots import PolicySlots
+
+
+class _Found(NamedTuple):
+    tick: int
+    env: int
+    slot: int | None
+    is_after: bool
+    reason: str
+
+    @property
+    def stop(self) -> int:
+        return self.tick + self.is_after
+
+
+def breaks_in(
+    fragment: Fragment,
+    slots_of: Callable[[Player], PolicySlots],
+    reads_costs: bool,
+    failure: Callable[[int, int | None, int, int, str], EnvironmentFailed],
+) -> dict[int, Break]:
+    """Return the environments that broke, by index, each by what came first.
+
+    `failure` makes the error of (environment, agent slot, episode, env steps, reason). Raises MarlflowError if a
+    policy's network gave no numbers in a sound environment.
+    """
+    found: dict[int, _Found] = {}
+    for one in [*_outcomes(fragment, reads_costs), *_rows(fragment, slots_of)]:
+        if one.env not in found or one.stop < found[one.env].stop:
+            found[one.env] = one
+    _check_choices(fragment, found)
+    broken = {}
+    for index, one in found.items():
+        episode = int(fragment.episode[one.tick, index])
+        env_steps = int(fragment.columns.env_steps[one.tick, index]) + one.is_after
+        broken[index] = Break(one.stop, one.is_after, failure(index, one.slot, episode, env_steps, one.reason))
+    return broken
+
+
+def _outcomes(fragment: Fragment, reads_costs: bool) -> Iterator[_Found]:
+    """Yield rewards and costs that are not finite, and episodes that would never go on."""
+    columns, lanes = fragment.columns, fragment.lanes
+    running = columns.running[..., None]
+    amounts = {"reward": (columns.rewards, running)}
+    if reads_costs:
+        amounts["cost"] = columns.costs, running & lanes.reads_costs.reshape(fragment.num_envs, -1)
+    for what, (array, is_read) in amounts.items():
+        for tick, index, slot in np.argwhere(~np.isfinite(array) & is_read).tolist():
+            reason = f"the {what} is {float(array[tick, index, slot])}, not a finite number"
+            yield _Found(tick, index, slot, True, reason)
+    for tick, index in np.argwhere(columns.is_stuck).tolist():
+        yield _Found(tick, index, None, True, NOBODY_DECIDES)
+
+
+def _rows(fragment: Fragment, slots_of: Callable[[Player], PolicySlots]) -> Iterator[_Found]:
+    """Yield observations outside of their spaces, and masks without a legal action."""
+    for number, player in enumerate(fragment.program.players):
+        if not player.is_recorded:
+            continue
+        rows, (index_of, slot_of) = fragment.columns.players[number], fragment.places(player)
+        for at, reason in _unfit(slots_of(player), taken(rows["obs"], rows["active"])):
+            tick, row = np.argwhere(rows["active"])[at].tolist()
+            yield _Found(tick, int(index_of[tick, row]), int(slot_of[tick, row]), False, f"the {reason}")
+        if "action_mask" in rows:
+            for tick, row in np.argwhere(rows["active"] & ~rows["action_mask"].any(-1)).tolist():
+                reason = "the action_mask allows no action"
+                yield _Found(tick, int(index_of[tick, row]), int(slot_of[tick, row]), False, reason)
+        yield from _final_rows(fragment, player, slots_of(player))
+
+
+def _final_rows(fragment: Fragment, player: Player, slots: PolicySlots) -> Iterator[_Found]:
+    ended = fragment.columns.ended & np.isin(np.arange(fragment.lanes.stride), player.slots)
+    where = np.argwhere(ended)
+    if not len(where):
+        return
+    tick, index, slot = where.T
+    rows = fragment.program.final_rows("obs", fragment.finals, fragment.columns.final_at[tick, index], slot)
+    assert rows is not None, "observations are kept"
+    for at, reason in _unfit(slots, rows):
+        yield _Found(int(tick[at]), int(index[at]), int(slot[at]), True, f"the final {reason}")
+
+
+def _unfit(slots: PolicySlots, observations: Array) -> Iterator[tuple[int, str]]:
+    """Yield the numbers of the observations that are not in their space, and why not."""
+    start = 0
+    while start < len(observations):
+        try:
+            slots.stack(observations[start:])
+            return
+        except ObservationOutside as outside:
+            yield start + outside.index, outside.reason
+            start += outside.index + 1
+
+
+def _check_choices(fragment: Fragment, found: dict[int, _Found]) -> None:
+    """Raise MarlflowError if a policy could not choose an action where nothing had broken before."""
+    for number, player in enumerate(fragment.program.players):
+        rows = fragment.columns.players[number]
+        unsound = rows["active"] & ~rows["is_sound"]
+        if not unsound.any():
+            continue
+        stops = np.full(fragment.num_envs, fragment.ticks)
+        for index, one in found.items():
+            stops[index] = one.stop
+        if (np.argwhere(unsound)[:, 0] < stops[fragment.places(player)[0][unsound]]).any():
+            raise MarlflowError(
+                "cannot choose an action: a row has no legal action, or the network's output is not finite"
+            )

@@ -1,0 +1,109 @@
+"""What a compiled call gave, as numpy arrays, and which part of it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.sampling.compiled.program import Columns, FragmentProgram, Player
+from marlflow.sampling.lanes import Lanes
+from marlflow.sampling.segment_builder import Ticks
+
+
+class Break(NamedTuple):
+    """An environment that broke: its ticks count up to `stop`, exclusive.
+
+    `is_after`: it broke by what the last of these ticks gave; else by what its agents saw after it.
+    """
+
+    stop: int
+    is_after: bool
+    failure: EnvironmentFailed
+
+    @property
+    def tick(self) -> int:
+        """The tick of whose episode nothing is kept."""
+        return self.stop - 1 if self.is_after else self.stop
+
+
+class Fragment:
+    """The ticks of one call; lanes are those before it, and `following` [B] the episodes that were to come."""
+
+    def __init__(self, program: FragmentProgram, columns: Columns, lanes: Lanes, following: Array) -> None:
+        self.program, self.lanes = program, lanes
+        self.ticks = int(columns.count)
+        self.finals = {name: np.asarray(array) for name, array in columns.finals.items()}
+        self.columns: Columns = jax.tree_util.tree_map(
+            lambda array: np.asarray(array)[: self.ticks], columns._replace(count=(), finals={})
+        )
+        begun = self.columns.begun
+        # How many episodes had begun in the call before each tick, and after the last one.
+        self.begun_before: Array = np.cumsum(begun, axis=0) - begun
+        self.begun: Array = begun.sum(axis=0)
+        first = lanes.episode[:: lanes.stride]
+        self.episode: Array = np.where(self.begun_before == 0, first, following + self.begun_before - 1)
+        self.last_episode: Array = np.where(self.begun == 0, first, following + self.begun - 1)
+
+    @property
+    def num_envs(self) -> int:
+        """B."""
+        return int(self.columns.running.shape[1])
+
+    def places(self, player: Player) -> tuple[Array, Array]:
+        """Return the environment and the agent slot of each of a player's rows, [T, rows]."""
+        order = self.program.order(player)
+        if self.program.turn_based:
+            mover = self.columns.mover
+            return np.broadcast_to(np.arange(self.num_envs), mover.shape), mover
+        shape = self.ticks, self.num_envs * len(order)
+        index, slot = np.repeat(np.arange(self.num_envs), len(order)), np.tile(order, self.num_envs)
+        return np.broadcast_to(index, shape), np.broadcast_to(slot, shape)
+
+    def counted(self, broken: Mapping[int, Break], reads_costs: bool) -> tuple[Array, Ticks]:
+        """Return which environments ran, [T, B], and what lanes did: nothing of an environment after it broke."""
+        columns, lanes = self.columns, self.lanes
+        running, ended = columns.running.copy(), columns.ended.copy()
+        rewards = np.where(running[..., None], columns.rewards, 0.0).astype(np.float64)
+        amounts = [rewards]
+        if reads_costs:
+            is_read = running[..., None] & lanes.reads_costs.reshape(self.num_envs, -1)
+            amounts.append(np.where(is_read, columns.costs, 0.0).astype(np.float64))
+        for index, broke in broken.items():
+            running[broke.stop :, index] = False
+            for array in (ended, *amounts):
+                array[broke.tick :, index] = 0
+        by_lane = self.ticks, -1
+        costs = amounts[1].reshape(by_lane) if reads_costs else None
+        ticks = Ticks(
+            (columns.decided & running[..., None]).reshape(by_lane),
+            ended.reshape(by_lane),
+            np.repeat(columns.env_steps, lanes.stride, axis=1),
+            columns.t_agent.reshape(by_lane),
+            rewards.reshape(by_lane),
+            costs,
+            np.broadcast_to(lanes.entry_of, (self.ticks, len(lanes.entry_of))),
+        )
+        return running, ticks
+
+    def totals(self, carried: Array, amounts: Array | None) -> Array:
+        """Return what each agent received in each episode of the call, [episodes, B, A], `carried` from before it."""
+        lanes, most = len(self.lanes.entry_of), int(self.begun.max(initial=0)) + 1
+        shape = most, self.num_envs, self.lanes.stride
+        if amounts is None:
+            return np.zeros(shape)
+        number = np.repeat(self.begun_before, self.lanes.stride, axis=1) * lanes + np.arange(lanes)
+        where = np.concatenate([np.arange(lanes)[None], number])
+        whole = np.concatenate([carried[None], amounts])
+        # bincount adds in the order of ticks, as one tick after the other does.
+        return np.bincount(where.ravel(), whole.ravel(), minlength=most * lanes).reshape(shape)
+
+
+def taken(column: Array, where: Array) -> Array:
+    """Return the rows of a column [T, rows, ...] `where` [T, rows] is true; not copied if that is everywhere."""
+    rows: Array = column.reshape(-1, *column.shape[2:]) if where.all() else column[where]
+    return rows
