@@ -60,7 +60,7 @@ def test_compiled_calls_are_shared_by_arguments_that_are_equal_to_the_last_numbe
     assert repr(one) == repr(other)
 
     def calls(numbers):
-        return batched_env(2, WithNumbers, {"numbers": numbers})._calls
+        return batched_env(2, WithNumbers, {"numbers": numbers}).calls
 
     assert calls(one) is calls(one.copy())
     assert calls(one) is not calls(other)
@@ -252,7 +252,7 @@ def test_resets_of_any_number_share_few_compiled_calls():
         rows = np.arange(count)
         first, again = (env.reset(rows, rows + count).observations["player"][:count] for _ in range(2))
         np.testing.assert_array_equal(first, again)
-    assert env._calls.reset._cache_size() == 2  # of 8 and 20 rows
+    assert env.calls.reset._cache_size() == 2  # of 8 and 20 rows
 
 
 def test_what_is_rarely_needed_is_the_same_as_if_it_always_were():

@@ -92,7 +92,7 @@ def test_cleaners_see_tiles_and_each_other():
 
 def test_connectors_see_their_own_path_first():
     env = batched_env(1, "Connector-v3", generator={"num_agents": 3, "grid_size": 6})
-    assert RandomWalkGenerator is type(env._calls.env.env._generator)
+    assert RandomWalkGenerator is type(env.calls.env.env._generator)
     seen = env.reset(ROWS[:1], ROWS[:1]).observations["agent"][0]
     assert seen.shape == (3, 6, 6, 6)
     # A head and a target of one's own, and of two others.
@@ -101,7 +101,7 @@ def test_connectors_see_their_own_path_first():
 
 
 def test_what_is_left_out_of_a_generator_is_as_in_jumanjis_own():
-    env = batched_env(1, generator={"num_food": 3})._calls.env.env
+    env = batched_env(1, generator={"num_food": 3}).calls.env.env
     usual = jumanji.make("LevelBasedForaging-v0")
     for name in ("grid_size", "num_agents", "fov"):
         assert getattr(env, name) == getattr(usual, name)

@@ -48,14 +48,14 @@ class FunctionalBatch:
     def reset(self, envs: Array, seeds: Array) -> BatchedStep:
         if self._begun is None and len(envs) == self.num_envs:
             # One program less to compile where the compiled rollouts do all later resets.
-            self.carry = self.calls.begin(seeds.astype(np.uint32))
+            self._begun = self.calls.begin(seeds.astype(np.uint32))
             return self.look()
         # Padded to few sizes, since each is compiled; rows beyond the last are dropped.
         rows = next((size for size in _sizes(self.num_envs) if size >= len(envs)), self.num_envs)
         padding = rows - len(envs)
         indices = np.concatenate([envs, np.full(padding, self.num_envs)]).astype(np.int32)
         starts = np.concatenate([seeds, np.zeros(padding, np.int64)]).astype(np.uint32)
-        self.carry = self.calls.reset(self.carry, indices, starts)
+        self._begun = self.calls.reset(self.carry, indices, starts)
         return self.look()
 
     @property
@@ -65,8 +65,8 @@ class FunctionalBatch:
             self._begun = self.calls.begin(np.zeros(self.num_envs, np.uint32))
         return self._begun
 
-    @carry.setter
-    def carry(self, carry: Carry) -> None:
+    def continue_with(self, carry: Carry) -> None:
+        """Replace the episodes that run."""
         self._begun = carry
 
     def look(self) -> BatchedStep:
@@ -79,7 +79,7 @@ class FunctionalBatch:
         return BatchedStep(seen, decides=_numpy(carry.decides), action_masks=_numpy(carry.masks))
 
     def step(self, actions: Mapping[str, Array]) -> BatchedStep:
-        self.carry, outcome = self.calls.step(self.carry, dict(actions))
+        self._begun, outcome = self.calls.step(self.carry, dict(actions))
         step = self.look()
         step.rewards, step.terminated = _numpy(outcome.rewards), _numpy(outcome.terminated)
         step.truncated, step.costs = _numpy(outcome.truncated), _numpy(outcome.costs)
@@ -99,7 +99,7 @@ class FunctionalBatch:
             if saved is None or saved.shape[1:] != column.shape[1:]:
                 raise ValueError(f"the saved state has another {name}: it is of another environment")
             column[envs] = saved
-        self.carry = self.calls.from_named(columns)
+        self._begun = self.calls.from_named(columns)
         return self.look()
 
     def render(self) -> Array | None:

@@ -11,7 +11,7 @@ from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed, MarlflowError
 from marlflow.env.batched.adapter import NOBODY_DECIDES
-from marlflow.sampling.compiled.fragment import Break, Fragment, taken
+from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
 from marlflow.sampling.compiled.program import Player
 from marlflow.sampling.policy_slots import PolicySlots
 
@@ -29,7 +29,7 @@ class _Found(NamedTuple):
 
 
 def breaks_in(
-    fragment: Fragment,
+    fragment: TickColumns,
     slots_of: Callable[[Player], PolicySlots],
     reads_costs: bool,
     failure: Callable[[int, int | None, int, int, str], EnvironmentFailed],
@@ -52,7 +52,7 @@ def breaks_in(
     return broken
 
 
-def _outcomes(fragment: Fragment, reads_costs: bool) -> Iterator[_Found]:
+def _outcomes(fragment: TickColumns, reads_costs: bool) -> Iterator[_Found]:
     """Yield rewards and costs that are not finite, and episodes that would never go on."""
     columns, lanes = fragment.columns, fragment.lanes
     running = columns.running[..., None]
@@ -67,7 +67,7 @@ def _outcomes(fragment: Fragment, reads_costs: bool) -> Iterator[_Found]:
         yield _Found(tick, index, None, True, NOBODY_DECIDES)
 
 
-def _rows(fragment: Fragment, slots_of: Callable[[Player], PolicySlots]) -> Iterator[_Found]:
+def _rows(fragment: TickColumns, slots_of: Callable[[Player], PolicySlots]) -> Iterator[_Found]:
     """Yield observations outside of their spaces, and masks without a legal action."""
     for number, player in enumerate(fragment.program.players):
         if not player.is_recorded:
@@ -83,7 +83,7 @@ def _rows(fragment: Fragment, slots_of: Callable[[Player], PolicySlots]) -> Iter
         yield from _final_rows(fragment, player, slots_of(player))
 
 
-def _final_rows(fragment: Fragment, player: Player, slots: PolicySlots) -> Iterator[_Found]:
+def _final_rows(fragment: TickColumns, player: Player, slots: PolicySlots) -> Iterator[_Found]:
     ended = fragment.columns.ended & np.isin(np.arange(fragment.lanes.stride), player.slots)
     where = np.argwhere(ended)
     if not len(where):
@@ -107,7 +107,7 @@ def _unfit(slots: PolicySlots, observations: Array) -> Iterator[tuple[int, str]]
             start += outside.index + 1
 
 
-def _check_choices(fragment: Fragment, found: dict[int, _Found]) -> None:
+def _check_choices(fragment: TickColumns, found: dict[int, _Found]) -> None:
     """Raise MarlflowError if a policy could not choose an action where nothing had broken before."""
     for number, player in enumerate(fragment.program.players):
         rows = fragment.columns.players[number]

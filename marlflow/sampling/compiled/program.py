@@ -56,12 +56,12 @@ class Live(NamedTuple):
     left: Any
     """How many episodes may begin."""
     seat: Any
-    """Which of the entries the running episode has, a position in `Inputs.entries`."""
+    """Which of the entries the running episode has, a position in `CallInputs.entries`."""
     memories: tuple[Any, ...]
     """By player, [B, C, *shape], or None."""
 
 
-class Inputs(NamedTuple):
+class CallInputs(NamedTuple):
     """What does not change in a call. `streams` [B]: the key of (seed, environment)."""
 
     given: tuple[Given, ...]
@@ -124,7 +124,7 @@ class FragmentProgram:
         }
         self.run = jax.jit(self._run)
 
-    def _run(self, live: Live, inputs: Inputs) -> tuple[Live, Columns]:
+    def _run(self, live: Live, inputs: CallInputs) -> tuple[Live, Columns]:
         def shapes() -> Any:
             return self._tick(live, inputs)[1]
 
@@ -156,38 +156,12 @@ class FragmentProgram:
         )
         return live, Columns(count=tick, final_at=final_at, finals=finals, **columns)
 
-    def _tick(self, live: Live, inputs: Inputs) -> tuple[Live, dict[str, Any]]:
+    def _tick(self, live: Live, inputs: CallInputs) -> tuple[Live, dict[str, Any]]:
         """Let all players act and step the environments; ends are only marked, by `alive` and `decides`."""
-        envs = jnp.arange(self._num_envs)
-        entries = inputs.entries[envs, live.seat]
         decided = live.decides & live.running[:, None]
         mover = jnp.argmax(decided, 1)
-        actions = {
-            name: jnp.zeros((self._num_envs, len(slots), *self._actions_like[name][0]), self._actions_like[name][1])
-            for name, slots in self._slots_of.items()
-        }
         states = jax.vmap(self.calls.state_of_one)(live.carry) if self._with_state else ()
-        memories, rows = [], []
-        for number, player in enumerate(self.players):
-            seen = self._seen(player, live.carry, mover)
-            active = self._rows(player, decided & (entries == player.number), mover)
-            keys = Bits64(*(self._rows(player, half, mover) for half in live.keys))
-            random = CounterRandom(
-                keys, self._rows(player, live.t_agent, mover), self._env_rows(player, inputs.env_indices)
-            )
-            before = live.memories[number]
-            recalled = None if before is None else self._memory_rows(player, before, mover)
-            chosen, after = player.actor.act(
-                inputs.given[number], seen["obs"], seen.get("action_mask"), recalled, random
-            )
-            memories.append(None if before is None else self._with_memory(player, before, after, active, mover))
-            self._put_actions(player, actions, chosen.action, active, mover)
-            returned = {"active": active, "is_sound": chosen.is_sound | ~active}
-            if player.is_recorded:
-                returned |= {**seen, "action": chosen.action, "behavior_logp": chosen.logp}
-                if recalled is not None:
-                    returned["memory"] = recalled
-            rows.append(returned)
+        actions, memories, rows = self._act(live, inputs, decided, mover)
         carry, outcome = jax.vmap(self.calls.step_one)(live.carry, actions)
         terminated, truncated = self._by_slot(outcome.terminated, bool), self._by_slot(outcome.truncated, bool)
         ended = (terminated | truncated) & live.alive & live.running[:, None]
@@ -223,8 +197,40 @@ class FragmentProgram:
             row,
         )
 
+    def _act(
+        self, live: Live, inputs: CallInputs, decided: Any, mover: Any
+    ) -> tuple[dict[str, Any], list[Any], list[dict[str, Any]]]:
+        """Return the actions of all, by group, and by player its memory, and what is returned of its rows."""
+        entries = inputs.entries[jnp.arange(self._num_envs), live.seat]
+        actions = {
+            name: jnp.zeros((self._num_envs, len(slots), *self._actions_like[name][0]), self._actions_like[name][1])
+            for name, slots in self._slots_of.items()
+        }
+        memories, rows = [], []
+        for number, player in enumerate(self.players):
+            seen = self._seen(player, live.carry, mover)
+            active = self._rows(player, decided & (entries == player.number), mover)
+            keys = Bits64(*(self._rows(player, half, mover) for half in live.keys))
+            random = CounterRandom(
+                keys, self._rows(player, live.t_agent, mover), self._env_rows(player, inputs.env_indices)
+            )
+            before = live.memories[number]
+            recalled = None if before is None else self._memory_rows(player, before, mover)
+            chosen, after = player.actor.act(
+                inputs.given[number], seen["obs"], seen.get("action_mask"), recalled, random
+            )
+            memories.append(None if before is None else self._with_memory(player, before, after, active, mover))
+            self._put_actions(player, actions, chosen.action, active, mover)
+            returned = {"active": active, "is_sound": chosen.is_sound | ~active}
+            if player.is_recorded:
+                returned |= {**seen, "action": chosen.action, "behavior_logp": chosen.logp}
+                if recalled is not None:
+                    returned["memory"] = recalled
+            rows.append(returned)
+        return actions, memories, rows
+
     def _end(
-        self, live: Live, inputs: Inputs, row: Mapping[str, Any], used: Any, finals: Mapping[str, Any]
+        self, live: Live, inputs: CallInputs, row: Mapping[str, Any], used: Any, finals: Mapping[str, Any]
     ) -> tuple[Live, Any, Any, Any, Any]:
         """Keep the final observations of agents that ended, and begin the next episodes where all have."""
         ending = row["ended"].any(1)
@@ -258,7 +264,7 @@ class FragmentProgram:
         )
         return live, used, finals, final_at, begun
 
-    def _begin(self, live: Live, inputs: Inputs, at: Any, clipped: Any) -> Live:
+    def _begin(self, live: Live, inputs: CallInputs, at: Any, clipped: Any) -> Live:
         """Begin the next episodes in the environments `at` [K]; those beyond the last are none."""
         number = live.following[clipped]
         # Numbers are below 2**32: one worker of a run never has so many episodes of one environment.

@@ -23,8 +23,8 @@ from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.batched_results import Ended, results_of
 from marlflow.sampling.batched_runner import BatchedRunner
 from marlflow.sampling.compiled.breaks import breaks_in
-from marlflow.sampling.compiled.fragment import Break, Fragment, taken
-from marlflow.sampling.compiled.program import Columns, FragmentProgram, Inputs, Live, Player
+from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
+from marlflow.sampling.compiled.program import Columns, FragmentProgram, CallInputs, Live, Player
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.policy_slots import PolicySlots
@@ -37,9 +37,9 @@ _NO_LIMIT = 2**31 - 1
 _NOTE = "rollouts are compiled: environments, policies and resets of a fragment are one call"
 
 
-class _Program(NamedTuple):
+class _Compiled(NamedTuple):
     program: FragmentProgram
-    run: Callable[[Live, Inputs], tuple[Live, Columns]]
+    run: Callable[[Live, CallInputs], tuple[Live, Columns]]
 
 
 class CompiledRunner(BatchedRunner):
@@ -62,7 +62,7 @@ class CompiledRunner(BatchedRunner):
         self._actors = {
             number: CompiledActor(slots.actor, slots.spaces.observation) for number, slots in enumerate(policy_slots)
         }
-        self._programs: dict[tuple[Any, ...], _Program] = {}
+        self._programs: dict[tuple[Any, ...], _Compiled] = {}
         self.compiled = CompiledCalls(note=_NOTE.format(envs=len(self._env_indices)))
 
     def run(self, ticks: int, is_late: Callable[[], bool]) -> None:
@@ -85,7 +85,7 @@ class CompiledRunner(BatchedRunner):
         self._land(program, after, columns)
         return int(columns.count)
 
-    def _program_for(self, most: int) -> _Program:
+    def _program_for(self, most: int) -> _Compiled:
         players = self._players()
         key = (most, *((player.number, player.slots) for player in players))
         if key not in self._programs:
@@ -94,7 +94,7 @@ class CompiledRunner(BatchedRunner):
             program = FragmentProgram(env.calls, env.num_envs, players, most, reads_costs)
             live, inputs = self._live(program), self._inputs(program, 0)
             run = self._envs.guarded(lambda: program.run.lower(live, inputs).compile(), "compiling")
-            self._programs[key] = _Program(program, run)
+            self._programs[key] = _Compiled(program, run)
             before = self.compiled
             compile_s = before.compile_s + perf_counter() - began
             self.compiled = CompiledCalls(before.compiles + 1, compile_s, before.note)
@@ -148,8 +148,8 @@ class CompiledRunner(BatchedRunner):
             memories=tuple(memories),
         )
 
-    def _inputs(self, program: FragmentProgram, count: int) -> Inputs:
-        return Inputs(
+    def _inputs(self, program: FragmentProgram, count: int) -> CallInputs:
+        return CallInputs(
             given=tuple(player.actor.given() for player in program.players),
             streams=bits64(keys(self._seed, self._env_indices)),
             env_indices=self._env_indices.astype(np.int32),
@@ -163,7 +163,7 @@ class CompiledRunner(BatchedRunner):
 
     def _land(self, program: FragmentProgram, after: Live, columns: Columns) -> None:
         """Take over what a call gave: rows, results, faults, and the state of all environments."""
-        fragment = Fragment(program, columns, self.lanes, self._next_numbers())
+        fragment = TickColumns(program, columns, self.lanes, self._next_numbers())
         reads_costs = self._envs.reads_costs
         broken = breaks_in(fragment, lambda player: self._policy_slots[player.number], reads_costs, self._failure_of)
         running, ticks = fragment.counted(broken, reads_costs)
@@ -186,7 +186,7 @@ class CompiledRunner(BatchedRunner):
         self._envs.env_steps[index] = env_steps
         return EnvironmentFailed(self._envs.where(index, None if slot is None else self._agents[slot]), reason)
 
-    def _write(self, fragment: Fragment, ticks: Ticks, cells: Array) -> None:
+    def _write(self, fragment: TickColumns, ticks: Ticks, cells: Array) -> None:
         """Write the rows of all players into their buffers."""
         columns = fragment.columns
         for number, player in enumerate(fragment.program.players):
@@ -214,7 +214,7 @@ class CompiledRunner(BatchedRunner):
             action, logp = (taken(rows[name], active) for name in ("action", "behavior_logp"))
             slots.buffer.write(self.lanes.row_of[lanes], cells[tick, lanes], seen, action, logp)
 
-    def _end_rows(self, fragment: Fragment, ticks: Ticks, ends: EndsOfRows) -> None:
+    def _end_rows(self, fragment: TickColumns, ticks: Ticks, ends: EndsOfRows) -> None:
         """Hand the segments that ended to their policies, with final observations."""
         index, slot = np.divmod(ends.lane, self.lanes.stride)
         terminated = fragment.columns.terminated[ends.tick, index, slot]
@@ -236,7 +236,7 @@ class CompiledRunner(BatchedRunner):
             )
             self._rows_of.add_segments(slots.policy, segments, ends.lane[at])
 
-    def _seen_at_end(self, fragment: Fragment, player: Player, place: Array, slot: Array) -> dict[str, Array]:
+    def _seen_at_end(self, fragment: TickColumns, player: Player, place: Array, slot: Array) -> dict[str, Array]:
         slots, program, finals = self._policy_slots[player.number], fragment.program, fragment.finals
         obs = program.final_rows("obs", finals, place, slot)
         assert obs is not None, "observations are kept"
@@ -254,7 +254,9 @@ class CompiledRunner(BatchedRunner):
             seen["memory"] = finals[f"memory.{player.number}"][place, program.column(player)[slot]]
         return seen
 
-    def _finish_episodes(self, fragment: Fragment, ticks: Ticks, running: Array, broken: Mapping[int, Break]) -> None:
+    def _finish_episodes(
+        self, fragment: TickColumns, ticks: Ticks, running: Array, broken: Mapping[int, Break]
+    ) -> None:
         """Report the episodes that have ended, and add up the returns of those that go on."""
         lanes, columns = self.lanes, fragment.columns
         over = columns.over & running
@@ -277,13 +279,13 @@ class CompiledRunner(BatchedRunner):
         lanes.returns[:], lanes.costs[:] = (total[last].reshape(-1) for total in totals)
         self.ticks += fragment.ticks
 
-    def _take_over(self, fragment: Fragment, after: Live, ticks: Ticks, broken: Mapping[int, Break]) -> None:
+    def _take_over(self, fragment: TickColumns, after: Live, ticks: Ticks, broken: Mapping[int, Break]) -> None:
         """Put the state of all environments where BatchedRunner has it."""
         lanes, envs = self.lanes, self._envs
         for number, player in enumerate(fragment.program.players):
             if (memory := self._policy_slots[player.number].memory) is not None:
                 self._remember(fragment, player, memory, np.asarray(after.memories[number]), ticks)
-        self._functional.carry = after.carry
+        self._functional.continue_with(after.carry)
         current, begun = fragment.last_episode.copy(), fragment.begun.copy()
         for index, broke in broken.items():
             # Later episodes are taken back.
@@ -306,7 +308,7 @@ class CompiledRunner(BatchedRunner):
         self._latest.start(envs.look())
         self._gather(steady=False)
 
-    def _remember(self, fragment: Fragment, player: Player, memory: Memory, now: Array, ticks: Ticks) -> None:
+    def _remember(self, fragment: TickColumns, player: Player, memory: Memory, now: Array, ticks: Ticks) -> None:
         """Keep a player's memories, with the version that computed each."""
         slots, lanes = self._policy_slots[player.number], self._lanes_of_player(fragment.program, player)
         is_last = fragment.begun_before == fragment.begun

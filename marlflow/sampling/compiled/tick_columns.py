@@ -31,7 +31,7 @@ class Break(NamedTuple):
         return self.stop - 1 if self.is_after else self.stop
 
 
-class Fragment:
+class TickColumns:
     """The ticks of one call; lanes are those before it, and `following` [B] the episodes that were to come."""
 
     def __init__(self, program: FragmentProgram, columns: Columns, lanes: Lanes, following: Array) -> None:
