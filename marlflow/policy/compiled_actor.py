@@ -20,14 +20,14 @@ from marlflow.compiled.tracing import Traced, traced, value_of
 from marlflow.policy.actor import Actor, RecurrentActor
 from marlflow.policy.compiled_choice import Chosen, compiled_choice
 from marlflow.policy.network_actor import NetworkActor
-from marlflow.policy.tensors import in_flat_order, read_flat
+from marlflow.policy.tensors import in_flat_order
 from marlflow.policy.unwrapped import network_of
 
 
 class Given(NamedTuple):
-    """What an actor reads beside observations: parameters [P], and its settings by name, as JAX or numpy values."""
+    """What an actor reads beside observations: its parameters, matrices transposed, and its settings by name."""
 
-    parameters: Any
+    parameters: tuple[Any, ...]
     settings: Mapping[str, Any]
 
 
@@ -63,7 +63,9 @@ class CompiledActor:
     def given(self) -> Given:
         """Return the parameters and settings of now."""
         settings = compiled_choice(self._actor).settings
-        parameters = np.zeros(0, np.float32) if self._network is None else read_flat(self._network)
+        arrays = [parameter.detach().cpu().numpy() for parameter in self._parameters]
+        # XLA multiplies faster by the transpose of torch's matrices; copies, since training may go on meanwhile.
+        parameters = tuple(array.T.copy() if array.ndim == 2 else array.copy() for array in arrays)
         return Given(parameters, {name: np.float32(value) for name, value in settings.items()})
 
     def act(self, given: Given, obs: Any, action_mask: Any, memory: Any, random: CounterRandom) -> tuple[Chosen, Any]:
@@ -75,12 +77,10 @@ class CompiledActor:
         return self._choose(outputs, action_mask, random, given.settings), after
 
     def _outputs(self, parameters: Any, obs: Any, memory: Any) -> tuple[Any, Any]:
-        network, known, offset = self._network, {}, 0
+        network = self._network
         assert network is not None
-        for parameter in self._parameters:
-            stop = offset + parameter.numel()
-            known[id(parameter)] = parameters[offset:stop].reshape(parameter.shape)
-            offset = stop
+        pairs = zip(self._parameters, parameters, strict=True)
+        known = {id(of): value.T if value.ndim == 2 else value for of, value in pairs}
         before = None if memory is None else Traced(memory)
         # Networks have shorter ways without gradients, through numpy.
         with torch.enable_grad():

@@ -184,7 +184,7 @@ def _with_warm_up(actor: WarmupActor) -> CompiledChoice:
 
 
 def _gaussian(actor: GaussianActor) -> CompiledChoice:
-    center, scale, low, high = (np.array(x.cpu()) for x in (actor.center, actor.scale, actor.low, actor.high))
+    center, scale, low, high = (x.cpu().numpy() for x in (actor.center, actor.scale, actor.low, actor.high))
 
     def choose(outputs: Any, mask: Any, random: CounterRandom, settings: Mapping[str, Any]) -> Chosen:
         del mask, settings

@@ -11,8 +11,8 @@ from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed, MarlflowError
 from marlflow.env.batched.adapter import NOBODY_DECIDES
-from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
 from marlflow.sampling.compiled.program import Player
+from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
 from marlflow.sampling.policy_slots import PolicySlots
 
 

@@ -103,7 +103,7 @@ class FragmentProgram:
     """The compiled call for `num_envs` environments of `calls` and these players, of at most `ticks` ticks."""
 
     def __init__(
-        self, calls: FunctionalCalls, num_envs: int, players: Sequence[Player], ticks: int, with_costs: bool
+        self, calls: FunctionalCalls, num_envs: int, with_costs: bool, players: Sequence[Player], ticks: int
     ) -> None:
         self.calls, self.players, self.ticks = calls, list(players), ticks
         self._num_envs, self._num_agents, self._with_costs = num_envs, len(calls.agents), with_costs

@@ -18,13 +18,14 @@ from marlflow.base.errors import EnvironmentFailed, NotCompiled
 from marlflow.base.random import keys
 from marlflow.compiled.counter_random import bits64, uint64
 from marlflow.env.functional.batch import FunctionalBatch
+from marlflow.env.functional.calls import FunctionalCalls
 from marlflow.policy.compiled_actor import CompiledActor
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.batched_results import Ended, results_of
 from marlflow.sampling.batched_runner import BatchedRunner
 from marlflow.sampling.compiled.breaks import breaks_in
+from marlflow.sampling.compiled.program import CallInputs, Columns, FragmentProgram, Live, Player
 from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
-from marlflow.sampling.compiled.program import Columns, FragmentProgram, CallInputs, Live, Player
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.policy_slots import PolicySlots
@@ -87,18 +88,26 @@ class CompiledRunner(BatchedRunner):
 
     def _program_for(self, most: int) -> _Compiled:
         players = self._players()
-        key = (most, *((player.number, player.slots) for player in players))
-        if key not in self._programs:
-            began = perf_counter()
-            env, reads_costs = self._functional, self._envs.reads_costs
-            program = FragmentProgram(env.calls, env.num_envs, players, most, reads_costs)
-            live, inputs = self._live(program), self._inputs(program, 0)
-            run = self._envs.guarded(lambda: program.run.lower(live, inputs).compile(), "compiling")
-            self._programs[key] = _Compiled(program, run)
-            before = self.compiled
-            compile_s = before.compile_s + perf_counter() - began
-            self.compiled = CompiledCalls(before.compiles + 1, compile_s, before.note)
-        return self._programs[key]
+        key = tuple((player.number, player.slots) for player in players)
+        found = self._programs.get(key)
+        if found is None or found.program.ticks < most:
+            # The first one has exactly what rounds of a run have; larger ones come in few sizes.
+            ticks = most if found is None else 1 << (most - 1).bit_length()
+            found = self._programs[key] = self._compiled(FragmentProgram(*self._settled, players, ticks))
+        return found
+
+    def _compiled(self, program: FragmentProgram) -> _Compiled:
+        began, before = perf_counter(), self.compiled
+        live, inputs = self._live(program), self._inputs(program, 0)
+        run = self._envs.guarded(lambda: program.run.lower(live, inputs).compile(), "compiling")
+        compile_s = before.compile_s + perf_counter() - began
+        self.compiled = CompiledCalls(before.compiles + 1, compile_s, before.note)
+        return _Compiled(program, run)
+
+    @property
+    def _settled(self) -> tuple[FunctionalCalls, int, bool]:
+        env = self._functional
+        return env.calls, env.num_envs, self._envs.reads_costs
 
     @property
     def _functional(self) -> FunctionalBatch:
