@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from marlflow.base.batch import Array
 from marlflow.base.errors import NotCompiled
 from marlflow.base.observations import row_dtype
 from marlflow.compiled.counter_random import CounterRandom
@@ -45,6 +46,17 @@ def encoded(space: spaces.Space[Any], observations: Any) -> Any:
     return jnp.concatenate(parts, 1)
 
 
+_ROWS_OF_MEMBER = 8
+"""Rows of each member that are computed at once, at least."""
+
+
+class Member(NamedTuple):
+    """A member of a stack: all its parameters, perhaps with others after them, and its scheduled values."""
+
+    flat: Array
+    scheduled: Mapping[str, float]
+
+
 class CompiledActor:
     """`actor`, which sees `observation`, as a function of arrays; raises NotCompiled if it has no counterpart."""
 
@@ -62,11 +74,75 @@ class CompiledActor:
 
     def given(self) -> Given:
         """Return the parameters and settings of now."""
-        settings = compiled_choice(self._actor).settings
+        settings = self.settings
         arrays = [parameter.detach().cpu().numpy() for parameter in self._parameters]
         # XLA multiplies faster by the transpose of torch's matrices; copies, since training may go on meanwhile.
         parameters = tuple(array.T.copy() if array.ndim == 2 else array.copy() for array in arrays)
         return Given(parameters, {name: np.float32(value) for name, value in settings.items()})
+
+    @property
+    def settings(self) -> Mapping[str, float]:
+        """The settings of now, by name."""
+        return compiled_choice(self._actor).settings
+
+    def stacked(self, members: Sequence[Member | None]) -> Given:
+        """Return the parameters and settings of several members with this network, [E, ...] each; None is any."""
+        defaults, shapes = self.settings, [parameter.shape for parameter in self._parameters]
+        sizes = np.cumsum([0, *(parameter.numel() for parameter in self._parameters)])
+        flats = np.zeros((len(members), int(sizes[-1])), np.float32)
+        for number, member in enumerate(members):
+            if member is not None:
+                flats[number] = member.flat[: flats.shape[1]]
+        parts = [part.reshape(-1, *of) for part, of in zip(np.split(flats, sizes[1:-1], 1), shapes, strict=True)]
+        scheduled = [{} if member is None else member.scheduled for member in members]
+        return Given(
+            tuple(part.swapaxes(1, 2).copy() if part.ndim == 3 else part for part in parts),
+            {name: np.array([of.get(name, value) for of in scheduled], np.float32) for name, value in defaults.items()},
+        )
+
+    def act_as(
+        self, given: Given, members: Any, active: Any, obs: Any, action_mask: Any, memory: Any, random: CounterRandom
+    ) -> tuple[Chosen, Any]:
+        """Act by the `members` [N] of `given`, which is `stacked`; rows that are not `active` get any action."""
+        outputs, after = None, memory
+        if self._network is not None:
+            rows = encoded(self._observation, obs), memory
+            outputs, after = self._outputs_of_members(given.parameters, members, active, *rows)
+        settings = {name: values[members] for name, values in given.settings.items()}
+        return self._choose(outputs, action_mask, random, settings), after
+
+    def _outputs_of_members(self, parameters: Any, members: Any, active: Any, obs: Any, memory: Any) -> Any:
+        """Compute rows in turns of a few for each member, so that a turn is one product of matrices for all."""
+        rows, count = len(obs), parameters[0].shape[0]
+        turn = max(_ROWS_OF_MEMBER, 1 << (rows // count).bit_length())
+        of = jnp.where(active, members, count)
+        order = jnp.argsort(of)
+        first = jnp.searchsorted(of[order], jnp.arange(count + 1))
+        # Each row's place among those of its member.
+        place = jnp.zeros(rows, jnp.int32).at[order].set(jnp.arange(rows, dtype=jnp.int32) - first[of[order]])
+        compute = jax.vmap(self._outputs, (0, 0, None if memory is None else 0))
+
+        def some(now: Any) -> Any:
+            start, results = now
+            here = active & (place >= start) & (place < start + turn)
+            at = jnp.where(here, of * turn + place - start, count * turn)
+            chosen = jnp.full(count * turn, rows).at[at].set(jnp.arange(rows), mode="drop")
+            given = [
+                None if one is None else one.at[chosen].get(mode="clip").reshape(count, turn, *one.shape[1:])
+                for one in (obs, memory)
+            ]
+            found = compute(parameters, *given)
+            results = jax.tree_util.tree_map(
+                lambda old, new: old.at[chosen].set(new.reshape(count * turn, *old.shape[1:]), mode="drop"),
+                results,
+                found,
+            )
+            return start + turn, results
+
+        like = jax.eval_shape(lambda: self._outputs([one[0] for one in parameters], obs, memory))
+        empty = jax.tree_util.tree_map(lambda one: jnp.zeros(one.shape, one.dtype), like)
+        last = jnp.max(jnp.where(active, place, -1))
+        return jax.lax.while_loop(lambda now: now[0] <= last, some, (jnp.int32(0), empty))[1]
 
     def act(self, given: Given, obs: Any, action_mask: Any, memory: Any, random: CounterRandom) -> tuple[Chosen, Any]:
         """Return what is chosen for N observations, and their next memory, as `Actor.act` in training."""

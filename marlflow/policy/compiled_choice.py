@@ -41,7 +41,7 @@ class Chosen(NamedTuple):
 
 
 Choose: TypeAlias = Callable[[Any, Any, CounterRandom, Mapping[str, Any]], Chosen]
-"""(outputs [N, K], action mask bool [N, A] or None, random streams, settings by name)."""
+"""(outputs [N, K], action mask bool [N, A] or None, random streams, settings by name: numbers, or one per row [N])."""
 
 
 class CompiledChoice(NamedTuple):
@@ -175,12 +175,17 @@ def _with_warm_up(actor: WarmupActor) -> CompiledChoice:
         # Both begin with the first draw of a decision, as one of them does in Python.
         again = random.anew()
         learned, drawn = inner.choose(outputs, mask, random, settings), uniformly(outputs, mask, again, settings)
-        at_random = settings["acts_uniformly"] > 0.0
-        return Chosen(
-            *(jnp.where(at_random, one.astype(other.dtype), other) for one, other in zip(drawn, learned, strict=True))
-        )
+        at_random = jnp.reshape(settings["acts_uniformly"] > 0.0, -1)
+        action = jnp.where(_per_row(at_random, drawn.action), drawn.action.astype(learned.action.dtype), learned.action)
+        logp = jnp.where(at_random, drawn.logp, learned.logp)
+        return Chosen(action, logp, jnp.where(at_random, drawn.is_sound, learned.is_sound))
 
     return CompiledChoice(choose, {**inner.settings, "acts_uniformly": _number(actor.acts_uniformly)})
+
+
+def _per_row(value: Any, like: Any) -> Any:
+    """Return one number, or one for each row, in a shape that goes with `like` [N, ...]."""
+    return jnp.reshape(value, (-1, *[1] * (like.ndim - 1)))
 
 
 def _gaussian(actor: GaussianActor) -> CompiledChoice:
@@ -226,7 +231,8 @@ def _in_box(box: BoxCoordinates, action: Any) -> Any:
 def _deterministic(actor: DeterministicActor) -> CompiledChoice:
     def choose(outputs: Any, mask: Any, random: CounterRandom, settings: Mapping[str, Any]) -> Chosen:
         del mask
-        action = outputs.astype(jnp.float32) + settings["exploration_noise"] * _normals(random, actor.box.size)
+        noise = _normals(random, actor.box.size)
+        action = outputs.astype(jnp.float32) + _per_row(settings["exploration_noise"], noise) * noise
         unknown = jnp.full(len(action), jnp.nan, jnp.float32)
         return Chosen(_in_box(actor.box, action), unknown, jnp.isfinite(action).all(1))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from marlflow.base.batch import Array
 from marlflow.sampling.batched_pool import BatchedEnvPool
-from marlflow.sampling.lanes import Lanes
+from marlflow.sampling.lanes import cost_of_agents
+from marlflow.sampling.protocol import Matchup
 from marlflow.sampling.receipts import EpisodeResult
 
 
@@ -26,13 +27,17 @@ class Ended(NamedTuple):
     costs: Array
 
 
-def results_of(ended: Ended, lanes: Lanes, envs: BatchedEnvPool) -> Iterator[EpisodeResult]:
-    """Yield the results of these episodes, in their order."""
+def results_of(
+    ended: Ended, envs: BatchedEnvPool, matchups: Sequence[Matchup], reads_costs: Array | None
+) -> Iterator[EpisodeResult]:
+    """Yield the results of these episodes, in their order.
+
+    `matchups` are theirs, `reads_costs` bool [N, A] says whose costs are read; None: nobody's.
+    """
     agents = list(envs.first.agents)
-    # Once for all episodes: it goes through the lanes of all environments.
-    reads_costs = lanes.reads_costs if envs.reads_costs else None
     # Converted at once, because numbers of numpy are slow one by one.
-    for index, was_cut, tick, episode, env_steps, returns, costs in zip(*(c.tolist() for c in ended), strict=True):
+    columns = zip(matchups, *(column.tolist() for column in ended), strict=True)
+    for at, (matchup, index, was_cut, tick, episode, env_steps, returns, costs) in enumerate(columns):
         return_of = dict(zip(agents, returns, strict=True))
         yield EpisodeResult(
             envs.env_indices[index],
@@ -40,7 +45,7 @@ def results_of(ended: Ended, lanes: Lanes, envs: BatchedEnvPool) -> Iterator[Epi
             env_steps,
             return_of,
             tick,
-            lanes.matchups[index],
+            matchup,
             truncated=was_cut,
-            costs={} if reads_costs is None else lanes.cost_of(index, agents, return_of, reads_costs, costs),
+            costs={} if reads_costs is None else cost_of_agents(agents, return_of, reads_costs[at], costs),
         )

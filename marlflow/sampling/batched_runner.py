@@ -256,7 +256,8 @@ class BatchedRunner:
         )
         numbers = lanes.episode[over * stride]
         ended_now = Ended(over, truncated[over], now, numbers, self._envs.env_steps[over], returns[over], costs[over])
-        self.results += results_of(ended_now, lanes, self._envs)
+        reads_costs = lanes.reads_costs.reshape(-1, stride)[over] if self._envs.reads_costs else None
+        self.results += results_of(ended_now, self._envs, [lanes.matchups[at] for at in over.tolist()], reads_costs)
         finished = self._lanes_of(over)
         if self._builder is not None:
             self._builder.end_episode(finished)

@@ -86,6 +86,15 @@ class TrainingEpisodes:
         ]
         self._first = list(self._next)
 
+    @property
+    def is_dealt(self) -> bool:
+        """Whether each episode has a matchup of its own."""
+        return self._dealt
+
+    def dealt_after(self, index: int) -> Sequence[Matchup]:
+        """Return the matchups of an environment's next episodes."""
+        return self._matchups[index][self._next[index] - self._first[index] :]
+
     def advance(self, begun: Array) -> None:
         """Count episodes that have begun elsewhere, int64 [environments]."""
         self._next = (np.array(self._next, np.int64) + begun).tolist()

@@ -54,6 +54,10 @@ class CohortMembers:
         self.versions[slot] = frozen.weights.version
         return slot
 
+    def in_slots(self) -> dict[int, FrozenPolicy]:
+        """Return the entries that can act, by slot."""
+        return {slot: self._entries[entry] for entry, slot in self._slots.items()}
+
     def forget(self, entry: str) -> None:
         """Remove an entry that no lane uses."""
         del self._entries[entry]

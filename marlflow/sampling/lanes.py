@@ -14,7 +14,7 @@ from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
 from marlflow.sampling.receipts import EpisodeResult
-from marlflow.sampling.weights_table import WeightsTable
+from marlflow.sampling.weights_table import Seat, WeightsTable
 
 # Lanes per environment without `possible_agents`.
 UNDECLARED_LANES = 256
@@ -37,7 +37,7 @@ class Lanes:
     def __init__(self, stride: int, num_envs: int, table: WeightsTable, policy_of: PolicyOf) -> None:
         count = stride * num_envs
         self.stride = stride
-        self._table, self._policy_of = table, policy_of
+        self._table, self.policy_of = table, policy_of
         self.entry_of = np.full(count, -1)
         # Each lane's row in its policy's buffer, or its member's slot in a cohort.
         self.row_of = np.zeros(count, np.int64)
@@ -55,9 +55,13 @@ class Lanes:
     @property
     def reads_costs(self) -> Array:
         """Whether each lane's costs are read, bool [lanes]; without a policy, they are if any policy reads costs."""
+        return self.read_by(self.entry_of)
+
+    def read_by(self, entry_of: Array) -> Array:
+        """Return whether costs of lanes with these policy slots are read, bool of the shape of `entry_of`."""
         by_entry = [slots.reads_costs for slots in self._table.policy_slots]
         # The last element is for lanes without a policy, whose number is -1.
-        is_read: Array = np.array([*by_entry, any(by_entry)])[self.entry_of]
+        is_read: Array = np.array([*by_entry, any(by_entry)])[entry_of]
         return is_read
 
     def result(
@@ -69,21 +73,11 @@ class Lanes:
         # An agent may have a return without having appeared: a reward before its first action.
         return_of = {a: returns[slot] for slot, a in agents if slot in appeared or returns[slot]}
         costs = self.costs[lanes].tolist()
-        cost_of = self.cost_of(index, adapter.agents, return_of, self.reads_costs, costs) if reads_costs else {}
+        cost_of = cost_of_agents(adapter.agents, return_of, self.reads_costs[lanes], costs) if reads_costs else {}
         episode, matchup = int(self.episode[lanes.start]), self.matchups[index]
         return EpisodeResult(
             env_index, episode, adapter.env_steps, return_of, tick, matchup, truncated=truncated, costs=cost_of
         )
-
-    def cost_of(
-        self, index: int, agents: Sequence[str], return_of: Collection[str], reads_costs: Array, costs: Sequence[float]
-    ) -> dict[str, float]:
-        """Return those of `costs`, by slot, that are of agents whose policies read costs (bool [lanes]).
-
-        Agents without a return (`return_of`) are included only if their cost is not 0.
-        """
-        is_read = reads_costs[self.of(index)].tolist()
-        return {a: costs[slot] for slot, a in enumerate(agents) if is_read[slot] and (a in return_of or costs[slot])}
 
     def of(self, index: int) -> slice:
         """Return the lanes of one environment."""
@@ -153,7 +147,7 @@ class Lanes:
         for slot in range(self.num_assigned[index], len(agents)):
             lane = first + slot
             agent = agents[slot]
-            entry = self.matchups[index].get(agent) or self._policy_of(agent)
+            entry = self.matchups[index].get(agent) or self.policy_of(agent)
             if (seat := self._table.seat(entry, lane)) is None:
                 reason = f"it is mapped to policy {entry!r}, which plays nobody who was there at the start"
                 raise EnvironmentFailed(adapter.where(agent), reason)
@@ -165,6 +159,19 @@ class Lanes:
             self.keys[lane] = episodes.stream(index, int(self.episode[first]), _stream_number(adapter, slot))
         self.num_assigned[index] = len(agents)
 
+    def seat(self, entry: str | None, lane: int) -> Seat | None:
+        """Return the seat of an entry that plays `lane`; None if it is not in the table."""
+        return self._table.seat(entry, lane)
+
+    def seat_all(self, entry_of: Array, members: Array) -> None:
+        """Seat the entries `entry_of` [lanes] in all lanes; `members` [lanes] are rows of those without a buffer."""
+        self.entry_of[:], self.row_of[:] = entry_of, members
+        for number, slots in enumerate(self._table.policy_slots):
+            if slots.buffer is not None:
+                lanes = np.flatnonzero(entry_of == number)
+                self.row_of[lanes] = [slots.buffer.row(lane) for lane in lanes.tolist()]
+        self.num_assigned = [self.stride] * len(self.num_assigned)
+
     def _check_spaces(self, agent: str, adapter: EnvAdapter, slots: PolicySlots) -> None:
         if (agent, slots.policy) in self._checked:
             return
@@ -173,6 +180,17 @@ class Lanes:
             reason = f"its spaces {spaces} are not those of its policy {slots.policy!r}"
             raise EnvironmentFailed(adapter.where(agent), reason)
         self._checked.add((agent, slots.policy))
+
+
+def cost_of_agents(
+    agents: Sequence[str], return_of: Collection[str], is_read: Array, costs: Sequence[float]
+) -> dict[str, float]:
+    """Return those of `costs`, by slot, that are of agents whose policies read costs (bool [A]).
+
+    Agents without a return (`return_of`) are included only if their cost is not 0.
+    """
+    known = is_read.tolist()
+    return {a: costs[slot] for slot, a in enumerate(agents) if known[slot] and (a in return_of or costs[slot])}
 
 
 def _stream_number(adapter: EnvAdapter, slot: int) -> int:

@@ -12,7 +12,6 @@ from marlflow.sampling.batched_runner import BatchedRunner
 from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.episodes import EpisodeSource, TrainingEpisodes
 from marlflow.sampling.faults import FaultLog
-from marlflow.sampling.frozen_cohort import FrozenCohort
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import CompiledCalls
@@ -69,10 +68,6 @@ def _compiled_runner(
         raise NotCompiled("the environment is no functional one (env=functional, jaxmarl, jumanji or pgx)")
     if envs.watchdog.timeout_s is not None:
         raise NotCompiled("env.step_timeout_s is set, and in a compiled call there are no single steps to time")
-    if config.mapping is None:
-        raise NotCompiled("a league deals each episode's policies")
-    if any(isinstance(slots, FrozenCohort) for slots in policy_slots):
-        raise NotCompiled("several imported policies act in one call")
     # Imports JAX, as the environment has.
     from marlflow.sampling.compiled.runner import CompiledRunner
 

@@ -78,6 +78,12 @@ class StepBuffer:
             self._resize(max(8, 2 * self.rows), self.capacity)
         return row
 
+    def rows_of(self, lanes: Array) -> Array:
+        """Return the rows of `lanes`, int64 [N]; new ones are allocated."""
+        known, at = np.unique(lanes, return_inverse=True)
+        rows: Array = np.array([self.row(lane) for lane in known.tolist()], np.int64)[at]
+        return rows
+
     def widen(self, capacity: int) -> None:
         """Grow to `capacity` cells per row."""
         if capacity > self.capacity:

@@ -58,7 +58,7 @@ def _outcomes(fragment: TickColumns, reads_costs: bool) -> Iterator[_Found]:
     running = columns.running[..., None]
     amounts = {"reward": (columns.rewards, running)}
     if reads_costs:
-        amounts["cost"] = columns.costs, running & lanes.reads_costs.reshape(fragment.num_envs, -1)
+        amounts["cost"] = columns.costs, running & lanes.read_by(fragment.entry_of)
     for what, (array, is_read) in amounts.items():
         for tick, index, slot in np.argwhere(~np.isfinite(array) & is_read).tolist():
             reason = f"the {what} is {float(array[tick, index, slot])}, not a finite number"

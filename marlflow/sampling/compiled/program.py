@@ -27,7 +27,7 @@ _TICKS_PER_END = 8
 
 
 class Player(NamedTuple):
-    """A policy that acts: its `number` in the table, its actor, and what of its rows is returned.
+    """A policy, or a cohort of frozen ones, that acts: its number in the table, its actor, and what its rows have.
 
     `slots`: the agent slots that it may play, all of one observation and one action space.
     """
@@ -38,6 +38,8 @@ class Player(NamedTuple):
     is_recorded: bool
     masked: bool
     sees_state: bool
+    members: int
+    """How many members of one network it has, of which each row has one; 0: it is one policy."""
     first_action: Any
     """Added to its actions: the first of a Discrete or MultiDiscrete space."""
 
@@ -68,7 +70,9 @@ class CallInputs(NamedTuple):
     streams: Bits64
     env_indices: Any
     entries: Any
-    """The number of each slot's player, [B, episodes, A]."""
+    """The number of each slot's player, [B, episodes, A]; `Live.seat` is which of the episodes runs."""
+    members: Any
+    """The member of each slot, if its player has several, [B, episodes, A]."""
     count: Any
 
 
@@ -100,11 +104,21 @@ class Columns(NamedTuple):
 
 
 class FragmentProgram:
-    """The compiled call for `num_envs` environments of `calls` and these players, of at most `ticks` ticks."""
+    """The compiled call for `num_envs` environments of `calls` and these players, of at most `ticks` ticks.
+
+    `is_dealt`: whether each episode has entries of its own.
+    """
 
     def __init__(
-        self, calls: FunctionalCalls, num_envs: int, with_costs: bool, players: Sequence[Player], ticks: int
+        self,
+        calls: FunctionalCalls,
+        num_envs: int,
+        with_costs: bool,
+        is_dealt: bool,
+        players: Sequence[Player],
+        ticks: int,
     ) -> None:
+        self.is_dealt = is_dealt
         self.calls, self.players, self.ticks = calls, list(players), ticks
         self._num_envs, self._num_agents, self._with_costs = num_envs, len(calls.agents), with_costs
         self._with_state = any(player.sees_state and player.is_recorded for player in players)
@@ -201,7 +215,8 @@ class FragmentProgram:
         self, live: Live, inputs: CallInputs, decided: Any, mover: Any
     ) -> tuple[dict[str, Any], list[Any], list[dict[str, Any]]]:
         """Return the actions of all, by group, and by player its memory, and what is returned of its rows."""
-        entries = inputs.entries[jnp.arange(self._num_envs), live.seat]
+        envs = jnp.arange(self._num_envs)
+        entries, members = inputs.entries[envs, live.seat], inputs.members[envs, live.seat]
         actions = {
             name: jnp.zeros((self._num_envs, len(slots), *self._actions_like[name][0]), self._actions_like[name][1])
             for name, slots in self._slots_of.items()
@@ -216,9 +231,12 @@ class FragmentProgram:
             )
             before = live.memories[number]
             recalled = None if before is None else self._memory_rows(player, before, mover)
-            chosen, after = player.actor.act(
-                inputs.given[number], seen["obs"], seen.get("action_mask"), recalled, random
-            )
+            what_is_seen = seen["obs"], seen.get("action_mask"), recalled, random
+            if player.members:
+                mine = self._rows(player, members, mover)
+                chosen, after = player.actor.act_as(inputs.given[number], mine, active, *what_is_seen)
+            else:
+                chosen, after = player.actor.act(inputs.given[number], *what_is_seen)
             memories.append(None if before is None else self._with_memory(player, before, after, active, mover))
             self._put_actions(player, actions, chosen.action, active, mover)
             returned = {"active": active, "is_sound": chosen.is_sound | ~active}
@@ -286,7 +304,7 @@ class FragmentProgram:
             keys=Bits64(put(live.keys.high, keys.high), put(live.keys.low, keys.low)),
             following=put(live.following, number + 1),
             left=put(live.left, live.left[clipped] - 1),
-            seat=put(live.seat, live.seat[clipped] + 1 if inputs.entries.shape[1] > 1 else 0),
+            seat=put(live.seat, live.seat[clipped] + int(self.is_dealt)),
             memories=tuple(None if memory is None else put(memory, 0.0) for memory in live.memories),
         )
 

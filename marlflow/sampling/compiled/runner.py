@@ -18,23 +18,24 @@ from marlflow.base.errors import EnvironmentFailed, NotCompiled
 from marlflow.base.random import keys
 from marlflow.compiled.counter_random import bits64, uint64
 from marlflow.env.functional.batch import FunctionalBatch
-from marlflow.env.functional.calls import FunctionalCalls
-from marlflow.policy.compiled_actor import CompiledActor
+from marlflow.policy.compiled_actor import CompiledActor, Given, Member
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.batched_results import Ended, results_of
 from marlflow.sampling.batched_runner import BatchedRunner
 from marlflow.sampling.compiled.breaks import breaks_in
 from marlflow.sampling.compiled.program import CallInputs, Columns, FragmentProgram, Live, Player
+from marlflow.sampling.compiled.seating import seating
 from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
-from marlflow.sampling.lanes import Lanes
+from marlflow.sampling.frozen_cohort import FrozenCohort
+from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import CompiledCalls
 from marlflow.sampling.recurrent_memory import Memory
 from marlflow.sampling.segment_builder import EndsOfRows, SegmentBuilder, Ticks
 from marlflow.sampling.step_buffer import Segments
 
-_NO_LIMIT = 2**31 - 1
+_FEWEST_MEMBERS = 4
 _NOTE = "rollouts are compiled: environments, policies and resets of a fragment are one call"
 
 
@@ -63,8 +64,12 @@ class CompiledRunner(BatchedRunner):
         self._actors = {
             number: CompiledActor(slots.actor, slots.spaces.observation) for number, slots in enumerate(policy_slots)
         }
+        # By the number of a cohort: what it was made of, and its parameters.
+        self._stacked: dict[int, tuple[Any, Any, Given]] = {}
+        self._seating = seating(lanes, episodes, self._agents, 0, 1)
+        self._room = 1
         self._programs: dict[tuple[Any, ...], _Compiled] = {}
-        self.compiled = CompiledCalls(note=_NOTE.format(envs=len(self._env_indices)))
+        self.compiled = CompiledCalls(note=_NOTE)
 
     def run(self, ticks: int, is_late: Callable[[], bool]) -> None:
         """Take `ticks` env steps in every environment, by one call or a few."""
@@ -78,6 +83,8 @@ class CompiledRunner(BatchedRunner):
 
     def _call(self, most: int, count: int) -> int:
         """Take up to `count` ticks by one call; return how many."""
+        self._seating = seating(self.lanes, self._training, self._agents, most, self._room)
+        self._room = self._seating.entries.shape[1]
         program, run = self._program_for(most)
         began = perf_counter()
         live, inputs = self._live(program), self._inputs(program, count)
@@ -88,12 +95,14 @@ class CompiledRunner(BatchedRunner):
 
     def _program_for(self, most: int) -> _Compiled:
         players = self._players()
-        key = tuple((player.number, player.slots) for player in players)
+        key = (self._room, *((player.number, player.slots, player.members) for player in players))
         found = self._programs.get(key)
         if found is None or found.program.ticks < most:
             # The first one has exactly what rounds of a run have; larger ones come in few sizes.
             ticks = most if found is None else 1 << (most - 1).bit_length()
-            found = self._programs[key] = self._compiled(FragmentProgram(*self._settled, players, ticks))
+            env = self._functional
+            settled = env.calls, env.num_envs, self._envs.reads_costs, self._seating.is_dealt
+            found = self._programs[key] = self._compiled(FragmentProgram(*settled, players, ticks))
         return found
 
     def _compiled(self, program: FragmentProgram) -> _Compiled:
@@ -105,11 +114,6 @@ class CompiledRunner(BatchedRunner):
         return _Compiled(program, run)
 
     @property
-    def _settled(self) -> tuple[FunctionalCalls, int, bool]:
-        env = self._functional
-        return env.calls, env.num_envs, self._envs.reads_costs
-
-    @property
     def _functional(self) -> FunctionalBatch:
         env: Any = self._envs.env
         if type(env) is not FunctionalBatch:
@@ -117,25 +121,41 @@ class CompiledRunner(BatchedRunner):
         return env
 
     def _players(self) -> list[Player]:
+        """Return all that may act in the next call, by number."""
         entry_of = self.lanes.entry_of.reshape(-1, self.lanes.stride)
         players = []
         for number, slots in enumerate(self._policy_slots):
-            played = np.flatnonzero((entry_of == number).any(0))
-            if not len(played):
-                continue
-            start = getattr(slots.spaces.action, "start", 0)
-            players.append(
-                Player(
-                    number,
-                    self._actors[number],
-                    tuple(played.tolist()),
-                    slots.buffer is not None,
-                    slots.spaces.masked,
-                    slots.sees_state,
-                    np.asarray(start, np.int32) if np.any(start) else 0,
-                )
-            )
+            played = [
+                slot
+                for slot, agent in enumerate(self._agents)
+                if (self._fits(agent, slots) if self._seating.is_dealt else (entry_of[:, slot] == number).any())
+            ]
+            if played:
+                players.append(self._player(number, slots, tuple(played)))
         return players
+
+    def _fits(self, agent: str, slots: PolicySlots) -> bool:
+        first = self._envs.first
+        of_agent = first.observation_space(agent), first.action_space(agent)
+        return of_agent == (slots.spaces.observation, slots.spaces.action)
+
+    def _player(self, number: int, slots: PolicySlots, played: tuple[int, ...]) -> Player:
+        if number not in self._actors:
+            self._actors[number] = CompiledActor(slots.actor, slots.spaces.observation)
+        start, members = getattr(slots.spaces.action, "start", 0), 0
+        if isinstance(slots, FrozenCohort):
+            most = max(slots.members.in_slots(), default=0)
+            members = max(_FEWEST_MEMBERS, 1 << most.bit_length())
+        return Player(
+            number,
+            self._actors[number],
+            played,
+            slots.buffer is not None,
+            slots.spaces.masked,
+            slots.sees_state,
+            members,
+            np.asarray(start, np.int32) if np.any(start) else 0,
+        )
 
     def _live(self, program: FragmentProgram) -> Live:
         num_envs, stride = len(self._env_indices), self.lanes.stride
@@ -146,25 +166,41 @@ class CompiledRunner(BatchedRunner):
             memories.append(None if memory is None else jnp.asarray(memory.recall(lanes)))
         return Live(
             carry=self._functional.carry,
-            running=jnp.asarray(self._is_running),
-            alive=jnp.asarray(self._alive.reshape(num_envs, stride)),
-            decides=jnp.asarray(self._decides.reshape(num_envs, stride)),
-            t_agent=jnp.asarray(self.lanes.t_agent.reshape(num_envs, stride), jnp.int32),
+            running=self._is_running,
+            alive=self._alive.reshape(num_envs, stride),
+            decides=self._decides.reshape(num_envs, stride),
+            t_agent=self.lanes.t_agent.reshape(num_envs, stride).astype(np.int32),
             keys=bits64(self.lanes.keys.reshape(num_envs, stride)),
             following=self._next_numbers().astype(np.uint32),
-            left=np.full(num_envs, _NO_LIMIT, np.int32),
+            left=self._seating.left.astype(np.int32),
             seat=np.zeros(num_envs, np.int32),
             memories=tuple(memories),
         )
 
     def _inputs(self, program: FragmentProgram, count: int) -> CallInputs:
         return CallInputs(
-            given=tuple(player.actor.given() for player in program.players),
+            given=tuple(map(self._given, program.players)),
             streams=bits64(keys(self._seed, self._env_indices)),
             env_indices=self._env_indices.astype(np.int32),
-            entries=self.lanes.entry_of.reshape(-1, 1, self.lanes.stride).astype(np.int32),
+            entries=self._seating.entries.astype(np.int32),
+            members=self._seating.members.astype(np.int32),
             count=np.int32(count),
         )
+
+    def _given(self, player: Player) -> Given:
+        slots = self._policy_slots[player.number]
+        if not isinstance(slots, FrozenCohort):
+            return player.actor.given()
+        in_slots = slots.members.in_slots()
+        key = player.members, *((slot, id(frozen)) for slot, frozen in in_slots.items())
+        known = self._stacked.get(player.number)
+        if known is None or known[0] != key:
+            members: list[Member | None] = [None] * player.members
+            for slot, frozen in in_slots.items():
+                members[slot] = Member(frozen.weights.flat, frozen.scheduled)
+            # The frozen policies are kept, so that no other gets the id of one.
+            known = self._stacked[player.number] = key, list(in_slots.values()), player.actor.stacked(members)
+        return known[2]
 
     def _lanes_of_player(self, program: FragmentProgram, player: Player) -> Array:
         """Return the lanes of a player's slots, [B, C], in the order of its rows."""
@@ -172,7 +208,7 @@ class CompiledRunner(BatchedRunner):
 
     def _land(self, program: FragmentProgram, after: Live, columns: Columns) -> None:
         """Take over what a call gave: rows, results, faults, and the state of all environments."""
-        fragment = TickColumns(program, columns, self.lanes, self._next_numbers())
+        fragment = TickColumns(program, columns, self.lanes, self._next_numbers(), self._seating)
         reads_costs = self._envs.reads_costs
         broken = breaks_in(fragment, lambda player: self._policy_slots[player.number], reads_costs, self._failure_of)
         running, ticks = fragment.counted(broken, reads_costs)
@@ -221,7 +257,7 @@ class CompiledRunner(BatchedRunner):
                 versions[first] = np.where(earlier < 0, slots.version, earlier)
                 seen |= {"memory": taken(rows["memory"], active), "memory_version": versions}
             action, logp = (taken(rows[name], active) for name in ("action", "behavior_logp"))
-            slots.buffer.write(self.lanes.row_of[lanes], cells[tick, lanes], seen, action, logp)
+            slots.buffer.write(slots.buffer.rows_of(lanes), cells[tick, lanes], seen, action, logp)
 
     def _end_rows(self, fragment: TickColumns, ticks: Ticks, ends: EndsOfRows) -> None:
         """Hand the segments that ended to their policies, with final observations."""
@@ -234,7 +270,7 @@ class CompiledRunner(BatchedRunner):
                 continue
             place = fragment.columns.final_at[ends.tick[at], index[at]]
             segments = Segments(
-                self.lanes.row_of[ends.lane[at]],
+                slots.buffer.rows_of(ends.lane[at]),
                 ends.start[at],
                 ends.stop[at],
                 terminated[at],
@@ -283,7 +319,8 @@ class CompiledRunner(BatchedRunner):
             columns.env_steps[when, index] + 1,
             *(total[number, index] for total in totals),
         )
-        self.results += results_of(ended, lanes, self._envs)
+        reads_costs = lanes.read_by(fragment.entry_of[when, index]) if self._envs.reads_costs else None
+        self.results += results_of(ended, self._envs, fragment.matchups(when, index), reads_costs)
         last = fragment.begun, np.arange(fragment.num_envs)
         lanes.returns[:], lanes.costs[:] = (total[last].reshape(-1) for total in totals)
         self.ticks += fragment.ticks
@@ -301,6 +338,7 @@ class CompiledRunner(BatchedRunner):
             current[index] = fragment.episode[broke.tick, index]
             begun[index] = fragment.begun_before[broke.tick, index]
         self._training.advance(begun)
+        self._seating.take_over(lanes, begun)
         lanes.episode[:] = np.repeat(current, lanes.stride)
         lanes.t_agent[:] = np.asarray(after.t_agent).reshape(-1)
         lanes.keys[:] = uint64(after.keys).reshape(-1)
@@ -314,6 +352,8 @@ class CompiledRunner(BatchedRunner):
             self._discard(index, broken[index].failure)
             self._is_running[index] = False
             self._decides[lanes.of(index)] = self._alive[lanes.of(index)] = False
+        # Without a next matchup, an environment waits.
+        lanes.episode[~np.repeat(self._is_running, lanes.stride)] = NO_EPISODE
         self._latest.start(envs.look())
         self._gather(steady=False)
 
@@ -321,7 +361,8 @@ class CompiledRunner(BatchedRunner):
         """Keep a player's memories, with the version that computed each."""
         slots, lanes = self._policy_slots[player.number], self._lanes_of_player(fragment.program, player)
         is_last = fragment.begun_before == fragment.begun
-        acted = ticks.decided.reshape(*is_last.shape, -1) & is_last[..., None]
+        entry_of = ticks.entry_of.reshape(*is_last.shape, -1)
+        acted = ticks.decided.reshape(entry_of.shape) & is_last[..., None] & (entry_of == player.number)
         flat = lanes.reshape(-1)
         earlier = np.where(np.repeat(fragment.begun > 0, lanes.shape[1]), -1, memory.state(flat)["made_by"])
         versions = np.where(acted.any(0).reshape(-1)[flat], slots.version, earlier)

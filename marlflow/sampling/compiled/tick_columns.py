@@ -11,7 +11,9 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.sampling.compiled.program import Columns, FragmentProgram, Player
+from marlflow.sampling.compiled.seating import Seating
 from marlflow.sampling.lanes import Lanes
+from marlflow.sampling.protocol import Matchup
 from marlflow.sampling.segment_builder import Ticks
 
 
@@ -34,13 +36,17 @@ class Break(NamedTuple):
 class TickColumns:
     """The ticks of one call; lanes are those before it, and `following` [B] the episodes that were to come."""
 
-    def __init__(self, program: FragmentProgram, columns: Columns, lanes: Lanes, following: Array) -> None:
-        self.program, self.lanes = program, lanes
+    def __init__(
+        self, program: FragmentProgram, columns: Columns, lanes: Lanes, following: Array, seating: Seating
+    ) -> None:
+        self.program, self.lanes, self._seating = program, lanes, seating
         self.ticks = int(columns.count)
         self.finals = {name: np.asarray(array) for name, array in columns.finals.items()}
         self.columns: Columns = jax.tree_util.tree_map(
             lambda array: np.asarray(array)[: self.ticks], columns._replace(count=(), finals={})
         )
+        # The number of each slot's policy slots in each tick, [T, B, A].
+        self.entry_of = seating.entries[np.arange(len(lanes.matchups)), self.columns.seat]
         begun = self.columns.begun
         # How many episodes had begun in the call before each tick, and after the last one.
         self.begun_before: Array = np.cumsum(begun, axis=0) - begun
@@ -53,6 +59,13 @@ class TickColumns:
     def num_envs(self) -> int:
         """B."""
         return int(self.columns.running.shape[1])
+
+    def matchups(self, tick: Array, index: Array) -> list[Matchup]:
+        """Return the matchups of the environments `index` [N] in these ticks."""
+        dealt, seat = self._seating.matchups, self.columns.seat[tick, index].tolist()
+        return [
+            dealt[env][at - 1] if at else self.lanes.matchups[env] for env, at in zip(index.tolist(), seat, strict=True)
+        ]
 
     def places(self, player: Player) -> tuple[Array, Array]:
         """Return the environment and the agent slot of each of a player's rows, [T, rows]."""
@@ -71,7 +84,7 @@ class TickColumns:
         rewards = np.where(running[..., None], columns.rewards, 0.0).astype(np.float64)
         amounts = [rewards]
         if reads_costs:
-            is_read = running[..., None] & lanes.reads_costs.reshape(self.num_envs, -1)
+            is_read = running[..., None] & lanes.read_by(self.entry_of)
             amounts.append(np.where(is_read, columns.costs, 0.0).astype(np.float64))
         for index, broke in broken.items():
             running[broke.stop :, index] = False
@@ -86,7 +99,7 @@ class TickColumns:
             columns.t_agent.reshape(by_lane),
             rewards.reshape(by_lane),
             costs,
-            np.broadcast_to(lanes.entry_of, (self.ticks, len(lanes.entry_of))),
+            self.entry_of.reshape(by_lane),
         )
         return running, ticks
 
