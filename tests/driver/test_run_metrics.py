@@ -11,9 +11,11 @@ from marlflow.base.items import Update
 from marlflow.base.serialization import from_bytes, to_bytes
 from marlflow.driver.episode_metrics import EvaluationContext
 from marlflow.driver.run_metrics import RunMetrics
-from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault, Receipt
+from marlflow.sampling.receipts import CompiledCalls, EpisodeResult, Evaluated, Fault, Receipt
 
 PREY = {"fox": "prey"}
+
+COMPILED = CompiledCalls(1, 2.0, "a note")
 
 
 def update(steps: int, loss: float, staleness: float = 0.0, skipped: int = 0) -> Update:
@@ -147,7 +149,7 @@ def test_faults_and_times_are_summed_over_all_workers() -> None:
     tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
     for worker, kind in enumerate(["env_errors", "env_hangs", "env_errors"]):
         fault = Fault(FaultKind(kind), "there", "it broke", "", rows_lost=worker + 1)
-        tally.collected([Receipt(worker, 10, 10, (), {}, 1, 1.0, 0.5, 0.25, faults=(fault,), actions_corrected=2)])
+        tally.collected([Receipt(worker, 10, 10, (), {}, 1, 1.0, 0.5, 0.25, faults=(fault,), actions_corrected=2, compiled=COMPILED)])
     record = tally.report(1.0, 1.0, {}, {})
     assert record["faults"] == {
         "agents_vanished": 3,
@@ -166,7 +168,7 @@ def test_faults_and_times_are_summed_over_all_workers() -> None:
         "rows_lost": 6,
         "updates_skipped": 0,
     }
-    assert record["rollouts"] == {"env_s": 3.0, "policy_s": 1.5, "bookkeeping_s": 0.75, "actions_corrected": 6}
+    assert record["rollouts"] == {"env_s": 3.0, "policy_s": 1.5, "bookkeeping_s": 0.75, "actions_corrected": 6, "compiles": 3, "compile_s": 6.0}
 
 
 def test_the_speed_leaves_out_what_evaluations_took() -> None:

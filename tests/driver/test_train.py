@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 
 import marlflow as mf
 from marlflow.driver.run_metrics import FAULTS
+from marlflow.observe.report import RolloutMetrics
 from marlflow.observe.trace_file import TRACE, read_trace
 from marlflow.runtime.run_state import run_state
 from tests.driver.watching import EVALUATION_KEYS, LEARNER_KEYS, POLICY_KEYS, Seen, reports, standing
@@ -115,7 +116,7 @@ def test_reports_have_the_keys_that_were_fixed(complete: mf.Result) -> None:
             assert set(agent) == {"return_mean"}
         for stage in record["stages"].values():
             assert set(stage) == {"items", "rows", "dropped", "rows_dropped", "busy_s", "starved_s", "blocked_s"}
-        assert set(record["rollouts"]) == {"env_s", "policy_s", "bookkeeping_s", "actions_corrected"}
+        assert set(record["rollouts"]) == RolloutMetrics.__required_keys__
         assert set(record["faults"]) == {*FAULTS, "updates_skipped"}
     assert {"rollouts/Collect", "hunters/Learn", "prey/Insert", "prey/Draw", "prey/queue"} <= found[-1]["stages"].keys()
     assert without_times(found[-1]) == without_times(json.loads(json.dumps(complete.metrics)))
