@@ -149,7 +149,13 @@ def test_faults_and_times_are_summed_over_all_workers() -> None:
     tally = RunMetrics(["prey"], {"prey": ["prey"]}, ["fox"])
     for worker, kind in enumerate(["env_errors", "env_hangs", "env_errors"]):
         fault = Fault(FaultKind(kind), "there", "it broke", "", rows_lost=worker + 1)
-        tally.collected([Receipt(worker, 10, 10, (), {}, 1, 1.0, 0.5, 0.25, faults=(fault,), actions_corrected=2, compiled=COMPILED)])
+        tally.collected(
+            [
+                Receipt(
+                    worker, 10, 10, (), {}, 1, 1.0, 0.5, 0.25, faults=(fault,), actions_corrected=2, compiled=COMPILED
+                )
+            ]
+        )
     record = tally.report(1.0, 1.0, {}, {})
     assert record["faults"] == {
         "agents_vanished": 3,
@@ -168,7 +174,14 @@ def test_faults_and_times_are_summed_over_all_workers() -> None:
         "rows_lost": 6,
         "updates_skipped": 0,
     }
-    assert record["rollouts"] == {"env_s": 3.0, "policy_s": 1.5, "bookkeeping_s": 0.75, "actions_corrected": 6, "compiles": 3, "compile_s": 6.0}
+    assert record["rollouts"] == {
+        "env_s": 3.0,
+        "policy_s": 1.5,
+        "bookkeeping_s": 0.75,
+        "actions_corrected": 6,
+        "compiles": 3,
+        "compile_s": 6.0,
+    }
 
 
 def test_the_speed_leaves_out_what_evaluations_took() -> None:

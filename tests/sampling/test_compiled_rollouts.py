@@ -1,5 +1,6 @@
 """Rollouts in compiled calls give the rows, receipts and faults of the same worker tick by tick."""
 
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -27,8 +28,9 @@ from marlflow.policy.scripted import RandomActor
 from marlflow.policy.squashed import SquashedGaussianActor
 from marlflow.policy.torso import build_torso
 from marlflow.policy.warmup import WarmupActor
+from marlflow.sampling import RolloutWorker, SamplerConfig
 from marlflow.sampling.compiled import program
-from marlflow.sampling.protocol import Request
+from marlflow.sampling.protocol import FrozenPolicy, Request
 from marlflow.sampling.receipts import CompiledCalls
 from marlflow.sampling.saved_state import ResumeReport
 from tests.env.functional_games import MOST_STEPS, MOST_TURNS, HotPotato, Walkers
@@ -279,3 +281,57 @@ def test_choices_are_those_of_the_actors(kind):
     assert same.sum() >= len(KEYS) - 2
     np.testing.assert_allclose(np.asarray(ours.logp)[same], logp[same], rtol=2e-3, atol=2e-3)
     assert np.asarray(ours.is_sound).all()
+
+
+def league_worker(compiled):
+    env = HotPotato()
+    of = Spaces(env.observation_space("player_0"), env.action_space("player_0"))
+    actors = {name: actor_of(kind, env, "player_0", False) for name, kind in (("p", "ppo"), ("q", "dqn"))}
+    config = SamplerConfig(
+        partial(batched_env, 1, HotPotato, max_env_steps=MOST_TURNS),
+        list(range(5)),
+        None,
+        seed=3,
+        make_batched=partial(batched_env, make=HotPotato, max_env_steps=MOST_TURNS),
+        compiled=compiled,
+        spaces={"p": of, "q": of},
+    )
+    # Frozen versions have actors of their own.
+    return RolloutWorker(config, {name: partial(deepcopy, actor) for name, actor in actors.items()})
+
+
+def dealt(worker, rounds):
+    """Rounds with random matchups of policies and frozen versions; in the third, too few for all ticks."""
+    random, frozen = np.random.default_rng(1), {}
+    for number in range(rounds):
+        flat = {name: actor.flat() for name, actor in worker._actors.items()}
+        if number < 4:
+            for name, vector in flat.items():
+                weights = Weights(number, (vector * (0.5 + 0.3 * number)).astype(np.float32))
+                scheduled = {"epsilon": 0.1 * number + 0.05} if name == "q" else {}
+                frozen[f"{name}@{number}"] = FrozenPolicy(name, weights, scheduled)
+        entries = ["p", "q", *frozen]
+        matchups = {
+            env: [
+                {f"player_{seat}": str(random.choice(entries)) for seat in range(3)}
+                for _ in range(1 + 7 * (number != 2))
+            ]
+            for env in range(5)
+        }
+        request = Request(
+            weights={name: Weights(number, vector) for name, vector in flat.items()},
+            schedules={"q": {"epsilon": 0.2}},
+            matchups=matchups,
+            frozen=dict(frozen),
+        )
+        yield worker.collect(TICKS[number], request)
+
+
+def test_a_league_is_dealt_as_in_single_ticks():
+    compiled, ticked = (list(dealt(league_worker(by), 5)) for by in (True, False))
+    for ours, theirs in zip(compiled, ticked, strict=True):
+        assert_alike(ours, theirs)
+    seated = {entry for receipt, _ in compiled for episode in receipt.episodes for entry in episode.matchup.values()}
+    assert len(seated) > 8
+    # Of the first fragment, and of eight frozen versions instead of four.
+    assert sum(receipt.compiled.compiles for receipt, _ in compiled) <= 3
