@@ -35,7 +35,7 @@ from marlflow.sampling.recurrent_memory import Memory
 from marlflow.sampling.segment_builder import EndsOfRows, SegmentBuilder, Ticks
 from marlflow.sampling.step_buffer import Segments
 
-_FEWEST_MEMBERS = 4
+_FEWEST_MEMBERS = 16
 _NOTE = "rollouts are compiled: environments, policies and resets of a fragment are one call"
 
 
@@ -145,7 +145,7 @@ class CompiledRunner(BatchedRunner):
         start, members = getattr(slots.spaces.action, "start", 0), 0
         if isinstance(slots, FrozenCohort):
             most = max(slots.members.in_slots(), default=0)
-            members = max(_FEWEST_MEMBERS, 1 << most.bit_length())
+            members = _capacity(most + 1, _FEWEST_MEMBERS)
         return Player(
             number,
             self._actors[number],
@@ -367,3 +367,10 @@ class CompiledRunner(BatchedRunner):
         earlier = np.where(np.repeat(fragment.begun > 0, lanes.shape[1]), -1, memory.state(flat)["made_by"])
         versions = np.where(acted.any(0).reshape(-1)[flat], slots.version, earlier)
         memory.load_state(flat, {"now": now.reshape(-1, *now.shape[2:]), "made_by": versions})
+
+
+def _capacity(needed: int, least: int) -> int:
+    """Return `least`, or four times as much as often as needed: a larger one is another program."""
+    while least < needed:
+        least *= 4
+    return least

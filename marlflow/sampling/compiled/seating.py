@@ -13,6 +13,7 @@ from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.protocol import Matchup
 
 _NO_LIMIT = 2**31 - 1
+_FEWEST_EPISODES = 16
 
 
 class Seating(NamedTuple):
@@ -56,7 +57,10 @@ def seating(lanes: Lanes, episodes: TrainingEpisodes, agents: list[str], ticks: 
                 # An entry that is not here: the reset that would begin it says so.
                 matchups[index] = dealt[:at]
                 break
-    most = max(room, 1 << max(map(len, matchups)).bit_length())
+    # A larger table is another program.
+    most = max(room, _FEWEST_EPISODES)
+    while most <= max(map(len, matchups)):
+        most *= 4
     entries, members = (np.repeat(array, most, axis=1) for array in (entries, members))
     for index, dealt in enumerate(matchups):
         for at, matchup in enumerate(dealt, start=1):
