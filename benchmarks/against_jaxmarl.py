@@ -59,6 +59,7 @@ PEER = "JaxMARL's IPPO"
 AGENTS = 3
 ENVS: Mapping[str, Env] = {
     "ppo on env=jaxmarl": Env("marlflow.env.functional.jaxmarl.batched_env", {"name": "MPE_simple_spread_v3"}),
+    "ppo + dqn on env=jaxmarl": Env("marlflow.env.functional.jaxmarl.batched_env", {"name": "MPE_simple_spread_v3"}),
     "ppo on simple_spread": Env("mpe2.simple_spread_v3.parallel_env", {"N": AGENTS}),
     "ppo + dqn on simple_spread": Env("mpe2.simple_spread_v3.parallel_env", {"N": AGENTS}),
 }

@@ -59,6 +59,8 @@ class StepBuffer:
         action: tuple[tuple[int, ...], np.dtype[np.generic]],
     ) -> None:
         self._row_of: dict[int, int] = {}
+        # By lane, for `rows_of`; -1 where it has not been asked for.
+        self._rows = np.zeros(0, np.int64)
         shapes = {**seen, "action": action, "behavior_logp": ((), np.dtype(np.float32))}
         self.data = {name: np.zeros((0, 0, *shape), dtype) for name, (shape, dtype) in shapes.items()}
         # Flat views of `data`: numpy writes with one index array several times as fast as with two.
@@ -80,8 +82,14 @@ class StepBuffer:
 
     def rows_of(self, lanes: Array) -> Array:
         """Return the rows of `lanes`, int64 [N]; new ones are allocated."""
-        known, at = np.unique(lanes, return_inverse=True)
-        rows: Array = np.array([self.row(lane) for lane in known.tolist()], np.int64)[at]
+        missing = int(lanes.max(initial=-1)) + 1 - len(self._rows)
+        if missing > 0:
+            self._rows = np.pad(self._rows, (0, missing), constant_values=-1)
+        rows: Array = self._rows[lanes]
+        if (rows < 0).any():
+            new = np.unique(lanes[rows < 0])
+            self._rows[new] = [self.row(lane) for lane in new.tolist()]
+            rows = self._rows[lanes]
         return rows
 
     def widen(self, capacity: int) -> None:
