@@ -247,7 +247,7 @@ def test_a_limit_of_ones_own_truncates_and_done_means_what_is_said():
 def test_arrays_share_the_memory_of_jax():
     env = batched_env(4)
     shown = env.reset(EVERY, EVERY).observations["agent"]
-    own = env._carry.observations["agent"]
+    own = env.carry.observations["agent"]
     assert shown.__array_interface__["data"][0] == own.unsafe_buffer_pointer()
 
 
