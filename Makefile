@@ -52,7 +52,7 @@ test-quick: $(INSTALLED)
 	$(TESTS) -m 'not slow and not learning and not interpreters' $(PYTEST_ARGS)
 
 test-all: $(INSTALLED)
-	$(TESTS) -m '(slow or drawn) and not learning and not interpreters' --hypothesis-profile=thorough $(PYTEST_ARGS)
+	XLA_FLAGS= $(TESTS) -m '(slow or drawn) and not learning and not interpreters' --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 test-learning: $(INSTALLED)
 	$(BIN)/python -m pytest -m learning $(PYTEST_ARGS)

@@ -23,9 +23,16 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# A test calls a compiled program a few times: without LLVM's passes, and each as one module, compiling costs a quarter.
+# `make test-all` sets XLA_FLAGS to nothing, for programs as in a run.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
 
 import psutil
 import pytest
+from _pytest.assertion import rewrite
 from absl import logging as absl_logging
 from hypothesis import is_hypothesis_test, settings
 from xdist.scheduler import LoadScopeScheduling
@@ -65,6 +72,24 @@ class ByFile(LoadScopeScheduling):
 @functools.cache
 def _group_of(path: str) -> str:
     return "ray" if "ray_session" in (Path(__file__).parent.parent / path).read_text(encoding="utf-8") else path
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Rewrite the assertions of this process's share of the files, if all tests run: each would do all at once."""
+    dealt = getattr(config, "workerinput", None)
+    if dealt is None or sys.dont_write_bytecode or [Path(arg).name for arg in config.args] != ["tests"]:
+        return
+    paths = sorted(Path(__file__).parent.rglob("test_*.py"), key=lambda path: (path.stat().st_size, path))
+    for path in paths[int(dealt["workerid"].removeprefix("gw")) :: dealt["workercount"]]:
+        _keep_rewritten(path, config)
+
+
+def _keep_rewritten(path: Path, config: pytest.Config) -> None:
+    """Write what pytest makes of the file's assertions where it looks for it, as its own import of the file does."""
+    pyc = rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
+    if rewrite._read_pyc(path, pyc) is None and rewrite.try_makedirs(pyc.parent):
+        source_hash, code = rewrite._rewrite_test(path, config)
+        rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, pyc)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:

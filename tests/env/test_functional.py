@@ -13,7 +13,7 @@ import marlflow as mf
 from marlflow.env.functional.own import batched_env
 from marlflow.env.functional.rarely import rarely
 from marlflow.env.make import make_environment
-from tests.driver.test_batched_runs import reports
+from tests.driver.resumed_runs import resumes_exactly
 from tests.env.both_versions import compare
 from tests.env.functional_games import MOST_STEPS, MOST_TURNS, HotPotato, HotPotatoAlone, Walkers, WalkersAlone
 from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
@@ -197,29 +197,32 @@ def test_a_nan_ends_the_episode_of_its_environment_and_is_counted(tmp_path):
     env = mf.Env("functional", {"make": Drowning, "max_env_steps": 9}, num_envs=4)
     policies = {"walker": mf.Policy(SMALL_PPO, SMALL), "caller": mf.Policy(SMALL_PPO, SMALL)}
     result = mf.train(
-        small_run(env=env, policies=policies, mapping=None, env_steps=200, faults=mf.Faults(env_errors=10_000)),
+        small_run(
+            env=env,
+            policies=policies,
+            mapping=None,
+            env_steps=200,
+            faults=mf.Faults(env_errors=10_000),
+            # What breaks in compiled calls is in tests/sampling/test_compiled_rollouts.py.
+            rollouts=mf.Rollouts(2, 40, compiled=False),
+        ),
         tmp_path,
     )
     assert result.metrics["faults"]["env_errors"] > 3
 
 
-def test_mixed_algorithms_learn_and_a_run_is_resumed_bit_for_bit(tmp_path):
-    def until(env_steps):
-        env = mf.Env("functional", {"make": Walkers, "max_env_steps": MOST_STEPS}, num_envs=4)
-        policies = {"walker": mf.Policy(SMALL_PPO, SMALL), "caller": mf.Policy(SMALL_DQN, SMALL)}
-        return small_run(
-            env=env,
-            policies=policies,
-            mapping=None,
-            stop=mf.Stop(env_steps=env_steps),
-            evaluation=mf.Evaluation(200, 6),
-        )
-
-    mf.train(until(400), tmp_path / "two")
-    result = mf.resume(until(800), tmp_path / "two")
-    mf.train(until(800), tmp_path / "one")
-    assert reports(tmp_path / "two")[-1]["policies"] == reports(tmp_path / "one")[-1]["policies"]
-    assert (result.metrics["faults"]["episodes_restarted"], result.metrics["faults"]["env_errors"]) == (0, 0)
+def test_mixed_algorithms_learn_in_compiled_calls_and_a_run_is_resumed_bit_for_bit(tmp_path):
+    env = mf.Env("functional", {"make": Walkers, "max_env_steps": MOST_STEPS}, num_envs=4)
+    policies = {"walker": mf.Policy(SMALL_PPO, SMALL), "caller": mf.Policy(SMALL_DQN, SMALL)}
+    experiment = small_run(
+        env=env,
+        policies=policies,
+        mapping=None,
+        rollouts=mf.Rollouts(2, 40, compiled=True),
+        stop=mf.Stop(env_steps=800),
+        evaluation=mf.Evaluation(200, 6),
+    )
+    assert resumes_exactly(experiment, tmp_path, 400).metrics["faults"]["env_errors"] == 0
 
 
 def test_check_env_finds_them_ready():
