@@ -32,7 +32,6 @@ os.environ.setdefault(
 
 import psutil
 import pytest
-from _pytest.assertion import rewrite
 from absl import logging as absl_logging
 from hypothesis import is_hypothesis_test, settings
 from xdist.scheduler import LoadScopeScheduling
@@ -56,6 +55,9 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Nor compiled programs; one folder for all processes of a session, as pytest-xdist hands its environment on.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="marlflow-tests-xla-")
+    # Quick ones are kept, too; with a limit, JAX locks the folder, which several processes write to.
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
@@ -72,24 +74,6 @@ class ByFile(LoadScopeScheduling):
 @functools.cache
 def _group_of(path: str) -> str:
     return "ray" if "ray_session" in (Path(__file__).parent.parent / path).read_text(encoding="utf-8") else path
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Rewrite the assertions of this process's share of the files, if all tests run: each would do all at once."""
-    dealt = getattr(config, "workerinput", None)
-    if dealt is None or sys.dont_write_bytecode or [Path(arg).name for arg in config.args] != ["tests"]:
-        return
-    paths = sorted(Path(__file__).parent.rglob("test_*.py"), key=lambda path: (path.stat().st_size, path))
-    for path in paths[int(dealt["workerid"].removeprefix("gw")) :: dealt["workercount"]]:
-        _keep_rewritten(path, config)
-
-
-def _keep_rewritten(path: Path, config: pytest.Config) -> None:
-    """Write what pytest makes of the file's assertions where it looks for it, as its own import of the file does."""
-    pyc = rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
-    if rewrite._read_pyc(path, pyc) is None and rewrite.try_makedirs(pyc.parent):
-        source_hash, code = rewrite._rewrite_test(path, config)
-        rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, pyc)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
