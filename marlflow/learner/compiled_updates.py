@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
 
 from marlflow.base.errors import InvalidInput, NotCompiled
 from marlflow.compiled import xla
@@ -57,17 +58,22 @@ AddGradient: TypeAlias = Callable[[OptimizerGroup, Mapping[str, Tensor]], LossTe
 """Adds the gradient of a minibatch to that of a loss group, which is 0, and returns the loss."""
 
 
+_CONVOLUTIONS = "PyTorch computes its convolutions faster than XLA on a CPU; compile=true compiles them all the same"
+
+
 class CompiledUpdates:
     """Compiles a learner's updates, and runs them where it can.
 
     With `wanted` "auto", updates are compiled from `AUTO_AFTER` optimizer steps on, and run by autograd where they
-    cannot be. With True, they are compiled from the first on, and what cannot be raises InvalidInput. `why_not` is
+    cannot be, or where autograd is faster. With True, they are compiled from the first on, and what cannot be raises InvalidInput. `why_not` is
     why nothing can be compiled, if that is known. Whether an update is compiled depends on its loss groups and its
     padded size, and not on earlier updates, so that a resumed run computes what it would have computed.
     """
 
     def __init__(self, parameters: LearnerParameters, wanted: Compile, why_not: str = "") -> None:
         self._parameters, self._wanted, self._why_not = parameters, wanted, why_not
+        if wanted == "auto" and not why_not and any(isinstance(one, _ConvNd) for one in parameters.module.modules()):
+            self._why_not = _CONVOLUTIONS
         self._scheduled: dict[str, float] = {}
         self._programs: dict[Any, _Program] = {}
         self._notes: list[str] = []
