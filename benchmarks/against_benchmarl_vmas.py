@@ -60,6 +60,7 @@ from marlflow.runtime.spec import LearnerPlacement
 SCRIPT = Path(__file__).parent / "peers" / "benchmarl_vmas.py"
 TARGET = 3.0
 ALGORITHMS = ("ippo", "mappo")
+COMPILE: Mapping[str, Any] = {"auto": "auto", "true": True, "false": False}
 # Those of BenchMARL's tasks.
 PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "balance": {"n_agents": 4, "random_package_pos_on_line": True, "package_mass": 5},
@@ -101,7 +102,7 @@ def train_with_marlflow(algorithm: str, scenario: str, env_steps: int, seed: int
     shared: dict[str, Any] = {
         "batch_agent_steps": settings["batch_env_steps"] * agents,
         "minibatch_agent_steps": settings["minibatch_env_steps"] * agents,
-        **{name: settings[name] for name in ("epochs", "learning_rate", "discount", "gae_lambda")},
+        **{name: settings[name] for name in ("epochs", "learning_rate", "discount", "gae_lambda", "compile")},
     }
     made = PPO(**shared) if algorithm == "ippo" else MAPPO(**shared, critic_sees=["state"], normalize_values=False)
     arguments = {"scenario": scenario, "parameters": PARAMETERS[scenario], "max_env_steps": 100}
@@ -182,13 +183,16 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--env-steps", type=int, default=300_000)
     parser.add_argument("--batch-env-steps", type=int, default=60_000)
     parser.add_argument("--cores", type=int, choices=(1, 2), default=1)
+    parser.add_argument(
+        "--compile", choices=COMPILE, default="auto", help="marlflow's updates, by XLA; auto: not the first"
+    )
     add_seeds(parser, 3)
     options = parser.parse_args(arguments)
     if options.python is None:
         print("beside BenchMARL: not measured, MARLFLOW_BENCHMARL_PYTHON names no Python that has it", flush=True)
         return
     sizes = {"batch_env_steps": options.batch_env_steps, "minibatch_env_steps": options.batch_env_steps // 10}
-    settings = {**SETTINGS, **sizes, "cores": options.cores}
+    settings = {**SETTINGS, **sizes, "cores": options.cores, "compile": COMPILE[options.compile]}
     for scenario in options.scenario:
         for algorithm in options.algorithm:
             report(options.python, algorithm, scenario, options.env_steps, options.seeds, settings)

@@ -3,14 +3,15 @@
     OMP_NUM_THREADS=1 python -m benchmarks.learner_step [--only sac qmix] [--seconds 5]
 
 Each case is a shipped experiment, in one process. Figures are milliseconds of CPU time per optimizer step, of the
-learner's calls alone, and after its programs have been compiled; both ways take turns. `own PPO` is a subclass of PPO's
-loss with a term of its own.
+learner's calls alone, and after its programs have been compiled; both ways take turns, and medians count. `own PPO` is
+a subclass of PPO's loss with a term of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -154,13 +155,14 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each run")
+    parser.add_argument("--turns", type=int, default=3, help="of both ways; medians count")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     print(f"load {os.getloadavg()[0]:.1f}; ms of CPU time per optimizer step", flush=True)
     for name in options.only:
         run = partial(measured, name, seconds=options.seconds)
-        turns = [(run(False), run(True)) for _ in range(2)]
-        eager, compiled = (min(one.per_step_ms for one in column) for column in zip(*turns, strict=True))
+        turns = [(run(False), run(True)) for _ in range(options.turns)]
+        eager, compiled = (statistics.median(one.per_step_ms for one in column) for column in zip(*turns, strict=True))
         print(f"{name:17s} autograd {eager:8.3f}, XLA {compiled:8.3f}: {eager / compiled:5.2f} times", flush=True)
 
 
