@@ -65,9 +65,10 @@ class CompiledUpdates:
     """Compiles a learner's updates, and runs them where it can.
 
     With `wanted` "auto", updates are compiled from `AUTO_AFTER` optimizer steps on, and run by autograd where they
-    cannot be, or where autograd is faster. With True, they are compiled from the first on, and what cannot be raises InvalidInput. `why_not` is
-    why nothing can be compiled, if that is known. Whether an update is compiled depends on its loss groups and its
-    padded size, and not on earlier updates, so that a resumed run computes what it would have computed.
+    cannot be, or where autograd is faster. With True, they are compiled from the first on, and what cannot be raises
+    InvalidInput. `why_not` is why nothing can be compiled, if that is known. Whether an update is compiled depends on
+    its loss groups and its padded size, and not on earlier updates, so that a resumed run computes what it would have
+    computed.
     """
 
     def __init__(self, parameters: LearnerParameters, wanted: Compile, why_not: str = "") -> None:
