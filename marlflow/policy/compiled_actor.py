@@ -50,7 +50,7 @@ _ROWS_OF_MEMBER = 8
 """Rows of each member that are computed at once, at least."""
 
 
-class Member(NamedTuple):
+class StackedMember(NamedTuple):
     """A member of a stack: all its parameters, perhaps with others after them, and its scheduled values."""
 
     flat: Array
@@ -85,7 +85,7 @@ class CompiledActor:
         """The settings of now, by name."""
         return compiled_choice(self._actor).settings
 
-    def stacked(self, members: Sequence[Member | None]) -> Given:
+    def stacked(self, members: Sequence[StackedMember | None]) -> Given:
         """Return the parameters and settings of several members with this network, [E, ...] each; None is any."""
         defaults, shapes = self.settings, [parameter.shape for parameter in self._parameters]
         sizes = np.cumsum([0, *(parameter.numel() for parameter in self._parameters)])

@@ -18,7 +18,7 @@ from marlflow.base.errors import EnvironmentFailed, NotCompiled
 from marlflow.base.random import keys
 from marlflow.compiled.counter_random import bits64, uint64
 from marlflow.env.functional.batch import FunctionalBatch
-from marlflow.policy.compiled_actor import CompiledActor, Given, Member
+from marlflow.policy.compiled_actor import CompiledActor, Given, StackedMember
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.batched_results import Ended, results_of
 from marlflow.sampling.batched_runner import BatchedRunner
@@ -195,9 +195,9 @@ class CompiledRunner(BatchedRunner):
         key = player.members, *((slot, id(frozen)) for slot, frozen in in_slots.items())
         known = self._stacked.get(player.number)
         if known is None or known[0] != key:
-            members: list[Member | None] = [None] * player.members
+            members: list[StackedMember | None] = [None] * player.members
             for slot, frozen in in_slots.items():
-                members[slot] = Member(frozen.weights.flat, frozen.scheduled)
+                members[slot] = StackedMember(frozen.weights.flat, frozen.scheduled)
             # The frozen policies are kept, so that no other gets the id of one.
             known = self._stacked[player.number] = key, list(in_slots.values()), player.actor.stacked(members)
         return known[2]
