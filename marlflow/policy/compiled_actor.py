@@ -15,7 +15,7 @@ from torch import nn
 from marlflow.base.batch import Array
 from marlflow.base.errors import NotCompiled
 from marlflow.base.observations import row_dtype
-from marlflow.compiled.counter_random import CounterRandom
+from marlflow.compiled.counter_random import Bits64, CounterRandom
 from marlflow.compiled.rows import NO_PADDING
 from marlflow.compiled.tracing import Traced, traced, value_of
 from marlflow.policy.actor import Actor, RecurrentActor
@@ -26,7 +26,7 @@ from marlflow.policy.unwrapped import network_of
 
 
 class Given(NamedTuple):
-    """What an actor reads beside observations: its parameters, matrices transposed, and its settings by name."""
+    """The inputs of an actor beside observations: its parameters, matrices transposed, and its settings by name."""
 
     parameters: tuple[Any, ...]
     settings: Mapping[str, Any]
@@ -70,13 +70,29 @@ class CompiledActor:
         if network is not None and network.device is not None:
             raise NotCompiled("its network is on another device")
         self._parameters: list[nn.Parameter] = [] if network is None else in_flat_order(network)
-        self.memory_shape = actor.memory_shape if isinstance(actor, RecurrentActor) else None
+        self._try(actor.memory_shape if isinstance(actor, RecurrentActor) else None)
+
+    def _try(self, memory_shape: tuple[int, ...] | None) -> None:
+        """Trace the actor with shapes alone; raises NotCompiled."""
+        like = self._observation
+        obs = jax.ShapeDtypeStruct((2, *(like.shape or ())), jax.dtypes.canonicalize_dtype(like.dtype))
+        memory = None if memory_shape is None else jax.ShapeDtypeStruct((2, *memory_shape), np.float32)
+
+        def act(obs: Any, memory: Any, zeros: Any) -> Any:
+            return self.act(self.given(), obs, None, memory, CounterRandom(Bits64(zeros, zeros), zeros, zeros))
+
+        try:
+            jax.eval_shape(act, obs, memory, jax.ShapeDtypeStruct((2,), np.uint32))
+        except (NotCompiled, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            raise NotCompiled(f"{type(error).__name__} while its network was traced: {error}") from error
 
     def given(self) -> Given:
         """Return the parameters and settings of now."""
         settings = self.settings
         arrays = [parameter.detach().cpu().numpy() for parameter in self._parameters]
-        # XLA multiplies faster by the transpose of torch's matrices; copies, since training may go on meanwhile.
+        # XLA multiplies faster by the transpose of torch's matrices; copies, because the actor's own parameters may change meanwhile.
         parameters = tuple(array.T.copy() if array.ndim == 2 else array.copy() for array in arrays)
         return Given(parameters, {name: np.float32(value) for name, value in settings.items()})
 

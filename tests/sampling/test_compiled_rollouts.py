@@ -172,12 +172,36 @@ def test_what_breaks_is_found_and_nothing_else_is_lost():
     assert [where for where, *_ in ours[:8]] == [where for where, *_ in theirs[:8]]
 
 
+class Blinding(Walkers):
+    """A walker at 2 sees NaN."""
+
+    def see(self, state):
+        seen = super().see(state)
+        return {**seen, "walker": jnp.where(seen["walker"] == 2, jnp.nan, seen["walker"])}
+
+
+def test_a_nan_that_only_a_policy_without_rows_sees_is_a_fault_of_the_environment():
+    case = replace(CASES["walkers with a memory, of which one policy is not recorded"], make=Blinding)
+    case = replace(case, kinds={"a": "ppo", "c": "ppo"}, settings={"tolerated_faults": 10**6, "recorded": ("c",)})
+    worker = case.worker(True)
+    faults = [fault for _ in range(3) for fault in worker.collect(6, Request())[0].faults]
+    found = {fault.reason.partition(" at ")[0].partition(",")[0] for fault in faults}
+    # The latter of an episode's first observation, if the episode begins between two calls.
+    assert "the observation is not finite" in found
+    assert found <= {"the observation is not finite", "the observation has a NaN"}
+
+
 def test_a_call_returns_early_when_the_room_for_ends_is_full(monkeypatch):
     case = CASES["players in turn of one policy"]
     ticked = collected(case.worker(False), range(3))
     monkeypatch.setattr(program, "_TICKS_PER_END", 10**6)
     for ours, theirs in zip(collected(case.worker(True), range(3)), ticked, strict=True):
         assert_alike(ours, theirs)
+
+
+class AsksForNumbers(torch.nn.Module):
+    def forward(self, obs):
+        return torch.zeros(len(obs), 16) + (1.0 if obs.sum().item() > 0 else 2.0)
 
 
 def test_what_cannot_be_compiled_is_refused_or_said(tmp_path):
@@ -194,6 +218,13 @@ def test_what_cannot_be_compiled_is_refused_or_said(tmp_path):
     notes = [receipt.compiled.note for receipt in receipts]
     assert notes[0].startswith("rollouts are not compiled: ")
     assert notes[1] == ""
+    plain.torso = AsksForNumbers()
+    unusual = {"a": QActor(plain.torso, plain.head)}
+    with pytest.raises(ConfigInvalid, match=r"item\(\) asks for a tensor's numbers.*set rollouts.compiled=auto"):
+        case.worker(True, actors=unusual)
+    ((receipt, rows), _) = collected(case.worker("auto", actors=unusual), range(2))
+    assert "item() asks for a tensor's numbers" in receipt.compiled.note
+    assert rows["a"].rows
     with pytest.raises(ConfigInvalid, match="a compiled call there are no single steps to time"):
         mf.train(
             small_run(

@@ -1,4 +1,4 @@
-"""What broke in a compiled call: found afterwards, in the arrays that it gave."""
+"""Find the environments that broke in a compiled call, from the arrays that it returned."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def breaks_in(
     reads_costs: bool,
     failure: Callable[[int, int | None, int, int, str], EnvironmentFailed],
 ) -> dict[int, Break]:
-    """Return the environments that broke, by index, each by what came first.
+    """Return the environments that broke, by index, each with its first failure.
 
     `failure` makes the error of (environment, agent slot, episode, env steps, reason). Raises MarlflowError if a
     policy's network gave no numbers in a sound environment.
@@ -53,7 +53,7 @@ def breaks_in(
 
 
 def _outcomes(fragment: TickColumns, reads_costs: bool) -> Iterator[_Found]:
-    """Yield rewards and costs that are not finite, and episodes that would never go on."""
+    """Yield rewards and costs that are not finite, and episodes in which nobody can act."""
     columns, lanes = fragment.columns, fragment.lanes
     running = columns.running[..., None]
     amounts = {"reward": (columns.rewards, running)}
@@ -70,9 +70,12 @@ def _outcomes(fragment: TickColumns, reads_costs: bool) -> Iterator[_Found]:
 def _rows(fragment: TickColumns, slots_of: Callable[[Player], PolicySlots]) -> Iterator[_Found]:
     """Yield observations outside of their spaces, and masks without a legal action."""
     for number, player in enumerate(fragment.program.players):
-        if not player.is_recorded:
-            continue
         rows, (index_of, slot_of) = fragment.columns.players[number], fragment.places(player)
+        if not player.is_recorded:
+            for tick, row in np.argwhere(rows["active"] & ~rows["is_seen_sound"]).tolist():
+                reason = "the observation is not finite, or the action_mask allows no action"
+                yield _Found(tick, int(index_of[tick, row]), int(slot_of[tick, row]), False, reason)
+            continue
         for at, reason in _unfit(slots_of(player), taken(rows["obs"], rows["active"])):
             tick, row = np.argwhere(rows["active"])[at].tolist()
             yield _Found(tick, int(index_of[tick, row]), int(slot_of[tick, row]), False, f"the {reason}")

@@ -1,8 +1,8 @@
 """The program of a fragment: all environments, their actors, and resets, for many ticks in one call.
 
-Arrays of agents are by slot, [B, A], as lanes are (lane = environment * A + slot). A *player* is what acts for some of
-them: a live policy. Its rows in a tick are its slots in all environments, [B * C]; in turn-based environments one of
-each environment, whose turn it is, [B].
+Arrays of agents are by slot, [B, A], as lanes are (lane = environment * A + slot). A *player* acts for some of them: a
+policy, or a cohort of frozen ones. Its rows in a tick are its slots in all environments, [B * C]; in turn-based
+environments one of each environment, whose turn it is, [B].
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Live(NamedTuple):
 
 
 class CallInputs(NamedTuple):
-    """What does not change in a call. `streams` [B]: the key of (seed, environment)."""
+    """The inputs of a call that stay the same in it. `streams` [B]: the key of (seed, environment)."""
 
     given: tuple[Given, ...]
     streams: Bits64
@@ -77,7 +77,7 @@ class CallInputs(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What the first `count` ticks gave: [T, B] and [T, B, A]; `players` by player, [T, rows] each."""
+    """The results of the first `count` ticks: [T, B] and [T, B, A]; `players` by player, [T, rows] each."""
 
     count: Any
     running: Any
@@ -244,6 +244,8 @@ class FragmentProgram:
                 returned |= {**seen, "action": chosen.action, "behavior_logp": chosen.logp}
                 if recalled is not None:
                     returned["memory"] = recalled
+            else:
+                returned["is_seen_sound"] = _are_sound(seen)
             rows.append(returned)
         return actions, memories, rows
 
@@ -445,6 +447,13 @@ class FragmentProgram:
             if name in by_group:
                 found = found.at[:, slots].set(by_group[name].astype(dtype))
         return found
+
+
+def _are_sound(seen: Mapping[str, Any]) -> Any:
+    """Return whether the observation of each row is finite, and its mask allows an action, [N]."""
+    obs = seen["obs"]
+    sound = jnp.isfinite(obs).reshape(len(obs), -1).all(1)
+    return sound & seen["action_mask"].any(1) if "action_mask" in seen else sound
 
 
 def _action_type(space: spaces.Space[Any]) -> Any:

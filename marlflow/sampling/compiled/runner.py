@@ -66,7 +66,8 @@ class CompiledRunner(BatchedRunner):
         }
         # By the number of a cohort: what it was made of, and its parameters.
         self._stacked: dict[int, tuple[Any, Any, Given]] = {}
-        self._seating = seating(lanes, episodes, self._agents, 0, 1)
+        self._fitting: dict[tuple[str, int], bool] = {}
+        self._seating = seating(lanes, episodes, self._agents, self._fits, 0, 1)
         self._room = 1
         self._programs: dict[tuple[Any, ...], _Compiled] = {}
         self.compiled = CompiledCalls(note=_NOTE)
@@ -83,7 +84,7 @@ class CompiledRunner(BatchedRunner):
 
     def _call(self, most: int, count: int) -> int:
         """Take up to `count` ticks by one call; return how many."""
-        self._seating = seating(self.lanes, self._training, self._agents, most, self._room)
+        self._seating = seating(self.lanes, self._training, self._agents, self._fits, most, self._room)
         self._room = self._seating.entries.shape[1]
         program, run = self._program_for(most)
         began = perf_counter()
@@ -128,16 +129,19 @@ class CompiledRunner(BatchedRunner):
             played = [
                 slot
                 for slot, agent in enumerate(self._agents)
-                if (self._fits(agent, slots) if self._seating.is_dealt else (entry_of[:, slot] == number).any())
+                if (self._fits(agent, number) if self._seating.is_dealt else (entry_of[:, slot] == number).any())
             ]
             if played:
                 players.append(self._player(number, slots, tuple(played)))
         return players
 
-    def _fits(self, agent: str, slots: PolicySlots) -> bool:
-        first = self._envs.first
-        of_agent = first.observation_space(agent), first.action_space(agent)
-        return of_agent == (slots.spaces.observation, slots.spaces.action)
+    def _fits(self, agent: str, number: int) -> bool:
+        """Return whether an agent has the spaces of the policy slots `number`."""
+        if (found := self._fitting.get((agent, number))) is None:
+            first, of_policy = self._envs.first, self._policy_slots[number].spaces
+            of_agent = first.observation_space(agent), first.action_space(agent)
+            found = self._fitting[agent, number] = of_agent == (of_policy.observation, of_policy.action)
+        return found
 
     def _player(self, number: int, slots: PolicySlots, played: tuple[int, ...]) -> Player:
         if number not in self._actors:
@@ -302,7 +306,7 @@ class CompiledRunner(BatchedRunner):
     def _finish_episodes(
         self, fragment: TickColumns, ticks: Ticks, running: Array, broken: Mapping[int, Break]
     ) -> None:
-        """Report the episodes that have ended, and add up the returns of those that go on."""
+        """Report finished episodes, and add up the returns of running ones."""
         lanes, columns = self.lanes, fragment.columns
         over = columns.over & running
         for broken_env, broke in broken.items():

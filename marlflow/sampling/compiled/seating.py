@@ -1,9 +1,9 @@
-"""Who plays in the episodes of a compiled call: the running ones, and those that may begin in it."""
+"""The players of the episodes of a compiled call: running episodes, and episodes that may begin in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from marlflow.base.batch import Array
 from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.protocol import Matchup
+
+Fits: TypeAlias = Callable[[str, int], bool]
 
 _NO_LIMIT = 2**31 - 1
 _FEWEST_EPISODES = 16
@@ -39,8 +41,11 @@ class Seating(NamedTuple):
             lanes.matchups[index] = self.matchups[index][seat[index] - 1]
 
 
-def seating(lanes: Lanes, episodes: TrainingEpisodes, agents: list[str], ticks: int, room: int) -> Seating:
-    """Return who plays, in a call of `ticks` ticks; with room for `room` episodes of each environment, or more."""
+def seating(lanes: Lanes, episodes: TrainingEpisodes, agents: list[str], fits: Fits, ticks: int, room: int) -> Seating:
+    """Return who plays, in a call of `ticks` ticks; with room for `room` episodes of each environment, or more.
+
+    `fits` says whether an agent has the spaces of the policy slots of this number.
+    """
     num_envs = len(lanes.matchups)
     shape = num_envs, 1, lanes.stride
     entries, members = lanes.entry_of.reshape(shape), lanes.row_of.reshape(shape)
@@ -52,9 +57,9 @@ def seating(lanes: Lanes, episodes: TrainingEpisodes, agents: list[str], ticks: 
     for index, dealt in enumerate(matchups):
         for at, matchup in enumerate(dealt):
             if id(matchup) not in seats:
-                seats[id(matchup)] = _seats(lanes, matchup, agents)
+                seats[id(matchup)] = _seats(lanes, matchup, agents, fits)
             if seats[id(matchup)] is None:
-                # An entry that is not here: the reset that would begin it says so.
+                # An entry that is not here, or has other spaces: the reset that would begin it says so.
                 matchups[index] = dealt[:at]
                 break
     # A larger table is another program.
@@ -70,8 +75,14 @@ def seating(lanes: Lanes, episodes: TrainingEpisodes, agents: list[str], ticks: 
     return Seating(entries, members, np.array([len(dealt) for dealt in matchups]), matchups, True)
 
 
-def _seats(lanes: Lanes, matchup: Mapping[str, str], agents: list[str]) -> tuple[list[int], list[int]] | None:
-    found = [lanes.seat(matchup.get(agent) or lanes.policy_of(agent), slot) for slot, agent in enumerate(agents)]
-    if None in found:
-        return None
-    return [seat.number for seat in found if seat], [seat.row for seat in found if seat]
+def _seats(
+    lanes: Lanes, matchup: Mapping[str, str], agents: list[str], fits: Fits
+) -> tuple[list[int], list[int]] | None:
+    numbers, rows = [], []
+    for slot, agent in enumerate(agents):
+        seat = lanes.seat(matchup.get(agent) or lanes.policy_of(agent), slot)
+        if seat is None or not fits(agent, seat.number):
+            return None
+        numbers.append(seat.number)
+        rows.append(seat.row)
+    return numbers, rows

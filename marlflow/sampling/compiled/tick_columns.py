@@ -1,4 +1,4 @@
-"""What a compiled call gave, as numpy arrays, and which part of it counts."""
+"""The results of a compiled call as numpy arrays, and the part of them that counts."""
 
 from __future__ import annotations
 
