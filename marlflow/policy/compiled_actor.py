@@ -92,7 +92,7 @@ class CompiledActor:
         """Return the parameters and settings of now."""
         settings = self.settings
         arrays = [parameter.detach().cpu().numpy() for parameter in self._parameters]
-        # XLA multiplies faster by the transpose of torch's matrices; copies, because the actor's own parameters may change meanwhile.
+        # XLA multiplies faster by the transpose of torch's matrices. Copies, because the actor's parameters may change.
         parameters = tuple(array.T.copy() if array.ndim == 2 else array.copy() for array in arrays)
         return Given(parameters, {name: np.float32(value) for name, value in settings.items()})
 
