@@ -1,22 +1,25 @@
-"""The batched environment of one worker, called under a watchdog and recreated when it breaks."""
+"""A batched environment of one worker, called under a watchdog; its arrays fill the table of lanes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env import BatchedEnv, BatchedStep, SnapshotEnv
-from marlflow.env.batched.adapter import BatchedAdapter
+from marlflow.env.batched.adapter import NOBODY_DECIDES, BatchedAdapter
 from marlflow.env.batched.arrays import as_numpy
 from marlflow.env.episode_location import EpisodeLocation, environment_name
 from marlflow.sampling.env_closing import close_within
+from marlflow.sampling.env_source import Finals, LaneStep
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.group_layout import GroupLayout
+from marlflow.sampling.latest_steps import LatestSteps
+from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.watchdog import Overdue, Watchdog
 
@@ -24,9 +27,9 @@ _T = TypeVar("_T")
 
 
 class BatchedEnvPool:
-    """The environments `env_indices` of a worker, all stepped by one call; `index` is the position among them.
+    """The EnvSource of environments that are all stepped by one call; with global states if `sees_state`.
 
-    `states` has all global states [B, *shape] if `sees_state`. Steps have costs if `reads_costs`.
+    A call that raises breaks all running episodes; a wrong number breaks its own.
     """
 
     # No agent of a batched environment leaves without a mark, and no wrapper corrects actions.
@@ -44,11 +47,17 @@ class BatchedEnvPool:
         self.env_indices, self._make_batched = [int(env_index) for env_index in env_indices], make_batched
         self.watchdog, self.faults = watchdog, faults
         self._sees_state, self.reads_costs = sees_state, reads_costs
-        self.seeds = np.zeros(len(self.env_indices), np.int64)
-        self.env_steps = np.zeros(len(self.env_indices), np.int64)
-        self.states: Array | None = None
+        count = len(self.env_indices)
+        self.seeds, self.env_steps = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.is_running, self.env_s = np.zeros(count, bool), 0.0
+        self.states = np.empty(0)
+        self._is_broken = False
         with watchdog.on_guard():
             self._open()
+        self.stride = len(self.first.agents)
+        # By lane: whether its agent lives, and whether it acts next.
+        self.alive, self.decides = np.zeros(count * self.stride, bool), np.zeros(count * self.stride, bool)
+        self._latest = LatestSteps(count)
 
     def _open(self) -> None:
         watchdog = self.watchdog
@@ -83,22 +92,156 @@ class BatchedEnvPool:
         """Return the environments' numbers as text."""
         return f"envs {self.env_indices[0]} to {self.env_indices[-1]}"
 
-    def step(self, actions: Mapping[str, Array]) -> BatchedStep:
-        """Step all environments; raises EnvironmentFailed."""
+    def adapter(self, index: int) -> BatchedAdapter:
+        del index
+        return self.first
+
+    def appeared(self, index: int) -> set[int] | None:
+        del index
+        return None
+
+    def failure(self, index: int, slot: int | None, reason: str) -> EnvironmentFailed:
+        return EnvironmentFailed(self.where(index, None if slot is None else self.first.agents[slot]), reason)
+
+    def halt(self, indices: Array) -> None:
+        self.is_running[indices] = False
+        lanes = self._lanes_of(indices)
+        self.alive[lanes] = self.decides[lanes] = False
+
+    def discard(self, indices: Sequence[int]) -> None:
+        # Only a call that raised leaves environments that must be made again.
+        del indices
+
+    def deciding(self) -> Array:
+        return np.flatnonzero(self.decides)
+
+    def seen(self, slots: PolicySlots) -> tuple[Any, Any, Array | None]:
+        env_of = slots.lanes // self.stride
+        observations = self._latest.rows("observations", self.layout, slots.lanes, env_of)
+        masks = observations[:0]
+        if slots.spaces.masked:
+            masks = self._latest.rows("action_masks", self.layout, slots.lanes, env_of)
+        return observations, masks, self.states[env_of] if slots.sees_state else None
+
+    def clear_actions(self) -> None:
+        self.layout.clear_actions()
+
+    def put_actions(self, slots: PolicySlots, action: Array) -> None:
+        self.layout.write_actions(slots.lanes, slots.values(action))
+
+    def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
+        del deciding
         self.env_steps += 1
-        step = self.guarded(lambda: self._read(self.env.step(actions), "step()"), "step()")
-        if self.reads_costs and not step.costs:
-            raise EnvironmentFailed(self.where(), NO_COSTS)
-        return step
+        began = perf_counter()
+        try:
+            step = self.guarded(lambda: self._read(self.env.step(self.layout.actions), "step()"), "step()")
+            if is_read is not None and not step.costs:
+                raise EnvironmentFailed(self.where(), NO_COSTS)
+        except EnvironmentFailed as failure:
+            return LaneStep(broken=self._all_broke(failure))
+        finally:
+            self.env_s += perf_counter() - began
+        return self._outcome(step, is_read)
 
-    def reset(self, indices: Array, seeds: Array) -> BatchedStep:
-        """Start episodes in `indices` [N]; raises EnvironmentFailed."""
+    def _all_broke(self, failure: EnvironmentFailed) -> dict[int, EnvironmentFailed]:
+        self._is_broken = True
+        return dict.fromkeys(np.flatnonzero(self.is_running).tolist(), failure)
+
+    def _outcome(self, step: BatchedStep, is_read: Array | None) -> LaneStep:
+        layout, alive = self.layout, self.alive
+        running = np.repeat(self.is_running, self.stride)
+        rewards = np.where(running, layout.by_lane(step.rewards, np.float64), 0.0)
+        costs = None
+        if is_read is not None:
+            costs = np.where(running & is_read, layout.by_lane(step.costs, np.float64), 0.0)
+        broken = self._not_finite(rewards, costs)
+        terminated = layout.by_lane(step.terminated, bool)
+        ended = np.flatnonzero((terminated | layout.by_lane(step.truncated, bool)) & alive)
+        self._latest.start(step)
+        if not (len(ended) or broken or step.decides):
+            return LaneStep(True, None, rewards, costs)
+        alive[ended] = False
+        self.decides[:] = self._deciders(step)
+        over = self.is_running & ~alive.reshape(-1, self.stride).any(axis=1)
+        stuck = self.is_running & ~over & ~self.decides.reshape(-1, self.stride).any(axis=1)
+        for index in np.flatnonzero(stuck).tolist():
+            broken.setdefault(index, self.failure(index, None, NOBODY_DECIDES))
+        if broken:
+            lanes = self._lanes_of(np.array(list(broken)))
+            rewards[lanes] = 0.0
+            if costs is not None:
+                costs[lanes] = 0.0
+            ended = ended[~np.isin(ended, lanes)]
+        over[list(broken)] = False
+        return LaneStep(
+            False, None, rewards, costs, ended, terminated[ended], over=np.flatnonzero(over).tolist(), broken=broken
+        )
+
+    def _not_finite(self, rewards: Array, costs: Array | None) -> dict[int, EnvironmentFailed]:
+        """Return the environments in which an agent received a NaN or an infinity."""
+        broken: dict[int, EnvironmentFailed] = {}
+        for what, amounts in (("reward", rewards), ("cost", costs)):
+            if amounts is None or np.isfinite(amounts).all():
+                continue
+            for lane in np.flatnonzero(~np.isfinite(amounts)).tolist():
+                index, slot = divmod(lane, self.stride)
+                reason = f"the {what} is {float(amounts[lane])}, not a finite number"
+                broken.setdefault(index, self.failure(index, slot, reason))
+        return broken
+
+    def finals(self, slots: PolicySlots, lanes: Array) -> Finals:
+        step, missing = self._latest.step, np.zeros(len(lanes), bool)
+        seen = {"obs": slots.stack(self.layout.rows(step.observations, lanes))}
+        if slots.spaces.masked:
+            masks = self.layout.rows(step.action_masks, lanes).astype(bool)
+            # Without a legal action, a final mask says nothing.
+            masks[~masks.any(axis=1)] = True
+            seen["action_mask"] = masks
+        if slots.sees_state:
+            seen["state"] = self.states[lanes // self.stride]
+        return Finals(seen, missing)
+
+    def reset(self, indices: Array, seeds: Array, tasks: Sequence[int | None] = ()) -> LaneStep:
+        del tasks  # Batched environments have none.
+        if self._is_broken:
+            self._reopen()
         self.seeds[indices], self.env_steps[indices] = seeds, 0
-        return self.guarded(lambda: self._read(self.env.reset(indices, seeds), "reset()"), "reset()")
+        began = perf_counter()
+        try:
+            step = self.guarded(lambda: self._read(self.env.reset(indices, seeds), "reset()"), "reset()")
+        except EnvironmentFailed as failure:
+            # No rows of the episodes that were to begin are lost, and their numbers are used up.
+            self.is_running[indices] = True
+            return LaneStep(broken=self._all_broke(failure))
+        finally:
+            self.env_s += perf_counter() - began
+        self.show(indices, step, np.ones(len(self.alive), bool))
+        return LaneStep()
 
-    def look(self) -> BatchedStep:
-        """Return what agents see now, of environments that can say so without a step; raises EnvironmentFailed."""
-        return self.guarded(lambda: self._read(self.env.look(), "look()"), "look()")  # type: ignore[attr-defined]
+    def show(self, indices: Array, step: BatchedStep, alive: Array) -> None:
+        """Continue the episodes of `indices`, which see what is in `step`; `alive` bool [lanes]."""
+        self.is_running[indices] = True
+        lanes = self._lanes_of(indices)
+        self.alive[lanes] = alive[lanes]
+        self.decides[lanes] = self._deciders(step)[lanes]
+        self._latest.add(step, indices)
+
+    def take_over(self, running: Array, alive: Array, decides: Array) -> None:
+        """Continue what a compiled call left: `running` [B], whether agents live and act next, [B, A].
+
+        Raises EnvironmentFailed.
+        """
+        self.is_running[:], self.alive[:] = running, alive.reshape(-1)
+        self.decides[:] = (decides & running[:, None]).reshape(-1)
+        env: Any = self.env
+        self._latest.start(self.guarded(lambda: self._read(env.look(), "look()"), "look()"))
+
+    def _deciders(self, step: BatchedStep) -> Array:
+        return self.layout.by_lane(step.decides, bool) & self.alive if step.decides else self.alive
+
+    def _lanes_of(self, indices: Array) -> Array:
+        lanes: Array = (indices[:, None] * self.stride + np.arange(self.stride)).reshape(-1)
+        return lanes
 
     def get_state(self, indices: Array) -> dict[str, Array]:
         """Return the saved episodes of `indices`, [N, ...] each; raises EnvironmentFailed."""
@@ -147,24 +290,20 @@ class BatchedEnvPool:
         except Exception as error:
             raise EpisodeLocation(self._name, self.env_indices[0]).raised(error, doing) from error
 
-    def replace(self, failure: EnvironmentFailed, rows_lost: int) -> None:
-        """Recreate the environments after `failure`, which counts as a fault.
-
-        Raises EnvironmentFailed if this fails too often.
-        """
-        self.faults.add(failure, failure.reason, rows_lost)
+    def _reopen(self) -> None:
+        """Recreate the environments; raises EnvironmentFailed if that fails too often."""
         if (fault := close_within(self.env.close, self.where(), self.watchdog.timeout_s)) is not None:
             self.faults.report(fault)
         while True:
             try:
                 self._open()
+                self._is_broken = False
                 return
             except EnvironmentFailed as again:
                 self.faults.tolerate(again)
                 self.faults.add(again, again.reason, 0)
 
     def close(self, deadline_s: float) -> list[Fault]:
-        """Close the environments by `deadline_s` of time.perf_counter; return faults."""
         fault = close_within(self.env.close, self.where(), deadline_s - perf_counter())
         return [] if fault is None else [fault]
 

@@ -33,9 +33,9 @@ class Credited:
         self._cells = np.pad(self._cells, ((0, 0), (0, missing)))
         self._flat = self._cells.reshape(-1)
 
-    def add(self, lanes: Array, amounts: Array) -> None:
-        """Add to the open rows; a lane may occur several times."""
-        np.add.at(self.open, lanes, amounts)
+    def add(self, lanes: Array | None, amounts: Array) -> None:
+        """Add to the open rows of `lanes`, which may repeat; None: of all lanes."""
+        add_to(self.open, lanes, amounts)
 
     def add_unattributed(self, lanes: Array, amounts: Array) -> None:
         """Add amounts that belong to no row."""
@@ -68,7 +68,7 @@ class Credited:
             entries = np.concatenate([entry_of[:1], entry_of])
             np.add.at(self.unattributed, entries[missed], whole[missed])
 
-    def complete(self, lanes: Array | int, cell: Array | int) -> None:
+    def complete(self, lanes: Array, cell: Array) -> None:
         """Complete the open rows of `lanes`, which are in `cell`."""
         self._cells[lanes, cell] = self.open[lanes]
         self.open[lanes] = 0.0
@@ -83,3 +83,11 @@ class Credited:
     def take(self, at: Array) -> Array:
         """Return the amounts of the rows in the flat cells `at`."""
         return self._flat.take(at)
+
+
+def add_to(totals: Array, lanes: Array | None, amounts: Array) -> None:
+    """Add `amounts` to those of `totals` [lanes] that are of `lanes`, which may repeat; None: to all."""
+    if lanes is None:
+        totals += amounts
+    else:
+        np.add.at(totals, lanes, amounts)

@@ -1,31 +1,37 @@
-"""The environments of one worker, stepped under a watchdog and reopened when they break."""
+"""PettingZoo environments of one worker, stepped one by one under a watchdog; their dicts fill the table of lanes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
 
 from marlflow.base.batch import Array
+from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.env import EnvAdapter, StepResult, open_adapter
+from marlflow.base.observations import row_dtype
+from marlflow.env import AgentEnd, EnvAdapter, StepResult, open_adapter
 from marlflow.env.make import EnvMaker
 from marlflow.sampling.env_closing import close_adapter
+from marlflow.sampling.env_source import Finals, LaneStep
 from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import Fault
+from marlflow.sampling.rewards import WrongReward, cost_values, reward_values
 from marlflow.sampling.watchdog import NamedEnv, Overdue, Watchdog
+
+# Lanes per environment without `possible_agents`.
+UNDECLARED_LANES = 256
 
 _T = TypeVar("_T")
 
 
 class EnvPool:
-    """One worker's environments: `env_indices` are unique over all workers, `index` is the position among them.
-
-    `states` has each environment's global state if `sees_state`. Results have costs if `reads_costs`.
-    """
+    """The EnvSource of environments that are stepped one by one; with global states if `sees_state`."""
 
     def __init__(
         self,
@@ -42,22 +48,165 @@ class EnvPool:
         self._sees_state, self.reads_costs = sees_state, reads_costs
         with watchdog.on_guard():
             self.adapters = [self._open(env_index) for env_index in self.env_indices]
-        self.states: list[Array | None] = [None] * len(self.env_indices)
-        # The seed of each environment's last reset.
-        self.seeds = [0] * len(self.env_indices)
+        count = len(self.env_indices)
+        self.stride = len(self.first.agents) if self.first.declared else UNDECLARED_LANES
+        self.seeds, self.env_steps = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.is_running, self.env_s = np.zeros(count, bool), 0.0
+        self.states = np.empty(0)
+        if sees_state and (space := self.first.state_space()) is not None:
+            self.states = np.zeros((count, *space.shape), row_dtype(space))
+        # Each environment's last result, and the lanes that act in it.
+        self._results: list[StepResult] = [_IDLE] * count
+        self._lanes_of: list[list[int]] = [[] for _ in self.adapters]
+        self._actions: list[Any] = []
+        # The observations and masks of all lanes that wait; None if they are to be gathered again.
+        self._waiting: tuple[list[Any], list[Array | None]] | None = None
+        # How the lanes ended that did in the last step.
+        self._ends: dict[int, AgentEnd] = {}
+        self._to_reopen: set[int] = set()
         # The counts of environments that were closed.
         self._of_closed = np.zeros(2, np.int64)
 
     @property
     def first(self) -> EnvAdapter:
-        """The first environment; all have the same agents and spaces."""
         return self.adapters[0]
 
     @property
     def counts(self) -> Array:
-        """Number of agents that left without a mark, and of corrected actions, since opening, int64 [2]."""
         counts: Array = np.array([_counts_of(adapter) for adapter in self.adapters], np.int64).sum(axis=0)
         return self._of_closed + counts
+
+    def adapter(self, index: int) -> EnvAdapter:
+        return self.adapters[index]
+
+    def appeared(self, index: int) -> set[int] | None:
+        return self.adapters[index].appeared()
+
+    def failure(self, index: int, slot: int | None, reason: str) -> EnvironmentFailed:
+        adapter = self.adapters[index]
+        return EnvironmentFailed(adapter.where(None if slot is None else adapter.agents[slot]), reason)
+
+    def halt(self, indices: Array) -> None:
+        for index in indices.tolist():
+            self._results[index], self._lanes_of[index] = _IDLE, []
+        self.is_running[indices] = False
+        self._waiting = None
+
+    def discard(self, indices: Sequence[int]) -> None:
+        self._to_reopen.update(indices)
+
+    def deciding(self) -> Array:
+        return np.array([*chain.from_iterable(self._lanes_of)], np.int64)
+
+    def seen(self, slots: PolicySlots) -> tuple[Any, Any, Array | None]:
+        if self._waiting is None:
+            results = self._results
+            observations = [*chain.from_iterable([result.observations for result in results])]
+            self._waiting = observations, [*chain.from_iterable([result.masks for result in results])]
+        observations, masks = self._waiting
+        return (
+            [observations[position] for position in slots.positions],
+            [masks[position] for position in slots.positions] if slots.spaces.masked else [],
+            self.states[slots.lanes // self.stride] if slots.sees_state else None,
+        )
+
+    def clear_actions(self) -> None:
+        self._actions = [None] * sum(map(len, self._lanes_of))
+
+    def put_actions(self, slots: PolicySlots, action: Array) -> None:
+        actions = self._actions
+        for position, choice in zip(slots.positions, slots.choices(action), strict=True):
+            actions[position] = choice
+
+    def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
+        began, broken = perf_counter(), dict[int, EnvironmentFailed]()
+        steady, offset, actions, results = True, 0, self._actions, self._results
+        for index, lanes in enumerate(self._lanes_of):
+            if not lanes:
+                continue
+            end = offset + len(lanes)
+            try:
+                result = results[index] = self.act(index, actions[offset:end])
+                if not result.steady:
+                    steady = False
+            except EnvironmentFailed as failure:
+                results[index], broken[index], steady = _BROKEN, failure, False
+            offset = end
+        self.env_s += perf_counter() - began
+        self.env_steps += 1
+        self._waiting = None
+        # Steady environments gave exactly one reward per lane that acted, in order.
+        rewarded = deciding if steady else self._rewarded()
+        rewards = [*chain.from_iterable([result.rewards for result in results])]
+        costs = [*chain.from_iterable([result.costs for result in results])] if is_read is not None else []
+        step = LaneStep(steady, *self._amounts(rewarded, rewards, costs, is_read, broken), broken=broken)
+        if broken or not steady:
+            step.steady = False
+            self._end(step)
+        return step
+
+    def _rewarded(self) -> Array:
+        lanes: list[int] = []
+        for index, result in enumerate(self._results):
+            first = index * self.stride
+            lanes += self._lanes_of[index] if result.steady else [first + slot for slot in result.reward_slots]
+        return np.array(lanes, np.int64)
+
+    def _amounts(
+        self,
+        lanes: Array,
+        rewards: list[Any],
+        costs: list[Any],
+        is_read: Array | None,
+        broken: dict[int, EnvironmentFailed],
+    ) -> tuple[Array, Array, Array | None]:
+        """Return lanes, rewards and costs as numbers, without those of environments in which one is wrong."""
+        while True:
+            try:
+                numbers = reward_values(rewards)
+                return lanes, numbers, cost_values(costs, is_read[lanes]) if costs and is_read is not None else None
+            except WrongReward as wrong:
+                index, slot = divmod(int(lanes[wrong.position]), self.stride)
+                broken[index] = self.failure(index, slot, wrong.reason)
+                kept = np.flatnonzero(lanes // self.stride != index)
+                lanes, rewards = lanes[kept], [rewards[at] for at in kept]
+                costs = [costs[at] for at in kept] if costs else []
+
+    def _end(self, step: LaneStep) -> None:
+        """Add the ends, late rewards and next lanes of environments that are not steady."""
+        self._ends, late, over = {}, list[Any](), list[int]()
+        late_lanes: list[int] = []
+        for index, result in enumerate(self._results):
+            if result.steady or index in step.broken:
+                continue
+            first = index * self.stride
+            for ending in result.ended:
+                self._ends.setdefault(first + ending.slot, ending)
+            late_lanes += [first + slot for slot in result.late_slots]
+            late += result.late_rewards
+            if result.over:
+                over.append(index)
+            self._lanes_of[index] = [first + slot for slot in result.deciding]
+        step.ended = np.array([*self._ends], np.int64)
+        step.terminated = np.array([ending.terminated for ending in self._ends.values()], bool)
+        step.late_lanes, step.late_rewards, _ = self._amounts(
+            np.array(late_lanes, np.int64), late, [], None, step.broken
+        )
+        step.over = over
+
+    def finals(self, slots: PolicySlots, lanes: Array) -> Finals:
+        ends = [self._ends[lane] for lane in lanes.tolist()]
+        missing = np.array([ending.observation is None for ending in ends])
+        given = np.flatnonzero(~missing)
+        try:
+            seen = {"obs": slots.stack([ends[at].observation for at in given])}
+            if slots.spaces.masked:
+                seen["action_mask"] = slots.stack_masks([ends[at].mask for at in given])
+        except ObservationOutside as outside:
+            raise ObservationOutside(int(given[outside.index]), outside.reason) from outside
+        if slots.sees_state:
+            seen["state"] = self.states[lanes // self.stride]
+        return Finals(seen, missing)
 
     def act(self, index: int, actions: Sequence[Any]) -> StepResult:
         """Step one environment; raises EnvironmentFailed."""
@@ -77,7 +226,37 @@ class EnvPool:
             raise watchdog.hung_error(adapter.where(), "step()", overdue) from None
         return result
 
-    def reset(self, index: int, seed: int, task: int | None = None) -> StepResult:
+    def reset(self, indices: Array, seeds: Array, tasks: Sequence[int | None]) -> LaneStep:
+        began, step = perf_counter(), LaneStep()
+        lanes: list[int] = []
+        rewards: list[Any] = []
+        for index, seed, task in zip(indices.tolist(), seeds.tolist(), tasks, strict=True):
+            if index in self._to_reopen:
+                self._reopen(index)
+            try:
+                result = self.reset_one(index, seed, task)
+            except EnvironmentFailed as failure:
+                step.broken[index] = failure
+                continue
+            self._start(index, result)
+            # An AEC environment may have taken the dead step of an agent that was dead from the start.
+            lanes += [index * self.stride + slot for slot in (*result.reward_slots, *result.late_slots)]
+            rewards += [*result.rewards, *result.late_rewards]
+        step.late_lanes, step.late_rewards, _ = self._amounts(np.array(lanes, np.int64), rewards, [], None, step.broken)
+        self.env_s += perf_counter() - began
+        return step
+
+    def restore(self, results: Mapping[int, StepResult]) -> None:
+        """Continue the replayed episodes in `results`."""
+        for index, result in results.items():
+            self._start(index, result)
+
+    def _start(self, index: int, result: StepResult) -> None:
+        self._results[index], self._lanes_of[index] = result, [index * self.stride + slot for slot in result.deciding]
+        self.env_steps[index], self.is_running[index] = self.adapters[index].env_steps, True
+        self._waiting = None
+
+    def reset_one(self, index: int, seed: int, task: int | None = None) -> StepResult:
         """Start an episode, with a task number if given; raises EnvironmentFailed."""
         self.seeds[index] = seed
         adapter = self.adapters[index]
@@ -90,27 +269,17 @@ class EnvPool:
 
         return self._call_guarded(reset_adapter, adapter)
 
-    def replace(self, index: int, failure: EnvironmentFailed, rows_lost: int) -> None:
-        """Reopen an environment after `failure`, which counts as a fault.
-
-        Raises EnvironmentFailed if reopening fails too often.
-        """
-        broken, env_index = self.adapters[index], self.env_indices[index]
-        self.faults.add(failure, failure.reason, rows_lost)
-        self._close(broken)
+    def _reopen(self, index: int) -> None:
+        """Reopen an environment that broke; raises EnvironmentFailed if that fails too often."""
+        self._close(self.adapters[index])
         while True:
             try:
-                self.adapters[index] = self._open(env_index)
+                self.adapters[index] = self._open(self.env_indices[index])
+                self._to_reopen.discard(index)
                 return
             except EnvironmentFailed as again:
                 self.faults.tolerate(again)
                 self.faults.add(again, again.reason, 0)
-
-    def reopen(self, index: int) -> None:
-        """Reopen an environment without counting a fault."""
-        broken = self.adapters[index]
-        self._close(broken)
-        self.adapters[index] = self._open(self.env_indices[index])
 
     def _open(self, env_index: int) -> EnvAdapter:
         watchdog, opening = self.watchdog, _EnvBeingMade(env_index)
@@ -151,7 +320,6 @@ class EnvPool:
             self.faults.report(fault)
 
     def close(self, deadline_s: float) -> list[Fault]:
-        """Close all environments by `deadline_s` of time.perf_counter; return faults."""
         faults = [close_adapter(adapter, deadline_s - perf_counter()) for adapter in self.adapters]
         return [fault for fault in faults if fault is not None]
 
@@ -169,3 +337,9 @@ class _EnvBeingMade:
 
     def name(self) -> str:
         return f"env {self.env_index}"
+
+
+# The results of an environment without an episode, and of one whose episode broke.
+_IDLE = StepResult()
+_IDLE.steady = True
+_BROKEN = StepResult()

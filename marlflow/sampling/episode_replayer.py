@@ -48,7 +48,7 @@ class EpisodeReplayer:
         if running["agents"] is not None:
             # Undeclared agents get slots in order of appearance, which the checkpoint has.
             adapter.seat(running["agents"])
-        result = self.envs.reset(index, running["seed"])
+        result = self.envs.reset_one(index, running["seed"])
         lanes.begin(index, running["episode"], running["matchup"], adapter, self.episodes)
         self.history.begin_episode(index)
         self._receive(index, result)

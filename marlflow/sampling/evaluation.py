@@ -17,7 +17,8 @@ from marlflow.sampling.lanes import Lanes, PolicyOf
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import Evaluated, Fault
-from marlflow.sampling.runners import Pool, make_runner
+from marlflow.sampling.runner import Runner
+from marlflow.sampling.runners import Pool
 from marlflow.sampling.weights_table import WeightsTable
 
 _MOST_ENVS = 16
@@ -40,7 +41,7 @@ class EvaluationEnvs:
     def widen(self, episodes: int) -> list[Fault]:
         """Open environments for `episodes` episodes; return faults of closing earlier ones."""
         count = min(episodes, _MOST_ENVS)
-        if self._envs is not None and len(self._envs.env_indices) >= count:
+        if not count or (self._envs is not None and len(self._envs.env_indices) >= count):
             return []
         # All are reopened, because the lanes of a runner are numbered by its number of environments.
         faults = self.close(perf_counter() + closing.CLOSE_TIMEOUT_S)
@@ -73,7 +74,7 @@ class EvaluationEnvs:
         lanes = Lanes(self._stride, len(envs.env_indices), table, self._policy_of)
         history = _Fingerprints(lanes, len(envs.env_indices))
         dealt = EvaluationEpisodes(seed, request.episodes, request.matchups)
-        runner = make_runner(envs, table.policy_slots, lanes, dealt, None, history)
+        runner = Runner(envs, table.policy_slots, lanes, dealt, None, history)
         runner.begin()
         while not (runner.idle or is_late()):
             progress("playing episodes", len(runner.results), len(request.episodes))

@@ -8,14 +8,6 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.sampling.receipts import Fault
 
 
-class EnvBroken(Exception):
-    """A fault of the environment at `index` in its worker."""
-
-    def __init__(self, index: int, failure: EnvironmentFailed) -> None:
-        super().__init__(index, failure)
-        self.index, self.failure = index, failure
-
-
 class FaultLog:
     """A worker's faults; more than `tolerated` broken episodes raise."""
 

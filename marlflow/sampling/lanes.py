@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
@@ -10,25 +10,18 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import key
 from marlflow.env import EnvAdapter
+from marlflow.sampling.credited import add_to
+from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
-from marlflow.sampling.receipts import EpisodeResult
 from marlflow.sampling.weights_table import Seat, WeightsTable
-
-# Lanes per environment without `possible_agents`.
-UNDECLARED_LANES = 256
 
 NO_EPISODE = -1
 """The episode number of lanes between two episodes."""
 
 PolicyOf = Callable[[str], str | None]
 """Maps an agent to its policy, or to None, in episodes without a matchup."""
-
-
-def lanes_per_env(adapter: EnvAdapter) -> int:
-    """Return the number of lanes per environment."""
-    return len(adapter.agents) if adapter.declared else UNDECLARED_LANES
 
 
 class Lanes:
@@ -64,24 +57,20 @@ class Lanes:
         is_read: Array = np.array([*by_entry, any(by_entry)])[entry_of]
         return is_read
 
-    def result(
-        self, index: int, env_index: int, adapter: EnvAdapter, tick: int, truncated: bool, reads_costs: bool
-    ) -> EpisodeResult:
-        """Return the result of an environment's episode, which has ended."""
-        lanes, appeared, agents = self.of(index), adapter.appeared(), list(enumerate(adapter.agents))
-        returns = self.returns[lanes].tolist()
-        # An agent may have a return without having appeared: a reward before its first action.
-        return_of = {a: returns[slot] for slot, a in agents if slot in appeared or returns[slot]}
-        costs = self.costs[lanes].tolist()
-        cost_of = cost_of_agents(adapter.agents, return_of, self.reads_costs[lanes], costs) if reads_costs else {}
-        episode, matchup = int(self.episode[lanes.start]), self.matchups[index]
-        return EpisodeResult(
-            env_index, episode, adapter.env_steps, return_of, tick, matchup, truncated=truncated, costs=cost_of
-        )
+    def add(self, lanes: Array | None, rewards: Array, costs: Array | None = None) -> None:
+        """Add to the returns, and costs if there are any, of `lanes`, which may repeat; None: of all lanes."""
+        add_to(self.returns, lanes, rewards)
+        if costs is not None:
+            add_to(self.costs, lanes, costs)
 
     def of(self, index: int) -> slice:
         """Return the lanes of one environment."""
         return slice(index * self.stride, (index + 1) * self.stride)
+
+    def in_envs(self, indices: Array) -> Array:
+        """Return the lanes of some environments, int64 [N * stride]."""
+        lanes: Array = (indices[:, None] * self.stride + np.arange(self.stride)).reshape(-1)
+        return lanes
 
     def begin(
         self, index: int, episode: int, matchup: Matchup | None, adapter: EnvAdapter, episodes: EpisodeSource
@@ -101,19 +90,26 @@ class Lanes:
             self.keys[lanes.start + slot] = episodes.stream(index, episode, _stream_number(adapter, slot))
         self.assign_new_agents(index, adapter, episodes)
 
-    def begin_many(self, indices: Array, numbers: Array, adapter: EnvAdapter, episodes: EpisodeSource) -> None:
-        """Start the episodes `numbers` [N] in `indices` [N], whose agents are all declared."""
-        kept = []
+    def begin_many(
+        self, indices: Array, numbers: Array, envs: EnvSource, episodes: EpisodeSource
+    ) -> dict[int, EnvironmentFailed]:
+        """Start the episodes `numbers` [N] in `indices` [N]; return those that failed, by environment."""
+        kept, failed, declared = [], {}, envs.first.declared
         for at, (index, episode) in enumerate(zip(indices.tolist(), numbers.tolist(), strict=True)):
             matchup = episodes.matchup(index, episode)
-            if matchup is None and self.num_assigned[index]:
+            if matchup is None and self.num_assigned[index] and declared:
                 kept.append(at)
-            else:
-                self.begin(index, episode, matchup, adapter, episodes)
-        if not kept:
-            return
+                continue
+            try:
+                self.begin(index, episode, matchup, envs.adapter(index), episodes)
+            except EnvironmentFailed as failure:
+                failed[index] = failure
+        if kept:
+            self._begin_again(indices[kept], numbers[kept], episodes)
+        return failed
+
+    def _begin_again(self, indices: Array, numbers: Array, episodes: EpisodeSource) -> None:
         # The agents keep their policies, so nothing depends on one agent or environment.
-        indices, numbers = indices[kept], numbers[kept]
         lanes = indices[:, None] * self.stride + np.arange(self.stride)
         self.episode[lanes] = numbers[:, None]
         self.returns[lanes] = self.costs[lanes] = 0.0
@@ -137,6 +133,19 @@ class Lanes:
         """Unassign an environment's lanes; `matchup` is for the next assignment."""
         self.matchups[index] = matchup
         self.num_assigned[index] = 0
+
+    def assign_joined(
+        self, envs: EnvSource, episodes: EpisodeSource, broken: Collection[int]
+    ) -> dict[int, EnvironmentFailed]:
+        """Assign policies to agents that joined in running episodes, but `broken` ones; return those that failed."""
+        failed = {}
+        for index in np.flatnonzero(envs.is_running).tolist():
+            if index not in broken and len(envs.adapter(index).agents) > self.num_assigned[index]:
+                try:
+                    self.assign_new_agents(index, envs.adapter(index), episodes)
+                except EnvironmentFailed as failure:
+                    failed[index] = failure
+        return failed
 
     def assign_new_agents(self, index: int, adapter: EnvAdapter, episodes: EpisodeSource) -> None:
         """Assign policies to an environment's new agents."""
@@ -180,17 +189,6 @@ class Lanes:
             reason = f"its spaces {spaces} are not those of its policy {slots.policy!r}"
             raise EnvironmentFailed(adapter.where(agent), reason)
         self._checked.add((agent, slots.policy))
-
-
-def cost_of_agents(
-    agents: Sequence[str], return_of: Collection[str], is_read: Array, costs: Sequence[float]
-) -> dict[str, float]:
-    """Return those of `costs`, by slot, that are of agents whose policies read costs (bool [A]).
-
-    Agents without a return (`return_of`) are included only if their cost is not 0.
-    """
-    known = is_read.tolist()
-    return {a: costs[slot] for slot, a in enumerate(agents) if known[slot] and (a in return_of or costs[slot])}
 
 
 def _stream_number(adapter: EnvAdapter, slot: int) -> int:

@@ -8,9 +8,7 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.env import BatchedStep
-from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.group_layout import GroupLayout
-from marlflow.sampling.policy_slots import PolicySlots
 
 
 class LatestSteps:
@@ -24,6 +22,11 @@ class LatestSteps:
         self._steps = [BatchedStep({})]
         # By environment: a position in `_steps`.
         self._step_of = np.zeros(num_envs, np.int64)
+
+    @property
+    def step(self) -> BatchedStep:
+        """The last step of all environments."""
+        return self._steps[0]
 
     def start(self, step: BatchedStep) -> None:
         """Take the observations of all environments from `step`."""
@@ -48,23 +51,3 @@ class LatestSteps:
             at = np.flatnonzero(source == number)
             rows[at] = layout.rows(getattr(self._steps[number], name), lanes[at])
         return rows
-
-
-def seen_at_end(
-    step: BatchedStep, slots: PolicySlots, lanes: Array, envs: BatchedEnvPool, env_of: Array
-) -> dict[str, Array]:
-    """Return the final observations of `lanes`, which are in the environments `env_of`, by column, [N, ...] each.
-
-    Empty if the policy of `slots` is not recorded. Raises ObservationOutside.
-    """
-    if slots.buffer is None:
-        return {}
-    seen = {"obs": slots.stack(envs.layout.rows(step.observations, lanes))}
-    if slots.spaces.masked:
-        masks = envs.layout.rows(step.action_masks, lanes).astype(bool)
-        # Without a legal action, a final mask says nothing.
-        masks[~masks.any(axis=1)] = True
-        seen["action_mask"] = masks
-    if slots.sees_state and envs.states is not None:
-        seen["state"] = envs.states[env_of]
-    return seen

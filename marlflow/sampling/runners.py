@@ -1,4 +1,4 @@
-"""The environments of a worker and the loop that steps them: one by one, or all by one call."""
+"""The environments of a worker, and the loop for its training episodes: step by step, or by compiled calls."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from typing import TypeAlias
 from marlflow.base.errors import ConfigInvalid, NotCompiled
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
-from marlflow.sampling.batched_runner import BatchedRunner
 from marlflow.sampling.env_pool import EnvPool
-from marlflow.sampling.episodes import EpisodeSource, TrainingEpisodes
+from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import CompiledCalls
+from marlflow.sampling.runner import Runner
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.segment_builder import SegmentBuilder
-from marlflow.sampling.vector_runner import SyncVectorRunner
 from marlflow.sampling.watchdog import Watchdog
 
 Pool: TypeAlias = EnvPool | BatchedEnvPool
-Runner: TypeAlias = SyncVectorRunner | BatchedRunner
 
 
 def make_pool(config: SamplerConfig, env_indices: Sequence[int], watchdog: Watchdog, faults: FaultLog) -> Pool:
@@ -42,51 +40,31 @@ def training_runner(
     history: History | None,
 ) -> Runner:
     """Return the loop for the training episodes of a worker; raises ConfigInvalid if it cannot be compiled but must."""
-    try:
-        if config.compiled is not False:
-            return _compiled_runner(config, envs, policy_slots, lanes, episodes, builder)
-        reason = ""
-    except NotCompiled as error:
-        reason = str(error)
-        if config.compiled is True:
-            raise ConfigInvalid([f"rollouts.compiled=true, but {reason}; set rollouts.compiled=auto"]) from error
-    runner = make_runner(envs, policy_slots, lanes, episodes, builder, history)
+    reason = ""
+    if config.compiled is not False:
+        try:
+            batch = _functional(envs)
+            # Imports JAX, as the environment has.
+            from marlflow.sampling.compiled.runner import CompiledRunner
+
+            return CompiledRunner(batch, policy_slots, lanes, episodes, builder, config.seed)
+        except NotCompiled as error:
+            reason = str(error)
+            if config.compiled is True:
+                raise ConfigInvalid([f"rollouts.compiled=true, but {reason}; set rollouts.compiled=auto"]) from error
+    runner = Runner(envs, policy_slots, lanes, episodes, builder, history)
     if reason and _is_functional(envs):
         runner.compiled = CompiledCalls(note=f"rollouts are not compiled: {reason}")
     return runner
 
 
-def _compiled_runner(
-    config: SamplerConfig,
-    envs: Pool,
-    policy_slots: Sequence[PolicySlots],
-    lanes: Lanes,
-    episodes: TrainingEpisodes,
-    builder: SegmentBuilder,
-) -> Runner:
+def _functional(envs: Pool) -> BatchedEnvPool:
     if not isinstance(envs, BatchedEnvPool) or not _is_functional(envs):
         raise NotCompiled("the environment is no functional one (env=functional, jaxmarl, jumanji or pgx)")
     if envs.watchdog.timeout_s is not None:
         raise NotCompiled("env.step_timeout_s is set, and in a compiled call there are no single steps to time")
-    # Imports JAX, as the environment has.
-    from marlflow.sampling.compiled.runner import CompiledRunner
-
-    return CompiledRunner(envs, policy_slots, lanes, episodes, builder, config.seed)
+    return envs
 
 
 def _is_functional(envs: Pool) -> bool:
     return isinstance(envs, BatchedEnvPool) and type(envs.env).__module__ == "marlflow.env.functional.batch"
-
-
-def make_runner(
-    envs: Pool,
-    policy_slots: Sequence[PolicySlots],
-    lanes: Lanes,
-    episodes: EpisodeSource,
-    builder: SegmentBuilder | None,
-    history: History | None,
-) -> Runner:
-    """Return the loop for `envs`, one step after the other; no `builder` means no rows."""
-    if isinstance(envs, BatchedEnvPool):
-        return BatchedRunner(envs, policy_slots, lanes, episodes, builder, history)
-    return SyncVectorRunner(envs, policy_slots, lanes, episodes, builder, history)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
-from marlflow.env import AgentEnd
 from marlflow.sampling.credited import Credited
-from marlflow.sampling.ended_segments import EndedSegment, EndedSegments
+from marlflow.sampling.ended_segments import EndedSegments
+from marlflow.sampling.env_source import Finals
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import PolicyReceipt
 from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
@@ -107,7 +107,7 @@ class SegmentBuilder:
         return cell
 
     def add_ticks(self, ticks: Ticks) -> tuple[Array, EndsOfRows]:
-        """Open and complete the rows of T ticks at once, as `open_next`, `add_to_all` and `end_segments` would.
+        """Open and complete the rows of T ticks at once, as `open_next`, `add` and `end_segments` would.
 
         Returns the cells of the rows, [T, lanes], where lanes decided, and the segments that ended.
         """
@@ -140,95 +140,50 @@ class SegmentBuilder:
 
     def add_segments(self, policy: str, segments: Segments, lanes: Array) -> None:
         """Add segments that `add_ticks` ended, with the lane of each."""
-        self._ended.add_together(policy, segments, lanes)
+        self._ended.add(policy, segments, lanes)
 
-    def add_rewards(self, lanes: Array, rewards: Array) -> None:
-        """Add rewards to the open rows; a lane may occur several times."""
+    def add(self, lanes: Array | None, rewards: Array, costs: Array | None) -> None:
+        """Add rewards, and costs if read, to the open rows of `lanes`, which may repeat; None: of all lanes."""
         self._rewards.add(lanes, rewards)
-
-    def add_costs(self, lanes: Array, costs: Array) -> None:
-        """Add costs to the open rows; a lane may occur several times."""
-        assert self._costs is not None, "no policy here reads costs"
-        self._costs.add(lanes, costs)
+        if costs is not None:
+            assert self._costs is not None, "no policy here reads costs"
+            self._costs.add(lanes, costs)
 
     def add_late_rewards(self, lanes: Array, rewards: Array) -> None:
         """Add rewards of dead agents, which belong to no row, to `reward_unattributed`."""
         self._rewards.add_unattributed(lanes, rewards)
 
-    def end_segment(self, lane: int, ending: AgentEnd, episode: int, slots: PolicySlots, state: Array | None) -> None:
-        """End a lane's trajectory; raises ObservationOutside if the final observation does not fit its space."""
-        if not self._open[lane]:
-            # The agent never acted.
-            return
-        cell, start = int(self._cell[lane]), int(self._start[lane])
-        bootstrap = self._bootstrap(lane, cell, ending, slots, state)
-        for credited in self._credited:
-            credited.complete(lane, cell)
-        self._open[lane] = False
-        self._cell[lane] = self._start[lane] = cell + 1
-        if slots.buffer is None:
-            return
-        carried = start == 0 and bool(self._carried[lane])
-        position = (slots.buffer.row(lane), start, cell + 1)
-        ended = EndedSegment((*position, ending.terminated, ending.truncated, carried, episode), lane, bootstrap)
-        self._ended.add(slots.policy, ended)
-
-    def add_to_all(self, rewards: Array, costs: Array | None) -> None:
-        """Add a reward, and a cost if they are read, to every lane, float64 [lanes]."""
-        self._rewards.open += rewards
-        if costs is not None:
-            assert self._costs is not None, "no policy here reads costs"
-            self._costs.open += costs
+    def has_open_row(self, lanes: Array) -> Array:
+        """Return which of `lanes` have an open row, bool [N]."""
+        is_open: Array = self._open[lanes]
+        return is_open
 
     def end_segments(
-        self,
-        lanes: Array,
-        rows: Array,
-        terminated: Array,
-        episode: Array,
-        slots: PolicySlots,
-        seen: Mapping[str, Array],
+        self, lanes: Array, terminated: Array, episode: Array, slots: PolicySlots, finals: Finals | None
     ) -> None:
-        """End the trajectories of N lanes of one policy, whose final observations, masks and states are `seen`.
+        """End the trajectories of N lanes of one policy, which have open rows; the others were truncated.
 
-        `rows` int64 are their rows in its buffer, `terminated` bool, `episode` int64, [N]. `seen` may be empty if the
-        policy is not recorded.
+        `terminated` bool and `episode` int64, [N]. `finals` may be None if the policy is not recorded.
         """
-        acted = self._open[lanes]
-        if not acted.all():
-            lanes, rows, terminated, episode = (column[acted] for column in (lanes, rows, terminated, episode))
-            seen = {name: column[acted] for name, column in seen.items()}
         cell, start = self._cell[lanes], self._start[lanes]
         for credited in self._credited:
             credited.complete(lanes, cell)
         self._open[lanes] = False
         self._cell[lanes] = self._start[lanes] = cell + 1
-        if slots.buffer is None or not len(lanes):
+        if slots.buffer is None or finals is None:
             return
+        rows, seen, missing = slots.buffer.rows_of(lanes), dict(finals.seen), finals.missing
         if slots.memory is not None:
-            seen = {**seen, "memory": slots.memory.recall(lanes)}
+            seen["memory"] = slots.memory.recall(lanes[~missing])
+        if missing.any():
+            # Without a final observation, bootstrap from the last one and the memory before it.
+            for name in seen.keys() - {"state"}:
+                at_last = slots.buffer.data[name][rows, cell]
+                at_last[~missing] = seen[name]
+                seen[name] = at_last
         carried = self._carried[lanes] & (start == 0)
         segments = Segments(rows, start, cell + 1, terminated, ~terminated, carried, episode, seen)
-        self._ended.add_together(slots.policy, segments, lanes)
-
-    def _bootstrap(
-        self, lane: int, cell: int, ending: AgentEnd, slots: PolicySlots, state: Array | None
-    ) -> dict[str, Array]:
-        if slots.buffer is None:
-            return {}
-        row, data = slots.buffer.row(lane), slots.buffer.data
-        if ending.observation is None:
-            # Without a final observation, bootstrap from the last one and the memory before it.
-            seen = {name: data[name][row, cell].copy() for name in _BOOTSTRAPS if name in data}
-        else:
-            seen = {"obs": slots.stack([ending.observation])[0]}
-            if slots.memory is not None:
-                seen["memory"] = slots.memory.recall(np.array([lane]))[0]
-            if slots.spaces.masked:
-                seen["action_mask"] = slots.stack_masks([ending.mask])[0]
-        if state is not None and slots.sees_state:
-            seen["state"] = state.copy()
-        return seen
+        self._ended.add(slots.policy, segments, lanes)
 
     def end_episode(self, lanes: slice | Array) -> None:
         """End the episodes of `lanes`: rewards since the agents' ends belong to no row."""
@@ -288,7 +243,7 @@ class SegmentBuilder:
 
     def _cut(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> tuple[PolicyReceipt, Batch]:
         running = self._running(number, slots, buffer, episodes)
-        ended = self._ended.take(slots.policy, running)
+        ended = self._ended.take(slots.policy)
         segments = Segments.concat([*ended, running]) if ended else running
         lanes = buffer.lanes[segments.row]
         # Sorted by lane, because the order of rows depends on which lane a policy played first.

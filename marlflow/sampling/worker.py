@@ -19,13 +19,12 @@ from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
-from marlflow.sampling.batched_runner import BatchedRunner
-from marlflow.sampling.batched_state import BatchedWorkerState
+from marlflow.sampling.batched_state import SnapshotState
 from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.evaluation import EvaluationEnvs
 from marlflow.sampling.faults import FaultLog
-from marlflow.sampling.lanes import Lanes, lanes_per_env
+from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, RowWriter
@@ -37,7 +36,7 @@ from marlflow.sampling.segment_builder import SegmentBuilder
 from marlflow.sampling.watchdog import Watchdog
 from marlflow.sampling.weights_table import WeightsTable
 from marlflow.sampling.worker_stages import WorkerStages
-from marlflow.sampling.worker_state import WorkerState
+from marlflow.sampling.worker_state import ReplayedState, WorkerState
 
 
 class RolloutWorker:
@@ -73,7 +72,7 @@ class RolloutWorker:
         # All environments have the same agents and spaces, so the first one answers for all.
         adapter, count = self._envs.first, len(config.env_indices)
         spaces = config.spaces if config.spaces is not None else policy_spaces(adapter, self._policy_of, actors)
-        self._stride = lanes_per_env(adapter)
+        self._stride = self._envs.stride
         self._returned = set(spaces) if config.recorded is None else set(config.recorded)
         # Datasets may record policies whose rows are not returned.
         self._recorded = {*self._returned, *(writer.policies if writer else ())}
@@ -263,15 +262,13 @@ class RolloutWorker:
         with self._watchdog.on_guard():
             return self._worker_state().load_state(tree, replay_max_env_steps)
 
-    def _worker_state(self) -> WorkerState | BatchedWorkerState:
+    def _worker_state(self) -> WorkerState:
         self._widen(1)
-        parts = self._table.policy_slots, self._builder, self._episodes
-        if isinstance(self._runner, BatchedRunner):
-            assert isinstance(self._envs, BatchedEnvPool), "its runner steps them"
-            return BatchedWorkerState(self._envs, *parts, self._runner)
-        assert isinstance(self._envs, EnvPool), "its runner steps them"
+        parts = self._table.policy_slots, self._builder, self._episodes, self._runner
+        if isinstance(self._envs, BatchedEnvPool):
+            return SnapshotState(self._envs, *parts)
         assert self._history is not None, "episodes of these environments are replayed"
-        return WorkerState(self._envs, *parts, self._runner, self._history)
+        return ReplayedState(self._envs, *parts, self._history)
 
     def _receipt(self, policies: Mapping[str, PolicyReceipt], counts: Array, began_s: float) -> Receipt:
         runner, spent_s = self._runner, perf_counter() - began_s

@@ -11,7 +11,7 @@ import marlflow as mf
 from marlflow.config.validation import ready
 from marlflow.env import cartpole_team, toll
 from marlflow.env.batched.cartpole_team import BatchedCartPoleTeam
-from marlflow.sampling.batched_runner import BatchedRunner
+from marlflow.sampling.batched_pool import BatchedEnvPool
 from tests.driver.costly import carts
 from tests.runtime.small_runs import small_run
 from tests.sentences import wrong_with
@@ -66,7 +66,7 @@ def test_batched_environments_without_costs_are_refused() -> None:
 @pytest.mark.parametrize("batched", [True, "auto"])
 def test_batched_environments_with_costs_are_stepped_by_one_call(batched: Any) -> None:
     worker = ready(experiment(LIMITED, replace(ROADS, batched=batched))).spec.worker(0)
-    assert isinstance(worker._runner, BatchedRunner)
+    assert isinstance(worker._envs, BatchedEnvPool)
     assert set(worker.collect(3)[1]["team"]["cost"].tolist()) == {0.0, 1.0}
     worker.close()
 
@@ -80,7 +80,7 @@ costly_carts.batched = BatchedCartPoleTeam  # type: ignore[attr-defined]  # whic
 
 def test_auto_takes_the_version_that_gives_costs() -> None:
     worker = ready(experiment(LIMITED, mf.Env(costly_carts, {}, num_envs=4, batched="auto"))).spec.worker(0)
-    assert not isinstance(worker._runner, BatchedRunner)
+    assert not isinstance(worker._envs, BatchedEnvPool)
     assert worker.collect(5)[1]["team"]["cost"].any()
     worker.close()
     assert "parallel_env gives no info['cost'] of cart_0, cart_1, cart_2 and others in its first env step" in refused(

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from pettingzoo.utils import BaseParallelWrapper
 
@@ -108,5 +109,6 @@ def test_only_the_first_environment_of_a_run_has_a_window(mode, made, monkeypatc
     for env_indices in ([0, 1], [2]):
         pool = EnvPool(env_indices, maker, Watchdog(None), FaultLog())
     assert Seen.made == made
-    pool.reopen(0)
+    pool.discard([0])
+    assert not pool.reset(np.array([0]), np.array([7]), [None]).broken
     assert Seen.made[-1] == made[-1]

@@ -268,8 +268,8 @@ def test_an_environment_that_raises_when_it_is_played_again_is_abandoned_and_no_
     worker.collect(7)
     fresh = turning(Broken, env_indices=(0,))
     assert fresh.load_state(worker.state(), EVER) == ResumeReport(1, 0, 1)
-    assert Broken.opened == 2
     receipt, _ = fresh.collect(20)
+    assert Broken.opened == 2
     assert receipt.faults == ()
     assert [one.episode for one in receipt.episodes] == [1, 2]
 

@@ -1,6 +1,6 @@
 """The environment loop of a worker whose fragments are compiled calls: their columns become rows by whole arrays.
 
-Between two calls all state is where BatchedRunner keeps it, so that saving, resuming and starting over are its own.
+Between two calls all state is where single steps keep it, so that saving, resuming and starting over are theirs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from marlflow.compiled.counter_random import bits64, uint64
 from marlflow.env.functional.batch import FunctionalBatch
 from marlflow.policy.compiled_actor import CompiledActor, Given, StackedMember
 from marlflow.sampling.batched_pool import BatchedEnvPool
-from marlflow.sampling.batched_results import Ended, results_of
-from marlflow.sampling.batched_runner import BatchedRunner
 from marlflow.sampling.compiled.breaks import breaks_in
 from marlflow.sampling.compiled.program import CallInputs, Columns, FragmentProgram, Live, Player
 from marlflow.sampling.compiled.seating import seating
 from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
+from marlflow.sampling.episode_results import Ended, results_of
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
 from marlflow.sampling.frozen_cohort import FrozenCohort
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import CompiledCalls
 from marlflow.sampling.recurrent_memory import Memory
+from marlflow.sampling.runner import Runner
 from marlflow.sampling.segment_builder import EndsOfRows, SegmentBuilder, Ticks
 from marlflow.sampling.step_buffer import Segments
 
@@ -44,7 +44,7 @@ class _Compiled(NamedTuple):
     run: Callable[[Live, CallInputs], tuple[Live, Columns]]
 
 
-class CompiledRunner(BatchedRunner):
+class CompiledRunner(Runner):
     """Steps `envs` by `run`, which calls one program for many ticks.
 
     Raises NotCompiled if the environments or an actor cannot be compiled.
@@ -60,6 +60,7 @@ class CompiledRunner(BatchedRunner):
         seed: int,
     ) -> None:
         super().__init__(envs, policy_slots, lanes, episodes, builder)
+        self._batch, self._agents = envs, list(envs.first.agents)
         self._rows_of, self._seed, self._training = builder, seed, episodes
         self._actors = {
             number: CompiledActor(slots.actor, slots.spaces.observation) for number, slots in enumerate(policy_slots)
@@ -89,8 +90,8 @@ class CompiledRunner(BatchedRunner):
         program, run = self._program_for(most)
         began = perf_counter()
         live, inputs = self._live(program), self._inputs(program, count)
-        after, columns = self._envs.guarded(lambda: jax.block_until_ready(run(live, inputs)), "a compiled call")
-        self.env_s += perf_counter() - began
+        after, columns = self._batch.guarded(lambda: jax.block_until_ready(run(live, inputs)), "a compiled call")
+        self._batch.env_s += perf_counter() - began
         self._land(program, after, columns)
         return int(columns.count)
 
@@ -109,14 +110,14 @@ class CompiledRunner(BatchedRunner):
     def _compiled(self, program: FragmentProgram) -> _Compiled:
         began, before = perf_counter(), self.compiled
         live, inputs = self._live(program), self._inputs(program, 0)
-        run = self._envs.guarded(lambda: program.run.lower(live, inputs).compile(), "compiling")
+        run = self._batch.guarded(lambda: program.run.lower(live, inputs).compile(), "compiling")
         compile_s = before.compile_s + perf_counter() - began
         self.compiled = CompiledCalls(before.compiles + 1, compile_s, before.note)
         return _Compiled(program, run)
 
     @property
     def _functional(self) -> FunctionalBatch:
-        env: Any = self._envs.env
+        env: Any = self._batch.env
         if type(env) is not FunctionalBatch:
             raise NotCompiled("the environment is no functional one")
         return env
@@ -170,9 +171,9 @@ class CompiledRunner(BatchedRunner):
             memories.append(None if memory is None else jnp.asarray(memory.recall(lanes)))
         return Live(
             carry=self._functional.carry,
-            running=self._is_running,
-            alive=self._alive.reshape(num_envs, stride),
-            decides=self._decides.reshape(num_envs, stride),
+            running=self._batch.is_running,
+            alive=self._batch.alive.reshape(num_envs, stride),
+            decides=self._batch.decides.reshape(num_envs, stride),
             t_agent=self.lanes.t_agent.reshape(num_envs, stride).astype(np.int32),
             keys=bits64(self.lanes.keys.reshape(num_envs, stride)),
             following=self._next_numbers().astype(np.uint32),
@@ -231,9 +232,9 @@ class CompiledRunner(BatchedRunner):
 
     def _failure_of(self, index: int, slot: int | None, episode: int, env_steps: int, reason: str) -> EnvironmentFailed:
         number = np.array([episode % RESTARTED_EPISODE])
-        self._envs.seeds[index] = self._training.seeds(np.array([index]), number)[0]
-        self._envs.env_steps[index] = env_steps
-        return EnvironmentFailed(self._envs.where(index, None if slot is None else self._agents[slot]), reason)
+        self._batch.seeds[index] = self._training.seeds(np.array([index]), number)[0]
+        self._batch.env_steps[index] = env_steps
+        return self._batch.failure(index, slot, reason)
 
     def _write(self, fragment: TickColumns, ticks: Ticks, cells: Array) -> None:
         """Write the rows of all players into their buffers."""
@@ -330,8 +331,8 @@ class CompiledRunner(BatchedRunner):
         self.ticks += fragment.ticks
 
     def _take_over(self, fragment: TickColumns, after: Live, ticks: Ticks, broken: Mapping[int, Break]) -> None:
-        """Put the state of all environments where BatchedRunner has it."""
-        lanes, envs = self.lanes, self._envs
+        """Put the state of all environments where single steps have it."""
+        lanes, envs = self.lanes, self._batch
         for number, player in enumerate(fragment.program.players):
             if (memory := self._policy_slots[player.number].memory) is not None:
                 self._remember(fragment, player, memory, np.asarray(after.memories[number]), ticks)
@@ -349,16 +350,11 @@ class CompiledRunner(BatchedRunner):
         fresh = np.flatnonzero(begun)
         envs.seeds[fresh] = self._training.seeds(fresh, current[fresh])
         envs.env_steps[:] = np.asarray(after.carry.env_steps)
-        self._is_running[:] = np.asarray(after.running)
-        self._alive[:] = np.asarray(after.alive).reshape(-1)
-        self._decides[:] = (np.asarray(after.decides) & self._is_running[:, None]).reshape(-1)
-        for index in sorted(broken):
-            self._discard(index, broken[index].failure)
-            self._is_running[index] = False
-            self._decides[lanes.of(index)] = self._alive[lanes.of(index)] = False
+        envs.take_over(*(np.asarray(of) for of in (after.running, after.alive, after.decides)))
+        self._discard({index: broke.failure for index, broke in broken.items()})
+        envs.halt(np.array(sorted(broken), np.int64))
         # Without a next matchup, an environment waits.
-        lanes.episode[~np.repeat(self._is_running, lanes.stride)] = NO_EPISODE
-        self._latest.start(envs.look())
+        lanes.episode[~np.repeat(envs.is_running, lanes.stride)] = NO_EPISODE
         self._gather(steady=False)
 
     def _remember(self, fragment: TickColumns, player: Player, memory: Memory, now: Array, ticks: Ticks) -> None:

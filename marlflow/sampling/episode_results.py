@@ -1,4 +1,4 @@
-"""The results of the episodes of batched environments that have ended."""
+"""The results of episodes that have ended."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from marlflow.base.batch import Array
-from marlflow.sampling.batched_pool import BatchedEnvPool
-from marlflow.sampling.lanes import cost_of_agents
+from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.protocol import Matchup
 from marlflow.sampling.receipts import EpisodeResult
 
@@ -28,24 +27,26 @@ class Ended(NamedTuple):
 
 
 def results_of(
-    ended: Ended, envs: BatchedEnvPool, matchups: Sequence[Matchup], reads_costs: Array | None
+    ended: Ended, envs: EnvSource, matchups: Sequence[Matchup], reads_costs: Array | None
 ) -> Iterator[EpisodeResult]:
     """Yield the results of these episodes, in their order.
 
     `matchups` are theirs, `reads_costs` bool [N, A] says whose costs are read; None: nobody's.
     """
-    agents = list(envs.first.agents)
     # Converted at once, because numbers of numpy are slow one by one.
     columns = zip(matchups, *(column.tolist() for column in ended), strict=True)
     for at, (matchup, index, was_cut, tick, episode, env_steps, returns, costs) in enumerate(columns):
-        return_of = dict(zip(agents, returns, strict=True))
+        agents, appeared = list(envs.adapter(index).agents), envs.appeared(index)
+        # An agent may have a return without having appeared: a reward before its first action.
+        return_of = {
+            agent: returns[slot]
+            for slot, agent in enumerate(agents)
+            if appeared is None or slot in appeared or returns[slot]
+        }
+        cost_of = {}
+        if reads_costs is not None:
+            is_read = reads_costs[at].tolist()
+            cost_of = {a: costs[n] for n, a in enumerate(agents) if is_read[n] and (a in return_of or costs[n])}
         yield EpisodeResult(
-            envs.env_indices[index],
-            episode,
-            env_steps,
-            return_of,
-            tick,
-            matchup,
-            truncated=was_cut,
-            costs={} if reads_costs is None else cost_of_agents(agents, return_of, reads_costs[at], costs),
+            envs.env_indices[index], episode, env_steps, return_of, tick, matchup, truncated=was_cut, costs=cost_of
         )

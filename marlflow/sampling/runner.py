@@ -1,0 +1,274 @@
+"""The environment loop of a worker: one call per policy and tick, for its lanes in all environments.
+
+A tick costs a fixed number of vector operations; work per environment or agent is done when episodes begin only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+
+import numpy as np
+
+from marlflow.base.batch import Array
+from marlflow.base.encoder import ObservationOutside
+from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.random import RowRandom
+from marlflow.sampling.action_history import History
+from marlflow.sampling.env_source import EnvSource, LaneStep
+from marlflow.sampling.episode_results import Ended, results_of
+from marlflow.sampling.episodes import EpisodeSource
+from marlflow.sampling.lanes import NO_EPISODE, Lanes
+from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.receipts import CompiledCalls, EpisodeResult
+from marlflow.sampling.segment_builder import SegmentBuilder
+
+
+class Runner:
+    """Steps `envs` in lockstep, as Gymnasium's VectorEnv and SB3's VecEnv do; no `builder` means no rows."""
+
+    compiled: CompiledCalls = CompiledCalls()
+    """What was compiled since the last receipt."""
+
+    def __init__(
+        self,
+        envs: EnvSource,
+        policy_slots: Sequence[PolicySlots],
+        lanes: Lanes,
+        episodes: EpisodeSource,
+        builder: SegmentBuilder | None,
+        history: History | None = None,
+    ) -> None:
+        self._envs, self._policy_slots, self.lanes = envs, policy_slots, lanes
+        self._episodes, self._builder, self._history = episodes, builder, history
+        self._env_indices = np.array(envs.env_indices, np.int64)
+        self.halt()
+        self.clear()
+
+    def halt(self) -> None:
+        """Leave every environment without an episode until `begin`."""
+        self._envs.halt(np.arange(len(self._env_indices)))
+        self.resume()
+
+    def clear(self) -> None:
+        """Reset the results and counters of a collect."""
+        self.results: list[EpisodeResult] = []
+        self.env_steps = self.agent_steps = self.ticks = 0
+        self._envs.env_s = self.policy_s = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no episode is running."""
+        return not len(self._deciding)
+
+    @property
+    def running(self) -> dict[int, int]:
+        """Env steps of each running episode, by environment."""
+        indices = np.flatnonzero(self._envs.is_running)
+        return dict(zip(indices.tolist(), self._envs.env_steps[indices].tolist(), strict=True))
+
+    @property
+    def deciding(self) -> Array:
+        """The lanes waiting for an action, [N]."""
+        return self._deciding
+
+    @property
+    def env_s(self) -> float:
+        """Seconds in environments since `clear`."""
+        return self._envs.env_s
+
+    def resume(self) -> None:
+        """Continue the episodes that run in the environments."""
+        self._acting: list[PolicySlots] = []
+        self._gather(steady=False)
+
+    def begin(self) -> None:
+        """Start the next episode of each idle environment, if any."""
+        idle = np.flatnonzero(~self._envs.is_running)
+        if len(idle):
+            self._reset(idle)
+            self._gather(steady=False)
+
+    def run(self, ticks: int, is_late: Callable[[], bool]) -> None:
+        """Take `ticks` env steps in every environment; fewer if all are idle, or once `is_late`."""
+        for _ in range(ticks):
+            if self.idle:
+                return
+            self.tick()
+            if is_late():
+                return
+
+    def tick(self) -> None:
+        """Take one env step in every environment."""
+        self._decide()
+        self.env_steps += int(np.count_nonzero(self._envs.is_running))
+        self.ticks += 1
+        step = self._envs.step(self._deciding, self.lanes.reads_costs if self._envs.reads_costs else None)
+        if len(step.rewards):
+            self.lanes.add(step.lanes, step.rewards, step.costs)
+            if self._builder is not None:
+                self._builder.add(step.lanes, step.rewards, step.costs)
+        if not step.steady:
+            self._end(step)
+        self._gather(step.steady)
+
+    def _decide(self) -> None:
+        deciding, builder, lanes, envs = self._deciding, self._builder, self.lanes, self._envs
+        self.agent_steps += len(deciding)
+        t_agent = lanes.t_agent[deciding]
+        cells = None
+        if builder is not None:
+            cells = builder.open_next(deciding, envs.env_steps[self._deciding_env], t_agent)
+        if self._history is not None:
+            self._history.observe(deciding, self._policy_slots)
+        # Counter-based: an agent's random numbers do not depend on the other lanes of the batch.
+        random = RowRandom(lanes.keys[deciding], t_agent, self._deciding_env_indices)
+        envs.clear_actions()
+        for slots in self._acting:
+            where, seen, memory = slots.where, slots.seen, slots.memory
+            generator = random if slots.in_order and len(where) == len(deciding) else random.only(where)
+            recalled = None if memory is None else memory.recall(slots.lanes)
+            began = perf_counter()
+            acted = slots.act(recalled, generator)
+            self.policy_s += perf_counter() - began
+            if memory is not None:
+                seen = {**seen, **memory.update(slots.lanes, acted.memory, slots.version)}
+            if slots.buffer is not None and cells is not None:
+                slots.buffer.write(slots.rows, cells[where], seen, acted.action, acted.behavior_logp)
+            envs.put_actions(slots, acted.action)
+            if self._history is not None:
+                self._history.record_actions(slots, acted.action)
+        t_agent += 1
+        lanes.t_agent[deciding] = t_agent
+
+    def _end(self, step: LaneStep) -> None:
+        """End the trajectories and episodes of a step, and begin the next ones."""
+        broken = step.broken
+        if not self._envs.first.declared:
+            broken |= self.lanes.assign_joined(self._envs, self._episodes, broken)
+        if self._builder is not None and len(step.ended):
+            self._end_segments(step, self._builder, broken)
+        self._receive_late(step, broken)
+        over = np.array([index for index in step.over if index not in broken], np.int64)
+        if len(over):
+            self._finish(over, step)
+        self._discard(broken)
+        if again := {*over.tolist(), *broken}:
+            self._reset(np.array(sorted(again)))
+
+    def _end_segments(self, step: LaneStep, builder: SegmentBuilder, broken: dict[int, EnvironmentFailed]) -> None:
+        """End the segments of `step.ended`, by policy; add to `broken` if a final observation is not of its space."""
+        # An agent that never acted has no row.
+        acted = np.flatnonzero(builder.has_open_row(step.ended))
+        ended, terminated = step.ended[acted], step.terminated[acted]
+        entry_of = self.lanes.entry_of[ended]
+        found = []
+        for number in np.unique(entry_of).tolist():
+            slots, at = self._policy_slots[number], np.flatnonzero(entry_of == number)
+            while len(at := at[self._are_sound(ended[at], broken)]):
+                try:
+                    found.append((slots, at, None if slots.buffer is None else self._envs.finals(slots, ended[at])))
+                    break
+                except ObservationOutside as outside:
+                    index, slot = divmod(int(ended[at[outside.index]]), self.lanes.stride)
+                    broken[index] = self._envs.failure(index, slot, f"the final {outside.reason}")
+        for slots, at, finals in found:
+            # An observation of another policy may have broken their environment: its episode is discarded below.
+            lanes = ended[at]
+            builder.end_segments(lanes, terminated[at], self.lanes.episode[lanes], slots, finals)
+
+    def _are_sound(self, lanes: Array, broken: Mapping[int, object]) -> Array:
+        """Return which of `lanes` are in environments that did not break, bool [N]."""
+        sound: Array = ~np.isin(self.lanes.env_of[lanes], list(broken)) if broken else np.ones(len(lanes), bool)
+        return sound
+
+    def _receive_late(self, step: LaneStep, broken: Mapping[int, object]) -> None:
+        # Rewards after an agent's end or before its first action.
+        if len(step.late_lanes):
+            at = self._are_sound(step.late_lanes, broken)
+            lanes, rewards = step.late_lanes[at], step.late_rewards[at]
+            self.lanes.add(lanes, rewards)
+            if self._builder is not None:
+                self._builder.add_late_rewards(lanes, rewards)
+
+    def _finish(self, over: Array, step: LaneStep) -> None:
+        """Report the episodes of the environments `over`."""
+        lanes, stride, envs = self.lanes, self.lanes.stride, self._envs
+        truncated = np.zeros(len(envs.env_steps), bool)
+        truncated[lanes.env_of[step.ended[~step.terminated]]] = True
+        returns, costs = (amounts.reshape(-1, stride)[over] for amounts in (lanes.returns, lanes.costs))
+        now, numbers = np.full(len(over), self.ticks), lanes.episode[over * stride]
+        ended = Ended(over, truncated[over], now, numbers, envs.env_steps[over], returns, costs)
+        reads_costs = lanes.reads_costs.reshape(-1, stride)[over] if envs.reads_costs else None
+        self.results += results_of(ended, envs, [lanes.matchups[index] for index in over.tolist()], reads_costs)
+        finished = lanes.in_envs(over)
+        if self._builder is not None:
+            self._builder.end_episode(finished)
+        # If the next reset fails, the rows of a finished episode must not be discarded with it.
+        lanes.episode[finished] = NO_EPISODE
+
+    def _discard(self, broken: Mapping[int, EnvironmentFailed]) -> None:
+        """Discard the episodes of environments that broke, each failure a fault; raise it if over budget."""
+        together: dict[int, list[int]] = {}
+        for index in sorted(broken):
+            together.setdefault(id(broken[index]), []).append(index)
+        for indices in together.values():
+            failure = broken[indices[0]]
+            self._envs.faults.tolerate(failure)
+            self._envs.faults.add(failure, failure.reason, sum(map(self._lose, indices)))
+        self._envs.discard(list(broken))
+
+    def _lose(self, index: int) -> int:
+        lanes = self.lanes.of(index)
+        episode = int(self.lanes.episode[lanes.start])
+        lost = 0 if self._builder is None else self._builder.discard(lanes, episode, self._policy_slots)
+        self.lanes.unassign(index, {})
+        return lost
+
+    def _reset(self, indices: Array) -> None:
+        """Start the next episodes of `indices`, if any, skipping those whose resets fail."""
+        while len(indices):
+            self._envs.halt(indices)
+            following = [(index, self._episodes.next(index)) for index in indices.tolist()]
+            begun = [(index, episode) for index, episode in following if episode is not None]
+            if not begun:
+                return
+            starting, numbers = np.array(begun, np.int64).T
+            tasks = [self._episodes.task(index) for index, _ in begun]
+            step = self._envs.reset(starting, self._episodes.seeds(starting, numbers), tasks)
+            broken = step.broken
+            is_sound = ~np.isin(starting, list(broken))
+            broken |= self.lanes.begin_many(starting[is_sound], numbers[is_sound], self._envs, self._episodes)
+            if self._history is not None:
+                for index in starting.tolist():
+                    if index not in broken:
+                        self._history.begin_episode(index)
+            self._receive_late(step, broken)
+            self._discard(broken)
+            indices = np.array(sorted(broken), np.int64)
+
+    def _gather(self, steady: bool) -> None:
+        """Pass the policies the observations of their lanes; `steady` if the same lanes act again."""
+        while True:
+            if not steady:
+                self._assign_deciding()
+            try:
+                for slots in self._acting:
+                    slots.set_observations(*self._envs.seen(slots))
+                return
+            except ObservationOutside as outside:
+                index, slot = divmod(int(slots.lanes[outside.index]), self.lanes.stride)
+                self._discard({index: self._envs.failure(index, slot, f"the {outside.reason}")})
+                self._reset(np.array([index]))
+                steady = False
+
+    def _assign_deciding(self) -> None:
+        self._deciding = self._envs.deciding()
+        self._deciding_env = self.lanes.env_of[self._deciding]
+        self._deciding_env_indices = self._env_indices[self._deciding_env]
+        entry_of = self.lanes.entry_of[self._deciding]
+        counts = np.bincount(entry_of, minlength=len(self._policy_slots)).tolist()
+        for number, slots in enumerate(self._policy_slots):
+            if counts[number] or len(slots.lanes) or slots.positions:
+                slots.set_pending(np.flatnonzero(entry_of == number), self._deciding, self.lanes.row_of)
+        self._acting = [slots for slots in self._policy_slots if slots.positions]
