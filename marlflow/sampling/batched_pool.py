@@ -190,7 +190,7 @@ class BatchedEnvPool:
         return broken
 
     def finals(self, slots: PolicySlots, lanes: Array) -> Finals:
-        step, missing = self._latest.step, np.zeros(len(lanes), bool)
+        step = self._latest.step
         seen = {"obs": slots.stack(self.layout.rows(step.observations, lanes))}
         if slots.spaces.masked:
             masks = self.layout.rows(step.action_masks, lanes).astype(bool)
@@ -199,7 +199,7 @@ class BatchedEnvPool:
             seen["action_mask"] = masks
         if slots.sees_state:
             seen["state"] = self.states[lanes // self.stride]
-        return Finals(seen, missing)
+        return Finals(seen)
 
     def reset(self, indices: Array, seeds: Array, tasks: Sequence[int | None] = ()) -> LaneStep:
         del tasks  # Batched environments have none.

@@ -96,7 +96,9 @@ class EnvPool:
         self._to_reopen.update(indices)
 
     def deciding(self) -> Array:
-        return np.array([*chain.from_iterable(self._lanes_of)], np.int64)
+        lanes = [*chain.from_iterable(self._lanes_of)]
+        self._actions = [None] * len(lanes)
+        return np.array(lanes, np.int64)
 
     def seen(self, slots: PolicySlots) -> tuple[Any, Any, Array | None]:
         if self._waiting is None:
@@ -104,53 +106,73 @@ class EnvPool:
             observations = [*chain.from_iterable([result.observations for result in results])]
             self._waiting = observations, [*chain.from_iterable([result.masks for result in results])]
         observations, masks = self._waiting
+        in_order = slots.in_order and len(slots.positions) == len(observations)
         return (
-            [observations[position] for position in slots.positions],
+            observations if in_order else [observations[position] for position in slots.positions],
             [masks[position] for position in slots.positions] if slots.spaces.masked else [],
             self.states[slots.lanes // self.stride] if slots.sees_state else None,
         )
 
     def clear_actions(self) -> None:
-        self._actions = [None] * sum(map(len, self._lanes_of))
+        # All are put again.
+        pass
 
     def put_actions(self, slots: PolicySlots, action: Array) -> None:
         actions = self._actions
+        if slots.in_order and len(slots.positions) == len(actions):
+            actions[:] = slots.choices(action)
+            return
         for position, choice in zip(slots.positions, slots.choices(action), strict=True):
             actions[position] = choice
 
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
-        began, broken = perf_counter(), dict[int, EnvironmentFailed]()
-        steady, offset, actions, results = True, 0, self._actions, self._results
-        for index, lanes in enumerate(self._lanes_of):
+        began, step = perf_counter(), LaneStep(steady=True)
+        offset, actions, lanes_of = 0, self._actions, self._lanes_of
+        received = _Received()
+        for index, lanes in enumerate(lanes_of):
             if not lanes:
                 continue
             end = offset + len(lanes)
             try:
-                result = results[index] = self.act(index, actions[offset:end])
-                if not result.steady:
-                    steady = False
+                result = self._results[index] = self.act(index, actions[offset:end])
+                received.rewards += result.rewards
+                received.costs += result.costs
+                if result.steady:
+                    received.lanes += lanes
+                else:
+                    self._change(index, result, received, step)
             except EnvironmentFailed as failure:
-                results[index], broken[index], steady = _BROKEN, failure, False
+                step.broken[index], step.steady = failure, False
             offset = end
         self.env_s += perf_counter() - began
         self.env_steps += 1
         self._waiting = None
         # Steady environments gave exactly one reward per lane that acted, in order.
-        rewarded = deciding if steady else self._rewarded()
-        rewards = [*chain.from_iterable([result.rewards for result in results])]
-        costs = [*chain.from_iterable([result.costs for result in results])] if is_read is not None else []
-        step = LaneStep(steady, *self._amounts(rewarded, rewards, costs, is_read, broken), broken=broken)
-        if broken or not steady:
-            step.steady = False
-            self._end(step)
+        rewarded = deciding if step.steady else np.array(received.lanes, np.int64)
+        amounts = self._amounts(rewarded, received.rewards, received.costs, is_read, step.broken)
+        step.lanes, step.rewards, step.costs = amounts
+        step.steady = step.steady and not step.broken
+        self._ends = received.ends
+        if self._ends:
+            step.ended = np.array([*self._ends], np.int64)
+            step.terminated = np.array([ending.terminated for ending in self._ends.values()], bool)
+        if received.late:
+            lanes_of_late = np.array(received.late_lanes, np.int64)
+            step.late_lanes, step.late_rewards, _ = self._amounts(lanes_of_late, received.late, [], None, step.broken)
         return step
 
-    def _rewarded(self) -> Array:
-        lanes: list[int] = []
-        for index, result in enumerate(self._results):
-            first = index * self.stride
-            lanes += self._lanes_of[index] if result.steady else [first + slot for slot in result.reward_slots]
-        return np.array(lanes, np.int64)
+    def _change(self, index: int, result: StepResult, received: _Received, step: LaneStep) -> None:
+        """Take an environment's ends, late rewards and next lanes from a result that is not steady."""
+        first, step.steady = index * self.stride, False
+        received.lanes += [first + slot for slot in result.reward_slots]
+        for ending in result.ended:
+            received.ends.setdefault(first + ending.slot, ending)
+        if result.late_rewards:
+            received.late_lanes += [first + slot for slot in result.late_slots]
+            received.late += result.late_rewards
+        if result.over:
+            step.over.append(index)
+        self._lanes_of[index] = [first + slot for slot in result.deciding]
 
     def _amounts(
         self,
@@ -161,7 +183,7 @@ class EnvPool:
         broken: dict[int, EnvironmentFailed],
     ) -> tuple[Array, Array, Array | None]:
         """Return lanes, rewards and costs as numbers, without those of environments in which one is wrong."""
-        while True:
+        while len(lanes):
             try:
                 numbers = reward_values(rewards)
                 return lanes, numbers, cost_values(costs, is_read[lanes]) if costs and is_read is not None else None
@@ -171,42 +193,20 @@ class EnvPool:
                 kept = np.flatnonzero(lanes // self.stride != index)
                 lanes, rewards = lanes[kept], [rewards[at] for at in kept]
                 costs = [costs[at] for at in kept] if costs else []
-
-    def _end(self, step: LaneStep) -> None:
-        """Add the ends, late rewards and next lanes of environments that are not steady."""
-        self._ends, late, over = {}, list[Any](), list[int]()
-        late_lanes: list[int] = []
-        for index, result in enumerate(self._results):
-            if result.steady or index in step.broken:
-                continue
-            first = index * self.stride
-            for ending in result.ended:
-                self._ends.setdefault(first + ending.slot, ending)
-            late_lanes += [first + slot for slot in result.late_slots]
-            late += result.late_rewards
-            if result.over:
-                over.append(index)
-            self._lanes_of[index] = [first + slot for slot in result.deciding]
-        step.ended = np.array([*self._ends], np.int64)
-        step.terminated = np.array([ending.terminated for ending in self._ends.values()], bool)
-        step.late_lanes, step.late_rewards, _ = self._amounts(
-            np.array(late_lanes, np.int64), late, [], None, step.broken
-        )
-        step.over = over
+        return lanes, np.empty(0), None
 
     def finals(self, slots: PolicySlots, lanes: Array) -> Finals:
-        ends = [self._ends[lane] for lane in lanes.tolist()]
-        missing = np.array([ending.observation is None for ending in ends])
-        given = np.flatnonzero(~missing)
+        ends = [*map(self._ends.__getitem__, lanes.tolist())]
+        given = [at for at, ending in enumerate(ends) if ending.observation is not None]
         try:
             seen = {"obs": slots.stack([ends[at].observation for at in given])}
             if slots.spaces.masked:
                 seen["action_mask"] = slots.stack_masks([ends[at].mask for at in given])
         except ObservationOutside as outside:
-            raise ObservationOutside(int(given[outside.index]), outside.reason) from outside
+            raise ObservationOutside(given[outside.index], outside.reason) from outside
         if slots.sees_state:
             seen["state"] = self.states[lanes // self.stride]
-        return Finals(seen, missing)
+        return Finals(seen, None if len(given) == len(ends) else ~np.isin(np.arange(len(ends)), given))
 
     def act(self, index: int, actions: Sequence[Any]) -> StepResult:
         """Step one environment; raises EnvironmentFailed."""
@@ -339,7 +339,19 @@ class _EnvBeingMade:
         return f"env {self.env_index}"
 
 
-# The results of an environment without an episode, and of one whose episode broke.
+class _Received:
+    """What environments gave in one step, in order."""
+
+    __slots__ = ("costs", "ends", "lanes", "late", "late_lanes", "rewards")
+
+    def __init__(self) -> None:
+        self.lanes: list[int] = []
+        self.rewards: list[Any] = []
+        self.costs: list[Any] = []
+        self.ends: dict[int, AgentEnd] = {}
+        self.late_lanes: list[int] = []
+        self.late: list[Any] = []
+
+
+# The result of an environment without an episode.
 _IDLE = StepResult()
-_IDLE.steady = True
-_BROKEN = StepResult()

@@ -44,18 +44,18 @@ class LaneStep:
     terminated: Array = field(default_factory=lambda: _NO_LANES)
     late_lanes: Array = field(default_factory=lambda: _NO_LANES)
     late_rewards: Array = field(default_factory=lambda: _NO_AMOUNTS)
-    over: Sequence[int] = ()
+    over: list[int] = field(default_factory=list)
     broken: dict[int, EnvironmentFailed] = field(default_factory=dict)
 
 
 class Finals(NamedTuple):
-    """Final observations of N lanes by column; `missing` bool [N] are those of which the environment gave none.
+    """Final observations of N lanes by column, [N, ...] each.
 
-    Columns have rows for the others only; `state` has all N.
+    `missing` bool [N], if not None, are those of which the environment gave none: columns but `state` lack their rows.
     """
 
     seen: dict[str, Array]
-    missing: Array
+    missing: Array | None = None
 
 
 class EnvSource(Protocol):

@@ -12,18 +12,18 @@ from marlflow.sampling.receipts import EpisodeResult
 
 
 class Ended(NamedTuple):
-    """N ended episodes: environment, whether any agent was truncated, tick, number, and env steps, [N] each.
+    """N ended episodes: environment, whether any agent was truncated, tick, number, and env steps.
 
-    `returns` and `costs` are of the agents by slot, [N, A].
+    `returns` and `costs` are of the agents by slot, [N][A].
     """
 
-    env: Array
-    truncated: Array
-    tick: Array
-    episode: Array
-    env_steps: Array
-    returns: Array
-    costs: Array
+    env: Sequence[int]
+    truncated: Sequence[bool]
+    tick: Sequence[int]
+    episode: Sequence[int]
+    env_steps: Sequence[int]
+    returns: Sequence[Sequence[float]]
+    costs: Sequence[Sequence[float]]
 
 
 def results_of(
@@ -33,8 +33,7 @@ def results_of(
 
     `matchups` are theirs, `reads_costs` bool [N, A] says whose costs are read; None: nobody's.
     """
-    # Converted at once, because numbers of numpy are slow one by one.
-    columns = zip(matchups, *(column.tolist() for column in ended), strict=True)
+    columns = zip(matchups, *ended, strict=True)
     for at, (matchup, index, was_cut, tick, episode, env_steps, returns, costs) in enumerate(columns):
         agents, appeared = list(envs.adapter(index).agents), envs.appeared(index)
         # An agent may have a return without having appeared: a reward before its first action.

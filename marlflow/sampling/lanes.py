@@ -17,6 +17,8 @@ from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
 from marlflow.sampling.weights_table import Seat, WeightsTable
 
+_FEW = 4
+
 NO_EPISODE = -1
 """The episode number of lanes between two episodes."""
 
@@ -94,10 +96,12 @@ class Lanes:
         self, indices: Array, numbers: Array, envs: EnvSource, episodes: EpisodeSource
     ) -> dict[int, EnvironmentFailed]:
         """Start the episodes `numbers` [N] in `indices` [N]; return those that failed, by environment."""
-        kept, failed, declared = [], {}, envs.first.declared
+        kept, failed = [], {}
+        # One by one, few are quicker.
+        many = len(indices) > _FEW and envs.first.declared
         for at, (index, episode) in enumerate(zip(indices.tolist(), numbers.tolist(), strict=True)):
             matchup = episodes.matchup(index, episode)
-            if matchup is None and self.num_assigned[index] and declared:
+            if many and matchup is None and self.num_assigned[index]:
                 kept.append(at)
                 continue
             try:

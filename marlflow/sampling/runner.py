@@ -41,7 +41,7 @@ class Runner:
     ) -> None:
         self._envs, self._policy_slots, self.lanes = envs, policy_slots, lanes
         self._episodes, self._builder, self._history = episodes, builder, history
-        self._env_indices = np.array(envs.env_indices, np.int64)
+        self._env_indices, self._is_declared = np.array(envs.env_indices, np.int64), envs.first.declared
         self.halt()
         self.clear()
 
@@ -84,8 +84,8 @@ class Runner:
 
     def begin(self) -> None:
         """Start the next episode of each idle environment, if any."""
-        idle = np.flatnonzero(~self._envs.is_running)
-        if len(idle):
+        idle = np.flatnonzero(~self._envs.is_running).tolist()
+        if idle:
             self._reset(idle)
             self._gather(steady=False)
 
@@ -144,64 +144,78 @@ class Runner:
     def _end(self, step: LaneStep) -> None:
         """End the trajectories and episodes of a step, and begin the next ones."""
         broken = step.broken
-        if not self._envs.first.declared:
+        if not self._is_declared:
             broken |= self.lanes.assign_joined(self._envs, self._episodes, broken)
         if self._builder is not None and len(step.ended):
             self._end_segments(step, self._builder, broken)
         self._receive_late(step, broken)
-        over = np.array([index for index in step.over if index not in broken], np.int64)
-        if len(over):
+        over = [index for index in step.over if index not in broken]
+        if over:
             self._finish(over, step)
         self._discard(broken)
-        if again := {*over.tolist(), *broken}:
-            self._reset(np.array(sorted(again)))
+        if over or broken:
+            self._reset(sorted({*over, *broken}))
 
     def _end_segments(self, step: LaneStep, builder: SegmentBuilder, broken: dict[int, EnvironmentFailed]) -> None:
         """End the segments of `step.ended`, by policy; add to `broken` if a final observation is not of its space."""
+        lanes, terminated = step.ended, step.terminated
         # An agent that never acted has no row.
-        acted = np.flatnonzero(builder.has_open_row(step.ended))
-        ended, terminated = step.ended[acted], step.terminated[acted]
-        entry_of = self.lanes.entry_of[ended]
-        found = []
-        for number in np.unique(entry_of).tolist():
-            slots, at = self._policy_slots[number], np.flatnonzero(entry_of == number)
-            while len(at := at[self._are_sound(ended[at], broken)]):
+        if not (acted := builder.has_open_row(lanes)).all():
+            lanes, terminated = lanes[acted], terminated[acted]
+        entry_of = self.lanes.entry_of[lanes]
+        numbers = set(entry_of.tolist())
+        for number in sorted(numbers):
+            of_number = slice(None) if len(numbers) == 1 else entry_of == number
+            slots, at, has_terminated = self._policy_slots[number], lanes[of_number], terminated[of_number]
+            while True:
+                if broken:
+                    sound = self._are_sound(at, broken)
+                    at, has_terminated = at[sound], has_terminated[sound]
                 try:
-                    found.append((slots, at, None if slots.buffer is None else self._envs.finals(slots, ended[at])))
-                    break
+                    finals = None if slots.buffer is None else self._envs.finals(slots, at)
                 except ObservationOutside as outside:
-                    index, slot = divmod(int(ended[at[outside.index]]), self.lanes.stride)
+                    index, slot = divmod(int(at[outside.index]), self.lanes.stride)
                     broken[index] = self._envs.failure(index, slot, f"the final {outside.reason}")
-        for slots, at, finals in found:
-            # An observation of another policy may have broken their environment: its episode is discarded below.
-            lanes = ended[at]
-            builder.end_segments(lanes, terminated[at], self.lanes.episode[lanes], slots, finals)
+                    continue
+                # An observation of another policy may yet break their environment: its segments are discarded then.
+                rows, episodes = self.lanes.row_of[at], self.lanes.episode[at]
+                builder.end_segments(at, rows, has_terminated, episodes, slots, finals)
+                break
 
     def _are_sound(self, lanes: Array, broken: Mapping[int, object]) -> Array:
         """Return which of `lanes` are in environments that did not break, bool [N]."""
-        sound: Array = ~np.isin(self.lanes.env_of[lanes], list(broken)) if broken else np.ones(len(lanes), bool)
+        sound: Array = ~np.isin(self.lanes.env_of[lanes], list(broken))
         return sound
 
     def _receive_late(self, step: LaneStep, broken: Mapping[int, object]) -> None:
         # Rewards after an agent's end or before its first action.
-        if len(step.late_lanes):
-            at = self._are_sound(step.late_lanes, broken)
-            lanes, rewards = step.late_lanes[at], step.late_rewards[at]
-            self.lanes.add(lanes, rewards)
-            if self._builder is not None:
-                self._builder.add_late_rewards(lanes, rewards)
+        lanes, rewards = step.late_lanes, step.late_rewards
+        if not len(lanes):
+            return
+        if broken:
+            sound = self._are_sound(lanes, broken)
+            lanes, rewards = lanes[sound], rewards[sound]
+        self.lanes.add(lanes, rewards)
+        if self._builder is not None:
+            self._builder.add_late_rewards(lanes, rewards)
 
-    def _finish(self, over: Array, step: LaneStep) -> None:
+    def _finish(self, over: list[int], step: LaneStep) -> None:
         """Report the episodes of the environments `over`."""
-        lanes, stride, envs = self.lanes, self.lanes.stride, self._envs
-        truncated = np.zeros(len(envs.env_steps), bool)
-        truncated[lanes.env_of[step.ended[~step.terminated]]] = True
-        returns, costs = (amounts.reshape(-1, stride)[over] for amounts in (lanes.returns, lanes.costs))
-        now, numbers = np.full(len(over), self.ticks), lanes.episode[over * stride]
-        ended = Ended(over, truncated[over], now, numbers, envs.env_steps[over], returns, costs)
-        reads_costs = lanes.reads_costs.reshape(-1, stride)[over] if envs.reads_costs else None
-        self.results += results_of(ended, envs, [lanes.matchups[index] for index in over.tolist()], reads_costs)
-        finished = lanes.in_envs(over)
+        lanes, envs, count = self.lanes, self._envs, len(over)
+        at = np.array(over)
+        finished, shape = lanes.in_envs(at), (count, lanes.stride)
+        truncated = {index // lanes.stride for index in step.ended[~step.terminated].tolist()}
+        ended = Ended(
+            over,
+            [index in truncated for index in over],
+            [self.ticks] * count,
+            lanes.episode[at * lanes.stride].tolist(),
+            envs.env_steps[at].tolist(),
+            lanes.returns[finished].reshape(shape).tolist(),
+            lanes.costs[finished].reshape(shape).tolist() if envs.reads_costs else [()] * count,
+        )
+        reads_costs = lanes.reads_costs[finished].reshape(shape) if envs.reads_costs else None
+        self.results += results_of(ended, envs, [lanes.matchups[index] for index in over], reads_costs)
         if self._builder is not None:
             self._builder.end_episode(finished)
         # If the next reset fails, the rows of a finished episode must not be discarded with it.
@@ -209,6 +223,8 @@ class Runner:
 
     def _discard(self, broken: Mapping[int, EnvironmentFailed]) -> None:
         """Discard the episodes of environments that broke, each failure a fault; raise it if over budget."""
+        if not broken:
+            return
         together: dict[int, list[int]] = {}
         for index in sorted(broken):
             together.setdefault(id(broken[index]), []).append(index)
@@ -225,27 +241,30 @@ class Runner:
         self.lanes.unassign(index, {})
         return lost
 
-    def _reset(self, indices: Array) -> None:
+    def _reset(self, indices: Sequence[int]) -> None:
         """Start the next episodes of `indices`, if any, skipping those whose resets fail."""
-        while len(indices):
-            self._envs.halt(indices)
-            following = [(index, self._episodes.next(index)) for index in indices.tolist()]
-            begun = [(index, episode) for index, episode in following if episode is not None]
+        episodes = self._episodes
+        while indices:
+            following = {index: episodes.next(index) for index in indices}
+            begun = {index: episode for index, episode in following.items() if episode is not None}
+            if len(begun) < len(following):
+                self._envs.halt(np.array([index for index in indices if index not in begun]))
             if not begun:
                 return
-            starting, numbers = np.array(begun, np.int64).T
-            tasks = [self._episodes.task(index) for index, _ in begun]
-            step = self._envs.reset(starting, self._episodes.seeds(starting, numbers), tasks)
+            starting, numbers = np.array([*begun]), np.array([*begun.values()])
+            step = self._envs.reset(starting, episodes.seeds(starting, numbers), [*map(episodes.task, begun)])
             broken = step.broken
-            is_sound = ~np.isin(starting, list(broken))
-            broken |= self.lanes.begin_many(starting[is_sound], numbers[is_sound], self._envs, self._episodes)
+            if broken:
+                is_sound = ~np.isin(starting, list(broken))
+                starting, numbers = starting[is_sound], numbers[is_sound]
+            broken |= self.lanes.begin_many(starting, numbers, self._envs, episodes)
             if self._history is not None:
-                for index in starting.tolist():
+                for index in begun:
                     if index not in broken:
                         self._history.begin_episode(index)
             self._receive_late(step, broken)
             self._discard(broken)
-            indices = np.array(sorted(broken), np.int64)
+            indices = sorted(broken)
 
     def _gather(self, steady: bool) -> None:
         """Pass the policies the observations of their lanes; `steady` if the same lanes act again."""
@@ -259,7 +278,7 @@ class Runner:
             except ObservationOutside as outside:
                 index, slot = divmod(int(slots.lanes[outside.index]), self.lanes.stride)
                 self._discard({index: self._envs.failure(index, slot, f"the {outside.reason}")})
-                self._reset(np.array([index]))
+                self._reset([index])
                 steady = False
 
     def _assign_deciding(self) -> None:

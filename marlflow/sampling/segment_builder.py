@@ -159,11 +159,12 @@ class SegmentBuilder:
         return is_open
 
     def end_segments(
-        self, lanes: Array, terminated: Array, episode: Array, slots: PolicySlots, finals: Finals | None
+        self, lanes: Array, rows: Array, terminated: Array, episode: Array, slots: PolicySlots, finals: Finals | None
     ) -> None:
-        """End the trajectories of N lanes of one policy, which have open rows; the others were truncated.
+        """End the trajectories of N lanes of one policy, which have open rows.
 
-        `terminated` bool and `episode` int64, [N]. `finals` may be None if the policy is not recorded.
+        `rows` int64 are theirs in its buffer, `terminated` bool (the others were truncated), `episode` int64, [N].
+        `finals` may be None if the policy is not recorded.
         """
         cell, start = self._cell[lanes], self._start[lanes]
         for credited in self._credited:
@@ -172,10 +173,10 @@ class SegmentBuilder:
         self._cell[lanes] = self._start[lanes] = cell + 1
         if slots.buffer is None or finals is None:
             return
-        rows, seen, missing = slots.buffer.rows_of(lanes), dict(finals.seen), finals.missing
+        seen, missing = dict(finals.seen), finals.missing
         if slots.memory is not None:
-            seen["memory"] = slots.memory.recall(lanes[~missing])
-        if missing.any():
+            seen["memory"] = slots.memory.recall(lanes if missing is None else lanes[~missing])
+        if missing is not None:
             # Without a final observation, bootstrap from the last one and the memory before it.
             for name in seen.keys() - {"state"}:
                 at_last = slots.buffer.data[name][rows, cell]

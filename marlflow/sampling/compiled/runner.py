@@ -316,7 +316,7 @@ class CompiledRunner(Runner):
         when, index = np.nonzero(over)
         number = fragment.begun_before[when, index]
         was_truncated = (columns.ended & ~columns.terminated).any(2)
-        ended = Ended(
+        of_ended = (
             index,
             was_truncated[when, index],
             self.ticks + 1 + when,
@@ -324,6 +324,7 @@ class CompiledRunner(Runner):
             columns.env_steps[when, index] + 1,
             *(total[number, index] for total in totals),
         )
+        ended = Ended(*(column.tolist() for column in of_ended))
         reads_costs = lanes.read_by(fragment.entry_of[when, index]) if self._envs.reads_costs else None
         self.results += results_of(ended, self._envs, fragment.matchups(when, index), reads_costs)
         last = fragment.begun, np.arange(fragment.num_envs)
