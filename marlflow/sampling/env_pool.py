@@ -114,8 +114,8 @@ class EnvPool:
         )
 
     def clear_actions(self) -> None:
-        # All are put again.
-        pass
+        # All are put again, in the list that `deciding` has made.
+        return
 
     def put_actions(self, slots: PolicySlots, action: Array) -> None:
         actions = self._actions
