@@ -167,10 +167,12 @@ class Runner:
         for number in sorted(numbers):
             of_number = slice(None) if len(numbers) == 1 else entry_of == number
             slots, at, has_terminated = self._policy_slots[number], lanes[of_number], terminated[of_number]
-            while True:
+            while len(at):
                 if broken:
                     sound = self._are_sound(at, broken)
                     at, has_terminated = at[sound], has_terminated[sound]
+                    if not len(at):
+                        break
                 try:
                     finals = None if slots.buffer is None else self._envs.finals(slots, at)
                 except ObservationOutside as outside:
