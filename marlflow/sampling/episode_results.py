@@ -36,12 +36,10 @@ def results_of(
     columns = zip(matchups, *ended, strict=True)
     for at, (matchup, index, was_cut, tick, episode, env_steps, returns, costs) in enumerate(columns):
         agents, appeared = list(envs.adapter(index).agents), envs.appeared(index)
-        # An agent may have a return without having appeared: a reward before its first action.
-        return_of = {
-            agent: returns[slot]
-            for slot, agent in enumerate(agents)
-            if appeared is None or slot in appeared or returns[slot]
-        }
+        return_of = dict(zip(agents, returns, strict=False))
+        if appeared is not None:
+            # An agent may have a return without having appeared: a reward before its first action.
+            return_of = {a: returns[slot] for slot, a in enumerate(agents) if slot in appeared or returns[slot]}
         cost_of = {}
         if reads_costs is not None:
             is_read = reads_costs[at].tolist()

@@ -135,7 +135,7 @@ class ReplayedState(WorkerState):
         return self.history.replayable(self.runner.running)
 
     def tables(self, running: Sequence[int]) -> dict[str, StateTable]:
-        replayable, deciding = self.history.replayable(self.runner.running), self.runner.deciding
+        replayable, deciding = self.replayable(), self.runner.deciding
         checked, hashes = self.runner.lanes.assigned_in(replayable), self.history.hashes.copy()
         # Pending lanes have seen an observation that no action has followed yet, so a replay ends with it.
         hashes[deciding] = self.history.hashes_with_pending(deciding, self.policy_slots)
