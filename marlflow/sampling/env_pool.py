@@ -17,7 +17,7 @@ from marlflow.base.observations import row_dtype
 from marlflow.env import AgentEnd, EnvAdapter, StepResult, open_adapter
 from marlflow.env.make import EnvMaker
 from marlflow.sampling.env_closing import close_adapter
-from marlflow.sampling.env_source import Finals, LaneStep
+from marlflow.sampling.env_source import Finals, LaneStep, too_many_agents
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import Fault
@@ -135,12 +135,12 @@ class EnvPool:
             end = offset + len(lanes)
             try:
                 result = self._results[index] = self.act(index, actions[offset:end])
-                received.rewards += result.rewards
-                received.costs += result.costs
                 if result.steady:
                     received.lanes += lanes
                 else:
                     self._change(index, result, received, step)
+                received.rewards += result.rewards
+                received.costs += result.costs
             except EnvironmentFailed as failure:
                 step.broken[index], step.steady = failure, False
             offset = end
@@ -164,6 +164,9 @@ class EnvPool:
     def _change(self, index: int, result: StepResult, received: _Received, step: LaneStep) -> None:
         """Take an environment's ends, late rewards and next lanes from a result that is not steady."""
         first, step.steady = index * self.stride, False
+        if len(self.adapters[index].agents) > self.stride:
+            # Their lanes would be of the next environment.
+            raise self.failure(index, None, too_many_agents(self.stride))
         received.lanes += [first + slot for slot in result.reward_slots]
         for ending in result.ended:
             received.ends.setdefault(first + ending.slot, ending)

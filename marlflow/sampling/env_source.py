@@ -148,3 +148,8 @@ class EnvSource(Protocol):
     def close(self, deadline_s: float) -> list[Fault]:
         """Close all environments by `deadline_s` of time.perf_counter; return faults."""
         ...
+
+
+def too_many_agents(most: int) -> str:
+    """Return what is wrong with an environment of more than `most` agents without `possible_agents`."""
+    return f"more than {most} agents appeared; declare possible_agents"

@@ -11,7 +11,7 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import key
 from marlflow.env import EnvAdapter
 from marlflow.sampling.credited import add_to
-from marlflow.sampling.env_source import EnvSource
+from marlflow.sampling.env_source import EnvSource, too_many_agents
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
@@ -155,8 +155,7 @@ class Lanes:
         """Assign policies to an environment's new agents."""
         first, agents = index * self.stride, adapter.agents
         if len(agents) > self.stride:
-            reason = f"more than {self.stride} agents appeared; declare possible_agents"
-            raise EnvironmentFailed(adapter.where(), reason)
+            raise EnvironmentFailed(adapter.where(), too_many_agents(self.stride))
         for slot in range(self.num_assigned[index], len(agents)):
             lane = first + slot
             agent = agents[slot]
