@@ -273,7 +273,7 @@ _TOKEN_CASES = (
 def toll(run_dir: Path) -> tuple[int, str]:
     """Return the share of cars on the fast road in the final evaluation, in percent, and the multiplier in words."""
     reports = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    cost = next(report["policies"]["car"]["eval_cost_mean"] for report in reversed(reports) if _evaluates(report))
+    cost = next(report["policies"]["car"]["eval_infos"]["cost"] for report in reversed(reports) if _evaluates(report))
     loss = reports[-1]["learners"]["car"]["loss"]
     return round(100 * cost), f"{cost:.2%} took the fast road; multiplier {loss['multiplier']:.3f}"
 

@@ -100,7 +100,7 @@ def main() -> None:
     kept, multiplier = report["policies"]["heater"], report["learners"]["heater"]["loss"]["multiplier"]
     print(
         f"with a limit of .75: warmth {kept['eval_return_mean']:.2f} per night, which costs "
-        f"{kept['eval_cost_mean']:.2f}; a cost of 1 is worth {multiplier:.2f}"
+        f"{kept['eval_infos']['cost']:.2f}; a cost of 1 is worth {multiplier:.2f}"
     )
 
 

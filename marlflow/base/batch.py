@@ -29,14 +29,19 @@ class Batch(TrainBatch):
 
     `columns`, [N, ...] each: `obs`, `action`, `reward` (float64, undiscounted), `behavior_logp`, `version`, `t_env`
     (env steps in the episode before the decision), `t_agent` (the agent's decisions before it), `action_mask` (bool [N,
-    A], if agents have masks), `state` (if the policy's learner needs it), `cost` (float64, if costs are read), and
-    those added by stages (`advantage`, `value_target`, ...).
+    A], if agents have masks), `state` (if the policy's learner needs it), credited columns of infos (float64, such as
+    `cost`), and those added by stages (`advantage`, `value_target`, ...).
 
     `segments`, [S, ...] each: `length` (rows), `terminated`, `truncated` (at most one of them), `bootstrap_obs` (after
     the last row), `bootstrap_mask` (with `action_mask`), `carried` (first row begun in the previous fragment), `agent`
     (slot), `env`, `lane`, `episode`. A segment's rows are contiguous.
     """
 
+    RESERVED: ClassVar[frozenset[str]] = frozenset(
+        {"obs", "action", "reward", "behavior_logp", "version", "t_env", "t_agent", "action_mask", "state", "memory"}
+        | {"memory_version", "length", "terminated", "truncated", "carried", "episode", "lane", "agent", "env"}
+    )
+    """Columns that workers make; columns of infos have other names."""
     made_from: ClassVar[Mapping[str, str]] = {
         "Fragment": ".gather(Concat(agent_steps=...))",
         "JointBatches": ".then(JoinSegments(learner.seats), at=learner)",

@@ -10,6 +10,7 @@ import numpy as np
 
 from marlflow.base.batch import Array, Batch
 from marlflow.base.errors import MarlflowError
+from marlflow.base.info_columns import InfoColumn, InfoColumns
 from marlflow.check_env.outcome import BATCHED_TEST, TestOutcome
 from marlflow.check_env.play import random_actor
 from marlflow.check_env.seats import Seats
@@ -41,12 +42,11 @@ def compare_batched(
     actors = {policy: partial(random_actor, spaces) for policy, spaces in seats.spaces.items()}
     workers: list[RolloutWorker] = []
     try:
-        # In infos of AEC environments, no cost can be read.
-        with_costs = list(actors) if seats.parallel and make_batched.gives_costs() else ()
+        # In infos of AEC environments, no sum can be read.
+        keys = make_batched.info_keys() if seats.parallel else ()
+        columns = InfoColumns(tuple(InfoColumn(key, key, policies=frozenset(actors)) for key in keys))
         for make in (make_batched, None):
-            config = SamplerConfig(
-                make_env, range(_NUM_ENVS), seats.mapping, seed, make_batched=make, with_costs=with_costs
-            )
+            config = SamplerConfig(make_env, range(_NUM_ENVS), seats.mapping, seed, make_batched=make, columns=columns)
             workers.append(RolloutWorker(config, actors, Watchdog(step_timeout_s)))
         for ticks in _TICKS:
             (receipt, batches), (single_receipt, single_batches) = (worker.collect(ticks) for worker in workers)

@@ -12,7 +12,7 @@ from typing import Any
 from pettingzoo import AECEnv
 
 from marlflow.base.errors import UserCodeFailed
-from marlflow.env.parallel import COST
+from marlflow.base.info_columns import COST
 from marlflow.sampling import group
 
 

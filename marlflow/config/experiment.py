@@ -125,12 +125,26 @@ class Record:
 
 
 @dataclass(frozen=True)
+class InfoMetric:
+    """A number in agents' infos as a figure of episodes, beside returns: InfoMetric("battle_won").
+
+    `info` is its key (`a.b` in a dict in infos). `at`: "end" is its value at the agent's end, "sum" the sum over the
+    episode's env steps, in Parallel environments.
+    """
+
+    info: str
+    at: Literal["sum", "end"] = "end"
+
+
+@dataclass(frozen=True)
 class Policy:
     """Set a policy's algorithm, networks and learner.
 
     It has a learner of its own name, unless a LearnerConfig lists it. `algorithm` None is PPO, or that LearnerConfig's.
     `queue_fragments` may wait for its plan; None: two rounds. `experience`: recorded rows. `init`: a policy
     of another run to begin as. `learns_from`: policies whose rows it learns from; None: itself, or as the league says.
+    `columns`: numbers in infos that are columns of its rows; "credited": added up by the rules of rewards; "info": the
+    last one since the decision.
     """
 
     algorithm: Algorithm | None = None
@@ -141,6 +155,7 @@ class Policy:
     experience: OfflineData | None = None
     learns_from: Sequence[str] | None = None
     init: FromRun | None = None
+    columns: Mapping[str, Literal["credited", "info"]] = field(default_factory=dict)
 
     @property
     def acts_by(self) -> Algorithm:
@@ -302,6 +317,7 @@ class Experiment:
     `mapping` assigns policies to agents: rules, or a matchmaker for each episode. Without it a policy plays the group
     of its name, and `default_policy` all others. With a `league`, policies play each other and their snapshots.
     `learners` train several policies together; every other policy learns alone. `callbacks` observe the run, by name.
+    `metrics`: numbers in infos that are figures of episodes, by name.
     """
 
     env: Env
@@ -323,6 +339,7 @@ class Experiment:
     league: League | None = None
     learners: Mapping[str, LearnerConfig] = field(default_factory=dict)
     callbacks: Mapping[str, Callback | None] = field(default_factory=dict)
+    metrics: Mapping[str, InfoMetric] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from marlflow.config.wrong_types import other_kinds

@@ -11,9 +11,9 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.algorithm import describe_space, needs_state
 from marlflow.base.problems import Problems
 from marlflow.base.spaces import Spaces
-from marlflow.config.costs import cost_environment_problems
 from marlflow.config.critics import critic_environment_problems, with_state_space
 from marlflow.config.experiment import Experiment
+from marlflow.config.info_columns import info_environment_problems
 from marlflow.config.joint import joint_stream_problems
 from marlflow.config.league import assign_league
 from marlflow.config.learners import assigned_learner_problems
@@ -50,7 +50,7 @@ def inspect_env(experiment: Experiment, problems: Problems) -> InspectedEnv:
         narrowed = players.mapping is not None or experiment.league is not None
         fitting = players.agents if narrowed else _fitting(adapter, spaces)
         problems += critic_environment_problems(experiment.env, adapter, policies)
-        problems += cost_environment_problems(experiment.env, adapter, policies, players.agents)
+        problems += info_environment_problems(experiment, adapter, policies, players.agents)
         problems += joint_stream_problems(experiment, adapter, policies)
         state_space = adapter.state_space() if any(needs_state(one.acts_by) for one in policies.values()) else None
         return InspectedEnv(

@@ -11,7 +11,8 @@ from marlflow.observe.early_stop import EarlyStop
 from marlflow.observe.report import LearnerMetrics, PolicyMetrics, Report
 
 # Fields of reports that are not single numbers.
-_NOT_METRICS = ("eval_mode", "eval_against", "schedules", "loss")
+_INFOS = ("infos", "eval_infos")
+_NOT_METRICS = ("eval_mode", "eval_against", "infos_unattributed", "schedules", "loss", *_INFOS)
 _METRICS = {
     "policies": tuple(name for name in PolicyMetrics.__annotations__ if name not in _NOT_METRICS),
     "learners": tuple(name for name in LearnerMetrics.__annotations__ if name not in _NOT_METRICS),
@@ -30,6 +31,10 @@ def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None)
             continue
         section, _, rest = objective.partition(".")
         name, _, figure = rest.rpartition(".")
+        # A figure of infos, such as policies.team.infos.won, has a name that only the run knows.
+        of_infos = section == "policies" and name.endswith(tuple(f".{one}" for one in _INFOS))
+        if of_infos:
+            name = name.rpartition(".")[0]
         if section not in _METRICS or not name:
             yield (
                 f"{key} must be policies.<id>.return_mean, or another figure of a policy or a learner, not "
@@ -37,7 +42,7 @@ def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None)
             )
             continue
         metrics[f"{key} {objective}"] = section, name
-        if figure not in _METRICS[section]:
+        if figure not in _METRICS[section] and not of_infos:
             yield f"{key} {objective}: {_missing(experiment, section, name, figure)}"
     for path, (section, name) in metrics.items():
         if section in known and name not in known[section]:

@@ -11,11 +11,11 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.problems import Problem, Problems
 from marlflow.base.spaces import Spaces
 from marlflow.config.adaptation import adaptation_problems
-from marlflow.config.costs import cost_row_problems
 from marlflow.config.critics import critic_remarks, recorded_critic_problems
 from marlflow.config.environment import NOT_REPRODUCIBLE
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy, RunPlacement
 from marlflow.config.frozen import frozen_problems, with_frozen
+from marlflow.config.info_columns import column_row_problems, metric_columns
 from marlflow.config.inspection import InspectedEnv, inspect_env
 from marlflow.config.joint import joint_problems
 from marlflow.config.league import league_matchmaker, num_referees
@@ -124,7 +124,7 @@ def _checked(
     problems += record_problems(experiment, policies)
     records = records_of(experiment, policies, env.spaces, problems)
     recorded = sources(experiment, policies)
-    problems += [*recorded_critic_problems(policies, recorded), *cost_row_problems(policies, recorded)]
+    problems += [*recorded_critic_problems(policies, recorded), *column_row_problems(policies, recorded)]
     problems += _fit_problems(env, learners)
     if not problems:
         problems += shared_row_problems(experiment, policies, learners, env.spaces)
@@ -213,7 +213,7 @@ def _spec(
 ) -> RunSpec:
     rollouts, budget = experiment.rollouts, experiment.faults.env_errors + experiment.faults.env_hangs
     policies = {
-        name: PolicySpec(name, policy.acts_by, policy.model, spaces[name], experiment.seed)
+        name: PolicySpec(name, policy.acts_by, policy.model, spaces[name], experiment.seed, dict(policy.columns))
         for name, policy in players.policies.items()
     }
     return RunSpec(
@@ -238,6 +238,7 @@ def _spec(
         offline=offline_records(experiment.env) is not None,
         worker_members=(experiment.league.store if experiment.league else StoreSettings()).worker_members,
         num_referees=num_referees(experiment),
+        metrics=metric_columns(experiment.metrics),
     )
 
 

@@ -22,44 +22,47 @@ WINDOW_EPISODES = 100
 
 
 class EpisodeTotals(NamedTuple):
-    """Mean and sum of the returns of some agents in one episode, its env steps, and their mean cost if it is read."""
+    """Mean and sum of the returns of some agents in one episode, its env steps, and the means of what infos gave."""
 
     return_mean: float
     team_return: float
     env_steps: int
-    cost_mean: float | None = None
+    infos: Mapping[str, float]
 
 
 def totals_of_all_agents(episode: EpisodeResult) -> EpisodeTotals | None:
     """Return the totals of all agents; None if no agent took part."""
-    return _totals([*episode.returns.values()], episode) if episode.returns else None
+    return _totals([*episode.returns], episode) if episode.returns else None
 
 
 def totals_of_policies(episode: EpisodeResult, policies: Collection[str]) -> EpisodeTotals | None:
     """Return the totals of the agents of `policies` together; None if none of them took part."""
-    returns = [total for agent, total in episode.returns.items() if episode.matchup[agent] in policies]
-    return _totals(returns, episode) if returns else None
+    agents = [agent for agent in episode.returns if episode.matchup[agent] in policies]
+    return _totals(agents, episode) if agents else None
 
 
 def totals_by_policy(episode: EpisodeResult) -> dict[str, EpisodeTotals]:
     """Return the totals by policy or frozen version."""
-    returns: dict[str, list[float]] = {}
-    for agent, total in episode.returns.items():
-        returns.setdefault(episode.matchup[agent], []).append(total)
-    costs = costs_by_policy(episode)
-    return {policy: _totals(totals, episode, costs.get(policy)) for policy, totals in returns.items()}
+    agents: dict[str, list[str]] = {}
+    for agent in episode.returns:
+        agents.setdefault(episode.matchup[agent], []).append(agent)
+    return {policy: _totals(of_policy, episode) for policy, of_policy in agents.items()}
 
 
-def costs_by_policy(episode: EpisodeResult) -> dict[str, float]:
-    """Return the mean cost of its agents by policy, of the policies that read costs."""
-    costs: dict[str, list[float]] = {}
-    for agent, cost in episode.costs.items():
-        costs.setdefault(episode.matchup[agent], []).append(cost)
-    return {policy: fmean(of_agents) for policy, of_agents in costs.items()}
+def means_by_policy(episode: EpisodeResult, column: str) -> dict[str, float]:
+    """Return the mean of an info column by policy, over its agents that have it."""
+    found: dict[str, list[float]] = {}
+    for agent, value in episode.infos.get(column, {}).items():
+        found.setdefault(episode.matchup[agent], []).append(value)
+    return {policy: fmean(values) for policy, values in found.items()}
 
 
-def _totals(returns: Sequence[float], episode: EpisodeResult, cost: float | None = None) -> EpisodeTotals:
-    return EpisodeTotals(fmean(returns), sum(returns), episode.env_steps, cost)
+def _totals(agents: Sequence[str], episode: EpisodeResult) -> EpisodeTotals:
+    returns, infos = [episode.returns[agent] for agent in agents], {}
+    for name, by_agent in episode.infos.items():
+        if values := [by_agent[agent] for agent in agents if agent in by_agent]:
+            infos[name] = fmean(values)
+    return EpisodeTotals(fmean(returns), sum(returns), episode.env_steps, infos)
 
 
 def last_of_each_kind(
@@ -99,16 +102,16 @@ class EpisodeWindow:
     returns: deque[float] = field(default_factory=_window)
     team_returns: deque[float] = field(default_factory=_window)
     env_steps: deque[float] = field(default_factory=_window)
-    costs: deque[float] = field(default_factory=_window)
-    """Empty if costs are not read."""
+    infos: dict[str, deque[float]] = field(default_factory=dict)
+    """By info column; those that nobody gave are missing."""
 
     def add(self, totals: EpisodeTotals) -> None:
         """Append an episode."""
         self.returns.append(totals.return_mean)
         self.team_returns.append(totals.team_return)
         self.env_steps.append(totals.env_steps)
-        if totals.cost_mean is not None:
-            self.costs.append(totals.cost_mean)
+        for name, value in totals.infos.items():
+            self.infos.setdefault(name, _window()).append(value)
 
     @property
     def is_full(self) -> bool:
@@ -121,7 +124,7 @@ class EpisodeWindow:
             "returns": list(self.returns),
             "team_returns": list(self.team_returns),
             "env_steps": list(self.env_steps),
-            "costs": list(self.costs),
+            "infos": {name: list(values) for name, values in self.infos.items()},
         }
 
     def load_state(self, state: Tree) -> None:
@@ -129,7 +132,8 @@ class EpisodeWindow:
         self.returns.extend(state["returns"])
         self.team_returns.extend(state["team_returns"])
         self.env_steps.extend(state["env_steps"])
-        self.costs.extend(state["costs"])
+        for name, values in state["infos"].items():
+            self.infos.setdefault(name, _window()).extend(values)
 
 
 def mean(values: Sequence[float] | deque[float]) -> float | None:
@@ -179,18 +183,19 @@ class PolicyEvaluation:
     env_steps: int
     version: int
     against: Mapping[str, float]
-    cost_mean: float | None = None
+    infos: Mapping[str, float]
     episodes_asked: int | None = None
 
     def state(self) -> Tree:
         """Return the fields as a tree."""
-        return {**asdict(self), "against": dict(self.against)}
+        return {**asdict(self), "against": dict(self.against), "infos": dict(self.infos)}
 
 
 def evaluation_metrics(evaluation: PolicyEvaluation | None) -> EvaluationMetrics:
     """Return an evaluation as report fields; all are None without one."""
     if evaluation is None:
-        return dict.fromkeys(EvaluationMetrics.__annotations__) | {"eval_against": {}}  # type: ignore[return-value]
+        none: dict[str, Any] = {"eval_against": {}, "eval_infos": {}}
+        return dict.fromkeys(EvaluationMetrics.__annotations__) | none  # type: ignore[return-value]
     return {f"eval_{key}": value for key, value in evaluation.state().items()}  # type: ignore[return-value]
 
 
@@ -213,7 +218,10 @@ def _evaluated(
     context: EvaluationContext,
 ) -> PolicyEvaluation:
     returns = [totals.return_mean for _, totals in played]
-    costs = [totals.cost_mean for _, totals in played if totals.cost_mean is not None]
+    infos: dict[str, list[float]] = {}
+    for _, totals in played:
+        for name, value in totals.infos.items():
+            infos.setdefault(name, []).append(value)
     against: dict[str, list[float]] = {}
     if context.pairings:
         for episode, totals in played:
@@ -229,7 +237,7 @@ def _evaluated(
         env_steps=context.env_steps,
         version=context.versions.get(policy, 0),
         against={opponent: fmean(returns) for opponent, returns in against.items()},
-        cost_mean=mean(costs),
+        infos={name: fmean(values) for name, values in infos.items()},
         episodes_asked=context.asked_of(policy),
     )
 

@@ -94,6 +94,7 @@ def _returns(one: PolicyReturns) -> dict[str, Any]:
         "return": asdict(one.mean),
         "team_return": asdict(one.team),
         **{name: getattr(one, name) for name in _NUMBERS},
+        "infos": {name: asdict(found) for name, found in one.infos.items()},
         **outcomes,
     }
 

@@ -36,13 +36,16 @@ def as_tables(evaluations: Mapping[str, EvaluationResult]) -> str:
 
 
 def _policy_rows(evaluations: Mapping[str, EvaluationResult]) -> Iterator[list[str]]:
-    outcomes = any(policy.win is not None for one in evaluations.values() for policy in one.returns)
+    every = [policy for one in evaluations.values() for policy in one.returns]
+    outcomes = any(policy.win is not None for policy in every)
+    infos = list(dict.fromkeys(name for policy in every for name in policy.infos))
     titles = ["run", "policy", "episodes", "return [95 %]", "iqm", "median", "length"]
-    yield [*titles, *(_OUTCOMES if outcomes else ())]
+    yield [*titles, *infos, *(_OUTCOMES if outcomes else ())]
     for run, one in evaluations.items():
         for policy in one.returns:
             row = [run, policy.policy, f"{policy.episodes:,}", _with_interval(policy.mean)]
             row += [f"{policy.iqm:.2f}", f"{policy.median:.2f}", f"{policy.length:.1f}"]
+            row += [_with_interval(policy.infos[name]) if name in policy.infos else "-" for name in infos]
             shares = (policy.win, policy.draw, policy.loss)
             yield [*row, *(["-" if share is None else _with_interval(share) for share in shares] if outcomes else ())]
 

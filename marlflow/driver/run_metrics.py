@@ -6,9 +6,11 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from statistics import fmean
 from typing import Any, cast
 
 from marlflow.base.fault_kind import FaultKind
+from marlflow.base.info_columns import COST
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.config.validation import CheckedExperiment
@@ -17,10 +19,10 @@ from marlflow.driver.episode_metrics import (
     EpisodeWindow,
     EvaluationContext,
     PolicyEvaluation,
-    costs_by_policy,
     evaluation_metrics,
     last_of_each_kind,
     mean,
+    means_by_policy,
     policies_evaluated,
     spread,
     totals_by_policy,
@@ -38,7 +40,7 @@ FAULTS = (
     "episodes_restarted",
     "rows_lost",
 )
-_COSTS = ("cost_unattributed", "cost_total", "cost_episodes")
+_COSTS = ("cost_total", "cost_episodes")
 _POLICY_TOTALS = ("episodes", "agent_steps_sampled", "rows_carried", "reward_unattributed", *_COSTS)
 
 
@@ -53,7 +55,7 @@ class PolicyTotals:
     agent_steps_sampled: int = 0
     rows_carried: int = 0
     reward_unattributed: float = 0.0
-    cost_unattributed: float = 0.0
+    infos_unattributed: dict[str, float] = field(default_factory=dict)
     cost_total: float = 0.0
     """The mean cost of its agents, summed over `cost_episodes`, all training episodes whose costs were read."""
     cost_episodes: int = 0
@@ -72,6 +74,7 @@ class PolicyTotals:
         """Return the complete state."""
         return {
             **{name: getattr(self, name) for name in _POLICY_TOTALS},
+            "infos_unattributed": dict(self.infos_unattributed),
             "played": self.played.state(),
             "evaluation": None if self.evaluation is None else self.evaluation.state(),
             "evaluation_is_new": self.evaluation_is_new,
@@ -81,6 +84,7 @@ class PolicyTotals:
         """Restore `state`."""
         for name in _POLICY_TOTALS:
             setattr(self, name, state[name])
+        self.infos_unattributed = dict(state["infos_unattributed"])
         self.played.load_state(state["played"])
         self.evaluation = None if state["evaluation"] is None else PolicyEvaluation(**state["evaluation"])
         self.evaluation_is_new = state["evaluation_is_new"]
@@ -132,7 +136,8 @@ class RunMetrics:
                 totals.agent_steps_sampled += sampled.rows
                 totals.rows_carried += sampled.rows_carried
                 totals.reward_unattributed += sampled.reward_unattributed
-                totals.cost_unattributed += sampled.cost_unattributed
+                for column, amount in sampled.infos_unattributed.items():
+                    totals.infos_unattributed[column] = totals.infos_unattributed.get(column, 0.0) + amount
         ended = [episode for receipt in receipts for episode in receipt.episodes]
         # Sorted, so that sums and windows do not depend on how environments are divided among workers.
         self._finished(sorted(ended, key=attrgetter("tick", "env")))
@@ -203,7 +208,7 @@ class RunMetrics:
         for episode in last:
             self._add_to_windows(episode)
         for episode in episodes:
-            for name, cost in costs_by_policy(episode).items() if episode.costs else ():
+            for name, cost in means_by_policy(episode, COST).items():
                 self.policies[name].cost_total += cost
                 self.policies[name].cost_episodes += 1
 
@@ -324,8 +329,8 @@ def _policy(totals: PolicyTotals, version: int) -> PolicyMetrics:
         "version": version,
         "rows_carried": totals.rows_carried,
         "reward_unattributed": totals.reward_unattributed,
-        "cost_mean": mean(totals.played.costs),
-        "cost_unattributed": totals.cost_unattributed,
+        "infos": {name: fmean(values) for name, values in totals.played.infos.items()},
+        "infos_unattributed": dict(totals.infos_unattributed),
     }
 
 

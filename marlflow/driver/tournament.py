@@ -92,6 +92,7 @@ class Tournament:
                 dict(result.returns),
                 result.env_steps,
                 result.fingerprint,
+                {name: dict(by_agent) for name, by_agent in result.infos.items()},
             )
             for game in self.games
             if (result := by_number.get(game.number)) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gymnasium import spaces
@@ -14,7 +14,7 @@ class AgentEnd(NamedTuple):
     """The end of an agent's trajectory; exactly one of `terminated` and `truncated` is true.
 
     `observation` is the final one without its mask, or None if the environment gave none: use the agent's last one
-    then. `mask` is None if no action is known to be illegal.
+    then. `mask` is None if no action is known to be illegal. `info` is the agent's last one.
     """
 
     slot: int
@@ -22,6 +22,7 @@ class AgentEnd(NamedTuple):
     truncated: bool
     observation: Any
     mask: Array | None
+    info: Mapping[str, Any] | None = None
 
 
 # Parallel lists rather than an object per agent, because a worker handles a hundred thousand agents per second.
@@ -29,16 +30,17 @@ class StepResult:
     """The events since the last `act`, and the agents that act next. The next `act` overwrites it.
 
     `deciding`: slots of the agents to act, with their `observations` and `masks` (empty if no agent has masks).
-    `reward_slots`, `rewards`: in order of receipt; a slot may repeat. `costs`: beside `rewards`, if the adapter
-    `reads_costs`; None for an agent that acted and got none. `ended`: trajectories that ended after those rewards.
+    `reward_slots`, `rewards`: in order of receipt; a slot may repeat. `infos`: beside `rewards`, if the adapter has
+    `info_keys`; an agent that did not act has 0.0 under those that it lacks. `ended`: trajectories that ended after
+    those rewards.
     `late_slots`, `late_rewards`: a dead agent's rewards. `over`: no agents are left. `steady`: no agent ended
     or joined, each agent that acted got one reward and acts again, in the same order.
     """
 
     __slots__ = (
-        "costs",
         "deciding",
         "ended",
+        "infos",
         "late_rewards",
         "late_slots",
         "masks",
@@ -55,7 +57,7 @@ class StepResult:
         self.masks: list[Array | None] = []
         self.reward_slots: list[int] = []
         self.rewards: list[float] = []
-        self.costs: list[Any] = []
+        self.infos: list[Mapping[str, Any] | None] = []
         self.ended: list[AgentEnd] = []
         self.late_slots: list[int] = []
         self.late_rewards: list[float] = []
@@ -70,8 +72,8 @@ class EnvAdapter(Protocol):
     EnvironmentFailed.
     """
 
-    reads_costs: bool
-    """Whether results have costs, of `info["cost"]`; set before an episode. Only of Parallel environments."""
+    info_keys: Sequence[str]
+    """The keys of infos that are read after every env step; set before an episode. Only of Parallel environments."""
 
     @property
     def agents(self) -> Sequence[str]:

@@ -19,7 +19,7 @@ class AdapterState:
     """An open environment with its agents, spaces and episode location."""
 
     parallel = False
-    reads_costs = False
+    info_keys: Sequence[str] = ()
 
     def __init__(self, env: Any, location: EpisodeLocation) -> None:
         self._env, self._location = env, location

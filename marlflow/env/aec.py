@@ -139,9 +139,10 @@ class AECAdapter(AdapterState):
         slot = self._agent_slots.slots[agent]
         # Copied because later dead steps may change observations in place, as SuperSuit's frame_stack does.
         observation, mask = map(_copied, self._observe(slot, agent, final=True))
+        info = self._inner_env.infos.get(agent)
         self._step(None, agent)
         self._ended_slots.add(slot)
-        self._result.ended.append(AgentEnd(slot, terminated, not terminated, observation, mask))
+        self._result.ended.append(AgentEnd(slot, terminated, not terminated, observation, mask, info))
         ends = self._inner_env.terminations.get(agent) or self._inner_env.truncations.get(agent)
         # An agent that is back without flags has started a new trajectory.
         if ends and agent in self._inner_env.agents:
@@ -154,7 +155,8 @@ class AECAdapter(AdapterState):
             slot = self._agent_slots.slots[agent]
             terminated = bool(self._inner_env.terminations.get(agent))
             self.vanished += not (terminated or self._inner_env.truncations.get(agent))
-            self._result.ended.append(AgentEnd(slot, terminated, not terminated, None, None))
+            info = self._inner_env.infos.get(agent)
+            self._result.ended.append(AgentEnd(slot, terminated, not terminated, None, None, info))
             self._ended_slots.add(slot)
         self._appeared.update(self._agent_slots.slot(agent) for agent in agents)
         self._known = list(agents)

@@ -22,6 +22,7 @@ ByGroup: TypeAlias = Mapping[str, Any]
 """An array [A, ...] for each group, of its A agents."""
 
 _NONE: ByGroup = {}
+_NO_INFOS: Mapping[str, ByGroup] = {}
 
 
 class FunctionalStep(NamedTuple):
@@ -32,9 +33,9 @@ class FunctionalStep(NamedTuple):
     terminated, truncated: bool [A], whether an agent ended in this step. If both are true, it terminated.
     decides: bool [A], the agents that act next, in turn-based environments; empty if all living agents act.
     action_masks: bool or int8 [A, number of actions], 1 where legal; empty for groups without masks.
-    costs: [A], the cost of each agent in this step; given in every step if the environment `gives_costs`.
+    infos: by name, [A] by group: a number of each agent, such as its `cost` in this step; the same names in all steps.
 
-    A number stands for all A agents, except in observations and masks. A reset has no rewards, costs or ends; a step
+    A number stands for all A agents, except in observations and masks. A reset has no rewards, infos or ends; a step
     without `truncated`, or `terminated`, ends none so. `decides` and `action_masks` are in all resets and steps, or in
     none. Entries of agents that neither act next nor ended in this step are ignored.
     """
@@ -45,7 +46,12 @@ class FunctionalStep(NamedTuple):
     truncated: ByGroup = _NONE
     decides: ByGroup = _NONE
     action_masks: ByGroup = _NONE
-    costs: ByGroup = _NONE
+    infos: Mapping[str, ByGroup] = _NO_INFOS
+
+
+def is_of_agents(value: Any, num_agents: int) -> bool:
+    """Return whether a value in a package's infos is a number, or one of each agent."""
+    return tuple(getattr(value, "shape", (None,))) in ((), (num_agents,))
 
 
 @runtime_checkable
@@ -56,7 +62,7 @@ class FunctionalEnv(Protocol):
     does not reset itself. After its episode, `step` is called with any result.
 
     Optional: `possible_agents` (the order of agents; else that of the groups), `metadata` with `name`,
-    `global_state(state)` with `state_space` (else all agents' observations), `gives_costs = True`.
+    `global_state(state)` with `state_space` (else all agents' observations).
     """
 
     @property

@@ -1,6 +1,6 @@
 """Adapter for PettingZoo's Parallel environments: all living agents act at every env step.
 
-A reward of a dead agent is in no row (see `sampling.segment_builder`). Costs are read from `info["cost"]` if asked for.
+A reward of a dead agent is in no row (see `sampling.segment_builder`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ParallelAdapter(AdapterState):
             or location.env_steps == 1
             or self._lingering
             # The dead may have costs.
-            or (self.reads_costs and infos.keys() - live)
+            or (self.info_keys and infos.keys() - live)
         ):
             return self._settle(observations, rewards, terminations, truncations, infos)
         try:
@@ -80,8 +80,8 @@ class ParallelAdapter(AdapterState):
             raise location.broken(_NO_OBSERVATION, missing.args[0]) from missing
         if self._any_masked or _has_mask(infos):
             self._split(infos)
-        if self.reads_costs:
-            result.costs = [_cost_of(infos.get(agent), None) for agent in live]
+        if self.info_keys:
+            result.infos = [*map(infos.get, live)]
         # The same list is safe: later steps replace these lists and never change them.
         result.reward_slots = result.deciding
         result.ended = _NO_ENDS
@@ -106,15 +106,16 @@ class ParallelAdapter(AdapterState):
                 living.append(agent)
             else:
                 self.vanished += not (terminated or truncated)
-                final = self._agent_slots.split_final(slots[agent], observations.get(agent), infos.get(agent))
-                result.ended.append(AgentEnd(slots[agent], bool(terminated), not terminated, *final))
+                info = infos.get(agent)
+                final = self._agent_slots.split_final(slots[agent], observations.get(agent), info)
+                result.ended.append(AgentEnd(slots[agent], bool(terminated), not terminated, *final, info))
             if agent not in rewards and (agent in agents or terminated or truncated):
                 raise self._location.broken(_NO_REWARD, agent)
         self._live, joined = living, []
         if agents != living or self._lingering:
             self._lingering.update(agent for agent in before if agent not in living)
             joined = self._admit(agents, before, terminations, truncations)
-        rewards = self._read_costs(before, rewards, infos)
+        rewards = self._read_infos(before, rewards, infos)
         result.reward_slots = [slots[agent] if agent in slots else self._agent_slots.slot(agent) for agent in rewards]
         result.rewards = [*rewards.values()]
         result.deciding = [slots[agent] for agent in self._live]
@@ -153,23 +154,22 @@ class ParallelAdapter(AdapterState):
         result.observations = [observation for observation, _ in pairs]
         result.masks = [mask for _, mask in pairs] if self._any_masked else []
 
-    def _read_costs(
+    def _read_infos(
         self, acted: Sequence[str], rewards: Mapping[str, float], infos: Mapping[str, Any]
     ) -> Mapping[str, float]:
-        """Set the result's costs, if they are read; return the rewards, 0 for agents that got only a cost."""
-        self._result.costs = []
+        """Set the result's infos, if they are read; return the rewards, 0 for agents that got only such a number."""
+        self._result.infos = []
         # Before an env step, as in reset(), no agent has acted, and infos have no costs.
-        if not self.reads_costs or not acted:
+        if not self.info_keys or not acted:
             return rewards
-        slots = self._agent_slots.slots
-        rewards = {**rewards, **{a: 0.0 for a in slots if a not in rewards and COST in (infos.get(a) or ())}}
+        keys = dict.fromkeys(self.info_keys, 0.0)
+        others = [agent for agent in self._agent_slots.slots if agent not in rewards and agent in infos]
+        rewards = {**rewards, **{agent: 0.0 for agent in others if any(key in (infos[agent] or ()) for key in keys)}}
         # Agents that did not act may have a cost too, but need not.
-        self._result.costs = [_cost_of(infos.get(agent), None if agent in acted else 0.0) for agent in rewards]
+        self._result.infos = [
+            infos.get(agent) if agent in acted else {**keys, **(infos.get(agent) or {})} for agent in rewards
+        ]
         return rewards
-
-
-def _cost_of(info: Mapping[str, Any] | None, default: float | None) -> Any:
-    return info.get(COST, default) if info else default
 
 
 def _has_mask(infos: Mapping[str, Any]) -> bool:
@@ -179,9 +179,6 @@ def _has_mask(infos: Mapping[str, Any]) -> bool:
 def _describe(stepped: Any) -> str:
     return f"{len(stepped)} things" if isinstance(stepped, tuple) else f"a {type(stepped).__name__}"
 
-
-COST = "cost"
-"""The key of an agent's cost in its info, as in Safety-Gymnasium."""
 
 _EXPECTED_RESULT = (
     "a ParallelEnv returns 5: observations, rewards, terminations, truncations and infos, a dict by agent each"

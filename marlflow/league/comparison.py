@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist, median
 from typing import Literal
 
@@ -122,6 +122,8 @@ class ComparedGame:
     returns: Mapping[str, float]
     env_steps: int
     fingerprint: int = 0
+    infos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By info column and agent."""
 
 
 @dataclass(frozen=True, slots=True)

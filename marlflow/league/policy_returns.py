@@ -26,6 +26,7 @@ class PolicyReturns:
 
     `length` is the mean number of env steps of an episode, `agents` those that it played. `win`, `draw` and `loss` are
     shares of the episodes, if the sides' returns had the same sum in all of them, and the policy played one side.
+    `infos` are the means of info columns per agent and episode, over the episodes that have them.
     """
 
     policy: str
@@ -36,6 +37,7 @@ class PolicyReturns:
     median: float
     team: Estimate
     length: float
+    infos: Mapping[str, Estimate]
     win: Estimate | None = None
     draw: Estimate | None = None
     loss: Estimate | None = None
@@ -81,4 +83,14 @@ def _of_policy(policy: str, games: Sequence[ComparedGame]) -> PolicyReturns:
         median(means),
         mean_estimate(sums),
         math.fsum(game.env_steps for game, _ in played) / len(played),
+        _infos([game for game, _ in played], policy),
     )
+
+
+def _infos(games: Sequence[ComparedGame], policy: str) -> dict[str, Estimate]:
+    found: dict[str, list[float]] = {}
+    for game in games:
+        for name, by_agent in game.infos.items():
+            if values := [value for agent, value in by_agent.items() if game.seating.get(agent) == policy]:
+                found.setdefault(name, []).append(math.fsum(values) / len(values))
+    return {name: mean_estimate(means) for name, means in found.items()}

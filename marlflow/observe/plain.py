@@ -83,7 +83,9 @@ def _clock(record: Report) -> str:
 
 def _return_columns(metrics: PolicyMetrics, evaluated: str) -> str:
     trained = wording.spread(metrics["return_mean"], metrics["return_std"])
-    return f"return {trained:>18}  length {wording.length(metrics['episode_env_steps_mean']):>6}  eval {evaluated}"
+    infos = f"  {wording.infos(metrics['infos'])}" if metrics["infos"] else ""
+    length = wording.length(metrics["episode_env_steps_mean"])
+    return f"return {trained:>18}  length {length:>6}{infos}  eval {evaluated}"
 
 
 def _learner_columns(metrics: LearnerMetrics, rate: float | None) -> str:
@@ -101,7 +103,8 @@ def _evaluated(metrics: PolicyMetrics) -> str:
 
 
 def _evaluation(metrics: PolicyMetrics) -> str:
-    return f"{_mode_and_opponents(metrics)} {wording.spread(metrics['eval_return_mean'], metrics['eval_return_std'])}"
+    found = f"{_mode_and_opponents(metrics)} {wording.spread(metrics['eval_return_mean'], metrics['eval_return_std'])}"
+    return f"{found}, {wording.infos(metrics['eval_infos'])}" if metrics["eval_infos"] else found
 
 
 def _mode_and_opponents(metrics: PolicyMetrics) -> str:

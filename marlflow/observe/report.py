@@ -25,7 +25,7 @@ class EvaluationMetrics(TypedDict):
     eval_env_steps: int | None  # env steps of the run at which the evaluation was made
     eval_version: int | None  # the policy's version that was evaluated
     eval_against: Mapping[str, float]  # eval_return_mean against each of evaluation.opponents
-    eval_cost_mean: float | None  # per agent and episode, as eval_return_mean; None without algorithm.cost_limit
+    eval_infos: Mapping[str, float]  # by info column: mean per agent and episode, as eval_return_mean
 
 
 class PolicyMetrics(EvaluationMetrics):
@@ -40,8 +40,8 @@ class PolicyMetrics(EvaluationMetrics):
     version: int
     rows_carried: int  # rows
     reward_unattributed: float
-    cost_mean: float | None  # per agent and episode, over the same episodes; None without algorithm.cost_limit
-    cost_unattributed: float
+    infos: Mapping[str, float]  # by info column: mean per agent and episode, over the last 100 that have it
+    infos_unattributed: Mapping[str, float]  # by credited info column: what belongs to no row
 
 
 class LearnerMetrics(TypedDict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from marlflow.observe.report import LearnerMetrics, PolicyInfo, PolicyMetrics, Report
 
@@ -73,7 +73,7 @@ def _team_metrics(members: list[PolicyMetrics], learned: LearnerMetrics) -> Poli
     """Return the metrics of all members together; deviations are None."""
     longest = max(members, key=lambda one: one["episode_env_steps_mean"] or 0.0)
     evaluated = next((one for one in members if one["eval_episodes"] is not None), members[0])
-    together = {
+    together: dict[str, Any] = {
         "return_mean": learned["return_mean"],
         "return_std": None,
         "team_return_mean": learned["team_return_mean"],
@@ -86,5 +86,8 @@ def _team_metrics(members: list[PolicyMetrics], learned: LearnerMetrics) -> Poli
         "version": learned["version"],
         "rows_carried": sum(one["rows_carried"] for one in members),
         "reward_unattributed": sum(one["reward_unattributed"] for one in members),
+        # Each member's row shows its own.
+        "infos": {},
+        "eval_infos": {},
     }
     return cast("PolicyMetrics", {**evaluated, **together})

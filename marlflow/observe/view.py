@@ -26,6 +26,7 @@ _POLICY_STYLES = ("cyan", "magenta", "green", "blue", "yellow", "red")
 _SHARE_STYLES = ("green", "bright_black", "yellow")
 _SHARE_GLYPHS, _SHARE_GLYPHS_ASCII = "█░▒", "#.="
 _BAR_COLUMNS = 24
+_MOST_INFOS = 2
 _EVALUATION_COLUMNS = len("at 100.0k")
 _AGENTS_COLUMNS = 24
 _LEFT_OUT = ("std", "length", "staleness", "per s", "episodes", "agents", "agent steps", "updates", "algorithm", "loss")
@@ -208,12 +209,16 @@ def _policy_columns(
         column("episodes", 5, [count(one["episodes"]) for one in metrics], "epi-\nsodes"),
     ]
     length = column("length", 6, [wording.length(one["episode_env_steps_mean"]) for one in metrics])
+    # What infos give, such as the share of battles won; more would leave returns no room.
+    names = list(dict.fromkeys(name for one in metrics for name in one["infos"]))[:_MOST_INFOS]
+    infos = [column(name, 5, [wording.small_number(one["infos"].get(name)) for one in metrics]) for name in names]
     spread = column("std", 5, [wording.mean_return(one["eval_return_std"]) for one in metrics])
     return [
         replace(column("policy", 1, [row.label for row in rows]), is_text=True),
         replace(learned("algorithm", 5, lambda row, _: row.about.algorithm, "algo-\nrithm"), is_text=True),
         *(who if width >= NARROW_COLUMNS else []),
         column("return", 7, [wording.mean_return(one["return_mean"]) for one in metrics]),
+        *(infos if wide else []),
         *([length] if roomy else []),
         _Column("evaluation", evaluation, [wording.mean_return(one["eval_return_mean"]) for one in metrics], 7),
         *([spread] if roomy else []),

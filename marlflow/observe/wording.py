@@ -128,6 +128,15 @@ def staleness(versions: float | None) -> str:
     return UNKNOWN if versions is None else f"{versions:.1f}"
 
 
+def infos(found: Mapping[str, float]) -> str:
+    """Format the figures of infos.
+
+    >>> infos({"battle_won": 0.5, "cost": 12.345}), infos({})
+    ('battle_won 0.500, cost 12.3', '')
+    """
+    return ", ".join(f"{name} {small_number(value)}" for name, value in found.items())
+
+
 def loss_terms(loss: Mapping[str, float]) -> str:
     """Format all terms of a loss.
 

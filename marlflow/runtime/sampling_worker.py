@@ -48,7 +48,7 @@ def sampling_worker(
         recorded=[name for name in spec.learning if name not in spec.records],
         spaces={name: policy.spaces for name, policy in {**spec.policies, **spec.opponents}.items()},
         with_state=spec.with_state,
-        with_costs=spec.with_costs,
+        columns=spec.columns,
         compiled=spec.compiled_rollouts,
         tolerated_faults=spec.tolerated_faults,
         history_env_steps=spec.history_env_steps,
@@ -65,9 +65,10 @@ def sampling_worker(
 
 def _batched_maker(spec: RunSpec) -> BatchedMaker | None:
     found = spec.make_env.make_batched if isinstance(spec.make_env, EnvMaker) else None
-    # With env.batched=auto, the PettingZoo version may give costs that the batched one does not; anything else was
+    asked = {column.key for column in spec.columns if column.is_asked}
+    # With env.batched=auto, the PettingZoo version may give numbers that the batched one does not; anything else was
     # refused before the start.
-    return None if found is not None and spec.with_costs and not found.gives_costs() else found
+    return None if found is not None and asked and not asked <= set(found.info_keys()) else found
 
 
 def alike(policies: Iterable[PolicySpec]) -> list[Mapping[str, Mapping[str, float]]]:

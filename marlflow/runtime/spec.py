@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any, Literal
 
 from marlflow.algorithms.algorithm import Algorithm, Member, needs_state
-from marlflow.algorithms.cost_limit import cost_limit_of
+from marlflow.algorithms.info_columns import info_columns
 from marlflow.algorithms.initial_parameters import InitialParameters
 from marlflow.base.batch import Array
+from marlflow.base.info_columns import InfoColumn, InfoColumns
 from marlflow.base.items import as_it_is
 from marlflow.base.random import key, named_seed
 from marlflow.base.spaces import Spaces
@@ -95,6 +96,8 @@ class PolicySpec:
     model: TorsoConfig
     spaces: Spaces
     seed: int
+    columns: Mapping[str, Literal["credited", "info"]] = field(default_factory=dict)
+    """Info columns of its rows, besides those that its algorithm needs (see `Policy.columns`)."""
 
     def actor(self) -> Actor:
         """Make an actor; published weights replace its parameters before it acts."""
@@ -246,6 +249,7 @@ class RunSpec:
         worker_members: frozen versions of a policy that a worker holds ready without seating them.
         num_referees: processes for matches of a league, numbered as workers after all rollout workers; without
             processes, workers play them.
+        metrics: numbers in infos that are figures of episodes.
     """
 
     policies: Mapping[str, PolicySpec]
@@ -269,6 +273,7 @@ class RunSpec:
     opponents: Mapping[str, PolicySpec] = field(default_factory=dict)
     worker_members: int = WORKER_MEMBERS
     num_referees: int = 0
+    metrics: Sequence[InfoColumn] = ()
 
     @property
     def with_state(self) -> tuple[str, ...]:
@@ -276,9 +281,11 @@ class RunSpec:
         return tuple(name for name, policy in self.policies.items() if needs_state(policy.algorithm))
 
     @property
-    def with_costs(self) -> tuple[str, ...]:
-        """Policies whose rows include costs: those with a `cost_limit`."""
-        return tuple(name for name, policy in self.policies.items() if cost_limit_of(policy.algorithm) is not None)
+    def columns(self) -> InfoColumns:
+        """What is read of infos: columns of policies' rows, `metrics`, and usual figures."""
+        return info_columns(
+            {name: (policy.algorithm, policy.columns) for name, policy in self.policies.items()}, self.metrics
+        )
 
     @property
     def learning(self) -> tuple[str, ...]:

@@ -10,17 +10,19 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.info_columns import NO_COLUMNS, InfoColumn, InfoColumns
 from marlflow.env import BatchedEnv, BatchedStep, SnapshotEnv
 from marlflow.env.batched.adapter import NOBODY_DECIDES, BatchedAdapter
 from marlflow.env.batched.arrays import as_numpy
 from marlflow.env.episode_location import EpisodeLocation, environment_name
 from marlflow.sampling.env_closing import close_within
-from marlflow.sampling.env_source import Finals, LaneStep
+from marlflow.sampling.env_source import Finals, LaneStep, lanes_in
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.group_layout import GroupLayout
 from marlflow.sampling.latest_steps import LatestSteps
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import Fault
+from marlflow.sampling.rewards import not_given
 from marlflow.sampling.watchdog import Overdue, Watchdog
 
 _T = TypeVar("_T")
@@ -42,11 +44,11 @@ class BatchedEnvPool:
         watchdog: Watchdog,
         faults: FaultLog,
         sees_state: bool = False,
-        reads_costs: bool = False,
+        columns: InfoColumns = NO_COLUMNS,
     ) -> None:
         self.env_indices, self._make_batched = [int(env_index) for env_index in env_indices], make_batched
         self.watchdog, self.faults = watchdog, faults
-        self._sees_state, self.reads_costs = sees_state, reads_costs
+        self._sees_state, self.columns = sees_state, columns
         count = len(self.env_indices)
         self.seeds, self.env_steps = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.is_running, self.env_s = np.zeros(count, bool), 0.0
@@ -105,7 +107,7 @@ class BatchedEnvPool:
 
     def halt(self, indices: Array) -> None:
         self.is_running[indices] = False
-        lanes = self._lanes_of(indices)
+        lanes = lanes_in(indices, self.stride)
         self.alive[lanes] = self.decides[lanes] = False
 
     def discard(self, indices: Sequence[int]) -> None:
@@ -135,8 +137,9 @@ class BatchedEnvPool:
         began = perf_counter()
         try:
             step = self.guarded(lambda: self._read(self.env.step(self.layout.actions), "step()"), "step()")
-            if is_read is not None and not step.costs:
-                raise EnvironmentFailed(self.where(), NO_COSTS)
+            for column in self.columns.in_rows:
+                if column.key not in step.infos:
+                    raise EnvironmentFailed(self.where(), not_given(column))
         except EnvironmentFailed as failure:
             return LaneStep(broken=self._all_broke(failure))
         finally:
@@ -151,15 +154,18 @@ class BatchedEnvPool:
         layout, alive = self.layout, self.alive
         running = np.repeat(self.is_running, self.stride)
         rewards = np.where(running, layout.by_lane(step.rewards, np.float64), 0.0)
-        costs = None
+        infos = None
         if is_read is not None:
-            costs = np.where(running & is_read, layout.by_lane(step.costs, np.float64), 0.0)
-        broken = self._not_finite(rewards, costs)
+            is_read = running & is_read
+            # Of the dead, only amounts count.
+            counts = [alive | column.adds for column in self.columns.stepped]
+            infos = np.where(is_read & counts, self._numbers(self.columns.stepped, step), np.nan)
+        broken = self._not_finite(rewards, step, is_read)
         terminated = layout.by_lane(step.terminated, bool)
         ended = np.flatnonzero((terminated | layout.by_lane(step.truncated, bool)) & alive)
         self._latest.start(step)
         if not (len(ended) or broken or step.decides):
-            return LaneStep(True, None, rewards, costs)
+            return LaneStep(True, None, rewards, infos)
         alive[ended] = False
         self.decides[:] = self._deciders(step)
         over = self.is_running & ~alive.reshape(-1, self.stride).any(axis=1)
@@ -167,25 +173,39 @@ class BatchedEnvPool:
         for index in np.flatnonzero(stuck).tolist():
             broken.setdefault(index, self.failure(index, None, NOBODY_DECIDES))
         if broken:
-            lanes = self._lanes_of(np.array(list(broken)))
+            lanes = lanes_in(np.array(list(broken)), self.stride)
             rewards[lanes] = 0.0
-            if costs is not None:
-                costs[lanes] = 0.0
+            if infos is not None:
+                infos[:, lanes] = np.nan
             ended = ended[~np.isin(ended, lanes)]
         over[list(broken)] = False
-        return LaneStep(
-            False, None, rewards, costs, ended, terminated[ended], over=np.flatnonzero(over).tolist(), broken=broken
-        )
+        last = None
+        if self.columns.last and step.infos and len(ended):
+            last = self._numbers(self.columns.last, step)[:, ended]
+        over_now = np.flatnonzero(over).tolist()
+        return LaneStep(False, None, rewards, infos, ended, terminated[ended], last, over=over_now, broken=broken)
 
-    def _not_finite(self, rewards: Array, costs: Array | None) -> dict[int, EnvironmentFailed]:
+    def _numbers(self, columns: Sequence[InfoColumn], step: BatchedStep) -> Array:
+        """Return what agents have in the infos of a step, float64 [K, lanes], NaN where that is no finite number."""
+        numbers = np.full((len(columns), len(self.alive)), np.nan)
+        for row, column in enumerate(columns):
+            if column.key in step.infos:
+                given = self.layout.by_lane(step.infos[column.key], np.float64)
+                numbers[row] = np.where(np.isfinite(given), given, np.nan)
+        return numbers
+
+    def _not_finite(self, rewards: Array, step: BatchedStep, is_read: Array | None) -> dict[int, EnvironmentFailed]:
         """Return the environments in which an agent received a NaN or an infinity."""
         broken: dict[int, EnvironmentFailed] = {}
-        for what, amounts in (("reward", rewards), ("cost", costs)):
-            if amounts is None or np.isfinite(amounts).all():
-                continue
-            for lane in np.flatnonzero(~np.isfinite(amounts)).tolist():
+        amounts = {"reward": rewards}
+        if is_read is not None:
+            for of, column in zip(is_read, self.columns.in_rows, strict=False):
+                given = self.layout.by_lane(step.infos[column.key], np.float64)
+                amounts[column.name] = np.where(of, given, 0.0)
+        for what, of_lanes in amounts.items():
+            for lane in np.flatnonzero(~np.isfinite(of_lanes)).tolist():
                 index, slot = divmod(lane, self.stride)
-                reason = f"the {what} is {float(amounts[lane])}, not a finite number"
+                reason = f"the {what} is {float(of_lanes[lane])}, not a finite number"
                 broken.setdefault(index, self.failure(index, slot, reason))
         return broken
 
@@ -221,7 +241,7 @@ class BatchedEnvPool:
     def show(self, indices: Array, step: BatchedStep, alive: Array) -> None:
         """Continue the episodes of `indices`, which see what is in `step`; `alive` bool [lanes]."""
         self.is_running[indices] = True
-        lanes = self._lanes_of(indices)
+        lanes = lanes_in(indices, self.stride)
         self.alive[lanes] = alive[lanes]
         self.decides[lanes] = self._deciders(step)[lanes]
         self._latest.add(step, indices)
@@ -238,10 +258,6 @@ class BatchedEnvPool:
 
     def _deciders(self, step: BatchedStep) -> Array:
         return self.layout.by_lane(step.decides, bool) & self.alive if step.decides else self.alive
-
-    def _lanes_of(self, indices: Array) -> Array:
-        lanes: Array = (indices[:, None] * self.stride + np.arange(self.stride)).reshape(-1)
-        return lanes
 
     def get_state(self, indices: Array) -> dict[str, Array]:
         """Return the saved episodes of `indices`, [N, ...] each; raises EnvironmentFailed."""
@@ -306,9 +322,3 @@ class BatchedEnvPool:
     def close(self, deadline_s: float) -> list[Fault]:
         fault = close_within(self.env.close, self.where(), deadline_s - perf_counter())
         return [] if fault is None else [fault]
-
-
-NO_COSTS = (
-    "step() gave no costs, and a policy has a cost_limit; give BatchedStep.costs in every step, or set "
-    "algorithm.cost_limit=null"
-)

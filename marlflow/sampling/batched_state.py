@@ -18,7 +18,7 @@ from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.episodes import RESTARTED_EPISODE
 from marlflow.sampling.open_tables import TableByEnv, restore_open
 from marlflow.sampling.saved_state import StateTable, by_lane
-from marlflow.sampling.worker_state import WorkerState
+from marlflow.sampling.worker_state import INFOS, WorkerState
 
 _SNAPSHOT, _LANES = "snapshot", "batched_lanes"
 
@@ -94,8 +94,12 @@ class SnapshotState(WorkerState):
         of_lane = by_lane(tables[_LANES], env_indices, lanes.stride)
         at = of_lane["lane"]
         lanes.returns[at], lanes.t_agent[at] = of_lane["returns"], of_lane["t_agent"]
-        # Costs that were not read before are not known.
-        lanes.costs[at] = of_lane.get("costs", 0.0)
+        if INFOS in tables:
+            infos = by_lane(tables[INFOS], env_indices, lanes.stride)
+            for name, column in zip(lanes.columns.names, lanes.infos, strict=True):
+                # Columns that were not read before are not known.
+                column[infos["lane"]] = infos.get(name, np.nan)
+            lanes.has_infos = True
         alive = np.zeros(len(self.envs.alive), bool)
         alive[at] = of_lane["alive"]
         restore_open(tables, env_indices, lanes, self.builder, self.policy_slots)

@@ -13,6 +13,7 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.info_columns import NO_COLUMNS, InfoColumns
 from marlflow.base.observations import row_dtype
 from marlflow.env import AgentEnd, EnvAdapter, StepResult, open_adapter
 from marlflow.env.make import EnvMaker
@@ -21,7 +22,7 @@ from marlflow.sampling.env_source import Finals, LaneStep, too_many_agents
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import Fault
-from marlflow.sampling.rewards import WrongReward, cost_values, reward_values
+from marlflow.sampling.rewards import WrongReward, info_values, last_values, reward_values
 from marlflow.sampling.watchdog import NamedEnv, Overdue, Watchdog
 
 # Lanes per environment without `possible_agents`.
@@ -40,12 +41,12 @@ class EnvPool:
         watchdog: Watchdog,
         faults: FaultLog,
         sees_state: bool = False,
-        reads_costs: bool = False,
+        columns: InfoColumns = NO_COLUMNS,
     ) -> None:
         self.env_indices, self._make_env = [int(env_index) for env_index in env_indices], make_env
         self.watchdog = watchdog
         self.faults = faults
-        self._sees_state, self.reads_costs = sees_state, reads_costs
+        self._sees_state, self.columns = sees_state, columns
         with watchdog.on_guard():
             self.adapters = [self._open(env_index) for env_index in self.env_indices]
         count = len(self.env_indices)
@@ -140,7 +141,7 @@ class EnvPool:
                 else:
                     self._change(index, result, received, step)
                 received.rewards += result.rewards
-                received.costs += result.costs
+                received.infos += result.infos
             except EnvironmentFailed as failure:
                 step.broken[index], step.steady = failure, False
             offset = end
@@ -149,17 +150,26 @@ class EnvPool:
         self._waiting = None
         # Steady environments gave exactly one reward per lane that acted, in order.
         rewarded = deciding if step.steady else np.array(received.lanes, np.int64)
-        amounts = self._amounts(rewarded, received.rewards, received.costs, is_read, step.broken)
-        step.lanes, step.rewards, step.costs = amounts
+        if is_read is not None and not step.steady:
+            is_read = is_read & self._counts(deciding)
+        amounts = self._amounts(rewarded, received.rewards, received.infos, is_read, step.broken)
+        step.lanes, step.rewards, step.infos = amounts
         step.steady = step.steady and not step.broken
         self._ends = received.ends
         if self._ends:
             step.ended = np.array([*self._ends], np.int64)
             step.terminated = np.array([ending.terminated for ending in self._ends.values()], bool)
+            step.last = last_values(self.columns.last, [ending.info for ending in self._ends.values()])
         if received.late:
             lanes_of_late = np.array(received.late_lanes, np.int64)
             step.late_lanes, step.late_rewards, _ = self._amounts(lanes_of_late, received.late, [], None, step.broken)
         return step
+
+    def _counts(self, acted: Array) -> Array:
+        """Return of which lanes each stepped column counts, [S, lanes]: of the dead, only amounts do."""
+        lives = np.zeros(len(self.adapters) * self.stride, bool)
+        lives[acted] = True
+        return np.array([lives | column.adds for column in self.columns.stepped])
 
     def _change(self, index: int, result: StepResult, received: _Received, step: LaneStep) -> None:
         """Take an environment's ends, late rewards and next lanes from a result that is not steady."""
@@ -181,21 +191,23 @@ class EnvPool:
         self,
         lanes: Array,
         rewards: list[Any],
-        costs: list[Any],
+        infos: list[Mapping[str, Any] | None],
         is_read: Array | None,
         broken: dict[int, EnvironmentFailed],
     ) -> tuple[Array, Array, Array | None]:
-        """Return lanes, rewards and costs as numbers, without those of environments in which one is wrong."""
+        """Return lanes, rewards and stepped columns as numbers, but of environments in which one is wrong."""
         while len(lanes):
             try:
                 numbers = reward_values(rewards)
-                return lanes, numbers, cost_values(costs, is_read[lanes]) if costs and is_read is not None else None
+                if not infos or is_read is None:
+                    return lanes, numbers, None
+                return lanes, numbers, info_values(self.columns.stepped, infos, is_read[:, lanes])
             except WrongReward as wrong:
                 index, slot = divmod(int(lanes[wrong.position]), self.stride)
                 broken[index] = self.failure(index, slot, wrong.reason)
                 kept = np.flatnonzero(lanes // self.stride != index)
                 lanes, rewards = lanes[kept], [rewards[at] for at in kept]
-                costs = [costs[at] for at in kept] if costs else []
+                infos = [infos[at] for at in kept] if infos else []
         return lanes, np.empty(0), None
 
     def finals(self, slots: PolicySlots, lanes: Array) -> Finals:
@@ -296,7 +308,7 @@ class EnvPool:
         finally:
             watchdog.loading = False
         adapter = self._call_guarded(lambda: open_adapter(env, env_index), opening)
-        adapter.reads_costs = self.reads_costs
+        adapter.info_keys = [column.key for column in self.columns.stepped]
         return adapter
 
     def _maker(self, env_index: int) -> Callable[[], Any]:
@@ -345,12 +357,12 @@ class _EnvBeingMade:
 class _Received:
     """What environments gave in one step, in order."""
 
-    __slots__ = ("costs", "ends", "lanes", "late", "late_lanes", "rewards")
+    __slots__ = ("ends", "infos", "lanes", "late", "late_lanes", "rewards")
 
     def __init__(self) -> None:
         self.lanes: list[int] = []
         self.rewards: list[Any] = []
-        self.costs: list[Any] = []
+        self.infos: list[Mapping[str, Any] | None] = []
         self.ends: dict[int, AgentEnd] = {}
         self.late_lanes: list[int] = []
         self.late: list[Any] = []

@@ -14,6 +14,7 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.info_columns import InfoColumns
 from marlflow.env import EnvAdapter
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.policy_slots import PolicySlots
@@ -28,10 +29,11 @@ class LaneStep:
     """The events of one env step in all environments, or of the resets of some.
 
     `rewards` float64 [N] are of `lanes`, in order of receipt, in which a lane may repeat; of all lanes if `lanes` is
-    None. `costs` are beside them, if they are read. `ended`: lanes whose agents ended after those rewards, and whether
-    each `terminated`, bool [E]; the others were truncated. `late_rewards` are of dead agents, or came before the first
-    action. `over`: environments in which nobody is left. `broken`: environments whose episodes broke, of which nothing
-    counts; those that broke together share one failure.
+    None. `infos` [S, N] are the stepped info columns beside them, NaN where there is no number; None if there are no
+    such columns. `ended`: lanes whose agents ended after those rewards, and whether each `terminated`, bool [E]; the
+    others were truncated. `last` [L, E] are the info columns that are read at an end; None if nobody gave any.
+    `late_rewards` are of dead agents, or came before the first action. `over`: environments in which nobody is left.
+    `broken`: environments whose episodes broke, of which nothing counts; those that broke together share one failure.
 
     `steady`: nothing ended, joined or broke, and the same lanes act again, in the same order.
     """
@@ -39,9 +41,10 @@ class LaneStep:
     steady: bool = False
     lanes: Array | None = None
     rewards: Array = field(default_factory=lambda: _NO_AMOUNTS)
-    costs: Array | None = None
+    infos: Array | None = None
     ended: Array = field(default_factory=lambda: _NO_LANES)
     terminated: Array = field(default_factory=lambda: _NO_LANES)
+    last: Array | None = None
     late_lanes: Array = field(default_factory=lambda: _NO_LANES)
     late_rewards: Array = field(default_factory=lambda: _NO_AMOUNTS)
     over: list[int] = field(default_factory=list)
@@ -68,7 +71,7 @@ class EnvSource(Protocol):
     env_indices: list[int]
     stride: int
     faults: FaultLog
-    reads_costs: bool
+    columns: InfoColumns
     seeds: Array
     """Of each environment's last reset, int64 [B]."""
     env_steps: Array
@@ -134,7 +137,7 @@ class EnvSource(Protocol):
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
         """Take one env step in every environment with an episode, by the actions of the lanes `deciding`.
 
-        `is_read` bool [lanes]: whose costs are read; None: nobody's.
+        `is_read` bool [S, lanes]: of which lanes the stepped info columns are read; None: there are none.
         """
         ...
 
@@ -148,6 +151,12 @@ class EnvSource(Protocol):
     def close(self, deadline_s: float) -> list[Fault]:
         """Close all environments by `deadline_s` of time.perf_counter; return faults."""
         ...
+
+
+def lanes_in(indices: Array, stride: int) -> Array:
+    """Return the lanes of the environments `indices` [N], int64 [N * stride]."""
+    lanes: Array = (indices[:, None] * stride + np.arange(stride)).reshape(-1)
+    return lanes
 
 
 def too_many_agents(most: int) -> str:

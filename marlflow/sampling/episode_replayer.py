@@ -20,7 +20,7 @@ from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.policy_slots import PolicySlots
-from marlflow.sampling.rewards import WrongReward, cost_values, reward_values
+from marlflow.sampling.rewards import WrongReward, info_values, last_values, reward_values
 from marlflow.sampling.saved_state import StateTable
 
 
@@ -55,11 +55,16 @@ class EpisodeReplayer:
         return result
 
     def play(
-        self, index: int, running: Mapping[str, Any], actions: Mapping[str, Array], expected: StateTable
+        self,
+        index: int,
+        running: Mapping[str, Any],
+        actions: Mapping[str, Array],
+        expected: StateTable,
+        infos: StateTable,
     ) -> StepResult:
         """Replay an episode with each policy's `actions`; raises one of FAILURES.
 
-        `expected` has `returns`, `t_agent` and `hash` by slot.
+        `expected` has `returns`, `t_agent` and `hash` by slot, `infos` what is known of info columns.
         """
         result = self.begin(index, running)
         choices = {
@@ -69,7 +74,7 @@ class EpisodeReplayer:
         }
         for _ in range(running["env_steps"]):
             result = self._step(index, result, choices)
-        self._compare(index, result, expected)
+        self._compare(index, result, expected, infos)
         # An action is left over: an agent did not act as often as before.
         if any(next(unused, None) is not None for unused in choices.values()):
             raise Differs
@@ -112,11 +117,14 @@ class EpisodeReplayer:
         for agent_slots, rewards in ((result.reward_slots, result.rewards), (result.late_slots, result.late_rewards)):
             if rewards:
                 np.add.at(lanes.returns, np.array(agent_slots) + index * lanes.stride, reward_values(rewards))
-        if result.costs:
+        if result.infos and (is_read := lanes.is_read) is not None:
             received = np.array(result.reward_slots) + index * lanes.stride
-            np.add.at(lanes.costs, received, cost_values(result.costs, lanes.reads_costs[received]))
+            infos = info_values(lanes.columns.stepped, result.infos, is_read[:, received])
+            lanes.add(received, np.zeros(len(received)), infos)
+        if result.ended and (last := last_values(lanes.columns.last, [of.info for of in result.ended])) is not None:
+            lanes.set_last(np.array([of.slot for of in result.ended]) + index * lanes.stride, last)
 
-    def _compare(self, index: int, result: StepResult, expected: StateTable) -> None:
+    def _compare(self, index: int, result: StepResult, expected: StateTable, infos: StateTable) -> None:
         lanes = self.lanes.assigned_in([index])
         if result.over or len(lanes) != len(expected["slot"]):
             raise Differs
@@ -124,7 +132,9 @@ class EpisodeReplayer:
         deciding, pending_hashes = self._hash_pending(index, result)
         hashes[deciding] = pending_hashes
         actual = {"returns": self.lanes.returns, "t_agent": self.lanes.t_agent, "hash": hashes}
-        if self.envs.reads_costs:
-            actual["costs"] = self.lanes.costs
+        for name, column in zip(self.lanes.columns.names, self.lanes.infos, strict=True):
+            # Columns that were not read before are not known.
+            if name in infos and not np.array_equal(column[lanes], infos[name], equal_nan=True):
+                raise Differs
         if not all(np.array_equal(column[lanes], expected[name]) for name, column in actual.items()):
             raise Differs

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import isnan
 from typing import NamedTuple
+
+import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.sampling.env_source import EnvSource
@@ -14,7 +17,7 @@ from marlflow.sampling.receipts import EpisodeResult
 class Ended(NamedTuple):
     """N ended episodes: environment, whether any agent was truncated, tick, number, and env steps.
 
-    `returns` and `costs` are of the agents by slot, [N][A].
+    `returns` are of the agents by slot, [N][A].
     """
 
     env: Sequence[int]
@@ -23,27 +26,29 @@ class Ended(NamedTuple):
     episode: Sequence[int]
     env_steps: Sequence[int]
     returns: Sequence[Sequence[float]]
-    costs: Sequence[Sequence[float]]
 
 
 def results_of(
-    ended: Ended, envs: EnvSource, matchups: Sequence[Matchup], reads_costs: Array | None
+    ended: Ended, envs: EnvSource, matchups: Sequence[Matchup], infos: Array | None
 ) -> Iterator[EpisodeResult]:
     """Yield the results of these episodes, in their order.
 
-    `matchups` are theirs, `reads_costs` bool [N, A] says whose costs are read; None: nobody's.
+    `matchups` are theirs, `infos` their info columns, [K, N, A], NaN where there is no number; None: there are none.
     """
+    names = () if infos is None or np.isnan(infos).all() else envs.columns.names
     columns = zip(matchups, *ended, strict=True)
-    for at, (matchup, index, was_cut, tick, episode, env_steps, returns, costs) in enumerate(columns):
+    for at, (matchup, index, was_cut, tick, episode, env_steps, returns) in enumerate(columns):
         agents, appeared = list(envs.adapter(index).agents), envs.appeared(index)
         return_of = dict(zip(agents, returns, strict=False))
         if appeared is not None:
             # An agent may have a return without having appeared: a reward before its first action.
             return_of = {a: returns[slot] for slot, a in enumerate(agents) if slot in appeared or returns[slot]}
-        cost_of = {}
-        if reads_costs is not None:
-            is_read = reads_costs[at].tolist()
-            cost_of = {a: costs[n] for n, a in enumerate(agents) if is_read[n] and (a in return_of or costs[n])}
+        infos_of = {}
+        for number, name in enumerate(names):
+            assert infos is not None, "then there are no names"
+            given = zip(agents, infos[number, at].tolist(), strict=False)
+            if known := {a: value for a, value in given if not isnan(value) and (value or a in return_of)}:
+                infos_of[name] = known
         yield EpisodeResult(
-            envs.env_indices[index], episode, env_steps, return_of, tick, matchup, truncated=was_cut, costs=cost_of
+            envs.env_indices[index], episode, env_steps, return_of, tick, matchup, truncated=was_cut, infos=infos_of
         )

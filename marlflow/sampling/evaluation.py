@@ -71,7 +71,7 @@ class EvaluationEnvs:
         envs = self._envs
         assert envs is not None, "widen opens them"
         table = self._make_table(len(envs.env_indices), request.mode)
-        lanes = Lanes(self._stride, len(envs.env_indices), table, self._policy_of)
+        lanes = Lanes(self._stride, len(envs.env_indices), table, self._policy_of, envs.columns)
         history = _Fingerprints(lanes, len(envs.env_indices))
         dealt = EvaluationEpisodes(seed, request.episodes, request.matchups)
         runner = Runner(envs, table.policy_slots, lanes, dealt, None, history)

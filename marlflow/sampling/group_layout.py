@@ -54,7 +54,7 @@ class GroupLayout:
             truncated=self._checked("truncated", step.truncated, scalars),
             decides=self._checked("decides", step.decides, scalars),
             action_masks=self._checked("action_masks", step.action_masks, self._masks, self._masked),
-            costs=self._checked("costs", step.costs, scalars),
+            infos={n: self._checked(f"infos[{n!r}]", numbers, scalars) for n, numbers in step.infos.items()},
         )
 
     def _checked(

@@ -8,10 +8,11 @@ import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.info_columns import NO_COLUMNS, InfoColumns
 from marlflow.base.random import key
 from marlflow.env import EnvAdapter
 from marlflow.sampling.credited import add_to
-from marlflow.sampling.env_source import EnvSource, too_many_agents
+from marlflow.sampling.env_source import EnvSource, lanes_in, too_many_agents
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
@@ -29,7 +30,14 @@ PolicyOf = Callable[[str], str | None]
 class Lanes:
     """All lanes of `num_envs` environments: lane = environment index * stride + agent slot; arrays are [lanes]."""
 
-    def __init__(self, stride: int, num_envs: int, table: WeightsTable, policy_of: PolicyOf) -> None:
+    def __init__(
+        self,
+        stride: int,
+        num_envs: int,
+        table: WeightsTable,
+        policy_of: PolicyOf,
+        columns: InfoColumns = NO_COLUMNS,
+    ) -> None:
         count = stride * num_envs
         self.stride = stride
         self._table, self.policy_of = table, policy_of
@@ -40,7 +48,10 @@ class Lanes:
         self.keys = np.zeros(count, np.uint64)
         self.t_agent = np.zeros(count, np.int64)
         self.returns = np.zeros(count, np.float64)
-        self.costs = np.zeros(count, np.float64)
+        self.columns = columns
+        # What each episode has so far of each info column, [K, lanes]; NaN where nothing was given.
+        self.infos = np.full((len(columns), count), np.nan)
+        self.has_infos = False
         self.episode = np.zeros(count, np.int64)
         # Number of agents per environment that have a policy.
         self.num_assigned = [0] * num_envs
@@ -48,31 +59,51 @@ class Lanes:
         self._checked: set[tuple[str, str]] = set()
 
     @property
-    def reads_costs(self) -> Array:
-        """Whether each lane's costs are read, bool [lanes]; without a policy, they are if any policy reads costs."""
-        return self.read_by(self.entry_of)
+    def is_read(self) -> Array | None:
+        """Whether each lane's stepped info columns are read, bool [S, lanes]; None if there are none."""
+        return self.read_by(self.entry_of) if self.columns.stepped else None
 
     def read_by(self, entry_of: Array) -> Array:
-        """Return whether costs of lanes with these policy slots are read, bool of the shape of `entry_of`."""
-        by_entry = [slots.reads_costs for slots in self._table.policy_slots]
-        # The last element is for lanes without a policy, whose number is -1.
-        is_read: Array = np.array([*by_entry, any(by_entry)])[entry_of]
+        """Return whether stepped columns of lanes with these policy slots are read, bool [S, *shape of `entry_of`].
+
+        Those in rows are if the policy's rows have them; without a policy, if those of any policy do.
+        """
+        slots_of, by_entry = self._table.policy_slots, []
+        for column in self.columns.stepped:
+            of_entries = [not column.is_in_rows or column.name in slots.info_columns for slots in slots_of]
+            # The last element is for lanes without a policy, whose number is -1.
+            by_entry.append([*of_entries, any(of_entries)])
+        is_read: Array = np.array(by_entry)[:, entry_of]
         return is_read
 
-    def add(self, lanes: Array | None, rewards: Array, costs: Array | None = None) -> None:
-        """Add to the returns, and costs if there are any, of `lanes`, which may repeat; None: of all lanes."""
+    def add(self, lanes: Array | None, rewards: Array, infos: Array | None = None) -> None:
+        """Add to the returns, and info columns if given [S, N], of `lanes`, which may repeat; None: of all lanes."""
         add_to(self.returns, lanes, rewards)
-        if costs is not None:
-            add_to(self.costs, lanes, costs)
+        if infos is not None:
+            self.has_infos = True
+            for column, total, given in zip(self.columns.stepped, self.infos, infos, strict=False):
+                known = ~np.isnan(given)
+                at = np.flatnonzero(known) if lanes is None else lanes[known]
+                if column.adds:
+                    total[at] = np.nan_to_num(total[at])
+                    np.add.at(total, at, given[known])
+                else:
+                    total[at] = given[known]
+
+    def set_last(self, lanes: Array, last: Array) -> None:
+        """Set the info columns that are read at an end, [L, N], of `lanes`, which ended."""
+        self.has_infos = True
+        self.infos[len(self.columns.stepped) :, lanes] = last
+
+    def forget(self, lanes: Array | slice) -> None:
+        """Begin the sums of `lanes` again."""
+        self.returns[lanes] = 0.0
+        if self.has_infos:
+            self.infos[:, lanes] = np.nan
 
     def of(self, index: int) -> slice:
         """Return the lanes of one environment."""
         return slice(index * self.stride, (index + 1) * self.stride)
-
-    def in_envs(self, indices: Array) -> Array:
-        """Return the lanes of some environments, int64 [N * stride]."""
-        lanes: Array = (indices[:, None] * self.stride + np.arange(self.stride)).reshape(-1)
-        return lanes
 
     def begin(
         self, index: int, episode: int, matchup: Matchup | None, adapter: EnvAdapter, episodes: EpisodeSource
@@ -80,7 +111,7 @@ class Lanes:
         """Start an episode; without a `matchup`, agents keep their policies."""
         lanes = self.of(index)
         self.episode[lanes] = episode
-        self.returns[lanes] = self.costs[lanes] = 0.0
+        self.forget(lanes)
         self.t_agent[lanes] = 0
         if matchup is not None:
             self.unassign(index, matchup)
@@ -114,14 +145,14 @@ class Lanes:
 
     def _begin_again(self, indices: Array, numbers: Array, episodes: EpisodeSource) -> None:
         # The agents keep their policies, so nothing depends on one agent or environment.
-        lanes = indices[:, None] * self.stride + np.arange(self.stride)
-        self.episode[lanes] = numbers[:, None]
-        self.returns[lanes] = self.costs[lanes] = 0.0
+        lanes = lanes_in(indices, self.stride)
+        self.episode[lanes] = np.repeat(numbers, self.stride)
+        self.forget(lanes)
         self.t_agent[lanes] = 0
-        self.keys[lanes] = episodes.streams(indices, numbers, self.stride)
+        self.keys[lanes] = episodes.streams(indices, numbers, self.stride).reshape(-1)
         for slots in self._table.policy_slots:
             if slots.memory is not None:
-                slots.memory.begin(lanes.reshape(-1))
+                slots.memory.begin(lanes)
 
     def assigned_in(self, indices: Iterable[int]) -> Array:
         """Return the lanes of `indices` that have a policy."""

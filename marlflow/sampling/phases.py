@@ -45,7 +45,9 @@ def _concat(results: Sequence[tuple[PolicyReceipt, Batch]]) -> tuple[PolicyRecei
         rows=sum(part.rows for part in receipts),
         rows_carried=sum(part.rows_carried for part in receipts),
         reward_unattributed=sum(part.reward_unattributed for part in receipts),
-        cost_unattributed=sum(part.cost_unattributed for part in receipts),
+        infos_unattributed={
+            name: sum(part.infos_unattributed[name] for part in receipts) for name in receipts[0].infos_unattributed
+        },
         stage_times=tuple(_sum_times(times) for times in zip(*(part.stage_times for part in receipts), strict=True)),
     )
     batches = [batch for _, batch in results]

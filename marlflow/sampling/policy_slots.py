@@ -24,8 +24,8 @@ class PolicySlots:
 
     in_order = True
     """Whether the pending lanes are in the order of all deciding lanes."""
-    reads_costs = False
-    """Whether its rows have costs; frozen versions read none."""
+    info_columns: tuple[str, ...] = ()
+    """The info columns of its rows; frozen versions have none."""
     draws: bool | None = None
     """Whether its actor has drawn random numbers; None before it has acted."""
 
@@ -70,7 +70,7 @@ class PolicySlots:
     def for_evaluation(self, lanes: int, mode: EvaluationMode) -> PolicySlots:
         """Return slots with the same actor for `lanes` other lanes, without recording; a memory is zero."""
         slots = PolicySlots(self.policy, self.actor, self.spaces, lanes, False, self._state, mode)
-        slots.reads_costs = self.reads_costs
+        slots.info_columns = self.info_columns
         return slots
 
     def set_pending(self, where: Array, deciding: Array, row_of: Array) -> None:

@@ -28,8 +28,8 @@ class EpisodeResult:
     """In evaluation, a hash of all observations and actions."""
     truncated: bool = False
     """Whether an agent was truncated in the last env step."""
-    costs: Mapping[str, float] = field(default_factory=dict)
-    """The sum of its costs by agent, of agents whose policies read costs; including costs of no row."""
+    infos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By info column and agent: the sum, also of what belongs to no row, or the value at the agent's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ class PolicyReceipt:
     """Reward that belongs to no row."""
     version: int
     stage_times: tuple[StageTimes, ...] = ()
-    cost_unattributed: float = 0.0
-    """Cost that belongs to no row; 0 if the policy reads no costs."""
+    infos_unattributed: Mapping[str, float] = field(default_factory=dict)
+    """By credited info column of its rows: what belongs to no row."""
 
 
 @pickled_by_arguments

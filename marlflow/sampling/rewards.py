@@ -1,13 +1,14 @@
-"""Convert rewards and costs of environments to finite numbers."""
+"""Convert rewards of environments, and what is read of infos, to finite numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from marlflow.base.batch import Array
+from marlflow.base.info_columns import COST, InfoColumn
 
 
 class WrongReward(Exception):
@@ -30,35 +31,70 @@ def reward_values(rewards: Sequence[Any]) -> Array:
     return np.array([_reward_value(position, reward) for position, reward in enumerate(rewards)])
 
 
-def cost_values(costs: Sequence[Any], is_read: Array) -> Array:
-    """Return `costs` as float64 [N], 0 where not `is_read` (bool [N]); raises WrongReward for the first wrong one."""
-    values = np.asarray(costs) if all(type(cost) in _NUMBERS for cost in costs) else np.empty(0)
+def info_values(columns: Sequence[InfoColumn], infos: Sequence[Mapping[str, Any] | None], is_read: Array) -> Array:
+    """Return the columns of N agents' infos as float64 [K, N], NaN where not `is_read` (bool [K, N]) or not given.
+
+    Raises WrongReward for the first number that a column of rows lacks, or that is not finite.
+    """
+    values = np.empty((len(columns), len(infos)))
+    for row, (column, used) in enumerate(zip(columns, is_read, strict=True)):
+        given = [column.of(info) for info in infos]
+        values[row] = _required(column, given, used) if column.is_in_rows else _measured(given)
+    return values
+
+
+def last_values(columns: Sequence[InfoColumn], infos: Sequence[Mapping[str, Any] | None]) -> Array | None:
+    """Return the columns of N agents' last infos as float64 [K, N], NaN where not given; None if all are empty."""
+    if not columns or not any(infos):
+        return None
+    return np.array([_measured([column.of(info) for info in infos]) for column in columns])
+
+
+def _required(column: InfoColumn, given: Sequence[Any], is_read: Array) -> Array:
+    values = np.asarray(given) if all(type(value) in _NUMBERS for value in given) else np.empty(0)
     if values.shape == is_read.shape and values.dtype.kind in "biuf" and np.isfinite(values).all():
-        return np.where(is_read, values, 0.0)
-    read = zip(costs, is_read.tolist(), strict=True)
-    return np.array([_cost_value(position, cost) if used else 0.0 for position, (cost, used) in enumerate(read)])
+        return np.where(is_read, values, np.nan)
+    read = enumerate(zip(given, is_read.tolist(), strict=True))
+    return np.array([_required_value(column, at, value) if used else np.nan for at, (value, used) in read])
+
+
+def _required_value(column: InfoColumn, position: int, value: Any) -> float:
+    if value is None:
+        raise WrongReward(position, not_given(column))
+    if (number := _number(value)) is None:
+        raise WrongReward(position, f"info[{column.key!r}] is {value!r}, not a finite number")
+    return number
+
+
+def _measured(given: Sequence[Any]) -> list[float]:
+    # Figures of episodes are no reason to break one.
+    numbers = [None if value is None else _number(value) for value in given]
+    return [np.nan if number is None else number for number in numbers]
+
+
+def _number(value: Any) -> float | None:
+    """Return a finite number, or an array of one, as a float; else None."""
+    number = np.asarray(value)
+    if number.size != 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
+        return None
+    return float(number.item())
 
 
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32})
 
 
-def _cost_value(position: int, cost: Any) -> float:
-    if cost is None:
-        raise WrongReward(position, _NO_COST)
-    number = np.asarray(cost)
-    if number.size != 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
-        raise WrongReward(position, f"info['cost'] is {cost!r}, not a finite number")
-    return float(number.item())
-
-
-_NO_COST = (
-    "step() gave no info['cost'] for an agent that acted, and its policy has a cost_limit; give 0.0 where there is "
-    "none, or set algorithm.cost_limit=null"
-)
+def not_given(column: InfoColumn) -> str:
+    """Return what is wrong if an env step lacks a column of rows."""
+    needed, way_out = f"a column {column.name!r}", f"take {column.name!r} out of policies.<id>.columns"
+    if column.name == COST:
+        needed, way_out = "a cost_limit", "set algorithm.cost_limit=null"
+    return (
+        f"step() gave no info[{column.key!r}] for an agent that acted, and its policy has {needed}; give 0.0 where "
+        f"there is none, or {way_out}"
+    )
 
 
 def _reward_value(position: int, reward: Any) -> float:
-    number = np.asarray(reward)
-    if number.size != 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
+    if (number := _number(reward)) is None:
         raise WrongReward(position, f"the reward is {reward!r}, not a finite number")
-    return float(number.item())
+    return number

@@ -15,7 +15,7 @@ from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import RowRandom
 from marlflow.sampling.action_history import History
-from marlflow.sampling.env_source import EnvSource, LaneStep
+from marlflow.sampling.env_source import EnvSource, LaneStep, lanes_in
 from marlflow.sampling.episode_results import Ended, results_of
 from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
@@ -103,11 +103,11 @@ class Runner:
         self._decide()
         self.env_steps += int(np.count_nonzero(self._envs.is_running))
         self.ticks += 1
-        step = self._envs.step(self._deciding, self.lanes.reads_costs if self._envs.reads_costs else None)
+        step = self._envs.step(self._deciding, self.lanes.is_read)
         if len(step.rewards):
-            self.lanes.add(step.lanes, step.rewards, step.costs)
+            self.lanes.add(step.lanes, step.rewards, step.infos)
             if self._builder is not None:
-                self._builder.add(step.lanes, step.rewards, step.costs)
+                self._builder.add(step.lanes, step.rewards, step.infos)
         if not step.steady:
             self._end(step)
         self._gather(step.steady)
@@ -146,6 +146,8 @@ class Runner:
         broken = step.broken
         if not self._is_declared:
             broken |= self.lanes.assign_joined(self._envs, self._episodes, broken)
+        if step.last is not None:
+            self.lanes.set_last(step.ended, step.last)
         if self._builder is not None and len(step.ended):
             self._end_segments(step, self._builder, broken)
         self._receive_late(step, broken)
@@ -205,7 +207,7 @@ class Runner:
         """Report the episodes of the environments `over`."""
         lanes, envs, count = self.lanes, self._envs, len(over)
         at = np.array(over)
-        finished, shape = lanes.in_envs(at), (count, lanes.stride)
+        finished, shape = lanes_in(at, lanes.stride), (count, lanes.stride)
         truncated = {index // lanes.stride for index in step.ended[~step.terminated].tolist()}
         ended = Ended(
             over,
@@ -214,10 +216,9 @@ class Runner:
             lanes.episode[at * lanes.stride].tolist(),
             envs.env_steps[at].tolist(),
             lanes.returns[finished].reshape(shape).tolist(),
-            lanes.costs[finished].reshape(shape).tolist() if envs.reads_costs else [()] * count,
         )
-        reads_costs = lanes.reads_costs[finished].reshape(shape) if envs.reads_costs else None
-        self.results += results_of(ended, envs, [lanes.matchups[index] for index in over], reads_costs)
+        infos = lanes.infos[:, finished].reshape(-1, *shape) if lanes.has_infos else None
+        self.results += results_of(ended, envs, [lanes.matchups[index] for index in over], infos)
         if self._builder is not None:
             self._builder.end_episode(finished)
         # If the next reset fails, the rows of a finished episode must not be discarded with it.

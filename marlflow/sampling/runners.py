@@ -26,8 +26,8 @@ def make_pool(config: SamplerConfig, env_indices: Sequence[int], watchdog: Watch
     """Open the environments `env_indices` of `config`."""
     sees_state = bool(config.with_state)
     if config.make_batched is not None:
-        return BatchedEnvPool(env_indices, config.make_batched, watchdog, faults, sees_state, bool(config.with_costs))
-    return EnvPool(env_indices, config.make_env, watchdog, faults, sees_state, bool(config.with_costs))
+        return BatchedEnvPool(env_indices, config.make_batched, watchdog, faults, sees_state, config.columns)
+    return EnvPool(env_indices, config.make_env, watchdog, faults, sees_state, config.columns)
 
 
 def training_runner(

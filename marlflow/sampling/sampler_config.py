@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.info_columns import NO_COLUMNS, InfoColumns
 from marlflow.base.spaces import Spaces
 from marlflow.env import BatchedEnv, EnvAdapter
 from marlflow.sampling.lanes import PolicyOf
@@ -49,8 +50,8 @@ class SamplerConfig:
     with_state: Collection[str] = ()
     """The policies whose rows include the environment's global state."""
 
-    with_costs: Collection[str] = ()
-    """The policies whose rows include costs, the `info["cost"]` of Parallel environments, or `BatchedStep.costs`."""
+    columns: InfoColumns = NO_COLUMNS
+    """The numbers in infos that are columns of rows, or in the results of episodes."""
 
     compiled: bool | Literal["auto"] = False
     """Whether a fragment is one compiled call of environments, actors and resets; auto: where it can be."""

@@ -2,7 +2,8 @@
 
 A lane's open row is its last action, whose reward accumulates until the agent acts again or ends. A reward without an
 open row, such as a dead agent's, is in the episode's return and in the metric `reward_unattributed`, but in no row.
-Costs, where a policy reads them, have the same rules and the metric `cost_unattributed`.
+Info columns that are added up (`base.info_columns`), such as costs, have the same rules and the metric
+`infos_unattributed`; of the others, a row has the last number that came since its action.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
+from marlflow.base.info_columns import InfoColumn
 from marlflow.sampling.credited import Credited
 from marlflow.sampling.ended_segments import EndedSegments
 from marlflow.sampling.env_source import Finals
@@ -22,8 +24,9 @@ from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
 
 
 class Ticks(NamedTuple):
-    """What T ticks gave, [T, lanes]: whether lanes acted, and ended then; `costs` if they are read.
+    """What T ticks gave, [T, lanes]: whether lanes acted, and ended then.
 
+    `infos` [S, T, lanes] are the stepped info columns, those in rows first, NaN where there is no number.
     `entry_of` has the lanes' policy slots by number, -1 without a policy.
     """
 
@@ -32,7 +35,7 @@ class Ticks(NamedTuple):
     t_env: Array
     t_agent: Array
     rewards: Array
-    costs: Array | None
+    infos: Array
     entry_of: Array
 
 
@@ -47,9 +50,9 @@ class EndsOfRows(NamedTuple):
 
 
 class SegmentBuilder:
-    """The rows of all lanes, at most `capacity` per lane between two cuts; `reads_costs`: some of them with costs."""
+    """The rows of all lanes, at most `capacity` per lane between two cuts; some have `info_columns`."""
 
-    def __init__(self, entry_of: Array, num_entries: int, reads_costs: bool = False) -> None:
+    def __init__(self, entry_of: Array, num_entries: int, info_columns: Sequence[InfoColumn] = ()) -> None:
         lanes = len(entry_of)
         # Each lane's policy slots by number (-1: none), [lanes]; it changes between episodes only.
         self._entry_of = entry_of
@@ -62,8 +65,8 @@ class SegmentBuilder:
         self._carried = np.zeros(lanes, bool)
         self._carried_version = np.zeros(lanes, np.int64)
         self._rewards = Credited(entry_of, num_entries)
-        self._costs = Credited(entry_of, num_entries) if reads_costs else None
-        self._credited = [self._rewards] if self._costs is None else [self._rewards, self._costs]
+        self._columns = {of.name: Credited(entry_of, num_entries, of.adds) for of in info_columns}
+        self._credited = [self._rewards, *self._columns.values()]
         self._t_env: Array = np.zeros((lanes, 0), np.int32)
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
         self._flat: tuple[Array, ...] = ()
@@ -124,9 +127,7 @@ class SegmentBuilder:
         flat = np.arange(len(before)) * self._capacity
         at = np.concatenate([(flat + self._cell)[None], flat + np.maximum(cells, 0)])
         opening = np.concatenate([was_open[None], is_open])
-        amounts = [ticks.rewards] if self._costs is None else [ticks.rewards, ticks.costs]
-        for credited, given in zip(self._credited, amounts, strict=True):
-            assert given is not None, "costs are read"
+        for credited, given in zip(self._credited, (ticks.rewards, *ticks.infos), strict=False):
             credited.add_ticks(at, given, opening, ticks.entry_of, self._open)
         for column, numbers in zip(self._flat, (ticks.t_env, ticks.t_agent), strict=True):
             column[at[1:][decided]] = numbers[decided]
@@ -142,12 +143,16 @@ class SegmentBuilder:
         """Add segments that `add_ticks` ended, with the lane of each."""
         self._ended.add(policy, segments, lanes)
 
-    def add(self, lanes: Array | None, rewards: Array, costs: Array | None) -> None:
-        """Add rewards, and costs if read, to the open rows of `lanes`, which may repeat; None: of all lanes."""
+    def add(self, lanes: Array | None, rewards: Array, infos: Array | None) -> None:
+        """Add to the open rows of `lanes`, which may repeat; None: of all lanes.
+
+        `infos` [S, N] begin with the columns of rows, NaN where there is no number.
+        """
         self._rewards.add(lanes, rewards)
-        if costs is not None:
-            assert self._costs is not None, "no policy here reads costs"
-            self._costs.add(lanes, costs)
+        if infos is not None:
+            for credited, amounts in zip(self._columns.values(), infos, strict=False):
+                known = ~np.isnan(amounts)
+                credited.add(np.flatnonzero(known) if lanes is None else lanes[known], amounts[known])
 
     def add_late_rewards(self, lanes: Array, rewards: Array) -> None:
         """Add rewards of dead agents, which belong to no row, to `reward_unattributed`."""
@@ -254,8 +259,8 @@ class SegmentBuilder:
         rows = buffer.cut(segments)
         at = ranges(lanes * self._capacity + segments.start, length)
         rows["reward"] = self._rewards.take(at)
-        if slots.reads_costs and self._costs is not None:
-            rows["cost"] = self._costs.take(at)
+        for name in slots.info_columns:
+            rows[name] = self._columns[name].take(at)
         rows["t_env"], rows["t_agent"] = (column.take(at) for column in self._flat)
         # A carried row was acted on by the version of an earlier collect.
         rows["version"] = np.full(len(at), slots.version, np.int64)
@@ -273,8 +278,9 @@ class SegmentBuilder:
         }
         if slots.memory is not None:
             table |= {"memory": rows["memory"][firsts], "memory_version": rows.pop("memory_version")[firsts]}
-        reward, *cost = (float(credited.unattributed[number]) for credited in self._credited)
-        return PolicyReceipt(len(at), int(carried.sum()), reward, slots.version, (), *cost), Batch(rows, table)
+        reward = float(self._rewards.unattributed[number])
+        infos = {n: float(self._columns[n].unattributed[number]) for n in slots.info_columns if self._columns[n].adds}
+        return PolicyReceipt(len(at), int(carried.sum()), reward, slots.version, (), infos), Batch(rows, table)
 
     def _running(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> Segments:
         """Return the unfinished segments, bootstrapped from the pending observation or open row."""
@@ -323,7 +329,7 @@ class SegmentBuilder:
         return {
             "lane": lanes,
             "gained": self._rewards.open[lanes],
-            **({} if self._costs is None else {"cost": self._costs.open[lanes]}),
+            **{name: credited.open[lanes] for name, credited in self._columns.items()},
             "t_env": self._t_env[lanes, 0],
             "t_agent": self._t_agent[lanes, 0],
             "version": self._carried_version[lanes],
@@ -340,9 +346,9 @@ class SegmentBuilder:
         lanes = rows["lane"]
         self._open[lanes] = self._carried[lanes] = True
         self._rewards.open[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
-        if self._costs is not None:
-            # Costs that were not read before are not known.
-            self._costs.open[lanes] = rows.get("cost", 0.0)
+        for name, credited in self._columns.items():
+            # Numbers that were not read before are not known.
+            credited.open[lanes] = rows.get(name, 0.0)
         self._t_env[lanes, 0], self._t_agent[lanes, 0] = rows["t_env"], rows["t_agent"]
 
     def _open_of(self, number: int, buffer: StepBuffer) -> tuple[Array, Array]:

@@ -79,8 +79,8 @@ class RolloutWorker:
         self._actors = {policy: actors[policy]() for policy in spaces}
         self._adapting = adapting_actors(self._actors.values(), has_phases=isinstance(self._envs, EnvPool))
         table = self._table = self._make_table(spaces, actors)
-        lanes = Lanes(self._stride, count, table, self._policy_of)
-        self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots), bool(config.with_costs))
+        lanes = Lanes(self._stride, count, table, self._policy_of, config.columns)
+        self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots), config.columns.in_rows)
         self._episodes = TrainingEpisodes(config.seed, config.env_indices, dealt=config.mapping is None)
         # A replacement of a lost worker starts after the episodes whose rows were delivered.
         self._episodes.resume_at(config.next_episodes)
@@ -127,7 +127,7 @@ class RolloutWorker:
             for policy, of_policy in spaces.items()
         ]
         for slots in live:
-            slots.reads_costs = slots.policy in self._config.with_costs
+            slots.info_columns = self._config.columns.of_policy(slots.policy)
         return live
 
     def collect(self, ticks: int, request: Request = NOTHING_NEW) -> tuple[Receipt, dict[str, Batch]]:

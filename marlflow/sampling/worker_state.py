@@ -71,18 +71,19 @@ class WorkerState(ABC):
     ) -> dict[str, StateTable]:
         """Return the open tables of the episodes in `running`, and the table `name` of the lanes `at`.
 
-        It has `columns`, returns, costs if they are read, and agent steps.
+        It has `columns`, returns, and agent steps. What infos gave so far is the table `infos`, if they gave anything.
         """
         lanes = self.runner.lanes
         of_lanes = {
             "lane": at,
             "returns": lanes.returns[at],
-            **({"costs": lanes.costs[at]} if self.envs.reads_costs else {}),
             "t_agent": lanes.t_agent[at],
             **columns,
         }
         opened = open_tables(lanes.assigned_in(running), lanes.entry_of, self.builder, self.policy_slots)
         tables = {name: of_lanes, **opened}
+        if lanes.has_infos:
+            tables[INFOS] = {"lane": at, **dict(zip(lanes.columns.names, lanes.infos[:, at], strict=True))}
         return {n: by_env(table, self.envs.env_indices, lanes.stride) for n, table in tables.items()}
 
     def load_state(self, tree: Tree, replay_max_env_steps: int) -> ResumeReport:
@@ -184,7 +185,10 @@ def _replay(
         for name, table in tables.items()
         if name.startswith(_ACTIONS) and len(taken := table.of([env_index])["action"])
     }
-    return replayer.play(index, running, actions, tables["lanes"].of([env_index]))
+    infos = tables[INFOS].of([env_index]) if INFOS in tables else {}
+    return replayer.play(index, running, actions, tables["lanes"].of([env_index]), infos)
 
 
 _ACTIONS = "actions."
+INFOS = "infos"
+"""The table of what infos gave in the running episodes, by info column."""

@@ -34,12 +34,14 @@ def refused(algorithm: Any, env: mf.Env = ROADS, **changes: Any) -> str:
 @pytest.mark.parametrize("algorithm", [LIMITED, replace(LIMITED, normalize_advantages=False), mf.SAC(cost_limit=0.25)])
 def test_what_can_have_a_limit(algorithm: Any) -> None:
     checked = ready(experiment(algorithm))
-    assert checked.spec.with_costs == ("team",)
-    assert ready(experiment(replace(algorithm, cost_limit=None))).spec.with_costs == ()
+    assert checked.spec.columns.of_policy("team") == ("cost",)
+    assert ready(experiment(replace(algorithm, cost_limit=None))).spec.columns.in_rows == ()
 
 
 def test_a_central_critic_can_have_one() -> None:
-    assert ready(experiment(mf.MAPPO(cost_limit=0.25, minibatch_agent_steps=64))).spec.with_costs == ("team",)
+    assert ready(experiment(mf.MAPPO(cost_limit=0.25, minibatch_agent_steps=64))).spec.columns.of_policy("team") == (
+        "cost",
+    )
 
 
 def test_infos_of_aec_environments_would_count_twice() -> None:
@@ -57,9 +59,8 @@ def test_batched_environments_without_costs_are_refused() -> None:
     )
     for how in (True, False, "auto"):
         assert refused(LIMITED, mf.Env(BatchedCartPoleTeam, {}, num_envs=4, batched=how)) == (
-            "policy 'team' (ppo) has a cost_limit, and BatchedCartPoleTeam makes a BatchedEnv without "
-            "gives_costs=True, so its steps have no costs; give BatchedStep.costs and set gives_costs, or set "
-            "algorithm.cost_limit=null"
+            "policy 'team' (ppo) has a cost_limit, and BatchedCartPoleTeam makes a BatchedEnv whose info_keys lack "
+            "'cost'; give it in BatchedStep.infos and name it in info_keys, or set algorithm.cost_limit=null"
         )
 
 

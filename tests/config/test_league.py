@@ -401,8 +401,8 @@ class Raising:
             "it gave side 'player_0' the score nan, which is no finite number",
         ),
         (
-            run(league=mf.League(outcome=lambda result, sides: result.infos)),  # type: ignore[attr-defined]
-            "it raised AttributeError: 'EpisodeResult' object has no attribute 'infos'",
+            run(league=mf.League(outcome=lambda result, sides: result.winner)),  # type: ignore[attr-defined]
+            "it raised AttributeError: 'EpisodeResult' object has no attribute 'winner'",
         ),
         (
             run(league=mf.League(mf.NFSP(), players={"player": mf.LeaguePlayer(share=2.0)}, teammates="past")),

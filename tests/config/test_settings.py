@@ -87,9 +87,9 @@ ACCEPTED: Mapping[str, set[str]] = {
         strides trust wrappers
     """),
     "{}": names("""
-        callbacks cart checkpoint default_policy evaluation extra_losses faults inference league learners log matches
-        members pairs payoffs placement players policies pool ratings record resources roles rollouts runtime sides
-        sinks snapshots stages stop store wrappers
+        callbacks cart checkpoint columns default_policy evaluation extra_losses faults inference league learners
+        log matches members metrics pairs payoffs placement players policies pool ratings record resources roles
+        rollouts runtime sides sinks snapshots stages stop store wrappers
     """),
 }
 

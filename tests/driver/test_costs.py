@@ -62,8 +62,8 @@ def test_without_costs_a_limit_changes_not_a_bit(algorithm: Any, make: Any, tmp_
         assert one["policies"]["team"]["return_mean"] == other["policies"]["team"]["return_mean"]
         shared = loss.keys() - {"grad_norm"}
         assert {name: loss[name] for name in shared} == {name: limited_loss[name] for name in shared}
-        assert one["policies"]["team"]["cost_mean"] is None
-    assert other["policies"]["team"]["cost_mean"] == 0.0
+        assert one["policies"]["team"]["infos"] == {}
+    assert other["policies"]["team"]["infos"] == {"cost": 0.0}
     assert limited_loss["cost_value"] >= 0.0
 
 
@@ -83,12 +83,12 @@ def test_a_run_that_goes_on_does_what_it_would_have_done(tmp_path: Path) -> None
     )
     resumed = resumes_exactly(experiment, tmp_path, 400)
     resumed.assert_mid_way()
-    assert resumed.half["workers"]["tables"]["lanes"]["costs"].any(), "running episodes were to have costs"
+    assert resumed.half["workers"]["tables"]["infos"]["cost"].any(), "running episodes were to have costs"
     for name in NAMES:
-        assert resumed.metrics["policies"][name]["cost_mean"] > 5.0
+        assert resumed.metrics["policies"][name]["infos"]["cost"] > 5.0
         assert resumed.metrics["learners"][name]["loss"]["multiplier"] > 0.0
     unlimited = resumed.metrics["policies"]["dqn"]
-    assert (unlimited["cost_mean"], unlimited["cost_unattributed"]) == (None, 0.0)
+    assert (unlimited["infos"], unlimited["infos_unattributed"]) == ({}, {})
 
 
 @pytest.mark.parametrize(("name", "partner"), [("ppo", "dqn"), ("ppo", "ppo"), ("sac", "ppo"), ("sac", "dqn")])
@@ -126,7 +126,7 @@ def test_the_multiplier_follows_the_episodes_of_each_round(tmp_path: Path) -> No
     mf.train(experiment, tmp_path)
     found = reports(tmp_path)
     # The report of a round is written before its update.
-    means = [report["policies"]["car"]["cost_mean"] for report in found[:12]]
+    means = [report["policies"]["car"]["infos"].get("cost") for report in found[:12]]
     losses = [report["learners"]["car"]["loss"] for report in found[1:]]
     multiplier = start
     for mean, loss in zip(means, losses, strict=True):
@@ -144,4 +144,4 @@ def test_evaluations_report_costs(tmp_path: Path) -> None:
     )
     metrics = mf.train(experiment, tmp_path).metrics["policies"]["team"]
     # Carts that fall at once cost less than they last.
-    assert 0.0 < metrics["eval_cost_mean"] <= metrics["eval_episode_env_steps_mean"]
+    assert 0.0 < metrics["eval_infos"]["cost"] <= metrics["eval_episode_env_steps_mean"]

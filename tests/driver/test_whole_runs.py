@@ -118,8 +118,8 @@ def test_policies_that_do_not_learn_leave_only_episode_results(tmp_path: Path, s
         assert policy["eval_return_mean"] is not None
         assert (policy["eval_mode"], policy["eval_episodes"], policy["eval_env_steps"]) == (acted, 2, 1_200)
         of_episodes = {"return_mean", "return_std", "team_return_mean", "episode_env_steps_mean", "episodes"}
-        assert policy["cost_mean"] is None
-        zero = POLICY_KEYS - EVALUATION_KEYS - of_episodes - {"cost_mean"}
+        assert policy["infos"] == policy["infos_unattributed"] == {}
+        zero = POLICY_KEYS - EVALUATION_KEYS - of_episodes - {"infos", "infos_unattributed"}
         assert {key: policy[key] for key in zero} == dict.fromkeys(zero, 0)
         assert name not in result.metrics["learners"]
     assert {name for receipt in seen.receipts for name in receipt.policies} == {"hunters"}

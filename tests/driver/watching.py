@@ -27,7 +27,7 @@ EVALUATION_KEYS = {
     "eval_env_steps",
     "eval_version",
     "eval_against",
-    "eval_cost_mean",
+    "eval_infos",
 }
 POLICY_KEYS = EVALUATION_KEYS | {
     "return_mean",
@@ -39,8 +39,8 @@ POLICY_KEYS = EVALUATION_KEYS | {
     "version",
     "rows_carried",
     "reward_unattributed",
-    "cost_mean",
-    "cost_unattributed",
+    "infos",
+    "infos_unattributed",
 }
 LEARNER_KEYS = {
     "return_mean",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from marlflow.env import open_adapter
-from marlflow.env.batched.protocol import gives_costs
+from marlflow.env.batched.protocol import info_keys
 from marlflow.sampling.group_layout import GroupLayout
 
 MOST_STEPS = 700
@@ -37,7 +37,7 @@ class _Pair:
         single = self.singles[0]
         self.agents = list(single.agents)
         for adapter in self.singles:
-            adapter.reads_costs = gives_costs(self.batch)
+            adapter.info_keys = info_keys(self.batch)
         masked = {name for name, agents in self.batch.groups.items() if single.masked(agents[0])}
         self.layout = GroupLayout(self.batch, masked)
         for agent in self.agents:
@@ -101,10 +101,10 @@ class _Pair:
         np.add.at(received, np.array(result.reward_slots, np.int64), result.rewards)
         rewards = self.by_agent(step.rewards, np.float64)[index]
         np.testing.assert_allclose(rewards, received, rtol=0.0, atol=self.reward_tolerance)
-        if gives_costs(self.batch):
-            costs = np.zeros(len(self.agents))
-            np.add.at(costs, np.array(result.reward_slots, np.int64), result.costs)
-            np.testing.assert_array_equal(self.by_agent(step.costs, np.float64)[index], costs)
+        for key in info_keys(self.batch):
+            given = np.zeros(len(self.agents))
+            np.add.at(given, np.array(result.reward_slots, np.int64), [info[key] for info in result.infos])
+            np.testing.assert_array_equal(self.by_agent(step.infos[key], np.float64)[index], given)
         terminated, truncated = self.by_agent(step.terminated, bool)[index], self.by_agent(step.truncated, bool)[index]
         ends = np.flatnonzero((terminated | truncated) & self.alive[index]).tolist()
         assert ends == sorted(ending.slot for ending in result.ended)

@@ -25,7 +25,7 @@ class Walkers:
     A walker pays for steps to the right, the caller for calls. Not truncated by itself.
     """
 
-    turn_based, gives_costs = False, True
+    turn_based = False
 
     def __init__(self, num_walkers=WALKERS):
         self.groups = {"walker": [f"walker_{number}" for number in range(num_walkers)], "caller": ["caller_0"]}
@@ -53,7 +53,7 @@ class Walkers:
             {"walker": -(walks * jnp.abs(place)) / 4, "caller": home.sum()},
             {"walker": home, "caller": ~after["walks"].any()},
             action_masks=self.masks(after),
-            costs={"walker": walks * (actions["walker"] == 2) / 2, "caller": call / 4},
+            infos={"cost": {"walker": walks * (actions["walker"] == 2) / 2, "caller": call / 4}},
         )
 
     def see(self, state):

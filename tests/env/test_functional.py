@@ -120,12 +120,10 @@ class Narrow(Broken):
         return {**super().see(state), "walker": state["place"]}
 
 
-class Free(Broken):
-    gives_costs = True
-
+class Priced(Broken):
     def step(self, key, state, actions):
         after, step = super().step(key, state, actions)
-        return after, step._replace(costs={})
+        return after, step._replace(infos={"price": {"walker": jnp.zeros(2)}})
 
 
 class Unmasked(Broken):
@@ -160,7 +158,7 @@ class Turnless(Broken):
         (Branching, "cannot be compiled: Attempted boolean conversion of traced array"),
         (Failing, "step(key, state, actions) raised RuntimeError: no wind"),
         (Narrow, "reset gives an array of shape [3] as observations of group 'walker', not one of [3, 2]"),
-        (Free, "it has gives_costs=True, and step gives no costs"),
+        (Priced, "step gives infos['price'] of shape [2] to group 'walker', not [3]"),
         (Unmasked, "reset gives action_masks of no group and step of caller, walker; both must give the same"),
         (Strange, "step gives rewards of 'runner', and the groups are walker, caller"),
         (Bare, "step(key, state, actions) must return a state and a marlflow.env.FunctionalStep"),
@@ -244,9 +242,11 @@ def test_an_episode_does_not_depend_on_the_others_of_its_batch():
         alone.append(one.step({name: chosen[13:14] for name, chosen in actions.items()}))
         many.reset(np.array([number]), np.array([number]))
     for ours, theirs in zip(alone, among, strict=True):
-        for kind in ("observations", "rewards", "terminated", "truncated", "action_masks", "costs"):
+        for kind in ("observations", "rewards", "terminated", "truncated", "action_masks"):
             for name, array in getattr(ours, kind).items():
                 np.testing.assert_array_equal(array[0], getattr(theirs, kind)[name][13], err_msg=kind)
+        for name, array in ours.infos.get("cost", {}).items():
+            np.testing.assert_array_equal(array[0], theirs.infos["cost"][name][13])
 
 
 def test_resets_of_any_number_share_few_compiled_calls():

@@ -42,6 +42,7 @@ def evaluation(number: int) -> EvaluationMetrics:
         eval_env_steps=1000 * number - 500 if is_new else None,
         eval_version=80 * number if is_new else None,
         eval_against={"random": 7.25} if is_new else {},
+        eval_infos={},
     )
 
 
@@ -57,6 +58,8 @@ def policy(number: int, updates: int, return_mean: float | None) -> PolicyMetric
         version=updates,
         rows_carried=4 * number,
         reward_unattributed=0.0,
+        infos={},
+        infos_unattributed={},
     )
 
 

@@ -17,6 +17,7 @@ from marlflow.env.batched.versions import batched_maker
 from marlflow.env.functional.own import batched_env
 from marlflow.env.make import make_environment
 from tests.env import functional_games
+from tests.sampling.workers import every_column_of_costs
 
 QUARTERS = 0.25
 
@@ -69,23 +70,25 @@ def of_versions(name: str, factory: str, arguments: Mapping[str, Any], mapping: 
 class CostlyCarts(BatchedCartPoleTeam):
     """Each cart costs a quarter, or half as much again, when it is pushed to the right."""
 
-    gives_costs = True
+    info_keys = ("cost",)
 
     def step(self, actions):
         stood = self._stands.copy()
         made = super().step(actions)
-        made.costs = {"cart": QUARTERS * actions["cart"] * stood * (1 + 0.5 * (self._cycles[:, None] % 2))}
+        cost = QUARTERS * actions["cart"] * stood * (1 + 0.5 * (self._cycles[:, None] % 2))
+        made.infos = {"cost": {"cart": cost}}
         return made
 
 
 class CostlyTurns(ConnectFour):
     """A turn costs each player its own number, also the one whose turn it is not."""
 
-    gives_costs = True
+    info_keys = ("cost",)
 
     def step(self, actions):
         made = super().step(actions)
-        made.costs = {name: np.broadcast_to([1.0, 2.0], array.shape) for name, array in made.rewards.items()}
+        costs = {name: np.broadcast_to([1.0, 2.0], array.shape) for name, array in made.rewards.items()}
+        made.infos = {"cost": costs}
         return made
 
 
@@ -109,21 +112,21 @@ CASES += [
         lambda: CostlyCartsAlone(cartpole_team.parallel_env(num_agents=3, max_cycles=13)),
         partial(CostlyCarts, num_agents=3, max_cycles=13),
         {"cart_0": "b", "cart_1": "a", "cart_2": "b"},
-        settings={"with_costs": ("b",)},
+        settings={"columns": every_column_of_costs("b")},
     ),
     Case(
         "turns with costs",
         partial(CostlyTurns, 1),
         CostlyTurns,
         {"player_0": "a", "player_1": "b"},
-        settings={"with_costs": ("a", "b")},
+        settings={"columns": every_column_of_costs("a", "b")},
     ),
     of_versions(
         "toll",
         "marlflow.env.toll.parallel_env",
         {"num_agents": 3},
         {"car_0": "all", "car_1": "all", "car_2": "other"},
-        settings={"with_costs": ("all", "other")},
+        settings={"columns": every_column_of_costs("all", "other")},
     ),
     of_versions(
         "spread with memory and state",
@@ -188,7 +191,7 @@ CASES += [
         limit=functional_games.MOST_STEPS,
         remember=("b",),
         with_state=("a", "b", "call"),
-        settings={"with_costs": ("a", "call")},
+        settings={"columns": every_column_of_costs("a", "call")},
     ),
     functional(
         "functional players in turn, who end one by one",

@@ -6,29 +6,33 @@ import pytest
 import marlflow as mf
 from marlflow.env.batched.single import as_pettingzoo
 from tests.sampling.batched_counters import LENGTH, Counters, batched_worker
+from tests.sampling.workers import costs_of
+
+BOTH = costs_of("one", "two")
 
 
 class Costing(Counters):
     """a_0 ends after 3 steps, a_1 after LENGTH; each costs a number of its own in every step, a_0 when dead too."""
 
-    gives_costs = True
+    info_keys = ("cost",)
     issued = 0.0
 
     def stepped(self):
         over = np.stack([self.t == 3, self.t >= LENGTH], axis=1)
         costs = np.stack([2.0**self.t, 0.25 * self.t], axis=1)
         self.issued += costs.sum()
-        return mf.BatchedStep(self.see(), {"a": 0.0 * costs}, {"a": over}, {"a": ~over & False}, costs={"a": costs})
+        infos = {"cost": {"a": costs}}
+        return mf.BatchedStep(self.see(), {"a": 0.0 * costs}, {"a": over}, {"a": ~over & False}, infos=infos)
 
 
-def worker_of(change=None, with_costs=("one", "two"), tolerated=0):
+def worker_of(change=None, columns=BOTH, tolerated=0):
     envs = []
 
     def make(count):
         envs.append(Costing(count, change))
         return envs[-1]
 
-    return batched_worker(make, ("one", "two"), with_costs=with_costs, tolerated_faults=tolerated), envs
+    return batched_worker(make, ("one", "two"), columns=columns, tolerated_faults=tolerated), envs
 
 
 def test_rows_unattributed_and_open_costs_are_what_was_issued() -> None:
@@ -37,9 +41,9 @@ def test_rows_unattributed_and_open_costs_are_what_was_issued() -> None:
     for ticks in (1, 4, 2, 13, 5):
         receipt, batches = worker.collect(ticks)
         for name, batch in batches.items():
-            credited += batch["cost"].sum() + receipt.policies[name].cost_unattributed
+            credited += batch["cost"].sum() + receipt.policies[name].infos_unattributed["cost"]
         for episode in receipt.episodes:
-            assert episode.costs == {"a_0": sum(2.0**t for t in range(1, 7)), "a_1": 0.25 * 21}
+            assert episode.infos["cost"] == {"a_0": sum(2.0**t for t in range(1, 7)), "a_1": 0.25 * 21}
     still_open = worker.state()["tables"]["open"]["cost"].sum()
     assert credited + still_open == envs[0].issued
     worker.close()
@@ -48,7 +52,7 @@ def test_rows_unattributed_and_open_costs_are_what_was_issued() -> None:
 def test_a_cost_that_is_no_number_ends_the_episode_of_its_environment_alone() -> None:
     def change(env, made):
         if env.calls == 2:
-            made.costs["a"][1, 0] = np.nan
+            made.infos["cost"]["a"][1, 0] = np.nan
 
     with pytest.raises(mf.EnvironmentFailed, match=r"agent 'a_0'.*the cost is nan, not a finite number"):
         worker_of(change)[0].collect(3)
@@ -57,23 +61,29 @@ def test_a_cost_that_is_no_number_ends_the_episode_of_its_environment_alone() ->
     assert np.isfinite(batches["one"]["cost"]).all()
     assert [episode.env for episode in receipt.episodes] == [0, 2]
     # Nobody reads it where its policy has no limit.
-    receipt, batches = worker_of(change, with_costs=["two"])[0].collect(LENGTH)
+    receipt, batches = worker_of(change, columns=costs_of("two"))[0].collect(LENGTH)
     assert "cost" not in batches["one"].columns
     assert batches["two"]["cost"].sum() == 3 * 0.25 * 21
-    assert [episode.costs for episode in receipt.episodes] == [{"a_1": 0.25 * 21}] * 3
+    assert [episode.infos["cost"] for episode in receipt.episodes] == [{"a_1": 0.25 * 21}] * 3
 
 
 @pytest.mark.parametrize(
     ("costs", "reason"),
     [
-        (lambda made: {}, r"step\(\) gave no costs, and a policy has a cost_limit; give"),
-        (lambda made: {"a": made.costs["a"][:, 0]}, r"costs of shape \[3\] for group 'a', not \[3, 2\]"),
+        (
+            lambda made: {},
+            r"step\(\) gave no info\['cost'\] .*, and its policy has a cost_limit; give",
+        ),
+        (
+            lambda made: {"cost": {"a": made.infos["cost"]["a"][:, 0]}},
+            r"infos\['cost'\] of shape \[3\] for group 'a', not \[3, 2\]",
+        ),
     ],
     ids=["none", "another shape"],
 )
 def test_a_step_without_costs_or_with_others_is_an_error_of_the_environment(costs, reason) -> None:
     def change(env, made):
-        made.costs = costs(made)
+        made.infos = costs(made)
 
     with pytest.raises(mf.EnvironmentFailed, match=reason):
         worker_of(change)[0].collect(1)
@@ -81,9 +91,9 @@ def test_a_step_without_costs_or_with_others_is_an_error_of_the_environment(cost
 
 def test_a_step_without_costs_is_fine_where_nobody_reads_them() -> None:
     def change(env, made):
-        made.costs = {}
+        made.infos = {}
 
-    worker_of(change, with_costs=())[0].collect(1)
+    worker_of(change, columns=costs_of())[0].collect(1)
 
 
 def test_its_pettingzoo_form_has_them_in_infos() -> None:

@@ -35,7 +35,7 @@ from marlflow.sampling.receipts import CompiledCalls
 from marlflow.sampling.saved_state import ResumeReport
 from tests.env.functional_games import MOST_STEPS, MOST_TURNS, HotPotato, Walkers
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
-from tests.sampling.workers import rollout_worker
+from tests.sampling.workers import every_column_of_costs, rollout_worker
 
 NO_TIMES = {"env_s": 0.0, "policy_s": 0.0, "bookkeeping_s": 0.0, "began_s": 0.0, "compiled": CompiledCalls()}
 TICKS = (40, 1, 7, 3, 33)
@@ -92,7 +92,7 @@ CASES = {
         MOST_STEPS,
         {"walker_0": "a", "walker_1": "b", "walker_2": "a", "caller_0": "c"},
         {"a": "ppo", "b": "dqn", "c": "ppo"},
-        {"with_costs": ("a", "c"), "with_state": ("c",)},
+        {"columns": every_column_of_costs("a", "c"), "with_state": ("c",)},
     ),
     "players in turn, with a memory": Case(
         HotPotato, MOST_TURNS, {"player_0": "a", "player_1": "b", "player_2": "a"}, {"a": "gru", "b": "dqn"}

@@ -18,7 +18,7 @@ from tests.sampling.built_environments import BuiltParallel
 from tests.sampling.row_actors import Policy
 from tests.sampling.row_comparison import SEED, built_seats, collects
 from tests.sampling.scripts import scripts
-from tests.sampling.workers import rollout_worker
+from tests.sampling.workers import costs_of, rollout_worker
 
 TIMES = 4.0
 """Costs are rewards times this, a power of two: all sums of costs are sums of rewards times this, bit for bit."""
@@ -41,8 +41,8 @@ class Costly(BuiltParallel):
 
 
 def worker_with_costs(make_env: Any, mapping: Any, actors: Any, env_indices: Any = (0, 1), **settings: Any) -> Any:
-    """A worker of policies that all read costs, unless `with_costs` says which."""
-    return rollout_worker(make_env, env_indices, mapping, actors, SEED, **{"with_costs": list(actors), **settings})
+    """A worker of policies that all read costs, unless `columns` says which."""
+    return rollout_worker(make_env, env_indices, mapping, actors, SEED, **{"columns": costs_of(*actors), **settings})
 
 
 @given(st.data(), scripts(), collects)
@@ -59,12 +59,12 @@ def test_costs_go_where_rewards_go(data, script, collects):
             found = receipt.policies[name]
             assert batch["cost"].dtype == np.float64
             assert batch["cost"].tolist() == (TIMES * batch["reward"]).tolist()
-            assert found.cost_unattributed == TIMES * found.reward_unattributed
-            credited += batch["cost"].sum() + found.cost_unattributed
+            assert found.infos_unattributed["cost"] == TIMES * found.reward_unattributed
+            credited += batch["cost"].sum() + found.infos_unattributed["cost"]
         for episode in receipt.episodes:
             # Agents may have a cost without having appeared, as they may have a reward.
-            assert episode.costs == {agent: TIMES * total for agent, total in episode.returns.items()}
-            finished += sum(episode.costs.values())
+            assert episode.infos["cost"] == {agent: TIMES * total for agent, total in episode.returns.items()}
+            finished += sum(episode.infos["cost"].values())
     still_open = worker.state()["tables"]["open"]["cost"].sum() if "undeclared" not in script.habits else None
     worker.close()
     if still_open is not None:
@@ -112,7 +112,7 @@ def test_costs_of_reset_are_left_out_and_costs_may_be_of_any_numeric_type() -> N
     receipt, batches = collected([{"cost": 1}, {"cost": np.float32(0.5)}, {"cost": True}, {"cost": np.array([2.0])}], 4)
     assert batches["one"]["cost"].tolist() == [1.0, 0.5, 1.0, 2.0]
     (episode,) = receipt.episodes
-    assert episode.costs == {"a": 4.5, "b": 4.0}
+    assert episode.infos["cost"] == {"a": 4.5, "b": 4.0}
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_a_cost_that_is_no_number_is_an_error_of_the_environment(info: dict[str,
     with pytest.raises(EnvironmentFailed, match=rf"agent 'a'.*{reason}"):
         collected([{"cost": 0.0}, info, {"cost": 0.0}], 3)
     # Nobody reads it where its policy has no limit.
-    receipt, batches = collected([{"cost": 0.0}, info, {"cost": 0.0}], 3, with_costs=["two"])
+    receipt, batches = collected([{"cost": 0.0}, info, {"cost": 0.0}], 3, columns=costs_of("two"))
     assert "cost" not in batches["one"].columns
     assert batches["two"]["cost"].tolist() == [1.0] * 3
-    assert receipt.episodes[0].costs == {"b": 3.0}
+    assert receipt.episodes[0].infos["cost"] == {"b": 3.0}
 
 
 def test_a_broken_episode_loses_its_costs_and_the_others_keep_theirs() -> None:
@@ -141,7 +141,7 @@ def test_a_broken_episode_loses_its_costs_and_the_others_keep_theirs() -> None:
     receipt, batches = collected(infos, 4, tolerated_faults=9)
     assert [fault.rows_lost for fault in receipt.faults] == [6]
     assert batches["one"]["cost"].tolist() == [1.0]
-    assert receipt.policies["one"].cost_unattributed == 0.0
+    assert receipt.policies["one"].infos_unattributed["cost"] == 0.0
 
 
 def test_costs_of_the_dead_belong_to_no_row() -> None:
@@ -157,14 +157,14 @@ def test_costs_of_the_dead_belong_to_no_row() -> None:
 
     receipt, batches = collected([{"cost": 1.0}] * 4, 4, Afterwards)
     assert batches["one"]["cost"].tolist() == [1.0, 1.0]
-    assert receipt.policies["one"].cost_unattributed == 7.0 + 1.0
-    assert receipt.episodes[0].costs == {"a": 10.0, "b": 4.0}
+    assert receipt.policies["one"].infos_unattributed["cost"] == 7.0 + 1.0
+    assert receipt.episodes[0].infos["cost"] == {"a": 10.0, "b": 4.0}
 
 
 def test_without_a_limit_nothing_is_read() -> None:
-    receipt, batches = collected([{"cost": float("nan")}] * 2, 2, with_costs=())
+    receipt, batches = collected([{"cost": float("nan")}] * 2, 2, columns=costs_of())
     assert "cost" not in batches["one"].columns
-    assert receipt.episodes[0].costs == {}
+    assert receipt.episodes[0].infos == {}
 
 
 def test_agents_that_black_death_keeps_cost_nothing() -> None:
@@ -177,4 +177,4 @@ def test_agents_that_black_death_keeps_cost_nothing() -> None:
 
     receipt, batches = collected([{"cost": 3.0}] * 3, 3, lambda infos: black_death(Early(infos)))
     assert batches["one"]["cost"].tolist() == [3.0, 0.0, 0.0]
-    assert receipt.episodes[0].costs == {"a": 3.0, "b": 3.0}
+    assert receipt.episodes[0].infos["cost"] == {"a": 3.0, "b": 3.0}

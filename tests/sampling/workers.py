@@ -7,12 +7,32 @@ from typing import Any
 
 from gymnasium.spaces import Discrete
 
+from marlflow.base.info_columns import COST, InfoColumn, InfoColumns
 from marlflow.base.items import as_it_is
 from marlflow.policy.actor import Actor
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling import RolloutWorker, Rule, SamplerConfig
 
 EVERYBODY = [Rule("*", "all")]
+
+
+def costs_of(*policies: str) -> InfoColumns:
+    """Costs as a column of the rows of `policies`; without any, no columns."""
+    return InfoColumns((InfoColumn(COST, COST, policies=frozenset(policies)),) if policies else ())
+
+
+def every_column_of_costs(*policies: str) -> InfoColumns:
+    """Costs as columns of both kinds in the rows of `policies`, and as figures of both kinds."""
+    in_rows = frozenset(policies)
+    return InfoColumns(
+        (
+            InfoColumn("spent", COST, "sum"),
+            InfoColumn("last_cost", COST, "end"),
+            InfoColumn("price", COST, "end", in_rows),
+            InfoColumn("missing", "nothing", "sum"),
+            InfoColumn(COST, COST, "sum", in_rows),
+        )
+    )
 
 
 def rollout_worker(

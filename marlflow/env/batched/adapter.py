@@ -28,12 +28,12 @@ class BatchedAdapter:
 
     declared = True
     has_tasks = False
-    reads_costs = False
     vanished = 0
     actions_corrected = 0
 
     def __init__(self, env: BatchedEnv, location: EpisodeLocation) -> None:
         self._env, self._location = env, location
+        self.info_keys: Sequence[str] = ()
         self._agents = agents_of(env)
         self._place = {agent: (name, i) for name, agents in env.groups.items() for i, agent in enumerate(agents)}
         self._alive = [True] * len(self._agents)
@@ -132,16 +132,15 @@ class BatchedAdapter:
             raise self._location.raised(error, "step()") from error
         result.reward_slots = list(range(len(self._agents)))
         result.rewards = [self._entry(step.rewards, slot).item() for slot in result.reward_slots]
-        if self.reads_costs:
-            costs = step.costs
-            result.costs = [self._entry(costs, slot).item() if costs else None for slot in result.reward_slots]
+        if self.info_keys:
+            result.infos = [self._info(step, slot) for slot in result.reward_slots]
         for slot in [slot for slot, lives in enumerate(self._alive) if lives]:
             terminated = bool(step.terminated and self._entry(step.terminated, slot))
             if terminated or (step.truncated and self._entry(step.truncated, slot)):
                 self._alive[slot] = False
                 mask = self._mask(step, slot)
                 final = self._entry(step.observations, slot).copy(), mask if mask is not None and mask.any() else None
-                result.ended.append(AgentEnd(slot, terminated, not terminated, *final))
+                result.ended.append(AgentEnd(slot, terminated, not terminated, *final, self._info(step, slot)))
         self._see(step, result)
         return result
 
@@ -165,6 +164,9 @@ class BatchedAdapter:
 
     def _mask(self, step: BatchedStep, slot: int) -> Array | None:
         return self._entry(step.action_masks, slot).astype(bool) if self.masked(self._agents[slot]) else None
+
+    def _info(self, step: BatchedStep, slot: int) -> dict[str, Any]:
+        return {key: self._entry(arrays, slot).item() for key, arrays in step.infos.items()}
 
     def _entry(self, arrays: Any, slot: int) -> Array:
         name, at = self._place[self._agents[slot]]

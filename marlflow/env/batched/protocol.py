@@ -36,10 +36,10 @@ class BatchedStep:
     terminated, truncated: bool [B, A], whether an agent ended in this step. If both are true, it terminated.
     decides: bool [B, A], the agents that act next, in turn-based environments; empty if all living agents act.
     action_masks: bool or int8 [B, A, number of actions], 1 where legal; empty for groups without masks.
-    costs: float [B, A], the cost of each agent in this step, or 0; given in every step if the environment
-    `gives_costs`, else empty.
+    infos: by name, float or bool [B, A] by group: a number of each agent, such as its `cost` in this step; 0 for an
+    agent that has none. Those of the environment's `info_keys` are in every step.
 
-    A reset has no rewards, costs or ends. Entries of agents that neither act next nor ended in this step are ignored.
+    A reset has no rewards, infos or ends. Entries of agents that neither act next nor ended in this step are ignored.
     """
 
     observations: ByGroup
@@ -48,7 +48,7 @@ class BatchedStep:
     truncated: ByGroup = field(default_factory=dict)
     decides: ByGroup = field(default_factory=dict)
     action_masks: ByGroup = field(default_factory=dict)
-    costs: ByGroup = field(default_factory=dict)
+    infos: Mapping[str, ByGroup] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -59,7 +59,7 @@ class BatchedEnv(Protocol):
     environment does not reset itself: `reset` is called for the environments that are over.
 
     Optional: `possible_agents` (the order of agents; else that of the groups), `metadata` with `name`, `state()` with
-    `state_space`, `get_state()` with `set_state()` (see `SnapshotEnv`), `gives_costs = True` if steps have `costs`.
+    `state_space`, `get_state()` with `set_state()` (see `SnapshotEnv`), `info_keys`, the names in `infos`.
     """
 
     num_envs: int
@@ -113,9 +113,9 @@ class SnapshotEnv(Protocol):
         ...
 
 
-def gives_costs(env: BatchedEnv) -> bool:
-    """Return whether the steps of `env` have costs."""
-    return bool(getattr(env, "gives_costs", False))
+def info_keys(env: BatchedEnv) -> tuple[str, ...]:
+    """Return the names in the infos of every step of `env`."""
+    return tuple(getattr(env, "info_keys", ()))
 
 
 def agents_of(env: BatchedEnv) -> list[str]:

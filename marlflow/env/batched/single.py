@@ -12,9 +12,8 @@ from pettingzoo import AECEnv, ParallelEnv
 from marlflow.base.batch import Array
 from marlflow.env.adapter import StepResult
 from marlflow.env.batched.adapter import BatchedAdapter
-from marlflow.env.batched.protocol import BatchedEnv, gives_costs
+from marlflow.env.batched.protocol import BatchedEnv, info_keys
 from marlflow.env.episode_location import EpisodeLocation, environment_name
-from marlflow.env.parallel import COST
 
 _MASK = "action_mask"
 
@@ -70,11 +69,11 @@ class _Single:
 
 
 class SingleParallel(_Single, ParallelEnv[str, Any, Any]):
-    """One environment in which all living agents act; costs are in infos."""
+    """One environment in which all living agents act."""
 
     def __init__(self, env: BatchedEnv) -> None:
         super().__init__(env)
-        self._adapter.reads_costs = gives_costs(env)
+        self._adapter.info_keys = info_keys(env)
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         del options
@@ -101,10 +100,11 @@ class SingleParallel(_Single, ParallelEnv[str, Any, Any]):
 
     def _infos(self, acted: Sequence[str], masks: Mapping[str, Array]) -> dict[str, dict[str, Any]]:
         infos: dict[str, dict[str, Any]] = {agent: {_MASK: masks[agent]} if agent in masks else {} for agent in acted}
-        # Empty if costs are not read.
-        for agent, cost in zip(self.possible_agents, self._result.costs, strict=False):
-            if agent in infos or cost:
-                infos.setdefault(agent, {})[COST] = cost
+        # Empty if the environment has none.
+        for agent, info in zip(self.possible_agents, self._result.infos, strict=False):
+            given = dict(info or {})
+            if agent in infos or any(given.values()):
+                infos[agent] = {**given, **infos.get(agent, {})}
         return infos
 
 
@@ -120,13 +120,17 @@ class SingleAEC(_Single, AECEnv[str, Any, Any]):
         self.truncations = dict.fromkeys(self.agents, False)
         self._final: dict[str, Any] = {}
         self._final_masks: dict[str, Any] = {}
+        self._final_infos: dict[str, Any] = {}
         self._show()
 
     def _show(self) -> None:
         observations, masks = self._seen()
         masks |= self._final_masks
         self._observations = {**self._observations_before(), **observations, **self._final}
-        self.infos = {agent: {_MASK: masks[agent]} if agent in masks else {} for agent in self.agents}
+        self.infos = {
+            agent: {**self._final_infos.get(agent, {}), **({_MASK: masks[agent]} if agent in masks else {})}
+            for agent in self.agents
+        }
         self._skip_agent_selection = None
         if observations:
             self.agent_selection = next(iter(observations))
@@ -151,7 +155,7 @@ class SingleAEC(_Single, AECEnv[str, Any, Any]):
         for ending in self._result.ended:
             name = self.possible_agents[ending.slot]
             self.terminations[name], self.truncations[name] = ending.terminated, ending.truncated
-            self._final[name] = ending.observation
+            self._final[name], self._final_infos[name] = ending.observation, ending.info
             if ending.mask is not None:
                 self._final_masks[name] = ending.mask.astype(np.int8)
         self._show()

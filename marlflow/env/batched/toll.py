@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marlflow.base.batch import Array
+from marlflow.base.info_columns import COST
 from marlflow.env.batched.protocol import BatchedStep
 from marlflow.env.toll import FAST, Toll
 
@@ -22,7 +23,7 @@ class BatchedToll:
 
     metadata: ClassVar[dict[str, Any]] = {"name": Toll.metadata["name"]}
     turn_based = False
-    gives_costs = True
+    info_keys = (COST,)
 
     def __init__(self, num_envs: int, num_agents: int = 2) -> None:
         original = Toll(num_agents)
@@ -41,7 +42,7 @@ class BatchedToll:
         fast = (actions[_CAR] == FAST).astype(np.float64)
         over = np.ones(fast.shape, bool)
         return BatchedStep(
-            {_CAR: self._observations}, {_CAR: 1.0 + fast}, {_CAR: over}, {_CAR: ~over}, costs={_CAR: fast}
+            {_CAR: self._observations}, {_CAR: 1.0 + fast}, {_CAR: over}, {_CAR: ~over}, infos={COST: {_CAR: fast}}
         )
 
     def state(self) -> Array:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env.batched.protocol import BatchedEnv, gives_costs
+from marlflow.env.batched.protocol import BatchedEnv, info_keys
 
 Batched: TypeAlias = bool | Literal["auto"]
 """`env.batched`: whether environments are stepped by one call; `auto`: if a version gives the same numbers."""
@@ -53,11 +53,11 @@ class BatchedMaker:
             raise ConfigInvalid([f"{name} makes a {type(env).__name__}, not a marlflow.env.BatchedEnv"])
         return env
 
-    def gives_costs(self) -> bool:
-        """Return whether the environments give costs; makes one of them to find out."""
+    def info_keys(self) -> tuple[str, ...]:
+        """Return the names in the infos of every step; makes an environment to find out."""
         env = self(1)
         try:
-            return gives_costs(env)
+            return info_keys(env)
         finally:
             env.close()
 

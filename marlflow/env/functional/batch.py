@@ -34,10 +34,14 @@ class FunctionalBatch:
             problem = f"{name} has no render mode {render_mode!r}; it has {', '.join(modes) or 'none'}"
             raise ConfigInvalid([problem])
         self.possible_agents, self.groups, self.turn_based = calls.agents, calls.groups, calls.env.turn_based
-        self.gives_costs = bool(getattr(calls.env, "gives_costs", False))
         self.state_space = calls.state_space
         self._dtypes = {name: self.observation_space(agents[0]).dtype for name, agents in self.groups.items()}
         self._begun: Carry | None = None
+
+    @property
+    def info_keys(self) -> tuple[str, ...]:
+        """The names in the infos of every step."""
+        return self.calls.info_keys
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         return self.calls.env.observation_space(agent)
@@ -82,7 +86,8 @@ class FunctionalBatch:
         self._begun, outcome = self.calls.step(self.carry, dict(actions))
         step = self.look()
         step.rewards, step.terminated = _numpy(outcome.rewards), _numpy(outcome.terminated)
-        step.truncated, step.costs = _numpy(outcome.truncated), _numpy(outcome.costs)
+        step.truncated = _numpy(outcome.truncated)
+        step.infos = {name: _numpy(numbers) for name, numbers in outcome.infos.items()}
         return step
 
     def state(self) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.batch import Array
+from marlflow.env.functional.checks import actions_like
 from marlflow.env.functional_protocol import ByGroup, FunctionalEnv, FunctionalStep
 
 
@@ -26,12 +28,12 @@ class Carry(NamedTuple):
 
 
 class FunctionalOutcome(NamedTuple):
-    """What a step gave, by group [B, A]; `costs` is empty where there are none."""
+    """What a step gave, by group [B, A]; `infos` by name."""
 
     rewards: ByGroup
     terminated: ByGroup
     truncated: ByGroup
-    costs: ByGroup
+    infos: Mapping[str, ByGroup]
 
 
 class FunctionalCalls:
@@ -56,7 +58,7 @@ class FunctionalCalls:
         }
         seed = jax.ShapeDtypeStruct((), np.uint32)
         self._state_like = jax.eval_shape(lambda seed: env.reset(jax.random.PRNGKey(seed))[0], seed)
-        template = jax.eval_shape(self.begin_one, seed)
+        self._template = template = jax.eval_shape(self.begin_one, seed)
         leaves, self._structure = jax.tree_util.tree_flatten_with_path(template)
         self._names = [jax.tree_util.keystr(path) for path, _ in leaves]
         self.state_space = self._state_space(template)
@@ -64,6 +66,11 @@ class FunctionalCalls:
         self.reset = jax.jit(self._reset)
         self.step = jax.jit(jax.vmap(self.step_one))
         self.state = jax.jit(jax.vmap(self.state_of_one))
+
+    @cached_property
+    def info_keys(self) -> tuple[str, ...]:
+        """The names in the infos of every step."""
+        return tuple(jax.eval_shape(self.step_one, self._template, actions_like(self.env))[1].infos)
 
     def named(self, carry: Carry) -> dict[str, Any]:
         """Return the arrays [B, ...] of `carry` by name."""
@@ -90,8 +97,8 @@ class FunctionalCalls:
         if self.max_env_steps is not None:
             truncated = {name: ends | (env_steps >= self.max_env_steps) for name, ends in truncated.items()}
         truncated = {name: ends & ~terminated[name] for name, ends in truncated.items()}
-        costs = self._by_agent(step.costs, jnp.float32) if step.costs else {}
-        outcome = FunctionalOutcome(self._by_agent(step.rewards, jnp.float32), terminated, truncated, costs)
+        infos = {name: self._by_agent(numbers, jnp.float32) for name, numbers in step.infos.items()}
+        outcome = FunctionalOutcome(self._by_agent(step.rewards, jnp.float32), terminated, truncated, infos)
         return self._carry(state, carry.key, env_steps, step), outcome
 
     def _reset(self, carry: Carry, indices: Any, seeds: Any) -> Carry:

@@ -45,10 +45,10 @@ def _problems(env: FunctionalEnv) -> Iterator[str]:
                 return
     try:
         (state, first), start = _traced(env.reset, "reset(key)", _KEY)
-        (after, step), going_on = _traced(env.step, "step(key, state, actions)", _KEY, state, _actions(env))
+        (after, step), going_on = _traced(env.step, "step(key, state, actions)", _KEY, state, actions_like(env))
         for traced, function, arguments in (
             (start, env.reset, (_KEY,)),
-            (going_on, env.step, (_KEY, state, _actions(env))),
+            (going_on, env.step, (_KEY, state, actions_like(env))),
         ):
             what = "reset(key)" if function == env.reset else "step(key, state, actions)"
             if _traced(function, what, *arguments)[1] != traced:
@@ -87,7 +87,8 @@ def _traced(function: Callable[..., Any], what: str, *arguments: Any) -> tuple[t
     return shapes, f"{program} {program.consts}"
 
 
-def _actions(env: FunctionalEnv) -> dict[str, Any]:
+def actions_like(env: FunctionalEnv) -> dict[str, Any]:
+    """Return shapes and types of the actions of each group, [A, ...]."""
     found = {}
     for name, agents in env.groups.items():
         space = env.action_space(agents[0])
@@ -129,11 +130,14 @@ def _odd_arrays(env: FunctionalEnv, what: str, step: FunctionalStep) -> Iterator
                 f"{what} gives action masks of shape {list(np.shape(mask))} to group {group!r}, not "
                 f"{[len(agents), choices]}"
             )
-        for kind in ("rewards", "terminated", "truncated", "decides", "costs"):
-            value = getattr(step, kind).get(group)
+        kinds = {kind: getattr(step, kind) for kind in ("rewards", "terminated", "truncated", "decides")}
+        for kind, by_group in {**kinds, **{f"infos[{name!r}]": of for name, of in step.infos.items()}}.items():
+            value = by_group.get(group)
             if value is not None and tuple(np.shape(value)) not in ((), (len(agents),)):
                 yield f"{what} gives {kind} of shape {list(np.shape(value))} to group {group!r}, not {[len(agents)]}"
-    for kind, values in step._asdict().items():
+    whole = step._asdict()
+    whole |= {f"infos[{name!r}]": of for name, of in whole.pop("infos").items()}
+    for kind, values in whole.items():
         if strangers := sorted(set(values) - set(env.groups)):
             yield f"{what} gives {kind} of {strangers[0]!r}, and the groups are {', '.join(env.groups)}"
 
@@ -147,8 +151,6 @@ def _odd_optional(env: FunctionalEnv, first: FunctionalStep, step: FunctionalSte
             yield f"reset gives {kind} of {_named(now)} and step of {_named(then)}; both must give the same"
     if env.turn_based and set(step.decides) != set(env.groups):
         yield "it is turn_based, so reset and step must give decides of each group"
-    if getattr(env, "gives_costs", False) and not step.costs:
-        yield "it has gives_costs=True, and step gives no costs"
 
 
 def _named(groups: Mapping[str, Any] | set[str]) -> str:

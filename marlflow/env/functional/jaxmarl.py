@@ -18,10 +18,16 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.env.batched.agent_groups import groups_of
 from marlflow.env.functional.batch import FunctionalBatch, batch_of
-from marlflow.env.functional.jaxmarl_import import MAP_NAME_TO_SCENARIO, make, overcooked_layouts, registered_envs
+from marlflow.env.functional.jaxmarl_import import (
+    MAP_NAME_TO_SCENARIO,
+    SMAX_CLASSES,
+    make,
+    overcooked_layouts,
+    registered_envs,
+)
 from marlflow.env.functional.jaxmarl_spaces import agent_names, of_agent, spaces_of
 from marlflow.env.functional.rarely import rarely
-from marlflow.env.functional_protocol import ByGroup, FunctionalStep
+from marlflow.env.functional_protocol import ByGroup, FunctionalStep, is_of_agents
 
 DoneMeans = Literal["auto", "terminated", "truncated"]
 _MEANINGS = "auto", "terminated", "truncated"
@@ -79,17 +85,33 @@ class JaxmarlGame:
         }
         before, env_steps = state
         # Not `step`, which resets.
-        seen, after, rewards, dones, _ = self.env.step_env(key, before, chosen)
+        seen, after, rewards, dones, infos = self.env.step_env(key, before, chosen)
         ends, env_steps = self._ends(dones), env_steps + 1
         terminated = self._terminated(ends, env_steps, key, before, chosen)
+        received = self._stacked({own: of_agent(rewards, self.env, own) for own in self.env.agents})
         step = FunctionalStep(
             self._observations(seen),
-            self._stacked({own: of_agent(rewards, self.env, own) for own in self.env.agents}),
+            received,
             terminated,
             {name: ends[name] & ~terminated[name] for name in ends},
             action_masks=self._masks(after),
+            infos=self._infos(infos, received),
         )
         return (after, env_steps), step
+
+    def _infos(self, infos: Mapping[str, Any], rewards: ByGroup) -> dict[str, ByGroup]:
+        """Return the numbers in JaxMARL's infos by name and group, and whether SMAX's battle is won."""
+        found: dict[str, ByGroup] = {}
+        for name, value in infos.items():
+            if isinstance(value, Mapping) and set(value) == set(self.env.agents):
+                found[name] = self._stacked(value)
+            elif is_of_agents(value, len(self.env.agents)):
+                of_agents = jnp.broadcast_to(value, (len(self.env.agents),))
+                found[name] = self._stacked(dict(zip(self.env.agents, of_agents, strict=True)))
+        if isinstance(self.env, SMAX_CLASSES):
+            # As JaxMARL's SMAXLogWrapper: the last reward has a bonus of 1.
+            found["won_episode"] = {name: of_agents >= 1.0 for name, of_agents in rewards.items()}
+        return found
 
     def _terminated(self, ends: dict[str, Any], env_steps: Any, key: Any, state: Any, chosen: Any) -> dict[str, Any]:
         if self._done_means != "auto":

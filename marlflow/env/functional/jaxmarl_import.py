@@ -26,9 +26,11 @@ def _streams_kept() -> Iterator[None]:
 with _streams_kept():
     import jaxmarl
     from jaxmarl.environments.overcooked import overcooked_layouts
-    from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
+    from jaxmarl.environments.smax.heuristic_enemy_smax_env import EnemySMAX
+    from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO, SMAX
 
 make = jaxmarl.make
 registered_envs: Sequence[str] = jaxmarl.registered_envs
+SMAX_CLASSES = SMAX, EnemySMAX
 
-__all__ = ["MAP_NAME_TO_SCENARIO", "make", "overcooked_layouts", "registered_envs"]
+__all__ = ["MAP_NAME_TO_SCENARIO", "SMAX_CLASSES", "make", "overcooked_layouts", "registered_envs"]

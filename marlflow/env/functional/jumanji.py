@@ -19,7 +19,7 @@ from gymnasium import spaces
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.env.functional.batch import FunctionalBatch, batch_of
-from marlflow.env.functional_protocol import ByGroup, FunctionalStep
+from marlflow.env.functional_protocol import ByGroup, FunctionalStep, is_of_agents
 
 DoneMeans = Literal["auto", "terminated", "truncated"]
 _MEANINGS = "auto", "terminated", "truncated"
@@ -78,7 +78,8 @@ class JumanjiGame:
         ends = over | shown.last()
         terminated = over if self._done_means == "auto" else ends & (self._done_means == "terminated")
         step = self._seen(shown.observation, {_AGENT: shown.reward}, {_AGENT: terminated}, {_AGENT: ends & ~terminated})
-        return state, step
+        infos = {name: {_AGENT: of} for name, of in (shown.extras or {}).items() if is_of_agents(of, self._num_agents)}
+        return state, step._replace(infos=infos)
 
     def _seen(self, seen: Any, rewards: ByGroup, terminated: ByGroup, truncated: ByGroup) -> FunctionalStep:
         masks = {_AGENT: seen.action_mask} if self._has_masks else {}

@@ -31,7 +31,6 @@ class _Found(NamedTuple):
 def breaks_in(
     fragment: TickColumns,
     slots_of: Callable[[Player], PolicySlots],
-    reads_costs: bool,
     failure: Callable[[int, int | None, int, int, str], EnvironmentFailed],
 ) -> dict[int, Break]:
     """Return the environments that broke, by index, each with its first failure.
@@ -40,7 +39,7 @@ def breaks_in(
     policy's network gave no numbers in a sound environment.
     """
     found: dict[int, _Found] = {}
-    for one in [*_outcomes(fragment, reads_costs), *_rows(fragment, slots_of)]:
+    for one in [*_outcomes(fragment), *_rows(fragment, slots_of)]:
         if one.env not in found or one.stop < found[one.env].stop:
             found[one.env] = one
     _check_choices(fragment, found)
@@ -52,13 +51,16 @@ def breaks_in(
     return broken
 
 
-def _outcomes(fragment: TickColumns, reads_costs: bool) -> Iterator[_Found]:
-    """Yield rewards and costs that are not finite, and episodes in which nobody can act."""
+def _outcomes(fragment: TickColumns) -> Iterator[_Found]:
+    """Yield rewards and infos of rows that are not finite, and episodes in which nobody can act."""
     columns, lanes = fragment.columns, fragment.lanes
     running = columns.running[..., None]
     amounts = {"reward": (columns.rewards, running)}
-    if reads_costs:
-        amounts["cost"] = columns.costs, running & lanes.read_by(fragment.entry_of)
+    if in_rows := lanes.columns.in_rows:
+        is_read = running & lanes.read_by(fragment.entry_of)
+        for read, column in zip(is_read, in_rows, strict=False):
+            # What the dead have is NaN in columns that do not add up.
+            amounts[column.name] = columns.infos[column.name], read & (column.adds | columns.alive)
     for what, (array, is_read) in amounts.items():
         for tick, index, slot in np.argwhere(~np.isfinite(array) & is_read).tolist():
             reason = f"the {what} is {float(array[tick, index, slot])}, not a finite number"

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.batch import Array
+from marlflow.base.info_columns import InfoColumn, InfoColumns
 from marlflow.compiled.counter_random import Bits64, CounterRandom, mix, small
 from marlflow.env.functional.calls import Carry, FunctionalCalls
 from marlflow.policy.compiled_actor import CompiledActor, Given
@@ -85,10 +86,13 @@ class Columns(NamedTuple):
     env_steps: Any
     t_agent: Any
     rewards: Any
-    costs: Any
+    infos: Mapping[str, Any]
+    """By info column that the environment gives."""
     terminated: Any
     truncated: Any
     ended: Any
+    alive: Any
+    """Whether agents lived before the tick."""
     over: Any
     """Whether the episode was over after the tick, [T, B]."""
     begun: Any
@@ -113,14 +117,14 @@ class FragmentProgram:
         self,
         calls: FunctionalCalls,
         num_envs: int,
-        with_costs: bool,
+        columns: InfoColumns,
         is_dealt: bool,
         players: Sequence[Player],
         ticks: int,
     ) -> None:
         self.is_dealt = is_dealt
         self.calls, self.players, self.ticks = calls, list(players), ticks
-        self._num_envs, self._num_agents, self._with_costs = num_envs, len(calls.agents), with_costs
+        self._num_envs, self._num_agents, self._columns = num_envs, len(calls.agents), columns
         self._with_state = any(player.sees_state and player.is_recorded for player in players)
         self.turn_based = bool(calls.env.turn_based)
         self._room = num_envs * (2 + -(-ticks // _TICKS_PER_END))
@@ -188,10 +192,15 @@ class FragmentProgram:
             "env_steps": live.carry.env_steps,
             "t_agent": live.t_agent,
             "rewards": self._by_slot(outcome.rewards, jnp.float32),
-            "costs": self._by_slot(outcome.costs, jnp.float32) if self._with_costs else (),
+            "infos": {
+                column.name: self._info(column, outcome.infos[column.key], live.alive)
+                for column in self._columns
+                if column.key in outcome.infos
+            },
             "terminated": terminated,
             "truncated": truncated,
             "ended": ended,
+            "alive": live.alive,
             "over": is_over,
             "begun": live.running,
             "is_stuck": live.running & ~is_over & ~decides.any(1),
@@ -210,6 +219,11 @@ class FragmentProgram:
             ),
             row,
         )
+
+    def _info(self, column: InfoColumn, numbers: Mapping[str, Any], alive: Any) -> Any:
+        by_slot = self._by_slot(numbers, jnp.float32)
+        # Of the dead, only amounts count.
+        return by_slot if column.adds else jnp.where(alive, by_slot, jnp.nan)
 
     def _act(
         self, live: Live, inputs: CallInputs, decided: Any, mover: Any

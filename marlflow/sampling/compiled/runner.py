@@ -60,6 +60,9 @@ class CompiledRunner(Runner):
         seed: int,
     ) -> None:
         super().__init__(envs, policy_slots, lanes, episodes, builder)
+        for column in envs.columns.in_rows:
+            if column.key not in envs.env.info_keys:  # type: ignore[attr-defined]
+                raise NotCompiled(f"its steps have no infos[{column.key!r}]")
         self._batch, self._agents = envs, list(envs.first.agents)
         self._rows_of, self._seed, self._training = builder, seed, episodes
         self._actors = {
@@ -103,7 +106,7 @@ class CompiledRunner(Runner):
             # The first one has exactly what rounds of a run have; larger ones come in few sizes.
             ticks = most if found is None else 1 << (most - 1).bit_length()
             env = self._functional
-            settled = env.calls, env.num_envs, self._envs.reads_costs, self._seating.is_dealt
+            settled = env.calls, env.num_envs, self._envs.columns, self._seating.is_dealt
             found = self._programs[key] = self._compiled(FragmentProgram(*settled, players, ticks))
         return found
 
@@ -214,9 +217,8 @@ class CompiledRunner(Runner):
     def _land(self, program: FragmentProgram, after: Live, columns: Columns) -> None:
         """Take over what a call gave: rows, results, faults, and the state of all environments."""
         fragment = TickColumns(program, columns, self.lanes, self._next_numbers(), self._seating)
-        reads_costs = self._envs.reads_costs
-        broken = breaks_in(fragment, lambda player: self._policy_slots[player.number], reads_costs, self._failure_of)
-        running, ticks = fragment.counted(broken, reads_costs)
+        broken = breaks_in(fragment, lambda player: self._policy_slots[player.number], self._failure_of)
+        running, ticks = fragment.counted(broken)
         self.env_steps += int(np.count_nonzero(running))
         self.agent_steps += int(np.count_nonzero(ticks.decided))
         cells, ends = self._rows_of.add_ticks(ticks)
@@ -312,23 +314,26 @@ class CompiledRunner(Runner):
         over = columns.over & running
         for broken_env, broke in broken.items():
             over[broke.tick :, broken_env] = False
-        totals = [fragment.totals(*of) for of in ((lanes.returns, ticks.rewards), (lanes.costs, ticks.costs))]
+        returns = fragment.totals(lanes.returns, ticks.rewards)
+        lanes.has_infos = bool(columns.infos)
+        infos = fragment.infos(ticks) if lanes.has_infos else None
         when, index = np.nonzero(over)
         number = fragment.begun_before[when, index]
         was_truncated = (columns.ended & ~columns.terminated).any(2)
-        of_ended = (
-            index,
-            was_truncated[when, index],
-            self.ticks + 1 + when,
-            fragment.episode[when, index],
-            columns.env_steps[when, index] + 1,
-            *(total[number, index] for total in totals),
+        ended = Ended(
+            index.tolist(),
+            was_truncated[when, index].tolist(),
+            (self.ticks + 1 + when).tolist(),
+            fragment.episode[when, index].tolist(),
+            (columns.env_steps[when, index] + 1).tolist(),
+            returns[number, index].tolist(),
         )
-        ended = Ended(*(column.tolist() for column in of_ended))
-        reads_costs = lanes.read_by(fragment.entry_of[when, index]) if self._envs.reads_costs else None
-        self.results += results_of(ended, self._envs, fragment.matchups(when, index), reads_costs)
+        of_ended_infos = None if infos is None else infos[:, number, index]
+        self.results += results_of(ended, self._envs, fragment.matchups(when, index), of_ended_infos)
         last = fragment.begun, np.arange(fragment.num_envs)
-        lanes.returns[:], lanes.costs[:] = (total[last].reshape(-1) for total in totals)
+        lanes.returns[:] = returns[last].reshape(-1)
+        if infos is not None:
+            lanes.infos[:] = infos[:, *last].reshape(len(infos), -1)
         self.ticks += fragment.ticks
 
     def _take_over(self, fragment: TickColumns, after: Live, ticks: Ticks, broken: Mapping[int, Break]) -> None:

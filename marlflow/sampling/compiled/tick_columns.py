@@ -77,38 +77,71 @@ class TickColumns:
         index, slot = np.repeat(np.arange(self.num_envs), len(order)), np.tile(order, self.num_envs)
         return np.broadcast_to(index, shape), np.broadcast_to(slot, shape)
 
-    def counted(self, broken: Mapping[int, Break], reads_costs: bool) -> tuple[Array, Ticks]:
+    def counted(self, broken: Mapping[int, Break]) -> tuple[Array, Ticks]:
         """Return which environments ran, [T, B], and what lanes did: nothing of an environment after it broke."""
         columns, lanes = self.columns, self.lanes
         running, ended = columns.running.copy(), columns.ended.copy()
         rewards = np.where(running[..., None], columns.rewards, 0.0).astype(np.float64)
-        amounts = [rewards]
-        if reads_costs:
-            is_read = running[..., None] & lanes.read_by(self.entry_of)
-            amounts.append(np.where(is_read, columns.costs, 0.0).astype(np.float64))
+        infos = self._stepped()
         for index, broke in broken.items():
             running[broke.stop :, index] = False
-            for array in (ended, *amounts):
-                array[broke.tick :, index] = 0
+            for array, nothing in ((ended, False), (rewards, 0.0), *((of_column, np.nan) for of_column in infos)):
+                array[broke.tick :, index] = nothing
         by_lane = self.ticks, -1
-        costs = amounts[1].reshape(by_lane) if reads_costs else None
         ticks = Ticks(
             (columns.decided & running[..., None]).reshape(by_lane),
             ended.reshape(by_lane),
             np.repeat(columns.env_steps, lanes.stride, axis=1),
             columns.t_agent.reshape(by_lane),
             rewards.reshape(by_lane),
-            costs,
+            infos.reshape(len(infos), *rewards.reshape(by_lane).shape),
             self.entry_of.reshape(by_lane),
         )
         return running, ticks
 
-    def totals(self, carried: Array, amounts: Array | None) -> Array:
+    def _stepped(self) -> Array:
+        """Return the stepped info columns, [S, T, B, A]; NaN where they are not read, or there is no number."""
+        columns, lanes = self.columns, self.lanes
+        stepped = np.full((len(lanes.columns.stepped), *columns.rewards.shape), np.nan)
+        if len(stepped):
+            is_read = columns.running[..., None] & lanes.read_by(self.entry_of)
+            for number, column in enumerate(lanes.columns.stepped):
+                if column.name in columns.infos:
+                    given = columns.infos[column.name]
+                    stepped[number] = np.where(is_read[number] & np.isfinite(given), given, np.nan)
+        return stepped
+
+    def infos(self, ticks: Ticks) -> Array:
+        """Return the info columns of each agent in each episode of the call, [K, episodes, B, A], NaN where unknown."""
+        lanes, known, totals = self.lanes, self.lanes.columns, []
+        ended = ticks.ended.reshape(self.columns.ended.shape)
+        for number, (column, carried) in enumerate(zip(known, lanes.infos, strict=True)):
+            if number < len(known.stepped):
+                amounts = ticks.infos[number]
+            else:
+                given = self.columns.infos.get(column.name, np.full(ended.shape, np.nan))
+                amounts = np.where(ended & np.isfinite(given), given, np.nan).reshape(len(ended), -1)
+            totals.append(self._sums(carried, amounts) if column.adds else self._latest(carried, amounts))
+        return np.stack(totals)
+
+    def _sums(self, carried: Array, amounts: Array) -> Array:
+        """Return `totals` of amounts that are NaN where there are none; so are sums of none."""
+        count = self.totals(~np.isnan(carried), ~np.isnan(amounts))
+        return np.where(count, self.totals(np.nan_to_num(carried), np.nan_to_num(amounts)), np.nan)
+
+    def _latest(self, carried: Array, amounts: Array) -> Array:
+        """Return the last amount of each agent in each episode of the call, [episodes, B, A]; NaN without any."""
+        latest = np.full((int(self.begun.max(initial=0)) + 1, len(carried)), np.nan)
+        latest[0] = carried
+        tick, lane = np.nonzero(~np.isnan(amounts))
+        # Later ticks replace earlier ones.
+        latest[self.begun_before[tick, lane // self.lanes.stride], lane] = amounts[tick, lane]
+        return latest.reshape(len(latest), self.num_envs, self.lanes.stride)
+
+    def totals(self, carried: Array, amounts: Array) -> Array:
         """Return what each agent received in each episode of the call, [episodes, B, A], `carried` from before it."""
         lanes, most = len(self.lanes.entry_of), int(self.begun.max(initial=0)) + 1
         shape = most, self.num_envs, self.lanes.stride
-        if amounts is None:
-            return np.zeros(shape)
         number = np.repeat(self.begun_before, self.lanes.stride, axis=1) * lanes + np.arange(lanes)
         where = np.concatenate([np.arange(lanes)[None], number])
         whole = np.concatenate([carried[None], amounts])

@@ -1,0 +1,29 @@
+"""The columns that rows need of infos: those that algorithms read, such as costs, and those that policies name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from marlflow.algorithms.cost_limit import cost_limit_of
+from marlflow.base.info_columns import COST, USUAL, At, InfoColumn, InfoColumns
+
+_AT: Mapping[str, At] = {"credited": "sum", "info": "end"}
+
+
+def columns_of_rows(algorithm: object, named: Mapping[str, str]) -> dict[str, At]:
+    """Return the info columns of a policy's rows: those `named`, by kind, and costs if they have a limit."""
+    costs: dict[str, At] = {} if cost_limit_of(algorithm) is None else {COST: "sum"}
+    return {**{name: _AT[kind] for name, kind in named.items()}, **costs}
+
+
+def info_columns(
+    policies: Mapping[str, tuple[object, Mapping[str, str]]], metrics: Sequence[InfoColumn] = ()
+) -> InfoColumns:
+    """Return all columns of a run; `policies` have an algorithm and the columns that they name."""
+    readers: dict[tuple[str, At], list[str]] = {}
+    for policy, of_policy in policies.items():
+        for column in columns_of_rows(*of_policy).items():
+            readers.setdefault(column, []).append(policy)
+    asked = [*(InfoColumn(name, name, at, frozenset(of)) for (name, at), of in readers.items()), *metrics]
+    taken = {column.name for column in asked}
+    return InfoColumns((*asked, *(column for column in USUAL if column.name not in taken)))

@@ -1,0 +1,131 @@
+"""Numbers in infos as columns of rows and figures of episodes, whatever the environment says and leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from pettingzoo import AECEnv, ParallelEnv
+
+from marlflow.base.info_columns import USUAL, InfoColumn, InfoColumns
+from marlflow.sampling.protocol import EvaluationRequest
+from tests.sampling.row_actors import Policy
+from tests.sampling.workers import rollout_worker
+
+ENDS = {"a": 3, "b": 5}
+"""The env step at which each agent ends."""
+ROWS = frozenset({"one"})
+
+
+class Telling(ParallelEnv[str, Any, Any]):
+    """Agents end one by one; `step` in infos is the number of the env step, 1 of the dead."""
+
+    metadata: dict[str, Any] = {"name": "telling"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.possible_agents = list(ENDS)
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0, 9, (1,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.at = list(ENDS), 0
+        return self.see(), {agent: {"step": 99.0} for agent in self.agents}
+
+    def see(self) -> Any:
+        return {agent: np.array([self.at], np.float32) for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        self.at += 1
+        acted = self.agents
+        seen, over = self.see(), {agent: self.at >= ENDS[agent] for agent in acted}
+        self.agents = [agent for agent in acted if not over[agent]]
+        infos = {
+            agent: {"step": self.at, "deep": {"half": self.at / 2}, "word": "no", **self.more(agent)} for agent in acted
+        }
+        infos |= {agent: {"step": 1.0} for agent in ENDS if agent not in acted}
+        return seen, dict.fromkeys(acted, 0.0), over, dict.fromkeys(acted, False), infos
+
+    def more(self, agent: str) -> dict[str, Any]:
+        return {"battle_won": np.bool_(agent == "b")} if self.at >= ENDS[agent] else {}
+
+
+def worker_of(*columns: InfoColumn, make: Any = Telling) -> Any:
+    actors = {"one": Policy(spaces.Discrete(2)).actor()}
+    return rollout_worker(make, (0, 1), {"a": "one", "b": "one"}, actors, 0, columns=InfoColumns(columns))
+
+
+def test_a_row_has_the_sum_since_its_decision_or_the_last_number() -> None:
+    worker = worker_of(InfoColumn("step", "step", "sum", ROWS), InfoColumn("latest", "step", "end", ROWS))
+    receipt, batches = worker.collect(5)
+    rows = batches["one"]
+    np.testing.assert_array_equal(rows["step"], rows["t_env"] + 1)
+    np.testing.assert_array_equal(rows["latest"], rows["t_env"] + 1)
+    # The dead get 1 in two env steps of both environments.
+    assert receipt.policies["one"].infos_unattributed == {"step": 4.0}
+    for episode in receipt.episodes:
+        assert episode.infos == {"step": {"a": 1 + 2 + 3 + 2, "b": 15}, "latest": {"a": 3.0, "b": 5.0}}
+
+
+def test_figures_are_sums_or_what_the_last_info_says_and_those_that_nobody_gives_are_missing() -> None:
+    figures = [InfoColumn("half", "deep.half"), InfoColumn("end", "deep.half", "end"), InfoColumn("word", "word")]
+    receipt, batches = worker_of(*figures, *USUAL).collect(5)
+    assert "half" not in batches["one"].columns
+    for episode in receipt.episodes:
+        assert episode.infos == {
+            "half": {"a": 3.0, "b": 7.5},
+            "end": {"a": 1.5, "b": 2.5},
+            "battle_won": {"a": 0.0, "b": 1.0},
+        }
+    assert worker_of(*figures).evaluate(EvaluationRequest(range(3))).episodes[2].infos["end"] == {"a": 1.5, "b": 2.5}
+
+
+def test_figures_of_the_next_episode_begin_again() -> None:
+    receipt, _ = worker_of(InfoColumn("half", "deep.half"), *USUAL).collect(15)
+    assert len(receipt.episodes) == 6
+    assert {str(episode.infos) for episode in receipt.episodes} == {str(receipt.episodes[0].infos)}
+
+
+class InTurn(AECEnv[str, Any, Any]):
+    """Two players in turn; the last one to move wins, and only the last infos say so."""
+
+    metadata: dict[str, Any] = {"name": "in_turn"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = list(ENDS)
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0, 9, (1,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def observe(self, agent: str) -> Any:
+        return np.array([self.at], np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents, self.at = list(ENDS), 0
+        self.agent_selection = "a"
+        self.rewards, self._cumulative_rewards = dict.fromkeys(ENDS, 0.0), dict.fromkeys(ENDS, 0.0)
+        self.terminations, self.truncations = dict.fromkeys(ENDS, False), dict.fromkeys(ENDS, False)
+        self.infos: dict[str, Any] = {agent: {} for agent in ENDS}
+
+    def step(self, action: Any) -> None:
+        if self.terminations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        self.at += 1
+        if self.at == 5:
+            self.terminations = dict.fromkeys(ENDS, True)
+            self.infos = {agent: {"won": agent == self.agent_selection} for agent in ENDS}
+        self.agent_selection = "b" if self.agent_selection == "a" else "a"
+
+
+def test_of_agents_in_turn_the_last_infos_are_read() -> None:
+    receipt, _ = worker_of(*USUAL, make=InTurn).collect(5)
+    assert [episode.infos for episode in receipt.episodes] == [{"won": {"a": 1.0, "b": 0.0}}] * 2
