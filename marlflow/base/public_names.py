@@ -53,8 +53,8 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.base.schedules": "CosineDecay Linear PiecewiseConstant ScheduledFloat initial_value",
     "marlflow.base.train_batch": "TrainBatch",
     "marlflow.config.experiment": (
-        "CheckpointConfig Env Evaluation Experiment Faults LearnerConfig Log OfflineData PlacementOverrides Policy "
-        "PolicyStop Record Rollouts RunPlacement RuntimeConfig Stop"
+        "CheckpointConfig Env Evaluation Experiment Faults InfoMetric LearnerConfig Log OfflineData PlacementOverrides "
+        "Policy PolicyStop Record Rollouts RunPlacement RuntimeConfig Stop"
     ),
     "marlflow.driver.evaluate": "EvaluationResult evaluate",
     "marlflow.driver.train": "Result resume train",

@@ -18,10 +18,9 @@ from marlflow.cli.failures import failure
 from marlflow.cli.job import prepared, recorded
 from marlflow.cli.sweep_records import JobRecord
 from marlflow.config.compose import run_job
-from marlflow.driver.reporting import metric
 from marlflow.driver.train import Result, train
 from marlflow.observe.callback import Callback, StopRun
-from marlflow.observe.report import Report
+from marlflow.observe.report import Report, metric
 
 
 class _JudgedReports(Callback):

@@ -8,11 +8,10 @@ from marlflow.base.near import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.learners import learners_of
 from marlflow.observe.early_stop import EarlyStop
-from marlflow.observe.report import LearnerMetrics, PolicyMetrics, Report
+from marlflow.observe.report import INFOS, LearnerMetrics, PolicyMetrics, Report
 
 # Fields of reports that are not single numbers.
-_INFOS = ("infos", "eval_infos")
-_NOT_METRICS = ("eval_mode", "eval_against", "infos_unattributed", "schedules", "loss", *_INFOS)
+_NOT_METRICS = ("eval_mode", "eval_against", "infos_unattributed", "schedules", "loss", *INFOS)
 _METRICS = {
     "policies": tuple(name for name in PolicyMetrics.__annotations__ if name not in _NOT_METRICS),
     "learners": tuple(name for name in LearnerMetrics.__annotations__ if name not in _NOT_METRICS),
@@ -32,7 +31,7 @@ def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None)
         section, _, rest = objective.partition(".")
         name, _, figure = rest.rpartition(".")
         # A figure of infos, such as policies.team.infos.won, has a name that only the run knows.
-        of_infos = section == "policies" and name.endswith(tuple(f".{one}" for one in _INFOS))
+        of_infos = section == "policies" and name.endswith(tuple(f".{one}" for one in INFOS))
         if of_infos:
             name = name.rpartition(".")[0]
         if section not in _METRICS or not name:

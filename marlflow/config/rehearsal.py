@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from gymnasium import spaces as gym
 
+from marlflow.algorithms.info_columns import info_columns
 from marlflow.base.items import Fragment, JointFragment, Packed
 from marlflow.config.learners import subject_of
 from marlflow.config.plans import divided_among, learner_plan
@@ -147,11 +148,13 @@ def _single_learner_run(spec: RunSpec, learner: LearnerSpec, state_space: gym.Bo
     # A joint learner needs all its agents; for others one of each policy will do.
     seated = [policy for policy in learner.policies for _ in (policy.spaces.seats if learner.is_joint else ()) or (0,)]
     agents = {f"{_AGENT}_{number}": policy for number, policy in enumerate(seated)}
+    columns = info_columns({policy.name: (policy.algorithm, policy.columns) for policy in learner.policies}).in_rows
+    spaces, keys = {agent: policy.spaces for agent, policy in agents.items()}, tuple(column.key for column in columns)
     return RunSpec(
         policies={policy.name: policy for policy in learner.policies},
         learners={learner.name: learner},
         mapping={agent: policy.name for agent, policy in agents.items()},
-        make_env=partial(SpacesOnlyEnv, {agent: policy.spaces for agent, policy in agents.items()}, state_space),
+        make_env=partial(SpacesOnlyEnv, spaces, state_space, keys),
         num_envs=rows,
         num_workers=1,
         fragment_env_steps=rows,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from marlflow.config.experiment import Experiment
 from marlflow.driver.callbacks import Callbacks, write_fault
@@ -185,11 +184,3 @@ def _stages_of_rounds(plan: Together) -> tuple[list[str], list[str]]:
     named = {f"{owner_of[id(stage)]}/{stage.name}": stage for stage in all_stages(plan)}
     collecting = [name for name, stage in named.items() if stage.kind is Kind.SOURCE and id(stage) in plan.shared]
     return collecting, [name for name, stage in named.items() if stage.traits.publishes]
-
-
-def metric(report: Mapping[str, Any], path: str) -> float | None:
-    """Return the metric at a dotted path, such as `policies.prey.return_mean`."""
-    value: Any = report
-    for part in path.split("."):
-        value = value[part]
-    return value  # type: ignore[no-any-return]  # validated when the experiment was

@@ -29,7 +29,7 @@ from marlflow.driver.never_updated import why_never_updated
 from marlflow.driver.queued_items import QueuedItems
 from marlflow.driver.recording import DatasetProgress
 from marlflow.driver.relay import Relay
-from marlflow.driver.reporting import Reporting, metric
+from marlflow.driver.reporting import Reporting
 from marlflow.driver.resets import LearnerResets
 from marlflow.driver.round_hooks import BetweenRounds, Requests
 from marlflow.driver.run_metrics import metrics_of
@@ -39,7 +39,7 @@ from marlflow.driver.stored_members import StoredMembers
 from marlflow.driver.time_limit import RunClock, TimeLimit
 from marlflow.flow import Executor, Together
 from marlflow.observe.console import RunConsole
-from marlflow.observe.report import Report, RunInfo
+from marlflow.observe.report import Report, RunInfo, metric
 from marlflow.replay.shards import learner_of_replay
 from marlflow.runtime.checkpoint_notes import notes_of
 from marlflow.runtime.checkpoints import Checkpoint

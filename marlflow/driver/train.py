@@ -28,12 +28,11 @@ from marlflow.driver.other_runs import with_saved_members
 from marlflow.driver.preamble import preamble
 from marlflow.driver.recording import forget_recorded_after, recording
 from marlflow.driver.relay import Relay
-from marlflow.driver.reporting import metric
 from marlflow.driver.run import Run
 from marlflow.driver.time_limit import updates_finish_s
 from marlflow.observe.console import DetachableConsole, RunConsole, console
 from marlflow.observe.frames import frame
-from marlflow.observe.report import PolicyInfo, Report, RunInfo
+from marlflow.observe.report import PolicyInfo, Report, RunInfo, metric
 from marlflow.observe.run_log import logged_in
 from marlflow.observe.sinks import METRICS
 from marlflow.runtime.checkpoint_notes import notes_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,15 @@ def observation_rows(spaces: Spaces, rows: int) -> Array:
 class SpacesOnlyEnv(ParallelEnv[str, Any, Any]):
     """A ParallelEnv with given `spaces` by agent and an optional global `state_space`.
 
-    Observations are random, all actions are legal, rewards are 0, and no agent ends.
+    Observations are random, all actions are legal, rewards and the numbers `info_keys` in infos are 0, no agent ends.
     """
 
     metadata = {"name": "stand_in", "render_modes": []}  # noqa: RUF012  (PettingZoo's own way)
 
-    def __init__(self, spaces: Mapping[str, Spaces], state_space: gym.Box | None = None) -> None:
-        self.possible_agents = list(spaces)
+    def __init__(
+        self, spaces: Mapping[str, Spaces], state_space: gym.Box | None = None, info_keys: Collection[str] = ()
+    ) -> None:
+        self.possible_agents, self._info_keys = list(spaces), info_keys
         self.agents: list[str] = []
         self.state_space = state_space
         # Copied because sampling advances a space's random generator.
@@ -65,7 +67,7 @@ class SpacesOnlyEnv(ParallelEnv[str, Any, Any]):
             dict.fromkeys(self.agents, 0.0),
             no_ends,
             no_ends,
-            {agent: {} for agent in self.agents},
+            {agent: dict.fromkeys(self._info_keys, 0.0) for agent in self.agents},
         )
 
     def state(self) -> Array:

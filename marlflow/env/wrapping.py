@@ -19,6 +19,8 @@ _Stepped = tuple[
     Mapping[str, Any], Mapping[str, float], Mapping[str, bool], Mapping[str, bool], Mapping[str, Mapping[str, Any]]
 ]
 _OBSERVATION, _MASK = "observation", "action_mask"
+_FLAGS = bool, np.bool_
+_NUMBERS = bool, int, float, np.number, np.bool_
 
 
 def change_observations(env: Any, change: Change, space_of: SpaceOf) -> Any:
@@ -154,6 +156,7 @@ class BlackDeath(BaseParallelWrapper):
         self._living: list[str] = []
         self._ends: dict[str, tuple[bool, bool]] = {}
         self._masked: dict[str, int] = {}
+        self._last_infos: dict[str, Mapping[str, Any]] = {}
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         observations, infos = self.env.reset(seed=seed, options=options)
@@ -172,6 +175,7 @@ class BlackDeath(BaseParallelWrapper):
             if any(ends) or agent not in self.env.agents:
                 # An agent that left without a flag counts as truncated.
                 self._ends[agent] = ends if any(ends) else (False, True)
+                self._last_infos[agent] = infos.get(agent) or {}
         if back := [agent for agent in self.env.agents if agent in self._ends and agent not in before]:
             raise RuntimeError(f"agent {back[0]!r} came back after its end, which black_death cannot show")
         self._living = [agent for agent in self.env.agents if agent not in self._ends]
@@ -195,7 +199,8 @@ class BlackDeath(BaseParallelWrapper):
         return np.zeros(space.shape, space.dtype)
 
     def _ended_info(self, agent: str) -> dict[str, Any]:
-        # Costs are 0 where the environment gives none, as rewards are.
-        info: dict[str, Any] = {"cost": 0.0}
+        # Amounts, such as costs, are 0 where the environment gives none, as rewards are; what was true stays true.
+        numbers = {key: value for key, value in self._last_infos[agent].items() if isinstance(value, _NUMBERS)}
+        info: dict[str, Any] = {key: value if isinstance(value, _FLAGS) else 0.0 for key, value in numbers.items()}
         # All actions of an ended agent are allowed, because it must act until the episode ends.
         return {**info, _MASK: np.ones(self._masked[agent], np.int8)} if agent in self._masked else info

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marlflow.observe.callback import Callback, StopRun
-from marlflow.observe.report import Report, RunInfo
+from marlflow.observe.report import Report, RunInfo, metric
 
 
 @dataclass
@@ -33,10 +33,7 @@ class EarlyStop(Callback):
 
     def reported(self, record: Report) -> StopRun | None:
         """Compare a report with the best; raises KeyError if it has no such metric."""
-        value: Any = record
-        for part in self.metric.split("."):
-            value = value[part]
-        if value is None:
+        if (value := metric(record, self.metric)) is None:
             return None
         change = 0.0 if self._best is None else float(value) - self._best
         if self._best is None or (-change if self.lower_is_better else change) > self.min_change:

@@ -194,3 +194,20 @@ class RunInfo:
     id: str = ""
     configuration: Mapping[str, Any] = field(default_factory=dict)
     resumed: ResumePoint | None = None
+
+
+def metric(report: Mapping[str, Any], path: str) -> float | None:
+    """Return the metric at a dotted path, such as `policies.prey.return_mean`; None if no infos gave it yet.
+
+    Raises KeyError if there is no such metric.
+    """
+    value: Any = report
+    before = ""
+    for part in path.split("."):
+        value = value.get(part) if before in INFOS else value[part]
+        before = part
+    return value  # type: ignore[no-any-return]
+
+
+INFOS = ("infos", "eval_infos")
+"""Fields of a policy whose names only the run knows."""

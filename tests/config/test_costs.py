@@ -99,3 +99,60 @@ def test_replicas_see_no_costs_of_others() -> None:
 @pytest.mark.parametrize("limit", [-0.25, float("nan"), float("inf")])
 def test_a_limit_is_a_number_from_0_on(limit: float) -> None:
     assert "policies.team.algorithm.cost_limit must be" in refused(replace(LIMITED, cost_limit=limit))
+
+
+CARTS = mf.Env(cartpole_team.parallel_env, {}, num_envs=4)
+IN_TURN = mf.Env(cartpole_team.env, {"max_cycles": 50}, num_envs=4)
+BATCHED = mf.Env(BatchedCartPoleTeam, {}, num_envs=4)
+PLAIN = replace(LIMITED, cost_limit=None)
+
+
+@pytest.mark.parametrize(
+    ("env", "columns", "metrics", "problem"),
+    [
+        (
+            IN_TURN,
+            {"step": "credited"},
+            {},
+            "stay from one turn to the next, so that a number would count several times",
+        ),
+        (IN_TURN, {"step": "info"}, {}, "infos are read at an agent's end only; use the environment's parallel_env"),
+        (IN_TURN, {}, {"won": mf.InfoMetric("won", at="sum")}, "metrics.won sums info['won'], and in env, an AEC"),
+        (
+            CARTS,
+            {"step": "info"},
+            {},
+            "gives no info['step'] of cart_0, cart_1, cart_2 and others in its first env step",
+        ),
+        (BATCHED, {"step": "info"}, {}, "makes a BatchedEnv whose info_keys lack 'step'"),
+        (
+            BATCHED,
+            {},
+            {"won": mf.InfoMetric("won")},
+            "reads info['won'], and steps of BatchedCartPoleTeam have infos of",
+        ),
+        (ROADS, {"cost": "credited"}, {"cost": mf.InfoMetric("cost")}, "metrics.cost: 'cost' is a column of rows too"),
+        (ROADS, {"reward": "info"}, {}, "has the column 'reward', which rows have already; give the info another key"),
+        (ROADS, {"cost": "sum"}, {}, "policies.team.columns.cost must be one of credited, info, not 'sum'"),
+    ],
+)
+def test_what_cannot_be_read_of_infos_is_refused(
+    env: mf.Env, columns: Any, metrics: dict[str, mf.InfoMetric], problem: str
+) -> None:
+    run = replace(experiment(PLAIN, env, columns=columns), metrics=metrics)
+    assert any(problem in found for found in wrong_with(run))
+
+
+def test_policies_name_one_kind_of_a_column() -> None:
+    policies: dict[str, Any] = {
+        name: mf.Policy(PLAIN, mf.MLP((8,)), columns={"cost": kind})
+        for name, kind in (("a", "info"), ("b", "credited"))
+    }
+    run = small_run(env=ROADS, policies=policies, mapping=[mf.Rule("car_0", "a"), mf.Rule("*", "b")])
+    (problem,) = wrong_with(run)
+    assert problem == "policy 'b' (ppo) has the column 'cost' as another kind than another policy; name one kind"
+
+
+def test_a_column_and_a_limit_are_one_column_of_costs() -> None:
+    columns = ready(experiment(LIMITED, columns={"cost": "credited"})).spec.columns
+    assert [column.name for column in columns.in_rows] == ["cost"]

@@ -289,3 +289,19 @@ def test_a_run_is_resumed_bit_for_bit(tmp_path):
     assert reports(tmp_path / "two")[-1]["policies"] == reports(tmp_path / "one")[-1]["policies"]
     assert result.metrics["faults"]["episodes_restarted"] == 0
     assert result.metrics["faults"]["env_errors"] == 0
+
+
+def test_infos_and_whether_a_battle_is_won_are_figures(tmp_path):
+    run = small_run(
+        env=mf.Env("jaxmarl", {"name": "HeuristicEnemySMAX", "parameters": {"num_allies": 3, "num_enemies": 1}}),
+        policies={"ally": mf.Policy(SMALL_PPO, SMALL)},
+        mapping=None,
+        stop=mf.Stop(env_steps=3_000),
+    )
+    won = mf.train(run, tmp_path).metrics["policies"]["ally"]["infos"]["won_episode"]
+    assert 0.0 < won < 1.0, "three against one win some battles at random"
+    env = batched_env(2, "overcooked")
+    env.reset(np.arange(2), np.arange(2))
+    assert env.info_keys == ("shaped_reward",)
+    step = env.step({"agent": np.zeros((2, 2), np.int64)})
+    assert step.infos["shaped_reward"]["agent"].shape == (2, 2)

@@ -145,3 +145,18 @@ def test_a_policy_learns_level_based_foraging(tmp_path):
         small_run(env=env, policies={"agent": mf.Policy(SMALL_PPO, SMALL)}, mapping=None, env_steps=400), tmp_path
     )
     assert (result.metrics["faults"]["env_errors"], result.metrics["episodes"]) == (0, 40)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_foragers_have_eaten_is_a_figure(compiled, tmp_path):
+    run = small_run(
+        env=mf.Env("jumanji", {"name": "LevelBasedForaging-v0", "parameters": {"time_limit": 20}}, num_envs=4),
+        policies={"agent": mf.Policy(SMALL_PPO, SMALL)},
+        mapping=None,
+        rollouts=mf.Rollouts(num_workers=1, compiled=compiled),
+        stop=mf.Stop(env_steps=2_000),
+    )
+    metrics = mf.train(run, tmp_path).metrics["policies"]["agent"]
+    assert 0.0 <= metrics["infos"]["percent_eaten"] <= 100.0
+    # The field's return, summed over agents, is the share that was eaten.
+    assert metrics["infos"]["percent_eaten"] == pytest.approx(100.0 * metrics["team_return_mean"], abs=1e-3)

@@ -1,0 +1,112 @@
+"""Runs whose environments say more than rewards: figures in reports, columns in losses, bit for bit over a resume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pettingzoo.utils import BaseParallelWrapper
+
+import marlflow as mf
+from marlflow.env import cartpole_team
+from marlflow.env.functional.own import batched_env
+from tests.driver.resumed_runs import resumes_exactly
+from tests.driver.watching import reports
+from tests.env.functional_games import Walkers
+from tests.runtime.small_runs import SMALL, SMALL_DQN, SMALL_PPO, small_run
+
+
+class Telling(BaseParallelWrapper[str, Any, Any]):
+    """Infos have the number of the env step, its half, and at an agent's end, whether it stood for 15 of them."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.at = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> Any:
+        self.at += 1
+        *result, _ = super().step(actions)
+        told = {"step": self.at, "half": self.at / 2}
+        over = {agent for ends in result[2:] for agent, ended in ends.items() if ended}
+        return *result, {a: {**told, **({"won": self.at >= 15} if a in over else {})} for a in actions}
+
+
+def telling(max_cycles: int = 50) -> Telling:
+    return Telling(cartpole_team.parallel_env(max_cycles=max_cycles))
+
+
+def mean_step(module: Any, minibatch: Any) -> torch.Tensor:
+    """The mean of a column: a term of the loss without a gradient."""
+    nothing: torch.Tensor = 0.0 * next(module.parameters()).sum()
+    return minibatch["step"].mean() + nothing
+
+
+def experiment(env: mf.Env, **changes: Any) -> mf.Experiment:
+    """Two agents of PPO, whose loss sees a column, and the others of DQN without any."""
+    ppo = replace(SMALL_PPO, extra_losses={"mean_step": mf.ExtraLoss(mean_step)})
+    policies = {
+        "ppo": mf.Policy(ppo, SMALL, columns={"step": "info", "half": "credited"}),
+        "dqn": mf.Policy(SMALL_DQN, SMALL),
+    }
+    return small_run(
+        env=env,
+        policies=policies,
+        mapping=[mf.Rule("cart_[01]", "ppo"), mf.Rule("*", "dqn")],
+        metrics={"steps": mf.InfoMetric("half", at="sum"), "last": mf.InfoMetric("half")},
+        **changes,
+    )
+
+
+def test_a_resumed_run_goes_on_with_figures_and_columns(tmp_path: Path) -> None:
+    carts = mf.Env(telling, {}, num_envs=4)
+    resumed = resumes_exactly(experiment(carts, stop=mf.Stop(env_steps=800)), tmp_path, 400)
+    assert resumed.half["workers"]["tables"]["infos"]["steps"].any(), "running episodes were to have figures"
+    for report in reports(tmp_path / "whole")[1:]:
+        for name, found in report["policies"].items():
+            infos, length = found["infos"], found["episode_env_steps_mean"]
+            assert 0.0 <= infos["won"] <= 1.0
+            assert infos["last"] <= length / 2, "agents end before the episode does"
+            # The sum of the first n halves, for the mean agent.
+            assert infos["steps"] > infos["last"]
+            assert infos.keys() == {"won", "last", "steps", *(("step", "half") if name == "ppo" else ())}
+    ppo = resumed.metrics["learners"]["ppo"]["loss"]
+    assert 1.0 <= ppo["mean_step"] <= 50.0
+
+
+def test_evaluations_have_figures_and_a_run_may_aim_at_one(tmp_path: Path) -> None:
+    aims = {
+        "evaluation": mf.Evaluation(episodes=2, every_env_steps=200),
+        "objective": "policies.ppo.eval_infos.last",
+        "checkpoint": mf.CheckpointConfig(every_env_steps=200, best="policies.ppo.infos.last"),
+        "callbacks": {"stop": mf.EarlyStop("policies.ppo.infos.steps", reports=1, min_change=1e9)},
+    }
+    result = mf.train(experiment(mf.Env(telling, {}, num_envs=4), stop=mf.Stop(env_steps=5_000), **aims), tmp_path)
+    assert result.objective == result.metrics["policies"]["ppo"]["eval_infos"]["last"] > 0.0
+    assert result.stopped_by is not None
+    assert result.stopped_by.startswith("callbacks.stop: policies.ppo.infos.steps has not improved in 1 reports")
+    assert result.metrics["env_steps"] < 5_000
+    (ppo, _) = mf.evaluate(tmp_path, episodes=4, trust=None).returns
+    assert ppo.infos["last"].value > 0.0
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_functional_environments_tell_the_same_in_compiled_calls(compiled: bool, tmp_path: Path) -> None:
+    policies = {
+        "walker": mf.Policy(SMALL_PPO, SMALL, columns={"cost": "credited"}),
+        "caller": mf.Policy(SMALL_DQN, SMALL),
+    }
+    run = small_run(
+        env=mf.Env(partial(batched_env, make=Walkers, max_env_steps=20), {}, num_envs=4),
+        policies=policies,
+        mapping=[mf.Rule("walker_*", "walker"), mf.Rule("*", "caller")],
+        metrics={"last_cost": mf.InfoMetric("cost"), "spent": mf.InfoMetric("cost", at="sum")},
+        stop=mf.Stop(env_steps=800),
+    )
+    run = replace(run, rollouts=replace(run.rollouts, compiled=compiled))
+    found = mf.train(run, tmp_path).metrics["policies"]
+    assert found["walker"]["infos"]["cost"] == found["walker"]["infos"]["spent"] > 0.0
+    assert set(found["caller"]["infos"]) == {"last_cost", "spent"}
