@@ -259,9 +259,11 @@ def plan(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] |
     `runtime.address`, which is joined briefly. `machines` describes other machines instead, in Ray's resource names:
     `[{"CPU": 16, "GPU": 2, "count": 4}]`. Raises ConfigInvalid or PlanInvalid with every problem.
     """
+    from marlflow.config.compiled import compiles_rollouts
     from marlflow.config.plans import drawn_plan
 
-    return drawn_plan(experiment, _checked(experiment, machines)[0].spec)
+    spec = _checked(experiment, machines)[0].spec
+    return drawn_plan(experiment, spec, compiles_rollouts(spec))
 
 
 def placement(experiment: Experiment, machines: Sequence[Mapping[str, float | str]] | None = None) -> str:

@@ -14,6 +14,7 @@ from marlflow.cli.arguments import MACHINES, MERMAID, split
 from marlflow.cli.job import ALL_OUTPUT, output_shown, prepared
 from marlflow.cli.trust import TRUST, with_trusted_records
 from marlflow.config.checks import check, machines_to_plan_for
+from marlflow.config.compiled import compiles_rollouts
 from marlflow.config.drawn_league import with_league
 from marlflow.config.experiment import Experiment
 from marlflow.config.frozen import described_source
@@ -41,7 +42,8 @@ def run_plan(words: list[str]) -> int:
         if described is not None:
             raise
         raise ConfigInvalid([_with_machines_hint(problem) for problem in error.found]) from error
-    plan = with_league(drawn_plan(checked.experiment, checked.spec), checked)
+    drawn = drawn_plan(checked.experiment, checked.spec, compiles_rollouts(checked.spec))
+    plan = with_league(drawn, checked)
     for remark in checked.remarks:
         print(f"note: {remark}", file=sys.stderr)
     if MERMAID in parsed.own_flags:

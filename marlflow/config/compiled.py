@@ -1,15 +1,19 @@
-"""Check that learners with compile=true, and rollouts with compiled=true, can be compiled."""
+"""Check what can be compiled: learners with compile=true, and rollouts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from marlflow.base.errors import NotCompiled
 from marlflow.base.problems import Problem
 from marlflow.config.environment import environment_name
 from marlflow.config.learners import subject_of
 from marlflow.config.validation import CheckedExperiment
+from marlflow.env.batched.protocol import is_functional
 from marlflow.env.batched.versions import makes_batches
+from marlflow.env.make import EnvMaker
 from marlflow.flow import Together
+from marlflow.runtime.spec import RunSpec
 
 
 def compile_problems(checked: CheckedExperiment, plan: Together) -> Iterator[Problem]:
@@ -24,6 +28,28 @@ def compile_problems(checked: CheckedExperiment, plan: Together) -> Iterator[Pro
         if reason := next(filter(None, of_stages), learner.compute.not_compiled):
             remedy = f"set {checked.experiment.path_of_learner(learner.name)}.algorithm.compile=auto"
             yield Problem("cannot have compile=true", subject_of(learner), reason, remedy)
+
+
+def compiles_rollouts(spec: RunSpec) -> bool:
+    """Return whether workers collect by compiled calls; makes an environment, and traces the actors, to find out."""
+    make = spec.make_env.make_batched if isinstance(spec.make_env, EnvMaker) else None
+    if spec.compiled_rollouts is False or spec.offline or spec.step_timeout_s is not None or make is None:
+        return False
+    env = make(1)
+    try:
+        if spec.inference is not None or not is_functional(env):
+            return False
+    finally:
+        env.close()
+    # Imports JAX, as the environment has.
+    from marlflow.policy.compiled_actor import CompiledActor
+
+    try:
+        for policy in spec.policies.values():
+            CompiledActor(policy.actor(), policy.spaces.observation)
+    except NotCompiled:
+        return False
+    return True
 
 
 def _rollout_problems(checked: CheckedExperiment) -> Iterator[Problem]:

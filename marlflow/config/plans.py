@@ -43,13 +43,15 @@ class ReportMetrics:
         return self.hooks.round_made(round)
 
 
-def build_plan(experiment: Experiment, spec: RunSpec, parts: RunComponents, hooks: RoundHooks) -> Together:
-    """Build the plan of the whole run."""
+def build_plan(
+    experiment: Experiment, spec: RunSpec, parts: RunComponents, hooks: RoundHooks, compiled: bool = False
+) -> Together:
+    """Build the plan of the whole run; `compiled`: it shows that rollouts are."""
     builders: dict[str, Callable[[Flow[Fragment]], Plan]] = {}
     for name, learner in spec.learners.items():
         builders[name] = partial(learner_plan, spec=learner, parts=parts)
     kind = CollectNext if experiment.rollouts.pace == "asynchronous" else Collect
-    collected = source(kind(parts.workers, hooks.next_request)).then(ReportMetrics(hooks))
+    collected = source(kind(parts.workers, hooks.next_request, compiled)).then(ReportMetrics(hooks))
     return together(
         collected,
         by=divided_among(spec.learners.values()),
@@ -99,7 +101,7 @@ class _DrawnComponent:
     loss_groups: Mapping[str, type] = field(default_factory=dict)
 
 
-def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
+def drawn_plan(experiment: Experiment, spec: RunSpec, compiled: bool = False) -> Together:
     """Build the plan as `build_plan` does, for drawing and checking only."""
     placeholder: Any = _DrawnComponent
     learners, replays = {}, {}
@@ -110,7 +112,7 @@ def drawn_plan(experiment: Experiment, spec: RunSpec) -> Together:
         for replay in learner.replays:
             replays[replay] = placeholder(replay, InlinePlace(f"replay {replay}") if learner.replays_apart else place)
     parts = RunComponents(placeholder("workers", None), learners, replays)
-    return build_plan(experiment, spec, parts, RoundHooks(lambda: None, _unchanged))
+    return build_plan(experiment, spec, parts, RoundHooks(lambda: None, _unchanged), compiled)
 
 
 def _unchanged(round: Round) -> Round:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from marlflow.base.errors import ConfigInvalid, NotCompiled
+from marlflow.env.batched.protocol import is_functional
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.env_pool import EnvPool
@@ -67,4 +68,4 @@ def _functional(envs: Pool) -> BatchedEnvPool:
 
 
 def _is_functional(envs: Pool) -> bool:
-    return isinstance(envs, BatchedEnvPool) and type(envs.env).__module__ == "marlflow.env.functional.batch"
+    return isinstance(envs, BatchedEnvPool) and is_functional(envs.env)

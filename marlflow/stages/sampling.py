@@ -24,6 +24,8 @@ class Collect:
 
     workers: Workers = field(repr=False)
     next_request: Callable[[], Request | Drain | None] = field(repr=False)
+    compiled: bool = False
+    """Whether drawings say that fragments are compiled calls."""
 
     @property
     def under_way(self) -> int:
@@ -49,6 +51,8 @@ class CollectNext:
 
     workers: Workers = field(repr=False)
     next_request: Callable[[], Request | Drain | None] = field(repr=False)
+    compiled: bool = False
+    """Whether drawings say that fragments are compiled calls."""
 
     @property
     def under_way(self) -> int:

@@ -366,3 +366,13 @@ def test_a_league_is_dealt_as_in_single_ticks():
     assert len(seated) > 8
     # Of the first fragment, and of eight frozen versions instead of four.
     assert sum(receipt.compiled.compiles for receipt, _ in compiled) <= 3
+
+
+@pytest.mark.parametrize(
+    ("compiled", "timeout_s", "shown"), [("auto", None, True), (False, None, False), ("auto", 9.0, False)]
+)
+def test_the_drawn_plan_says_whether_rollouts_are_compiled(compiled, timeout_s, shown):
+    env = mf.Env("functional", {"make": Walkers}, num_envs=4, step_timeout_s=timeout_s)
+    run = small_run(env=env, policies={"walker": mf.Policy(SMALL_PPO, SMALL)}, mapping=None)
+    drawn = str(mf.plan(replace(run, rollouts=replace(run.rollouts, compiled=compiled))))
+    assert ("Collect(compiled=True)" in drawn) is shown

@@ -118,6 +118,11 @@ def info_keys(env: BatchedEnv) -> tuple[str, ...]:
     return tuple(getattr(env, "info_keys", ()))
 
 
+def is_functional(env: BatchedEnv) -> bool:
+    """Return whether `env` maps a functional environment, so that whole fragments can be compiled."""
+    return bool(getattr(env, "is_functional", False))
+
+
 def agents_of(env: BatchedEnv) -> list[str]:
     """Return the agents of `env`, in the order of their slots."""
     declared = getattr(env, "possible_agents", None)

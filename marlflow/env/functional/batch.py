@@ -26,6 +26,8 @@ _PICTURE = "rgb_array"
 class FunctionalBatch:
     """`num_envs` environments of `calls`. Never resets itself: final observations are of the episode that ends."""
 
+    is_functional = True
+
     def __init__(self, num_envs: int, name: str, calls: FunctionalCalls, render_mode: str | None = None) -> None:
         self.num_envs, self.render_mode, self.calls = num_envs, render_mode, calls
         modes = [_PICTURE] if hasattr(calls.env, "render") else []
