@@ -78,7 +78,7 @@ def info_environment_problems(
     if not (needs or metrics) or offline_records(env) is not None:
         return
     name = environment_name(env)
-    own = BatchedMaker(env.factory, env.arguments) if makes_batches(env.factory) else None
+    own = BatchedMaker(env.factory, env.arguments, tuple(env.wrappers)) if makes_batches(env.factory) else None
     version = own or environment_maker(env).make_batched
     keys = set() if version is None else set(version.info_keys())
     # `auto` takes the PettingZoo version if the batched one lacks a number.

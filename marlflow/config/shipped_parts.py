@@ -137,8 +137,8 @@ _SPACE = Allowed(_named("gymnasium.spaces: Box Discrete MultiDiscrete\ngymnasium
 _AGENTS: Final[AllowedByKey] = {"agents": ANYTHING}
 WRAPPER: Final = Allowed(
     _named(
-        """marlflow.env.wrappers: agent_indicator black_death clip_observations gray joint_state mask_in_info
-        marlflow.env.wrappers: pad_actions pad_observations random_opening resize reward_scale
+        """marlflow.env.wrappers: agent_indicator black_death clip_observations gray joint_state last_action
+        marlflow.env.wrappers: mask_in_info pad_actions pad_observations random_opening resize reward_scale
         supersuit: frame_stack_v2"""
     )
     | _named(

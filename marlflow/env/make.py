@@ -16,7 +16,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.env.batched.protocol import BatchedEnv
-from marlflow.env.batched.versions import Batched, BatchedMaker, batched_maker, makes_batches
+from marlflow.env.batched.versions import Batched, BatchedMaker, batch_wrapped, batched_maker, makes_batches
 from marlflow.env.functional_protocol import FunctionalEnv
 from marlflow.env.user_code import ImportFailed, attribute, does_not_fit, import_module, own_lines
 
@@ -115,10 +115,7 @@ def make_environment(target: str, arguments: Mapping[str, Any], wrappers: Sequen
 def wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str) -> Any:
     """Apply `wrappers`, the first one innermost; raises ConfigInvalid. `name` is for messages."""
     if isinstance(env, BatchedEnv):
-        if wrappers:
-            problem = f"wrappers are for PettingZoo environments, and {name} makes a BatchedEnv: remove env.wrappers"
-            raise ConfigInvalid([problem])
-        return env
+        return batch_wrapped(env, wrappers, name)
     if not isinstance(env, AECEnv | ParallelEnv):
         problem = f"{name} makes a {type(env).__name__}, not a PettingZoo AECEnv or ParallelEnv"
         functional = f"; a functional environment is env=functional env.make={name}"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from pettingzoo import AECEnv
@@ -62,6 +62,27 @@ def _scaled(rewards: Mapping[str, float], scales: Mapping[str, float]) -> dict[s
 def with_scaled_rewards(env: Any, scales: Mapping[str, float]) -> Any:
     """Divide the rewards of an environment of either API by `scales`, by agent."""
     return (RewardScaleAEC if isinstance(env, AECEnv) else RewardScaleParallel)(env, scales)
+
+
+def scales_for(
+    agents: Sequence[str],
+    env: Callable[[], Any],
+    discount: float = 0.99,
+    env_steps: int = 1_000,
+    by: ScaleBy = "agent",
+    scale: float | None = None,
+) -> dict[str, float]:
+    """Return what to divide the rewards of each agent by: `scale`, or what is measured in `env()`.
+
+    Raises ConfigInvalid.
+    """
+    problems = [] if 0.0 <= discount <= 1.0 else [f"discount must be at least 0 and at most 1, not {discount}"]
+    problems += [] if env_steps >= 1 else [f"env_steps must be at least 1, not {env_steps}"]
+    problems += [] if by in get_args(ScaleBy) else [f"by must be {', '.join(get_args(ScaleBy))}, not {by!r}"]
+    problems += [] if scale is None or 0.0 < scale < np.inf else [f"scale must be more than 0, not {scale}"]
+    if problems:
+        raise ConfigInvalid(problems)
+    return measured_scales(env(), discount, env_steps, by) if scale is None else dict.fromkeys(agents, scale)
 
 
 def measured_scales(env: Any, discount: float, env_steps: int, by: ScaleBy) -> dict[str, float]:

@@ -8,8 +8,8 @@ ends episodes a step late and always as terminated.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -23,8 +23,14 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.env.declared import declared_agents, describe_space
 from marlflow.env.joint_state import with_joint_state
 from marlflow.env.random_opening import RandomOpening
-from marlflow.env.reward_scale import ScaleBy, measured_scales, with_scaled_rewards
-from marlflow.env.wrapping import BlackDeath, change_actions, change_observations, move_mask_to_info
+from marlflow.env.reward_scale import ScaleBy, scales_for, with_scaled_rewards
+from marlflow.env.wrapping import (
+    BlackDeath,
+    change_actions,
+    change_observations,
+    move_mask_to_info,
+    remember_actions,
+)
 
 _Env: TypeAlias = "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]"
 _Space = spaces.Space[Any]
@@ -97,6 +103,26 @@ def agent_indicator(env: _Env, type_only: bool = False) -> Any:
     A vector gets an entry and an image a channel per agent: the space's largest value (1 if unbounded) for the agent
     itself, 0 for the others.
     """
+    identity = identity_of(env, type_only)
+    numbers, marks, count = identity.numbers, identity.marks, identity.total
+    if marks is None:
+        return change_observations(env, lambda value, agent: value * count + numbers[agent], lambda _: identity.space)
+    return change_observations(
+        env, lambda observation, agent: _append_marks(observation, marks[agent]), lambda _: identity.space
+    )
+
+
+class Identity(NamedTuple):
+    """How `agent_indicator` shows who an agent is: its number among `total`, or `marks` beside an array."""
+
+    space: _Space
+    total: int
+    numbers: Mapping[str, int]
+    marks: Mapping[str, Array] | None
+
+
+def identity_of(env: Any, type_only: bool) -> Identity:
+    """Return how agents of `env` are shown who they are; raises ConfigInvalid."""
     agents = declared_agents(env)
     group_of = {agent: re.sub(r"_\d+$", "", agent) if type_only else agent for agent in agents}
     groups = list(dict.fromkeys(group_of.values()))
@@ -106,11 +132,9 @@ def agent_indicator(env: _Env, type_only: bool = False) -> Any:
         both = f"{describe_space(first)}, and {other!r} {other_space}, or within other bounds"
         problem = f"{agents[0]!r} sees {both}; it needs one space for all, so put padding before it"
         raise ConfigInvalid([problem])
+    numbers = {agent: groups.index(group_of[agent]) for agent in agents}
     if isinstance(first, spaces.Discrete):
-        count, each = len(groups), spaces.Discrete(int(first.n) * len(groups))
-        return change_observations(
-            env, lambda value, agent: value * count + groups.index(group_of[agent]), lambda _: each
-        )
+        return Identity(spaces.Discrete(int(first.n) * len(groups)), len(groups), numbers, None)
     if not isinstance(first, spaces.Box) or len(first.shape) not in (1, 2, 3):
         raise ConfigInvalid([f"agents see {describe_space(first)}; it takes vectors, images and Discrete observations"])
     largest = first.high.max() if np.isfinite(first.high).all() else 1
@@ -119,10 +143,53 @@ def agent_indicator(env: _Env, type_only: bool = False) -> Any:
     }
     highest = np.full(len(groups), largest, first.dtype)
     low, high = _append_marks(first.low, np.zeros_like(highest)), _append_marks(first.high, highest)
-    wider = spaces.Box(low, high, dtype=first.dtype.type)
-    return change_observations(
-        env, lambda observation, agent: _append_marks(observation, marks[agent]), lambda _: wider
-    )
+    return Identity(spaces.Box(low, high, dtype=first.dtype.type), len(groups), numbers, marks)
+
+
+def last_action(env: _Env) -> Any:
+    """Add each agent's last action to its observation, a vector: one-hot if it is Discrete; zeros before the first one.
+
+    As EPyMARL's `obs_last_action` (Papoudakis et al., arXiv:2006.07869).
+    """
+    kinds = {
+        agent: ActionNumbers(agent, env.observation_space(agent), env.action_space(agent))
+        for agent in declared_agents(env)
+    }
+    return remember_actions(env, kinds)
+
+
+class ActionNumbers:
+    """An action of `agent` as `count` numbers beside what it observes, in the space `wider`; raises ConfigInvalid.
+
+    `start` is the first Discrete action; None for a Box.
+    """
+
+    def __init__(self, agent: str, seen: _Space, action: _Space) -> None:
+        if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
+            raise ConfigInvalid([f"agent {agent!r} sees {describe_space(seen)}, not a vector"])
+        if isinstance(action, spaces.Discrete):
+            self.start: int | None = int(action.start)
+            self.count = int(action.n)
+            low, high = np.zeros(self.count), np.ones(self.count)
+        elif isinstance(action, spaces.Box) and len(action.shape) == 1:
+            self.start, self.count = None, action.shape[0]
+            low, high = np.minimum(action.low, 0.0), np.maximum(action.high, 0.0)
+        else:
+            raise ConfigInvalid([f"agent {agent!r} has {describe_space(action)} actions, not Discrete or a Box vector"])
+        dtype: Any = seen.dtype
+        bounds = np.concatenate([seen.low, low.astype(dtype)]), np.concatenate([seen.high, high.astype(dtype)])
+        self.wider = spaces.Box(*bounds, dtype=dtype.type)
+
+    def of(self, action: Any) -> Array:
+        """Return the numbers of an action; zeros for None."""
+        dtype = self.wider.dtype
+        if action is None:
+            return np.zeros(self.count, dtype)
+        if self.start is None:
+            numbers: Array = np.asarray(action, dtype)
+            return numbers
+        one_hot: Array = (np.arange(self.count) == int(action) - self.start).astype(dtype)
+        return one_hot
 
 
 def _append_marks(observation: Any, marks: Array) -> Array:
@@ -169,14 +236,7 @@ def reward_scale(
     With `scale`, all rewards are divided by it, and nothing is measured.
     """
     agents = declared_agents(env)
-    problems = [] if 0.0 <= discount <= 1.0 else [f"discount must be at least 0 and at most 1, not {discount}"]
-    problems += [] if env_steps >= 1 else [f"env_steps must be at least 1, not {env_steps}"]
-    problems += [] if by in get_args(ScaleBy) else [f"by must be {', '.join(get_args(ScaleBy))}, not {by!r}"]
-    problems += [] if scale is None or 0.0 < scale < np.inf else [f"scale must be more than 0, not {scale}"]
-    if problems:
-        raise ConfigInvalid(problems)
-    scales = measured_scales(env, discount, env_steps, by) if scale is None else dict.fromkeys(agents, scale)
-    return with_scaled_rewards(env, scales)
+    return with_scaled_rewards(env, scales_for(agents, lambda: env, discount, env_steps, by, scale))
 
 
 def mask_in_info(env: _Env) -> Any:

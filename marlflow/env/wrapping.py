@@ -33,6 +33,11 @@ def change_actions(env: Any, change: Change, space: _Space) -> Any:
     return (_ActionWrapperAEC if isinstance(env, AECEnv) else _ActionWrapperParallel)(env, change, space)
 
 
+def remember_actions(env: Any, kinds: Mapping[str, Any]) -> Any:
+    """Add each agent's last action to its observation, as numbers by `kinds` (see `wrappers.ActionNumbers`)."""
+    return (_LastActionAEC if isinstance(env, AECEnv) else _LastActionParallel)(env, kinds)
+
+
 def move_mask_to_info(env: Any) -> Any:
     """Move `observation["action_mask"]` to `info["action_mask"]`."""
     return (_MaskInInfoAEC if isinstance(env, AECEnv) else _MaskInInfoParallel)(env)
@@ -69,6 +74,38 @@ class _ObservationWrapperParallel(_ObservationWrapper, BaseParallelWrapper):
 
     def _change_all(self, observations: Mapping[str, Any]) -> dict[str, Any]:
         return {agent: self._change(observation, agent) for agent, observation in observations.items()}
+
+
+class _LastAction(_ObservationWrapper):
+    def __init__(self, env: Any, kinds: Mapping[str, Any]) -> None:
+        self._last: dict[str, Any] = {}
+
+        def change(observation: Any, agent: str) -> Any:
+            return np.concatenate([observation, kinds[agent].of(self._last.get(agent))])
+
+        super().__init__(env, change, lambda agent: kinds[agent].wider)
+
+
+class _LastActionAEC(_LastAction, _ObservationWrapperAEC):
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        self._last.clear()
+        self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> None:
+        # Dead agents step with None.
+        if action is not None:
+            self._last[self.env.agent_selection] = action
+        self.env.step(action)
+
+
+class _LastActionParallel(_LastAction, _ObservationWrapperParallel):
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        self._last.clear()
+        return super().reset(seed, options)
+
+    def step(self, actions: Mapping[str, Any]) -> _Stepped:
+        self._last.update(actions)
+        return super().step(actions)
 
 
 class _ActionWrapper:

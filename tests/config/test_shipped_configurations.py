@@ -86,6 +86,7 @@ def test_wrappers_can_be_chosen_by_name(option: str) -> None:
         "automaton": ["automaton"],
         "black_death": ["black_death"],
         "joint_state": ["joint_state"],
+        "last_action": ["last_action"],
         "managed": ["managed"],
         "mask_in_info": ["mask_in_info"],
         "padding": ["pad_observations", "pad_actions"],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env.batched.protocol import BatchedEnv, info_keys
+from marlflow.env.batched.protocol import BatchedEnv, info_keys, is_functional
 
 Batched: TypeAlias = bool | Literal["auto"]
 """`env.batched`: whether environments are stepped by one call; `auto`: if a version gives the same numbers."""
@@ -45,13 +45,14 @@ class BatchedMaker:
 
     factory: Callable[..., Any] | str
     arguments: Mapping[str, Any]
+    wrappers: Sequence[Any] = ()
 
     def __call__(self, num_envs: int) -> BatchedEnv:
         env = imported(self.factory)(num_envs, **self.arguments)
+        name = getattr(self.factory, "__qualname__", str(self.factory))
         if not isinstance(env, BatchedEnv):
-            name = self.factory if isinstance(self.factory, str) else self.factory.__qualname__
             raise ConfigInvalid([f"{name} makes a {type(env).__name__}, not a marlflow.env.BatchedEnv"])
-        return env
+        return batch_wrapped(env, self.wrappers, name)
 
     def info_keys(self) -> tuple[str, ...]:
         """Return the names in the infos of every step; makes an environment to find out."""
@@ -60,6 +61,17 @@ class BatchedMaker:
             return info_keys(env)
         finally:
             env.close()
+
+
+def batch_wrapped(env: BatchedEnv, wrappers: Sequence[Any], name: str) -> BatchedEnv:
+    """Return a batch of functional environments with `wrappers`; raises ConfigInvalid for other batches."""
+    if not wrappers:
+        return env
+    if not is_functional(env):
+        problem = f"wrappers are for PettingZoo environments, and {name} makes a BatchedEnv: remove env.wrappers"
+        raise ConfigInvalid([problem])
+    wrapped: BatchedEnv = env.with_wrappers(wrappers)  # type: ignore[attr-defined]
+    return wrapped
 
 
 def imported(factory: Callable[..., Any] | str) -> Callable[..., Any]:
@@ -100,10 +112,10 @@ def batched_maker(
 def _find(
     factory: Callable[..., Any] | str, arguments: Mapping[str, Any], wrappers: Sequence[Any]
 ) -> tuple[str, BatchedMaker | None]:
+    if makes_batches(factory):
+        return "", BatchedMaker(factory, arguments, tuple(wrappers))
     if wrappers:
         return "wrappers are for PettingZoo environments that are stepped one by one (env.wrappers)", None
-    if makes_batches(factory):
-        return "", BatchedMaker(factory, arguments)
     name = _shipped_name(factory, arguments)
     # Only the class's own attribute counts: a subclass of an environment with a batched version is another environment.
     version = _SHIPPED.get(name) or getattr(imported(factory), "__dict__", {}).get("batched")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from marlflow.env.batched.arrays import as_numpy
 from marlflow.env.batched.protocol import BatchedStep
 from marlflow.env.functional.calls import Carry, FunctionalCalls
 from marlflow.env.functional.checks import checked
+from marlflow.env.functional.wrapping import compared, functional_wrapped
 from marlflow.env.functional_protocol import FunctionalEnv
 
 ROWS_PER_RESET = 8
@@ -39,6 +40,16 @@ class FunctionalBatch:
         self.state_space = calls.state_space
         self._dtypes = {name: self.observation_space(agents[0]).dtype for name, agents in self.groups.items()}
         self._begun: Carry | None = None
+
+    def with_wrappers(self, wrappers: Sequence[Any]) -> FunctionalBatch:
+        """Return as many environments with `wrappers`, the first one innermost; raises ConfigInvalid."""
+        calls, key, name = self.calls, compared(wrappers), str(self.metadata["name"])
+        found = None if key is None else calls.wrapped.get(key)
+        if found is None:
+            found = FunctionalCalls(checked(functional_wrapped(calls.env, wrappers, name), name), calls.max_env_steps)
+            if key is not None:
+                calls.wrapped[key] = found
+        return FunctionalBatch(self.num_envs, name, found, self.render_mode)
 
     @property
     def info_keys(self) -> tuple[str, ...]:

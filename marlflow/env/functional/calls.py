@@ -46,6 +46,8 @@ class FunctionalCalls:
 
     def __init__(self, env: FunctionalEnv, max_env_steps: int | None) -> None:
         self.env, self.max_env_steps = env, max_env_steps
+        # Those of the same environment in wrappers, which are compiled once, too.
+        self.wrapped: dict[bytes, FunctionalCalls] = {}
         self.groups = {name: list(agents) for name, agents in env.groups.items()}
         declared = getattr(env, "possible_agents", None)
         self.agents = (

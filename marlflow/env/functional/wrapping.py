@@ -1,0 +1,216 @@
+"""Wrappers of functional environments, in which each is an environment of the same protocol, by functions of arrays."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.env.functional_protocol import ByGroup, FunctionalEnv, FunctionalStep
+
+Wrapping = Callable[..., FunctionalEnv]
+
+
+class FunctionalWrapper:
+    """A functional environment that is `env`, but for the methods of a subclass."""
+
+    def __init__(self, env: FunctionalEnv) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked only for what is not found here: optional parts, such as `global_state` and `render`.
+        if name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        return self.env.groups
+
+    @property
+    def turn_based(self) -> bool:
+        return self.env.turn_based
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self.env.action_space(agent)
+
+    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
+        return self.env.reset(key)
+
+    def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
+        return self.env.step(key, state, actions)
+
+
+class _SpacesOfEnv:
+    """The agents and spaces of a functional environment, which is what wrappers of spaces look at."""
+
+    def __init__(self, env: FunctionalEnv) -> None:
+        declared = getattr(env, "possible_agents", None)
+        of_groups = [agent for agents in env.groups.values() for agent in agents]
+        self.possible_agents = of_groups if declared is None else list(declared)
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+
+class AgentIndicator(FunctionalWrapper):
+    """`wrappers.agent_indicator` of a functional environment."""
+
+    def __init__(self, env: FunctionalEnv, type_only: bool = False) -> None:
+        from marlflow.env.wrappers import identity_of  # late: SuperSuit takes half a second
+
+        super().__init__(env)
+        identity = identity_of(_SpacesOfEnv(env), type_only)
+        self._space = identity.space
+        self._numbers = {
+            name: np.array([identity.numbers[agent] for agent in agents]) for name, agents in env.groups.items()
+        }
+        self._marks = {
+            name: None if identity.marks is None else np.stack([identity.marks[agent] for agent in agents])
+            for name, agents in env.groups.items()
+        }
+        self._count = identity.total
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self._space
+
+    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
+        state, step = self.env.reset(key)
+        return state, self._marked(step)
+
+    def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
+        state, step = self.env.step(key, state, actions)
+        return state, self._marked(step)
+
+    def _marked(self, step: FunctionalStep) -> FunctionalStep:
+        return step._replace(observations={name: self._mark(name, seen) for name, seen in step.observations.items()})
+
+    def _mark(self, name: str, seen: Any) -> Any:
+        marks = self._marks[name]
+        if marks is None:
+            return seen * self._count + self._numbers[name]
+        # A picture without channels gets one.
+        seen = seen[..., None] if seen.ndim == 3 else seen
+        between = (1,) * (seen.ndim - 2)
+        shown = jnp.asarray(marks).reshape(len(marks), *between, -1)
+        return jnp.concatenate([seen, jnp.broadcast_to(shown, (*seen.shape[:-1], shown.shape[-1]))], axis=-1)
+
+
+class RewardScale(FunctionalWrapper):
+    """`wrappers.reward_scale` of a functional environment."""
+
+    def __init__(self, env: FunctionalEnv, **settings: Any) -> None:
+        from marlflow.env.functional.batch import FunctionalBatch  # late: it wraps environments
+        from marlflow.env.functional.calls import FunctionalCalls
+        from marlflow.env.reward_scale import scales_for
+
+        super().__init__(env)
+
+        def playable() -> FunctionalBatch:
+            return FunctionalBatch(1, "to measure", FunctionalCalls(env, None))
+
+        scales = scales_for(_SpacesOfEnv(env).possible_agents, playable, **settings)
+        self._scales = {
+            name: np.array([scales[agent] for agent in agents], np.float32) for name, agents in env.groups.items()
+        }
+
+    def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
+        state, step = self.env.step(key, state, actions)
+        return state, step._replace(rewards={name: of / self._scales[name] for name, of in step.rewards.items()})
+
+
+class LastAction(FunctionalWrapper):
+    """`wrappers.last_action` of a functional environment."""
+
+    def __init__(self, env: FunctionalEnv) -> None:
+        from marlflow.env.wrappers import ActionNumbers  # late: SuperSuit takes half a second
+
+        super().__init__(env)
+        self._kinds = {
+            name: ActionNumbers(agents[0], env.observation_space(agents[0]), env.action_space(agents[0]))
+            for name, agents in env.groups.items()
+        }
+        self._spaces = {agent: self._kinds[name].wider for name, agents in env.groups.items() for agent in agents}
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self._spaces[agent]
+
+    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
+        state, step = self.env.reset(key)
+        last = {
+            name: jnp.zeros((len(agents), self._kinds[name].count), self._spaces[agents[0]].dtype)
+            for name, agents in self.env.groups.items()
+        }
+        return (state, last, step.decides), self._shown(step, last)
+
+    def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
+        inner, last, decided = state
+        inner, step = self.env.step(key, inner, actions)
+        taken = {name: self._numbers(name, of) for name, of in actions.items()}
+        if decided:
+            # On others' turns an agent's last action stays.
+            taken = {
+                name: jnp.where(jnp.broadcast_to(decided[name], (len(of),))[:, None], of, last[name])
+                for name, of in taken.items()
+            }
+        return (inner, taken, step.decides), self._shown(step, taken)
+
+    def _numbers(self, name: str, actions: Any) -> Any:
+        kind, dtype = self._kinds[name], self._spaces[self.env.groups[name][0]].dtype
+        if kind.start is None:
+            return actions.astype(dtype)
+        return (actions[:, None] - kind.start == jnp.arange(kind.count)).astype(dtype)
+
+    def _shown(self, step: FunctionalStep, last: Mapping[str, Any]) -> FunctionalStep:
+        seen = {name: jnp.concatenate([of, last[name]], axis=-1) for name, of in step.observations.items()}
+        return step._replace(observations=seen)
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        # They are functions of the state of the environment inside.
+        return (lambda state: found(state[0])) if name in ("global_state", "render") else found
+
+
+# The forms of shipped wrappers, by their names in `marlflow.env.wrappers`.
+_SHIPPED: Mapping[str, Wrapping] = {
+    "agent_indicator": AgentIndicator,
+    "last_action": LastAction,
+    "reward_scale": RewardScale,
+}
+
+
+def functional_wrapped(env: FunctionalEnv, wrappers: Sequence[Any], name: str) -> FunctionalEnv:
+    """Apply the functional forms of `wrappers`, the first one innermost; raises ConfigInvalid."""
+    for wrapper in wrappers:
+        make, settings = getattr(wrapper, "make", wrapper), getattr(wrapper, "arguments", {})
+        shown = getattr(wrapper, "name", None) or getattr(make, "__qualname__", repr(make))
+        is_shipped = getattr(make, "__module__", "") == "marlflow.env.wrappers"
+        form = _SHIPPED.get(make.__name__) if is_shipped else getattr(make, "functional", None)
+        if form is None:
+            raise ConfigInvalid(
+                [
+                    f"wrapper {shown} of environment {name} has no form for functional environments, as "
+                    f"{', '.join(_SHIPPED)} have; leave it out, or give a wrapper of your own an attribute "
+                    "`functional`, a function from one marlflow.env.FunctionalEnv to another"
+                ]
+            )
+        try:
+            env = form(env, **settings)
+        except ConfigInvalid as error:
+            problems = [f"wrapper {shown} of environment {name}: {reason}" for reason in error.problems]
+            raise ConfigInvalid(problems) from error
+    return env
+
+
+def compared(wrappers: Sequence[Any]) -> bytes | None:
+    """Return what is equal for equal wrappers; None if they cannot be compared."""
+    try:
+        return pickle.dumps([*wrappers])
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None

@@ -1,0 +1,174 @@
+"""Wrappers of functional environments give the numbers of the same wrappers around the PettingZoo form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import marlflow as mf
+from marlflow.base.errors import ConfigInvalid
+from marlflow.env import wrappers
+from marlflow.env.batched.single import as_pettingzoo
+from marlflow.env.batched.versions import BatchedMaker
+from marlflow.env.functional.own import batched_env
+from marlflow.env.functional.wrapping import FunctionalWrapper
+from marlflow.env.functional_protocol import FunctionalStep
+from marlflow.env.make import Wrapper, wrapped
+from tests.env.functional_games import HotPotato, Walkers
+from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
+
+
+class Pushing:
+    """Two carts that are pushed by -1, 0 or 1, and one by any force; all see where all are, as two kinds of vectors."""
+
+    groups: ClassVar[Any] = {"cart": ["cart_0", "cart_1"], "lift": ["lift_0"]}
+    turn_based = False
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-99.0, 99.0, (3 if agent == "lift_0" else 2,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Box(-1.0, 1.0, (2,), np.float32) if agent == "lift_0" else spaces.Discrete(3, start=-1)
+
+    def reset(self, key: Any) -> Any:
+        place = jax.random.uniform(key, (3,), minval=-1.0, maxval=1.0)
+        return place, self.see(place)
+
+    def see(self, place: Any) -> Any:
+        return FunctionalStep({"cart": jnp.stack([place[:2], place[1::-1]]), "lift": place[None]})
+
+    def step(self, key: Any, state: Any, actions: Any) -> Any:
+        place = state + jnp.concatenate([actions["cart"].astype(jnp.float32), actions["lift"].sum(1)])
+        return place, self.see(place)._replace(rewards={"cart": place[:2], "lift": place[2:]})
+
+
+def indicator(**settings: Any) -> Wrapper:
+    return Wrapper("indicator", wrappers.agent_indicator, settings)
+
+
+CASES = {
+    "agent_indicator": (HotPotato, [indicator()]),
+    "last_action": (Pushing, [wrappers.last_action]),
+    "last_action in turn": (HotPotato, [wrappers.last_action]),
+    "both": (HotPotato, [wrappers.last_action, indicator(type_only=True)]),
+    "reward_scale": (Walkers, [Wrapper("scale", wrappers.reward_scale, {"scale": 2.0})]),
+    "reward_scale, measured": (HotPotato, [Wrapper("scale", wrappers.reward_scale, {"env_steps": 60})]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_wrapped_environments_are_wrapped_pettingzoo_environments(name: str) -> None:
+    make, of = CASES[name]
+    inside = as_pettingzoo(wrapped(batched_env(1, make, max_env_steps=30), of, "it"))
+    around = wrapped(as_pettingzoo(batched_env(1, make, max_env_steps=30)), of, "it")
+    for agent in around.possible_agents:
+        assert inside.observation_space(agent) == around.observation_space(agent)
+    random = np.random.default_rng(0)
+    for seed in range(3):
+        told = [env.reset(seed=seed) for env in (inside, around)]
+        if hasattr(around, "agent_selection"):
+            in_turn(inside, around, random)
+            continue
+        assert_same(*(observations for observations, _ in told))
+        while around.agents:
+            actions = {agent: chosen(around, agent, told[1][1][agent], random) for agent in around.agents}
+            told = [env.step(actions)[::4] for env in (inside, around)]
+            assert_same(*(observations for observations, _ in told))
+        assert not inside.agents
+
+
+def chosen(env: Any, agent: str, info: Any, random: Any) -> Any:
+    space = env.action_space(agent)
+    if isinstance(space, spaces.Box):
+        return random.uniform(space.low, space.high).astype(np.float32)
+    mask = info.get("action_mask")
+    legal = np.arange(space.n) if mask is None else np.flatnonzero(mask)
+    return int(random.choice(legal)) + int(space.start)
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    assert ours.keys() == theirs.keys()
+    for agent, seen in theirs.items():
+        np.testing.assert_array_equal(ours[agent], seen)
+
+
+def in_turn(inside: Any, around: Any, random: Any) -> None:
+    while around.agents:
+        agent = around.agent_selection
+        assert inside.agent_selection == agent
+        np.testing.assert_array_equal(inside.observe(agent), around.observe(agent))
+        assert inside.rewards[agent] == pytest.approx(around.rewards[agent], rel=1e-6)
+        is_over = around.terminations[agent] or around.truncations[agent]
+        action = None if is_over else chosen(around, agent, around.infos[agent], random)
+        for env in (inside, around):
+            env.step(action)
+
+
+class Doubled(FunctionalWrapper):
+    """All rewards twice."""
+
+    def step(self, key: Any, state: Any, actions: Any) -> Any:
+        state, step = self.env.step(key, state, actions)
+        return state, step._replace(rewards={name: 2 * jnp.asarray(of) for name, of in step.rewards.items()})
+
+
+def doubled(env: Any) -> Any:
+    raise AssertionError("its functional form is to be taken")
+
+
+doubled.functional = Doubled  # type: ignore[attr-defined]
+
+
+def test_a_wrapper_of_ones_own_has_a_functional_form_and_rollouts_stay_compiled(tmp_path: Any) -> None:
+    returns = {}
+    for case, of in {"once": (), "twice": (doubled,)}.items():
+        run = small_run(
+            env=mf.Env("functional", {"make": HotPotato, "max_env_steps": 20}, wrappers=of, num_envs=4),
+            policies={"player": mf.Policy(replace(SMALL_PPO, batch_agent_steps=10_000), SMALL)},
+            mapping=None,
+            rollouts=mf.Rollouts(num_workers=1, compiled=True),
+            stop=mf.Stop(env_steps=400),
+        )
+        returns[case] = mf.train(run, tmp_path / case).metrics["policies"]["player"]["return_mean"]
+    assert returns["twice"] == pytest.approx(2 * returns["once"], rel=1e-6)
+
+
+def test_equal_wrappers_share_what_is_compiled() -> None:
+    make = BatchedMaker(partial(batched_env, make=HotPotato), {}, (indicator(),))
+    one, other = make(1), make(3)
+    assert one.calls is other.calls  # type: ignore[attr-defined]
+    assert isinstance(one.observation_space("player_0"), spaces.Box)
+
+
+@pytest.mark.parametrize(
+    ("of", "problem"),
+    [
+        (wrappers.joint_state, "wrapper joint_state of environment .* has no form for functional environments, as"),
+        (wrappers.agent_indicator, "wrapper agent_indicator of environment .*'walker_0' sees .*put padding before it"),
+        (
+            Wrapper("scale", wrappers.reward_scale, {"scale": -1}),
+            "wrapper scale of .*: scale must be more than 0, not -1",
+        ),
+    ],
+)
+def test_what_cannot_wrap_is_refused(of: Any, problem: str) -> None:
+    with pytest.raises(ConfigInvalid, match=problem):
+        wrapped(batched_env(1, Walkers), [of], "it")
+
+
+def test_a_run_learns_from_wrapped_environments(tmp_path: Any) -> None:
+    run = small_run(
+        env=mf.Env("functional", {"make": Pushing, "max_env_steps": 20}, wrappers=[wrappers.last_action], num_envs=4),
+        policies={"cart": mf.Policy(SMALL_PPO, SMALL), "lift": mf.Policy(mf.Random(), SMALL)},
+        mapping=None,
+        rollouts=mf.Rollouts(num_workers=1, compiled=True),
+        stop=mf.Stop(env_steps=400),
+    )
+    assert mf.train(run, tmp_path).metrics["learners"]["cart"]["updates"] > 0
