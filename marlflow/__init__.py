@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from marlflow.driver.evaluate import EvaluationResult, evaluate
     from marlflow.driver.train import Result, resume, train
     from marlflow.env.batched import BatchedEnv, BatchedStep, SnapshotEnv
-    from marlflow.env.functional_protocol import FunctionalEnv, FunctionalStep
+    from marlflow.env.functional_protocol import FunctionalEnv, FunctionalStep, FunctionalWrapper
     from marlflow.flow import (
         AgentSteps,
         AtMost,
@@ -225,7 +225,8 @@ __all__ = [
     "DeltaUniform", "Draw", "DropStale", "EachPolicy", "EarlyStop", "EndOfFlow", "Env", "EnvironmentFailed",
     "EnvironmentHung", "EpisodeId", "EstimatedBatch", "EstimatedJointBatches", "Evaluation", "EvaluationEvent",
     "EvaluationResult", "Experiment", "Exported", "ExtraLoss", "FaultEvent", "Faults", "Fictitious", "Flow", "Fragment",
-    "Freely", "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep", "GameOutcome", "Gradients", "InTurn",
+    "Freely", "FromRun", "Frozen", "FunctionalEnv", "FunctionalStep", "FunctionalWrapper",
+    "GameOutcome", "Gradients", "InTurn",
     "InferencePlacement", "InfoMetric",
     "InitialPriorities", "Insert", "InvalidInput", "Join", "JoinSegments", "JointAdvantages", "JointAlgorithm",
     "JointBatch", "JointBatches", "JointFragment", "JointOffPolicyActorCritic", "JointOffPolicyAlgorithm",

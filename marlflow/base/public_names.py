@@ -59,7 +59,7 @@ NAMES_BY_MODULE: Mapping[str, str] = {
     "marlflow.driver.evaluate": "EvaluationResult evaluate",
     "marlflow.driver.train": "Result resume train",
     "marlflow.env.batched": "BatchedEnv BatchedStep SnapshotEnv",
-    "marlflow.env.functional_protocol": "FunctionalEnv FunctionalStep",
+    "marlflow.env.functional_protocol": "FunctionalEnv FunctionalStep FunctionalWrapper",
     "marlflow.check_env": "Trial check_environment",
     "marlflow.flow": (
         "AgentSteps AtMost EndOfFlow Flow Freely InTurn Located OperatorRaised Place Plan Rotation Traits merge source"

@@ -2,7 +2,7 @@
 
 from marlflow.env.adapter import AgentEnd, EnvAdapter, StepResult
 from marlflow.env.batched import BatchedEnv, BatchedStep, SnapshotEnv
-from marlflow.env.functional_protocol import FunctionalEnv, FunctionalStep
+from marlflow.env.functional_protocol import FunctionalEnv, FunctionalStep, FunctionalWrapper
 from marlflow.env.make import make_environment
 from marlflow.env.opening import open_adapter
 
@@ -13,6 +13,7 @@ __all__ = [
     "EnvAdapter",
     "FunctionalEnv",
     "FunctionalStep",
+    "FunctionalWrapper",
     "SnapshotEnv",
     "StepResult",
     "make_environment",

@@ -93,3 +93,36 @@ class FunctionalEnv(Protocol):
         `key` is this step's own.
         """
         ...
+
+
+class FunctionalWrapper:
+    """A functional environment that is `env`, but for the methods of a subclass."""
+
+    def __init__(self, env: FunctionalEnv) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked only for what is not found here: optional parts, such as `global_state` and `render`.
+        if name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        return self.env.groups
+
+    @property
+    def turn_based(self) -> bool:
+        return self.env.turn_based
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self.env.action_space(agent)
+
+    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
+        return self.env.reset(key)
+
+    def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
+        return self.env.step(key, state, actions)

@@ -152,13 +152,13 @@ def last_action(env: _Env) -> Any:
     As EPyMARL's `obs_last_action` (Papoudakis et al., arXiv:2006.07869).
     """
     kinds = {
-        agent: ActionNumbers(agent, env.observation_space(agent), env.action_space(agent))
+        agent: ActionVector(agent, env.observation_space(agent), env.action_space(agent))
         for agent in declared_agents(env)
     }
     return remember_actions(env, kinds)
 
 
-class ActionNumbers:
+class ActionVector:
     """An action of `agent` as `count` numbers beside what it observes, in the space `wider`; raises ConfigInvalid.
 
     `start` is the first Discrete action; None for a Box.

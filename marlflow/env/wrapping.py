@@ -34,7 +34,7 @@ def change_actions(env: Any, change: Change, space: _Space) -> Any:
 
 
 def remember_actions(env: Any, kinds: Mapping[str, Any]) -> Any:
-    """Add each agent's last action to its observation, as numbers by `kinds` (see `wrappers.ActionNumbers`)."""
+    """Add each agent's last action to its observation, as numbers by `kinds` (see `wrappers.ActionVector`)."""
     return (_LastActionAEC if isinstance(env, AECEnv) else _LastActionParallel)(env, kinds)
 
 

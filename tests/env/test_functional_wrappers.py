@@ -18,8 +18,7 @@ from marlflow.env import wrappers
 from marlflow.env.batched.single import as_pettingzoo
 from marlflow.env.batched.versions import BatchedMaker
 from marlflow.env.functional.own import batched_env
-from marlflow.env.functional.wrapping import FunctionalWrapper
-from marlflow.env.functional_protocol import FunctionalStep
+from marlflow.env.functional_protocol import FunctionalStep, FunctionalWrapper
 from marlflow.env.make import Wrapper, wrapped
 from tests.env.functional_games import HotPotato, Walkers
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run
@@ -63,7 +62,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = ("last_action", "both", "reward_scale, measured")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CASES],
+)
 def test_wrapped_environments_are_wrapped_pettingzoo_environments(name: str) -> None:
     make, of = CASES[name]
     inside = as_pettingzoo(wrapped(batched_env(1, make, max_env_steps=30), of, "it"))
@@ -163,6 +168,7 @@ def test_what_cannot_wrap_is_refused(of: Any, problem: str) -> None:
         wrapped(batched_env(1, Walkers), [of], "it")
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_wrapped_environments(tmp_path: Any) -> None:
     run = small_run(
         env=mf.Env("functional", {"make": Pushing, "max_env_steps": 20}, wrappers=[wrappers.last_action], num_envs=4),

@@ -220,3 +220,35 @@ def test_a_failure_beyond_the_budget_comes_with_those_that_nobody_has_reported()
         several.collect(1)
     failures = pickle.loads(pickle.dumps((*caught.value.earlier, caught.value)))  # noqa: S301  as to the driver
     assert [failure.where.split(", ")[1] for failure in failures] == ["env 3", "env 5"]
+
+
+class Flooded(Counter):
+    """Without `possible_agents`; in the environment that was made first, a crowd joins in the second env step."""
+
+    made = 0
+
+    def __init__(self):
+        self.is_first = Flooded.made == 0
+        Flooded.made += 1
+
+    @property
+    def possible_agents(self):
+        raise AttributeError("possible_agents")
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.t = ["a", "b"], 0
+        return self.see(), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        if self.is_first and self.t == 1:
+            self.agents = [*self.agents, *(f"c_{number}" for number in range(300))]
+        return super().step(actions)
+
+
+def test_a_crowd_that_is_too_large_breaks_its_own_environment_and_pays_nobody_in_the_next_one():
+    Flooded.made = 0
+    receipt, batches = worker(Flooded, (0, 1), tolerated_faults=9).collect(3)
+    assert {fault.reason for fault in receipt.faults} == {"more than 256 agents appeared; declare possible_agents"}
+    (episode,) = receipt.episodes
+    assert (episode.env, episode.returns) == (1, {"a": 3.0, "b": 3.0})
+    assert batches["all"]["reward"].tolist() == [1.0] * batches["all"].rows

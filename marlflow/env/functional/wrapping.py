@@ -11,42 +11,9 @@ import numpy as np
 from gymnasium import spaces
 
 from marlflow.base.errors import ConfigInvalid
-from marlflow.env.functional_protocol import ByGroup, FunctionalEnv, FunctionalStep
+from marlflow.env.functional_protocol import ByGroup, FunctionalEnv, FunctionalStep, FunctionalWrapper
 
 Wrapping = Callable[..., FunctionalEnv]
-
-
-class FunctionalWrapper:
-    """A functional environment that is `env`, but for the methods of a subclass."""
-
-    def __init__(self, env: FunctionalEnv) -> None:
-        self.env = env
-
-    def __getattr__(self, name: str) -> Any:
-        # Asked only for what is not found here: optional parts, such as `global_state` and `render`.
-        if name == "env":
-            raise AttributeError(name)
-        return getattr(self.env, name)
-
-    @property
-    def groups(self) -> Mapping[str, Sequence[str]]:
-        return self.env.groups
-
-    @property
-    def turn_based(self) -> bool:
-        return self.env.turn_based
-
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return self.env.observation_space(agent)
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return self.env.action_space(agent)
-
-    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
-        return self.env.reset(key)
-
-    def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
-        return self.env.step(key, state, actions)
 
 
 class _SpacesOfEnv:
@@ -129,11 +96,11 @@ class LastAction(FunctionalWrapper):
     """`wrappers.last_action` of a functional environment."""
 
     def __init__(self, env: FunctionalEnv) -> None:
-        from marlflow.env.wrappers import ActionNumbers  # late: SuperSuit takes half a second
+        from marlflow.env.wrappers import ActionVector  # late: SuperSuit takes half a second
 
         super().__init__(env)
         self._kinds = {
-            name: ActionNumbers(agents[0], env.observation_space(agents[0]), env.action_space(agents[0]))
+            name: ActionVector(agents[0], env.observation_space(agents[0]), env.action_space(agents[0]))
             for name, agents in env.groups.items()
         }
         self._spaces = {agent: self._kinds[name].wider for name, agents in env.groups.items() for agent in agents}
