@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from marlflow.base.info_columns import COST, USUAL
 from marlflow.base.near import meant
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
 from marlflow.config.learners import learners_of
@@ -41,8 +42,8 @@ def goal_problems(experiment: Experiment, policies: Mapping[str, Policy] | None)
             )
             continue
         metrics[f"{key} {objective}"] = section, name
-        if figure not in _METRICS[section] and not of_infos:
-            yield f"{key} {objective}: {_missing(experiment, section, name, figure)}"
+        problems = _infos_problems(experiment, figure) if of_infos else _problems(experiment, section, name, figure)
+        yield from (f"{key} {objective}: {problem}" for problem in problems)
     for path, (section, name) in metrics.items():
         if section in known and name not in known[section]:
             suggestion = meant(name, known[section], f"the {section} are")
@@ -67,9 +68,25 @@ def _path_problems(
         yield f"{key}: there is no {_SINGULAR[section]} {name!r}{meant(name, known[section], f'the {section} are')}"
     elif not figure:
         yield f"{key} names no figure; write {section}.{name}.return_mean, or another{meant('', _METRICS[section])}"
+    elif figure in INFOS and deeper[0]:
+        yield from (f"{key}: {problem}" for problem in _infos_problems(experiment, deeper[0]))
     # A part of a mapping, such as a term of the loss, has a name that only the run knows.
     elif not (figure in _NOT_METRICS and any(deeper)) and figure not in _METRICS[section]:
         yield f"{key}: {_missing(experiment, section, name, figure)}"
+
+
+def _problems(experiment: Experiment, section: str, name: str, figure: str) -> Iterator[str]:
+    if figure not in _METRICS[section]:
+        yield _missing(experiment, section, name, figure)
+
+
+def _infos_problems(experiment: Experiment, name: str) -> Iterator[str]:
+    """Yield a problem if nothing of infos has this name."""
+    columns = [column for policy in experiment.policies.values() for column in policy.columns]
+    known = [*experiment.metrics, *columns, *experiment.default_policy.columns, *(usual.name for usual in USUAL), COST]
+    if name not in known:
+        suggestion = meant(name, known, "known are")
+        yield f"nothing in infos has this name (metrics.{name}.info=<its key> gives one){suggestion}"
 
 
 def _missing(experiment: Experiment, section: str, name: str, figure: str) -> str:

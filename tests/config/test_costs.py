@@ -156,3 +156,19 @@ def test_policies_name_one_kind_of_a_column() -> None:
 def test_a_column_and_a_limit_are_one_column_of_costs() -> None:
     columns = ready(experiment(LIMITED, columns={"cost": "credited"})).spec.columns
     assert [column.name for column in columns.in_rows] == ["cost"]
+
+
+@pytest.mark.parametrize("key", ["objective", "best"])
+def test_a_goal_names_something_that_infos_have(key: str) -> None:
+    def problems(goal: str) -> list[str]:
+        run = replace(experiment(PLAIN), metrics={"paid": mf.InfoMetric("cost")})
+        run = (
+            replace(run, objective=goal)
+            if key == "objective"
+            else replace(run, checkpoint=mf.CheckpointConfig(best=goal))
+        )
+        return wrong_with(run)
+
+    assert problems("policies.team.eval_infos.paid") == []
+    (problem,) = problems("policies.team.infos.payed")
+    assert "nothing in infos has this name (metrics.payed.info=<its key> gives one); did you mean 'paid'?" in problem
