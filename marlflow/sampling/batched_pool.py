@@ -180,7 +180,7 @@ class BatchedEnvPool:
             ended = ended[~np.isin(ended, lanes)]
         over[list(broken)] = False
         last = None
-        if self.columns.last and step.infos and len(ended):
+        if len(ended) and any(column.key in step.infos for column in self.columns.last):
             last = self._numbers(self.columns.last, step)[:, ended]
         over_now = np.flatnonzero(over).tolist()
         return LaneStep(False, None, rewards, infos, ended, terminated[ended], last, over=over_now, broken=broken)

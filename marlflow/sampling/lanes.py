@@ -91,9 +91,11 @@ class Lanes:
                     total[at] = given[known]
 
     def set_last(self, lanes: Array, last: Array) -> None:
-        """Set the info columns that are read at an end, [L, N], of `lanes`, which ended."""
+        """Set the info columns that are read at an end, [L, N], of `lanes`, which ended; NaN changes nothing."""
         self.has_infos = True
-        self.infos[len(self.columns.stepped) :, lanes] = last
+        for column, given in zip(self.infos[len(self.columns.stepped) :], last, strict=True):
+            known = ~np.isnan(given)
+            column[lanes[known]] = given[known]
 
     def forget(self, lanes: Array | slice) -> None:
         """Begin the sums of `lanes` again."""

@@ -44,10 +44,11 @@ def info_values(columns: Sequence[InfoColumn], infos: Sequence[Mapping[str, Any]
 
 
 def last_values(columns: Sequence[InfoColumn], infos: Sequence[Mapping[str, Any] | None]) -> Array | None:
-    """Return the columns of N agents' last infos as float64 [K, N], NaN where not given; None if all are empty."""
+    """Return the columns of N agents' last infos as float64 [K, N], NaN where not given; None if nothing is."""
     if not columns or not any(infos):
         return None
-    return np.array([_measured([column.of(info) for info in infos]) for column in columns])
+    values = np.array([_measured([column.of(info) for info in infos]) for column in columns])
+    return None if np.isnan(values).all() else values
 
 
 def _required(column: InfoColumn, given: Sequence[Any], is_read: Array) -> Array:
