@@ -1,4 +1,4 @@
-"""The columns that rows need of infos: those that algorithms read, such as costs, and those that policies name."""
+"""The numbers in infos that rows have as columns: costs, if an algorithm has a limit, and what policies name."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def _without(adapter: EnvAdapter, columns: Collection[str]) -> dict[str, set[str
 
 
 def column_row_problems(policies: Mapping[str, Policy], recorded: Collection[str]) -> Iterator[str]:
-    """Yield why rows of policies do not have their columns: they are `recorded`, or those of other policies."""
+    """Yield why rows of policies lack their columns: the rows are `recorded`, or other policies made them."""
     for need in _needs(policies):
         kind = "costs" if need.has_limit else "such numbers"
         if need.policy in recorded:

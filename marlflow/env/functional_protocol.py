@@ -96,7 +96,7 @@ class FunctionalEnv(Protocol):
 
 
 class FunctionalWrapper:
-    """A functional environment that is `env`, but for the methods of a subclass."""
+    """A functional environment that passes everything on to `env`; a subclass changes methods."""
 
     def __init__(self, env: FunctionalEnv) -> None:
         self.env = env

@@ -159,9 +159,9 @@ def last_action(env: _Env) -> Any:
 
 
 class ActionVector:
-    """An action of `agent` as `count` numbers beside what it observes, in the space `wider`; raises ConfigInvalid.
+    """Shows the last action of `agent` as `count` numbers after its observation, in the space `wider`.
 
-    `start` is the first Discrete action; None for a Box.
+    `start` is the first Discrete action; None for a Box. Raises ConfigInvalid for other spaces.
     """
 
     def __init__(self, agent: str, seen: _Space, action: _Space) -> None:

@@ -209,7 +209,7 @@ def _policy_columns(
         column("episodes", 5, [count(one["episodes"]) for one in metrics], "epi-\nsodes"),
     ]
     length = column("length", 6, [wording.length(one["episode_env_steps_mean"]) for one in metrics])
-    # What infos give, such as the share of battles won; more would leave returns no room.
+    # Such as the share of battles won; more than two would leave no room for returns.
     names = list(dict.fromkeys(name for one in metrics for name in one["infos"]))[:_MOST_INFOS]
     infos = [column(name, 5, [wording.small_number(one["infos"].get(name)) for one in metrics]) for name in names]
     spread = column("std", 5, [wording.mean_return(one["eval_return_std"]) for one in metrics])

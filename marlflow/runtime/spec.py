@@ -282,7 +282,7 @@ class RunSpec:
 
     @property
     def columns(self) -> InfoColumns:
-        """What is read of infos: columns of policies' rows, `metrics`, and usual figures."""
+        """The numbers that are read from infos: columns of policies' rows, `metrics`, and usual figures."""
         return info_columns(
             {name: (policy.algorithm, policy.columns) for name, policy in self.policies.items()}, self.metrics
         )

@@ -157,7 +157,7 @@ class BatchedEnvPool:
         infos = None
         if is_read is not None:
             is_read = running & is_read
-            # Of the dead, only amounts count.
+            # Numbers of dead agents count only if they are added up.
             counts = [alive | column.adds for column in self.columns.stepped]
             infos = np.where(is_read & counts, self._numbers(self.columns.stepped, step), np.nan)
         broken = self._not_finite(rewards, step, is_read)

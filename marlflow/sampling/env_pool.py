@@ -166,7 +166,7 @@ class EnvPool:
         return step
 
     def _counts(self, acted: Array) -> Array:
-        """Return of which lanes each stepped column counts, [S, lanes]: of the dead, only amounts do."""
+        """Return of which lanes each stepped column counts, [S, lanes]: of dead agents only if it adds up."""
         lives = np.zeros(len(self.adapters) * self.stride, bool)
         lives[acted] = True
         return np.array([lives | column.adds for column in self.columns.stepped])

@@ -133,7 +133,7 @@ class EpisodeReplayer:
         hashes[deciding] = pending_hashes
         actual = {"returns": self.lanes.returns, "t_agent": self.lanes.t_agent, "hash": hashes}
         for name, column in zip(self.lanes.columns.names, self.lanes.infos, strict=True):
-            # Columns that were not read before are not known, nor those of a worker to which nothing was given.
+            # Unknown for columns that were not read before, and for workers to which nothing was given.
             if len(infos.get(name, ())) and not np.array_equal(column[lanes], infos[name], equal_nan=True):
                 raise Differs
         if not all(np.array_equal(column[lanes], expected[name]) for name, column in actual.items()):

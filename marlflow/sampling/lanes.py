@@ -49,7 +49,7 @@ class Lanes:
         self.t_agent = np.zeros(count, np.int64)
         self.returns = np.zeros(count, np.float64)
         self.columns = columns
-        # What each episode has so far of each info column, [K, lanes]; NaN where nothing was given.
+        # The value of each info column so far in the episode, [K, lanes]; NaN: none was given.
         self.infos = np.full((len(columns), count), np.nan)
         self.has_infos = False
         self.episode = np.zeros(count, np.int64)

@@ -42,7 +42,7 @@ class FunctionalBatch:
         self._begun: Carry | None = None
 
     def with_wrappers(self, wrappers: Sequence[Any]) -> FunctionalBatch:
-        """Return as many environments with `wrappers`, the first one innermost; raises ConfigInvalid."""
+        """Return the same number of environments inside `wrappers`, the first one innermost; raises ConfigInvalid."""
         calls, key, name = self.calls, compared(wrappers), str(self.metadata["name"])
         found = None if key is None else calls.wrapped.get(key)
         if found is None:

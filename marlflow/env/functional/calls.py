@@ -28,7 +28,7 @@ class Carry(NamedTuple):
 
 
 class FunctionalOutcome(NamedTuple):
-    """What a step gave, by group [B, A]; `infos` by name."""
+    """The results of a step, by group [B, A]; `infos` by name."""
 
     rewards: ByGroup
     terminated: ByGroup
@@ -46,7 +46,7 @@ class FunctionalCalls:
 
     def __init__(self, env: FunctionalEnv, max_env_steps: int | None) -> None:
         self.env, self.max_env_steps = env, max_env_steps
-        # Those of the same environment in wrappers, which are compiled once, too.
+        # By wrappers: the calls of this environment inside them, which are shared and compiled once, too.
         self.wrapped: dict[bytes, FunctionalCalls] = {}
         self.groups = {name: list(agents) for name, agents in env.groups.items()}
         declared = getattr(env, "possible_agents", None)

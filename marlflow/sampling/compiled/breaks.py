@@ -52,14 +52,14 @@ def breaks_in(
 
 
 def _outcomes(fragment: TickColumns) -> Iterator[_Found]:
-    """Yield rewards and infos of rows that are not finite, and episodes in which nobody can act."""
+    """Yield rewards and columns of infos that are not finite, and episodes that no agent can continue."""
     columns, lanes = fragment.columns, fragment.lanes
     running = columns.running[..., None]
     amounts = {"reward": (columns.rewards, running)}
     if in_rows := lanes.columns.in_rows:
         is_read = running & lanes.read_by(fragment.entry_of)
         for read, column in zip(is_read, in_rows, strict=False):
-            # What the dead have is NaN in columns that do not add up.
+            # Columns that do not add up are NaN for dead agents.
             amounts[column.name] = columns.infos[column.name], read & (column.adds | columns.alive)
     for what, (array, is_read) in amounts.items():
         for tick, index, slot in np.argwhere(~np.isfinite(array) & is_read).tolist():

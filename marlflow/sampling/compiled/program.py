@@ -222,7 +222,7 @@ class FragmentProgram:
 
     def _info(self, column: InfoColumn, numbers: Mapping[str, Any], alive: Any) -> Any:
         by_slot = self._by_slot(numbers, jnp.float32)
-        # Of the dead, only amounts count.
+        # Numbers of dead agents count only if they are added up.
         return by_slot if column.adds else jnp.where(alive, by_slot, jnp.nan)
 
     def _act(
