@@ -83,7 +83,7 @@ ZERO_SUM = {
 }
 # All that stands in conf/wrappers, each on an environment that it is meant for.
 WRAPPED = {
-    "cartpole_team": ("reward_scale",),
+    "cartpole_team": ("reward_scale", "last_action"),
     "connect_four": ("random_opening", "mask_in_info", "agent_indicator", "joint_state", "reward_scale"),
     "cooperative_pong": ("pixels",),
     "knights_archers_zombies": ("black_death", "joint_state"),
