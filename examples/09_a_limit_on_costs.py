@@ -25,7 +25,7 @@ class Nights:
     metadata: ClassVar[dict[str, Any]] = {"name": "nights_v0"}
     groups: ClassVar[dict[str, list[str]]] = {"heater": ["heater_0", "heater_1"]}
     turn_based = False
-    gives_costs = True
+    info_keys = ("cost",)
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs, self.hour = num_envs, np.zeros(num_envs, np.int64)
@@ -50,7 +50,7 @@ class Nights:
             rewards={"heater": 1.0 + is_high},
             terminated={"heater": over},
             truncated={"heater": np.zeros_like(over)},
-            costs={"heater": is_high},
+            infos={"cost": {"heater": is_high}},
         )
 
     def see(self) -> Any:

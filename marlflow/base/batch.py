@@ -39,9 +39,10 @@ class Batch(TrainBatch):
 
     RESERVED: ClassVar[frozenset[str]] = frozenset(
         {"obs", "action", "reward", "behavior_logp", "version", "t_env", "t_agent", "action_mask", "state", "memory"}
-        | {"memory_version", "length", "terminated", "truncated", "carried", "episode", "lane", "agent", "env"}
+        | {"memory_version", "length", "terminated", "truncated", "carried", "episode", "lane", "slot", "agent", "env"}
+        | {"gained", "value", "advantage", "value_target", "discount", "next_obs", "weight", "row_id", "now", "made_by"}
     )
-    """Columns that workers make; columns of infos have other names."""
+    """Columns that workers and stages make; numbers of infos have other names."""
     made_from: ClassVar[Mapping[str, str]] = {
         "Fragment": ".gather(Concat(agent_steps=...))",
         "JointBatches": ".then(JoinSegments(learner.seats), at=learner)",

@@ -39,7 +39,7 @@ class InfoColumn(NamedTuple):
 
     def of(self, info: Mapping[str, Any] | None) -> Any:
         """Return the value in an agent's info; None if there is none. A key `a.b` is also that of a dict in a dict."""
-        if not info:
+        if not info or not isinstance(info, Mapping):
             return None
         if self.key in info:
             return info[self.key]

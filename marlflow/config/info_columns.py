@@ -105,12 +105,16 @@ def info_environment_problems(
 def _clashes(metrics: Mapping[str, InfoMetric], needs: Sequence[_Need]) -> Iterator[str]:
     columns = {need.column for need in needs}
     for name in metrics:
+        if name in Batch.RESERVED or "." in name:
+            yield f"metrics.{name}: {name!r} is no name for a figure; use another one, without dots"
         if name in columns:
             yield f"metrics.{name}: {name!r} is a column of rows too, which is in the metrics already; use another name"
     kinds: dict[str, At] = {}
     for need in needs:
         if kinds.setdefault(need.column, need.at) != need.at:
             yield f"{need.subject} has the column {need.column!r} as another kind than another policy; name one kind"
+        if "." in need.column:
+            yield f"{need.subject} has the column {need.column!r}, and no column has dots in its name; use another key"
         if need.column in Batch.RESERVED:
             yield f"{need.subject} has the column {need.column!r}, which rows have already; give the info another key"
 

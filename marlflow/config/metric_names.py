@@ -68,7 +68,7 @@ def _path_problems(
         yield f"{key}: there is no {_SINGULAR[section]} {name!r}{meant(name, known[section], f'the {section} are')}"
     elif not figure:
         yield f"{key} names no figure; write {section}.{name}.return_mean, or another{meant('', _METRICS[section])}"
-    elif figure in INFOS and deeper[0]:
+    elif figure in INFOS and any(deeper):
         yield from (f"{key}: {problem}" for problem in _infos_problems(experiment, deeper[0]))
     # A part of a mapping, such as a term of the loss, has a name that only the run knows.
     elif not (figure in _NOT_METRICS and any(deeper)) and figure not in _METRICS[section]:

@@ -31,8 +31,8 @@ class StepResult:
 
     `deciding`: slots of the agents to act, with their `observations` and `masks` (empty if no agent has masks).
     `reward_slots`, `rewards`: in order of receipt; a slot may repeat. `infos`: beside `rewards`, if the adapter has
-    `info_keys`; an agent that did not act has 0.0 under those that it lacks. `ended`: trajectories that ended after
-    those rewards.
+    `info_keys`. `ended`: trajectories that ended after those rewards. `last_infos`: by slot, once the episode is over,
+    the infos of agents that ended in an earlier step.
     `late_slots`, `late_rewards`: a dead agent's rewards. `over`: no agents are left. `steady`: no agent ended
     or joined, each agent that acted got one reward and acts again, in the same order.
     """
@@ -41,6 +41,7 @@ class StepResult:
         "deciding",
         "ended",
         "infos",
+        "last_infos",
         "late_rewards",
         "late_slots",
         "masks",
@@ -58,6 +59,7 @@ class StepResult:
         self.reward_slots: list[int] = []
         self.rewards: list[float] = []
         self.infos: list[Mapping[str, Any] | None] = []
+        self.last_infos: Mapping[int, Mapping[str, Any]] = {}
         self.ended: list[AgentEnd] = []
         self.late_slots: list[int] = []
         self.late_rewards: list[float] = []

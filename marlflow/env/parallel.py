@@ -120,6 +120,11 @@ class ParallelAdapter(AdapterState):
         result.rewards = [*rewards.values()]
         result.deciding = [slots[agent] for agent in self._live]
         result.over = not self._live
+        result.last_infos = {}
+        if result.over:
+            # Who died earlier may be told how it ended, such as whether its team won.
+            dead = [agent for agent in infos if agent in slots and agent not in before]
+            result.last_infos = {slots[agent]: infos[agent] for agent in dead}
         try:
             result.observations = [*map(observations.__getitem__, self._live)]
         except KeyError as missing:
@@ -162,13 +167,11 @@ class ParallelAdapter(AdapterState):
         # Before an env step, as in reset(), no agent has acted, and infos have no costs.
         if not self.info_keys or not acted:
             return rewards
-        keys = dict.fromkeys(self.info_keys, 0.0)
-        others = [agent for agent in self._agent_slots.slots if agent not in rewards and agent in infos]
-        rewards = {**rewards, **{agent: 0.0 for agent in others if any(key in (infos[agent] or ()) for key in keys)}}
-        # Agents that did not act may have a cost too, but need not.
-        self._result.infos = [
-            infos.get(agent) if agent in acted else {**keys, **(infos.get(agent) or {})} for agent in rewards
-        ]
+        # Of a dict in an info, the name of the dict.
+        keys = {*self.info_keys, *(key.partition(".")[0] for key in self.info_keys)}
+        others = [agent for agent in self._agent_slots.slots if agent not in rewards and infos.get(agent)]
+        rewards = {**rewards, **{agent: 0.0 for agent in others if not keys.isdisjoint(infos[agent])}}
+        self._result.infos = [*map(infos.get, rewards)]
         return rewards
 
 

@@ -10,6 +10,8 @@ from gymnasium import spaces
 from pettingzoo import AECEnv
 from pettingzoo.utils import BaseParallelWrapper, BaseWrapper
 
+from marlflow.base.info_columns import COST
+
 _Space = spaces.Space[Any]
 # A function of an agent's observation or action to its replacement; a function of an agent to its new space.
 Change = Callable[[Any, str], Any]
@@ -238,6 +240,7 @@ class BlackDeath(BaseParallelWrapper):
     def _ended_info(self, agent: str) -> dict[str, Any]:
         # Amounts, such as costs, are 0 where the environment gives none, as rewards are; what was true stays true.
         numbers = {key: value for key, value in self._last_infos[agent].items() if isinstance(value, _NUMBERS)}
-        info: dict[str, Any] = {key: value if isinstance(value, _FLAGS) else 0.0 for key, value in numbers.items()}
+        shown = {key: value if isinstance(value, _FLAGS) else 0.0 for key, value in numbers.items()}
+        info: dict[str, Any] = {COST: 0.0, **shown}
         # All actions of an ended agent are allowed, because it must act until the episode ends.
         return {**info, _MASK: np.ones(self._masked[agent], np.int8)} if agent in self._masked else info

@@ -156,10 +156,9 @@ class BatchedEnvPool:
         rewards = np.where(running, layout.by_lane(step.rewards, np.float64), 0.0)
         infos = None
         if is_read is not None:
-            is_read = running & is_read
             # Numbers of dead agents count only if they are added up.
-            counts = [alive | column.adds for column in self.columns.stepped]
-            infos = np.where(is_read & counts, self._numbers(self.columns.stepped, step), np.nan)
+            is_read = running & is_read & [alive | column.adds for column in self.columns.stepped]
+            infos = np.where(is_read, self._numbers(self.columns.stepped, step), np.nan)
         broken = self._not_finite(rewards, step, is_read)
         terminated = layout.by_lane(step.terminated, bool)
         ended = np.flatnonzero((terminated | layout.by_lane(step.truncated, bool)) & alive)
@@ -181,7 +180,12 @@ class BatchedEnvPool:
         over[list(broken)] = False
         last = None
         if len(ended) and any(column.key in step.infos for column in self.columns.last):
-            last = self._numbers(self.columns.last, step)[:, ended]
+            # Who died earlier is told how its episode ended, such as whether its team won.
+            told = np.unique(np.concatenate([ended, lanes_in(np.flatnonzero(over), self.stride)]))
+            numbers = self._numbers(self.columns.last, step)[:, told]
+            # A 0 may say that there is none.
+            numbers[:, ~np.isin(told, ended)] = np.where(numbers == 0.0, np.nan, numbers)[:, ~np.isin(told, ended)]
+            last = told, numbers
         over_now = np.flatnonzero(over).tolist()
         return LaneStep(False, None, rewards, infos, ended, terminated[ended], last, over=over_now, broken=broken)
 

@@ -150,26 +150,20 @@ class EnvPool:
         self._waiting = None
         # Steady environments gave exactly one reward per lane that acted, in order.
         rewarded = deciding if step.steady else np.array(received.lanes, np.int64)
-        if is_read is not None and not step.steady:
-            is_read = is_read & self._counts(deciding)
-        amounts = self._amounts(rewarded, received.rewards, received.infos, is_read, step.broken)
+        acted = None if is_read is None or step.steady else np.isin(rewarded, deciding)
+        amounts = self._amounts(rewarded, received.rewards, received.infos, is_read, step.broken, acted)
         step.lanes, step.rewards, step.infos = amounts
         step.steady = step.steady and not step.broken
         self._ends = received.ends
         if self._ends:
             step.ended = np.array([*self._ends], np.int64)
             step.terminated = np.array([ending.terminated for ending in self._ends.values()], bool)
-            step.last = last_values(self.columns.last, [ending.info for ending in self._ends.values()])
+        if received.last and (last := last_values(self.columns.last, [*received.last.values()])) is not None:
+            step.last = np.array([*received.last], np.int64), last
         if received.late:
             lanes_of_late = np.array(received.late_lanes, np.int64)
             step.late_lanes, step.late_rewards, _ = self._amounts(lanes_of_late, received.late, [], None, step.broken)
         return step
-
-    def _counts(self, acted: Array) -> Array:
-        """Return of which lanes each stepped column counts, [S, lanes]: of dead agents only if it adds up."""
-        lives = np.zeros(len(self.adapters) * self.stride, bool)
-        lives[acted] = True
-        return np.array([lives | column.adds for column in self.columns.stepped])
 
     def _change(self, index: int, result: StepResult, received: _Received, step: LaneStep) -> None:
         """Take an environment's ends, late rewards and next lanes from a result that is not steady."""
@@ -180,6 +174,9 @@ class EnvPool:
         received.lanes += [first + slot for slot in result.reward_slots]
         for ending in result.ended:
             received.ends.setdefault(first + ending.slot, ending)
+            received.last[first + ending.slot] = ending.info
+        if result.last_infos:
+            received.last |= {first + slot: info for slot, info in result.last_infos.items()}
         if result.late_rewards:
             received.late_lanes += [first + slot for slot in result.late_slots]
             received.late += result.late_rewards
@@ -194,6 +191,7 @@ class EnvPool:
         infos: list[Mapping[str, Any] | None],
         is_read: Array | None,
         broken: dict[int, EnvironmentFailed],
+        acted: Array | None = None,
     ) -> tuple[Array, Array, Array | None]:
         """Return lanes, rewards and stepped columns as numbers, but of environments in which one is wrong."""
         while len(lanes):
@@ -201,13 +199,15 @@ class EnvPool:
                 numbers = reward_values(rewards)
                 if not infos or is_read is None:
                     return lanes, numbers, None
-                return lanes, numbers, info_values(self.columns.stepped, infos, is_read[:, lanes])
+                lives = np.ones(len(lanes), bool) if acted is None else acted
+                return lanes, numbers, info_values(self.columns.stepped, infos, is_read[:, lanes], lives)
             except WrongReward as wrong:
                 index, slot = divmod(int(lanes[wrong.position]), self.stride)
                 broken[index] = self.failure(index, slot, wrong.reason)
                 kept = np.flatnonzero(lanes // self.stride != index)
                 lanes, rewards = lanes[kept], [rewards[at] for at in kept]
                 infos = [infos[at] for at in kept] if infos else []
+                acted = None if acted is None else acted[kept]
         return lanes, np.empty(0), None
 
     def finals(self, slots: PolicySlots, lanes: Array) -> Finals:
@@ -357,13 +357,14 @@ class _EnvBeingMade:
 class _Received:
     """What environments gave in one step, in order."""
 
-    __slots__ = ("ends", "infos", "lanes", "late", "late_lanes", "rewards")
+    __slots__ = ("ends", "infos", "lanes", "last", "late", "late_lanes", "rewards")
 
     def __init__(self) -> None:
         self.lanes: list[int] = []
         self.rewards: list[Any] = []
         self.infos: list[Mapping[str, Any] | None] = []
         self.ends: dict[int, AgentEnd] = {}
+        self.last: dict[int, Mapping[str, Any] | None] = {}
         self.late_lanes: list[int] = []
         self.late: list[Any] = []
 

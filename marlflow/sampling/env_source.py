@@ -31,7 +31,8 @@ class LaneStep:
     `rewards` float64 [N] are of `lanes`, in order of receipt, in which a lane may repeat; of all lanes if `lanes` is
     None. `infos` [S, N] are the stepped info columns beside them, NaN where there is no number; None if there are no
     such columns. `ended`: lanes whose agents ended after those rewards, and whether each `terminated`, bool [E]; the
-    others were truncated. `last` [L, E] are the info columns that are read at an end; None if nobody gave any.
+    others were truncated. `last`: lanes [N] and their info columns that are read at an end [L, N], of agents that ended
+    and of all whose episode is over; None if nobody gave any.
     `late_rewards` are of dead agents, or came before the first action. `over`: environments in which nobody is left.
     `broken`: environments whose episodes broke, of which nothing counts; those that broke together share one failure.
 
@@ -44,7 +45,7 @@ class LaneStep:
     infos: Array | None = None
     ended: Array = field(default_factory=lambda: _NO_LANES)
     terminated: Array = field(default_factory=lambda: _NO_LANES)
-    last: Array | None = None
+    last: tuple[Array, Array] | None = None
     late_lanes: Array = field(default_factory=lambda: _NO_LANES)
     late_rewards: Array = field(default_factory=lambda: _NO_AMOUNTS)
     over: list[int] = field(default_factory=list)

@@ -51,7 +51,7 @@ class EpisodeReplayer:
         result = self.envs.reset_one(index, running["seed"])
         lanes.begin(index, running["episode"], running["matchup"], adapter, self.episodes)
         self.history.begin_episode(index)
-        self._receive(index, result)
+        self._receive(index, result, np.empty(0, np.int64))
         return result
 
     def play(
@@ -94,7 +94,7 @@ class EpisodeReplayer:
         except (KeyError, StopIteration):
             raise Differs from None
         after = self.envs.act(index, chosen)
-        self._receive(index, after)
+        self._receive(index, after, deciding)
         return after
 
     def _hash_pending(self, index: int, result: StepResult) -> tuple[Array, Array]:
@@ -110,16 +110,19 @@ class EpisodeReplayer:
                 slots.set_observations([result.observations[position] for position in slots.positions], masks, state)
         return deciding, self.history.hashes_with_pending(deciding, self.policy_slots)
 
-    def _receive(self, index: int, result: StepResult) -> None:
+    def _receive(self, index: int, result: StepResult, acted: Array) -> None:
         adapter, lanes = self.envs.adapters[index], self.lanes
+        # As in a step, before agents that joined have a policy.
+        is_read = lanes.is_read
         if len(adapter.agents) > lanes.num_assigned[index]:
             lanes.assign_new_agents(index, adapter, self.episodes)
         for agent_slots, rewards in ((result.reward_slots, result.rewards), (result.late_slots, result.late_rewards)):
             if rewards:
                 np.add.at(lanes.returns, np.array(agent_slots) + index * lanes.stride, reward_values(rewards))
-        if result.infos and (is_read := lanes.is_read) is not None:
+        if result.infos and is_read is not None:
             received = np.array(result.reward_slots) + index * lanes.stride
-            infos = info_values(lanes.columns.stepped, result.infos, is_read[:, received])
+            lives = np.isin(received, acted)
+            infos = info_values(lanes.columns.stepped, result.infos, is_read[:, received], lives)
             lanes.add(received, np.zeros(len(received)), infos)
         if result.ended and (last := last_values(lanes.columns.last, [of.info for of in result.ended])) is not None:
             lanes.set_last(np.array([of.slot for of in result.ended]) + index * lanes.stride, last)

@@ -91,7 +91,7 @@ class Lanes:
                     total[at] = given[known]
 
     def set_last(self, lanes: Array, last: Array) -> None:
-        """Set the info columns that are read at an end, [L, N], of `lanes`, which ended; NaN changes nothing."""
+        """Set the info columns that are read at an end, [L, N], of `lanes` [N]; NaN changes nothing."""
         self.has_infos = True
         for column, given in zip(self.infos[len(self.columns.stepped) :], last, strict=True):
             known = ~np.isnan(given)

@@ -31,15 +31,22 @@ def reward_values(rewards: Sequence[Any]) -> Array:
     return np.array([_reward_value(position, reward) for position, reward in enumerate(rewards)])
 
 
-def info_values(columns: Sequence[InfoColumn], infos: Sequence[Mapping[str, Any] | None], is_read: Array) -> Array:
+def info_values(
+    columns: Sequence[InfoColumn], infos: Sequence[Mapping[str, Any] | None], is_read: Array, acted: Array
+) -> Array:
     """Return the columns of N agents' infos as float64 [K, N], NaN where not `is_read` (bool [K, N]) or not given.
 
-    Raises WrongReward for the first number that a column of rows lacks, or that is not finite.
+    Numbers of agents that had not `acted` (bool [N]), since they were dead, count only if they are added up. Raises
+    WrongReward for the first number that a column of rows lacks, or that is not finite.
     """
     values = np.empty((len(columns), len(infos)))
     for row, (column, used) in enumerate(zip(columns, is_read, strict=True)):
         given = [column.of(info) for info in infos]
-        values[row] = _required(column, given, used) if column.is_in_rows else _measured(given)
+        if column.is_in_rows:
+            has_to_be = used & (acted | (column.adds & np.array([value is not None for value in given])))
+            values[row] = _required(column, given, has_to_be)
+        else:
+            values[row] = np.where(acted | column.adds, _measured(given), np.nan)
     return values
 
 
@@ -75,7 +82,10 @@ def _measured(given: Sequence[Any]) -> list[float]:
 
 def _number(value: Any) -> float | None:
     """Return a finite number, or an array of one, as a float; else None."""
-    number = np.asarray(value)
+    try:
+        number = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
     if number.size != 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
         return None
     return float(number.item())

@@ -147,7 +147,7 @@ class Runner:
         if not self._is_declared:
             broken |= self.lanes.assign_joined(self._envs, self._episodes, broken)
         if step.last is not None:
-            self.lanes.set_last(step.ended, step.last)
+            self.lanes.set_last(*step.last)
         if self._builder is not None and len(step.ended):
             self._end_segments(step, self._builder, broken)
         self._receive_late(step, broken)

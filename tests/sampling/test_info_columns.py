@@ -10,6 +10,7 @@ from pettingzoo import AECEnv, ParallelEnv
 
 from marlflow.base.info_columns import USUAL, InfoColumn, InfoColumns
 from marlflow.sampling.protocol import EvaluationRequest
+from marlflow.sampling.saved_state import ResumeReport
 from tests.sampling.row_actors import Policy
 from tests.sampling.workers import rollout_worker
 
@@ -47,11 +48,14 @@ class Telling(ParallelEnv[str, Any, Any]):
         infos = {
             agent: {"step": self.at, "deep": {"half": self.at / 2}, "word": "no", **self.more(agent)} for agent in acted
         }
+        # The team wins in the end, which the dead are told too.
+        won = {"battle_won": True} if not self.agents else {}
         infos |= {agent: {"step": 1.0} for agent in ENDS if agent not in acted}
+        infos = {agent: {**info, **won} for agent, info in infos.items()}
         return seen, dict.fromkeys(acted, 0.0), over, dict.fromkeys(acted, False), infos
 
     def more(self, agent: str) -> dict[str, Any]:
-        return {"battle_won": np.bool_(agent == "b")} if self.at >= ENDS[agent] else {}
+        return {"battle_won": np.bool_(False), "won": agent == "b"} if self.at >= ENDS[agent] else {}
 
 
 def worker_of(*columns: InfoColumn, make: Any = Telling) -> Any:
@@ -79,7 +83,8 @@ def test_figures_are_sums_or_what_the_last_info_says_and_those_that_nobody_gives
         assert episode.infos == {
             "half": {"a": 3.0, "b": 7.5},
             "end": {"a": 1.5, "b": 2.5},
-            "battle_won": {"a": 0.0, "b": 1.0},
+            "battle_won": {"a": 1.0, "b": 1.0},
+            "won": {"a": 0.0, "b": 1.0},
         }
     assert worker_of(*figures).evaluate(EvaluationRequest(range(3))).episodes[2].infos["end"] == {"a": 1.5, "b": 2.5}
 
@@ -129,3 +134,29 @@ class InTurn(AECEnv[str, Any, Any]):
 def test_of_agents_in_turn_the_last_infos_are_read() -> None:
     receipt, _ = worker_of(*USUAL, make=InTurn).collect(5)
     assert [episode.infos for episode in receipt.episodes] == [{"won": {"a": 1.0, "b": 0.0}}] * 2
+
+
+class Odd(Telling):
+    """Says things in infos that are no numbers, or no dicts at all."""
+
+    def step(self, actions: Any) -> Any:
+        *result, infos = super().step(actions)
+        odd: list[Any] = [["won"], (), {"won": [[1], [1, 2]], "success": "yes", "metrics": 3}]
+        return *result, {agent: odd[(self.at + number) % 3] for number, agent in enumerate(infos)}
+
+
+def test_odd_infos_are_no_figures_and_break_nothing() -> None:
+    receipt, _ = worker_of(*USUAL, make=Odd).collect(30)
+    assert not receipt.faults
+    assert [episode.infos for episode in receipt.episodes] == [{}] * 12
+
+
+def test_a_resumed_worker_knows_what_the_dead_were_told() -> None:
+    columns = InfoColumn("step", "step", "sum", ROWS), InfoColumn("latest", "step", "end", ROWS), *USUAL
+    whole, other = worker_of(*columns), worker_of(*columns)
+    whole.collect(4)
+    report = other.load_state(whole.state(), 1_000)
+    assert report == ResumeReport()
+    expected, found = whole.collect(11)[0], other.collect(11)[0]
+    assert found.episodes == expected.episodes
+    assert found.episodes[0].infos["latest"] == {"a": 3.0, "b": 5.0}

@@ -142,6 +142,11 @@ class BatchedAdapter:
                 final = self._entry(step.observations, slot).copy(), mask if mask is not None and mask.any() else None
                 result.ended.append(AgentEnd(slot, terminated, not terminated, *final, self._info(step, slot)))
         self._see(step, result)
+        if result.over:
+            ended = {ending.slot for ending in result.ended}
+            dead = [slot for slot in range(len(self._agents)) if slot not in ended]
+            # A 0 may say that there is none.
+            result.last_infos = {slot: {k: of for k, of in self._info(step, slot).items() if of} for slot in dead}
         return result
 
     def _arrays(self, actions: Sequence[Any]) -> dict[str, Array]:

@@ -222,8 +222,8 @@ class FragmentProgram:
 
     def _info(self, column: InfoColumn, numbers: Mapping[str, Any], alive: Any) -> Any:
         by_slot = self._by_slot(numbers, jnp.float32)
-        # Numbers of dead agents count only if they are added up.
-        return by_slot if column.adds else jnp.where(alive, by_slot, jnp.nan)
+        # Numbers of dead agents count only if they are added up, or say how an episode ended.
+        return jnp.where(alive, by_slot, jnp.nan) if column.is_in_rows and not column.adds else by_slot
 
     def _act(
         self, live: Live, inputs: CallInputs, decided: Any, mover: Any
