@@ -137,12 +137,12 @@ def test_of_agents_in_turn_the_last_infos_are_read() -> None:
 
 
 class Odd(Telling):
-    """Says things in infos that are no numbers, or no dicts at all."""
+    """Says things in infos that are no numbers."""
 
     def step(self, actions: Any) -> Any:
         *result, infos = super().step(actions)
-        odd: list[Any] = [["won"], (), {"won": [[1], [1, 2]], "success": "yes", "metrics": 3}]
-        return *result, {agent: odd[(self.at + number) % 3] for number, agent in enumerate(infos)}
+        odd: list[Any] = [None, {"won": [[1], [1, 2]], "success": "yes", "metrics": 3}]
+        return *result, {agent: odd[(self.at + number) % 2] for number, agent in enumerate(infos)}
 
 
 def test_odd_infos_are_no_figures_and_break_nothing() -> None:
