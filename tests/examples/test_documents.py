@@ -180,7 +180,7 @@ def test_every_command_on_a_module_of_ones_own_is_a_plan_that_can_run(
         "def make_env(size=4):\n    return CartPoleTeam(size)\n\n"
     )
     # Two pages have one: a batched one, for which cart-poles stand here, and a functional one.
-    (functional,) = blocks(FUNCTIONAL, "python")
+    functional, _wrapper = blocks(FUNCTIONAL, "python")
     meeting = functional if "env=functional" in line else f"{team}Meeting = make_env\n"
     bot = "def bot(obs, action_mask, random):\n    return action_mask.argmax(axis=1)\n"
     (mode,) = blocks(LEAGUES, "python")
