@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -167,11 +166,9 @@ def batch_of(
     if max_env_steps is not None and (type(max_env_steps) is not int or max_env_steps < 1):
         problem = f"max_env_steps must be a whole number from 1, or null for no limit, not {max_env_steps!r}"
         raise ConfigInvalid([problem])
-    try:
-        # Texts would not tell large arrays apart.
-        whole = (*key, pickle.dumps(arguments), max_env_steps)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        whole = None
+    # Texts would not tell large arrays apart.
+    pickled = compared([arguments])
+    whole = None if pickled is None else (*key, pickled, max_env_steps)
     calls = None if whole is None else _COMPILED.get(whole)
     if calls is None:
         calls = FunctionalCalls(checked(make(), name), max_env_steps)

@@ -175,9 +175,9 @@ def functional_wrapped(env: FunctionalEnv, wrappers: Sequence[Any], name: str) -
     return env
 
 
-def compared(wrappers: Sequence[Any]) -> bytes | None:
-    """Return what is equal for equal wrappers; None if they cannot be compared."""
+def compared(parts: Sequence[Any]) -> bytes | None:
+    """Return what is equal for equal wrappers or arguments; None if they cannot be compared."""
     try:
-        return pickle.dumps([*wrappers])
-    except (pickle.PicklingError, AttributeError, TypeError):
+        return pickle.dumps([*parts])
+    except Exception:  # noqa: BLE001  objects of a user's may raise anything, and so may modules that pickle looks through
         return None
