@@ -40,6 +40,7 @@ class Batch(TrainBatch):
     RESERVED: ClassVar[frozenset[str]] = frozenset(
         {"obs", "action", "reward", "behavior_logp", "version", "t_env", "t_agent", "action_mask", "state", "memory"}
         | {"memory_version", "length", "terminated", "truncated", "carried", "episode", "lane", "slot", "agent", "env"}
+        | {"bootstrap_obs", "bootstrap_mask", "bootstrap_state", "bootstrap_memory", "cost_advantage"}
         | {"gained", "value", "advantage", "value_target", "discount", "next_obs", "weight", "row_id", "now", "made_by"}
     )
     """Columns that workers and stages make; numbers of infos have other names."""

@@ -122,7 +122,7 @@ class ParallelAdapter(AdapterState):
         result.over = not self._live
         result.last_infos = {}
         if result.over:
-            # Who died earlier may be told how it ended, such as whether its team won.
+            # Agents that ended earlier may learn how the episode ended, such as whether their team won.
             dead = [agent for agent in infos if agent in slots and agent not in before]
             result.last_infos = {slots[agent]: infos[agent] for agent in dead}
         try:
@@ -167,7 +167,7 @@ class ParallelAdapter(AdapterState):
         # Before an env step, as in reset(), no agent has acted, and infos have no costs.
         if not self.info_keys or not acted:
             return rewards
-        # Of a dict in an info, the name of the dict.
+        # A key of a dict in an info begins with the name of the dict.
         keys = {*self.info_keys, *(key.partition(".")[0] for key in self.info_keys)}
         others = [agent for agent in self._agent_slots.slots if agent not in rewards and infos.get(agent)]
         rewards = {**rewards, **{agent: 0.0 for agent in others if not keys.isdisjoint(infos[agent])}}

@@ -154,12 +154,15 @@ class BatchedEnvPool:
         layout, alive = self.layout, self.alive
         running = np.repeat(self.is_running, self.stride)
         rewards = np.where(running, layout.by_lane(step.rewards, np.float64), 0.0)
-        infos = None
+        infos, needed = None, {"reward": rewards}
         if is_read is not None:
             # Numbers of dead agents count only if they are added up.
             is_read = running & is_read & [alive | column.adds for column in self.columns.stepped]
-            infos = np.where(is_read, self._numbers(self.columns.stepped, step), np.nan)
-        broken = self._not_finite(rewards, step, is_read)
+            given = self._numbers(self.columns.stepped, step)
+            infos = np.where(is_read & np.isfinite(given), given, np.nan)
+            in_rows = zip(self.columns.in_rows, is_read, given, strict=False)
+            needed |= {column.name: np.where(read, of_lanes, 0.0) for column, read, of_lanes in in_rows}
+        broken = self._not_finite(needed)
         terminated = layout.by_lane(step.terminated, bool)
         ended = np.flatnonzero((terminated | layout.by_lane(step.truncated, bool)) & alive)
         self._latest.start(step)
@@ -180,33 +183,28 @@ class BatchedEnvPool:
         over[list(broken)] = False
         last = None
         if len(ended) and any(column.key in step.infos for column in self.columns.last):
-            # Who died earlier is told how its episode ended, such as whether its team won.
+            # Agents that ended earlier learn how the episode ended, such as whether their team won.
             told = np.unique(np.concatenate([ended, lanes_in(np.flatnonzero(over), self.stride)]))
-            numbers = self._numbers(self.columns.last, step)[:, told]
-            # A 0 may say that there is none.
-            numbers[:, ~np.isin(told, ended)] = np.where(numbers == 0.0, np.nan, numbers)[:, ~np.isin(told, ended)]
-            last = told, numbers
+            given = self._numbers(self.columns.last, step)[:, told]
+            # For them, a 0 may say that there is no number.
+            last = told, np.where(np.isfinite(given) & (np.isin(told, ended) | (given != 0.0)), given, np.nan)
         over_now = np.flatnonzero(over).tolist()
         return LaneStep(False, None, rewards, infos, ended, terminated[ended], last, over=over_now, broken=broken)
 
     def _numbers(self, columns: Sequence[InfoColumn], step: BatchedStep) -> Array:
-        """Return what agents have in the infos of a step, float64 [K, lanes], NaN where that is no finite number."""
+        """Return the numbers of agents in the infos of a step, float64 [K, lanes]; NaN where the step has none."""
         numbers = np.full((len(columns), len(self.alive)), np.nan)
         for row, column in enumerate(columns):
             if column.key in step.infos:
-                given = self.layout.by_lane(step.infos[column.key], np.float64)
-                numbers[row] = np.where(np.isfinite(given), given, np.nan)
+                numbers[row] = self.layout.by_lane(step.infos[column.key], np.float64)
         return numbers
 
-    def _not_finite(self, rewards: Array, step: BatchedStep, is_read: Array | None) -> dict[int, EnvironmentFailed]:
-        """Return the environments in which an agent received a NaN or an infinity."""
+    def _not_finite(self, amounts: Mapping[str, Array]) -> dict[int, EnvironmentFailed]:
+        """Return the environments in which an agent received a NaN or an infinity, of `amounts` [lanes] by name."""
         broken: dict[int, EnvironmentFailed] = {}
-        amounts = {"reward": rewards}
-        if is_read is not None:
-            for of, column in zip(is_read, self.columns.in_rows, strict=False):
-                given = self.layout.by_lane(step.infos[column.key], np.float64)
-                amounts[column.name] = np.where(of, given, 0.0)
         for what, of_lanes in amounts.items():
+            if np.isfinite(of_lanes).all():
+                continue
             for lane in np.flatnonzero(~np.isfinite(of_lanes)).tolist():
                 index, slot = divmod(lane, self.stride)
                 reason = f"the {what} is {float(of_lanes[lane])}, not a finite number"

@@ -114,7 +114,7 @@ def test_the_multiplier_follows_the_episodes_of_each_round(tmp_path: Path) -> No
     limited = replace(
         SMALL_PPO, batch_agent_steps=100, cost_limit=limit, multiplier_learning_rate=rate, initial_multiplier=start
     )
-    # A round has 100 episodes of one env step, as many as the window of cost_mean.
+    # A round has 100 episodes of one env step, as many as the window of infos.cost.
     experiment = small_run(
         env=mf.Env(toll.parallel_env, {}, num_envs=50),
         policies={"car": mf.Policy(limited, SMALL)},

@@ -114,7 +114,7 @@ class LastAction(FunctionalWrapper):
             name: jnp.zeros((len(agents), self._kinds[name].count), self._spaces[agents[0]].dtype)
             for name, agents in self.env.groups.items()
         }
-        return (state, last, step.decides), self._shown(step, last)
+        return (state, last, self._deciders(step)), self._shown(step, last)
 
     def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
         inner, last, decided = state
@@ -122,11 +122,13 @@ class LastAction(FunctionalWrapper):
         taken = {name: self._numbers(name, of) for name, of in actions.items()}
         if decided:
             # On others' turns an agent's last action stays.
-            taken = {
-                name: jnp.where(jnp.broadcast_to(decided[name], (len(of),))[:, None], of, last[name])
-                for name, of in taken.items()
-            }
-        return (inner, taken, step.decides), self._shown(step, taken)
+            taken = {name: jnp.where(decided[name][:, None], of, last[name]) for name, of in taken.items()}
+        return (inner, taken, self._deciders(step)), self._shown(step, taken)
+
+    def _deciders(self, step: FunctionalStep) -> dict[str, Any]:
+        """Return who acts next, bool [A] of each group; empty where all do. A number stands for all agents."""
+        groups = self.env.groups
+        return {n: jnp.broadcast_to(jnp.asarray(of, bool), (len(groups[n]),)) for n, of in step.decides.items()}
 
     def _numbers(self, name: str, actions: Any) -> Any:
         kind, dtype = self._kinds[name], self._spaces[self.env.groups[name][0]].dtype

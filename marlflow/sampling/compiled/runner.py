@@ -17,6 +17,7 @@ from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed, NotCompiled
 from marlflow.base.random import keys
 from marlflow.compiled.counter_random import bits64, uint64
+from marlflow.env.batched.protocol import info_keys
 from marlflow.env.functional.batch import FunctionalBatch
 from marlflow.policy.compiled_actor import CompiledActor, Given, StackedMember
 from marlflow.sampling.batched_pool import BatchedEnvPool
@@ -61,7 +62,7 @@ class CompiledRunner(Runner):
     ) -> None:
         super().__init__(envs, policy_slots, lanes, episodes, builder)
         for column in envs.columns.in_rows:
-            if column.key not in envs.env.info_keys:  # type: ignore[attr-defined]
+            if column.key not in info_keys(envs.env):
                 raise NotCompiled(f"its steps have no infos[{column.key!r}]")
         self._batch, self._agents = envs, list(envs.first.agents)
         self._rows_of, self._seed, self._training = builder, seed, episodes

@@ -120,8 +120,8 @@ class TickColumns:
                 amounts = ticks.infos[number]
             else:
                 given = self.columns.infos.get(column.name, np.full(ended.shape, np.nan))
-                # Who died earlier is told how its episode ended, such as whether its team won.
-                # A 0 may say that there is none.
+                # Agents that ended earlier learn how the episode ended, such as whether their team won. For them, a 0
+                # may say that there is no number.
                 is_told = ended | ((ended.any(2) & self.columns.over)[..., None] & (given != 0.0))
                 amounts = np.where(is_told & np.isfinite(given), given, np.nan).reshape(len(ended), -1)
             totals.append(self._sums(carried, amounts) if column.adds else self._latest(carried, amounts))
