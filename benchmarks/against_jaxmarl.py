@@ -1,21 +1,23 @@
-"""Compare PPO with JaxMARL's own IPPO on MPE_simple_spread_v3: env steps per second, learning included, and returns.
+"""Compare PPO with IPPO in one compiled call on MPE_simple_spread_v3: env steps per second, learning included, returns.
 
-    python -m benchmarks.against_jaxmarl --checkout PATH [--env-steps 400000] [--seeds 20,21,22] [--num-envs 16]
+    python -m benchmarks.against_jaxmarl [--checkout PATH] [--env-steps 400000] [--seeds 20,21,22] [--num-envs 16]
 
 Here: JaxMARL's environment in marlflow (`env=jaxmarl`), marlflow's own batched `simple_spread`, and PPO + DQN together
-on it (agent_2 learns by DQN), which JaxMARL has not. There: its `ippo_ff_mpe.py`, from a checkout of its repository,
-one compiled call for the whole run. Each is one process on one thread; they take turns. Same networks (64 x 64, tanh),
+on it (agent_2 learns by DQN), which JaxMARL has not. There: IPPO by hand in JAX (`peers/jax_ippo.py`), one compiled
+call for a rollout and its update, or JaxMARL's own `ippo_ff_mpe.py`, from a checkout of its repository, one compiled
+call for the whole run. Each is one process on one thread; they take turns. Same networks (64 x 64, tanh),
 environments, rollout length (128), epochs (4), and minibatches (4); the learning rate is not annealed. Rates are per
 second of the process's CPU time, so that other programs do not count; wall time is in brackets. They begin after the
-first update, which compiles. Needs the extras `jaxmarl` and `mpe`, and for JaxMARL's IPPO distrax, optax and hydra.
+first update, which compiles. Needs the extras `jaxmarl` and `mpe`, and for JaxMARL's IPPO distrax and hydra, too.
 
-What stays different: JaxMARL takes the end of an episode's time for a real end, marlflow bootstraps there. JaxMARL's
-episodes have 26 env steps, marlflow's own simple_spread 25.
+What stays different: the other side takes the end of an episode's time for a real end, marlflow bootstraps there.
+JaxMARL's episodes have 26 env steps, those of marlflow's own simple_spread 25.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -53,9 +55,9 @@ from marlflow.observe.callback import Callback
 from marlflow.policy.torso import MLP
 from marlflow.sampling.mapping import Rule
 
-SCRIPT = Path(__file__).parent / "peers" / "jaxmarl_ippo.py"
+PEERS = Path(__file__).parent / "peers"
 TARGET = 1.0
-PEER = "JaxMARL's IPPO"
+PEER = "IPPO in one call"
 AGENTS = 3
 ENVS: Mapping[str, Env] = {
     "ppo on env=jaxmarl": Env("marlflow.env.functional.jaxmarl.batched_env", {"name": "MPE_simple_spread_v3"}),
@@ -132,15 +134,16 @@ def run_here(case: str, env_steps: int, seed: int, settings: Mapping[str, Any]) 
         train(experiment_of(case, env_steps, seed, settings), folder)
 
 
-def report(checkout: str, env_steps: int, seeds: Sequence[int], num_envs: int) -> None:
+def report(checkout: str | None, env_steps: int, seeds: Sequence[int], num_envs: int) -> None:
     """Train each seed with all, in turns, and print."""
     settings = json.dumps({**SETTINGS, "num_envs": num_envs})
+    peer = [str(PEERS / "jax_ippo.py")] if checkout is None else [str(PEERS / "jaxmarl_ippo.py"), checkout]
     lines: dict[str, list[list[dict[str, Any]]]] = {case: [] for case in [PEER, *ENVS]}
     for seed in seeds:
         of_run = [str(env_steps), str(seed), settings]
         for case, runs in lines.items():
             here = ["-m", "benchmarks.against_jaxmarl", "--one", case]
-            runs.append(lines_of([sys.executable, *([str(SCRIPT), checkout] if case == PEER else here), *of_run], 1))
+            runs.append(lines_of([sys.executable, *(peer if case == PEER else here), *of_run], 1))
             cpu, wall = rates(runs[-1])
             ends = runs[-1][-1]["return_mean"]
             print(
@@ -166,15 +169,15 @@ def report(checkout: str, env_steps: int, seeds: Sequence[int], num_envs: int) -
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Compare; print a note if there is no checkout of JaxMARL."""
+    """Compare; print a note if JaxMARL is not installed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkout", default=os.environ.get("MARLFLOW_JAXMARL_CHECKOUT"), help="JaxMARL's repository")
     parser.add_argument("--env-steps", type=int, default=400_000)
     parser.add_argument("--num-envs", type=int, default=16)
     add_seeds(parser, 3)
     options = parser.parse_args(arguments)
-    if options.checkout is None:
-        print("beside JaxMARL: not measured, MARLFLOW_JAXMARL_CHECKOUT names no checkout of its repository", flush=True)
+    if importlib.util.find_spec("jaxmarl") is None:
+        print("beside IPPO in one call: not measured, the extra jaxmarl is not installed", flush=True)
         return
     report(options.checkout, options.env_steps, options.seeds, options.num_envs)
 

@@ -77,7 +77,7 @@ class Firing:
             return
         # Results that do not fit yet stay in `pending`.
         cell.deliver()
-        self._record(cell, len(results), [StageTimes(began_s, time.time(), rows)])
+        self._record_own(cell, len(results), rows, began_s)
 
     def flush(self, cell: Cell) -> bool:
         """Flush a gather's remainder; return whether there was any."""
@@ -92,13 +92,12 @@ class Firing:
     def copy(self, cell: Cell, items: list[Any]) -> None:
         """Copy each item to every consumer."""
         # Carriers between two buffers are not metered.
-        if not cell.is_plumbing:
-            self._start(cell, len(items))
+        began_s = None if cell.is_plumbing else self._start(cell, len(items))
         for item in items:
             for edge in cell.outs.values():
                 edge.put(item)
-        if not cell.is_plumbing:
-            self._record_passed(cell, items)
+        if began_s is not None:
+            self._record_own(cell, len(items), sum(map(rows_of, items)), began_s)
 
     def take_side(self, cell: Cell, index: int) -> None:
         """Take one item from a side, for a merge or a plan's end."""
@@ -107,11 +106,11 @@ class Firing:
         if ledger is not None:
             ledger.took(side, rows_of(items[0]))
         if cell.kind is Kind.MERGE:
-            self._start(cell, 1)
+            began_s = self._start(cell, 1)
             emitted = items if cell.emits(index) else []
             for item in emitted:
                 cell.outs[None].put(item)
-            self._record_passed(cell, emitted)
+            self._record_own(cell, len(emitted), sum(map(rows_of, emitted)), began_s)
         elif side == "output":
             self._on_output(cell.stages[0].plan, items[0])
         elif self._on_also is not None:
@@ -153,7 +152,7 @@ class Firing:
                 self._fail(cell, error)
                 return
             out.put(result)
-            self._record(cell, 1, [StageTimes(began_s, time.time(), rows)])
+            self._record_own(cell, 1, rows, began_s)
             return
         outcome: Outcome = result
         outputs = len(outcome.outputs)
@@ -176,6 +175,8 @@ class Firing:
             position, cause = error.position, error.__cause__ or error
         if cell.kind is Kind.SOURCE and position == 0 and isinstance(cause, _ENDS_OF_FLOW):
             cell.exhausted = self.exhausted = True
+            # Nothing was made, so no hook hears of it: the time is not the stage's work.
+            cell.clock.condition = Condition.BLOCKED
             cell.clock.turn(condition(cell), time.perf_counter())
         elif self.failure is None:
             self.failure = stage_failure(cell.stages[position], cause)
@@ -186,16 +187,20 @@ class Firing:
         for hook in self._hooks:
             for stage in cell.stages:
                 hook.before(stage, items)
+        # In this order, so that no call seems to end after an observer hears of its end.
+        began_s = time.time()
         cell.clock.call_began_s = now_s = time.perf_counter()
         cell.clock.turn(Condition.BUSY, now_s)
-        return time.time()
+        return began_s
 
-    def _record_passed(self, cell: Cell, items: Sequence[Any]) -> None:
-        now = time.time()
-        self._record(cell, len(items), [StageTimes(now, now, sum(rows_of(item) for item in items))])
-
-    def _record(self, cell: Cell, items: int, times: Sequence[StageTimes]) -> None:
+    def _record_own(self, cell: Cell, items: int, rows: int, began_s: float) -> None:
+        # A call in this process lasts as long as its cell's clock says: a second clock may be read much later.
         now_s = time.perf_counter()
+        ended_s = began_s + (now_s - cell.clock.call_began_s)
+        self._record(cell, items, [StageTimes(began_s, ended_s, rows)], now_s)
+
+    def _record(self, cell: Cell, items: int, times: Sequence[StageTimes], now_s: float | None = None) -> None:
+        now_s = time.perf_counter() if now_s is None else now_s
         cell.clock.called_s += now_s - cell.clock.call_began_s
         cell.clock.turn(condition(cell), now_s)
         for stage, meter, stage_times in zip(cell.stages, cell.meters, times, strict=True):

@@ -198,7 +198,9 @@ class OfflineWorker:
         return self._evaluator.evaluate(request)
 
     def state(self) -> dict[str, Any]:
-        envs = [{"env": env_index, "next_episode": 0, "running": None} for env_index in self._env_indices]
+        envs = [
+            {"env": env_index, "next_episode": 0, "agents": None, "running": None} for env_index in self._env_indices
+        ]
         return {"agents": None, "envs": envs, "tables": {}}
 
     def load_state(

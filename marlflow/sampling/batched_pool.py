@@ -98,6 +98,13 @@ class BatchedEnvPool:
         del index
         return self.first
 
+    def seated(self, index: int) -> None:
+        del index
+
+    def seat(self, index: int, agents: Sequence[str]) -> None:
+        # A batched environment declares its agents.
+        del index, agents
+
     def appeared(self, index: int) -> set[int] | None:
         del index
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from time import perf_counter
@@ -79,6 +80,15 @@ class EnvPool:
 
     def adapter(self, index: int) -> EnvAdapter:
         return self.adapters[index]
+
+    def seated(self, index: int) -> list[str] | None:
+        adapter = self.adapters[index]
+        return None if adapter.declared else list(adapter.agents)
+
+    def seat(self, index: int, agents: Sequence[str]) -> None:
+        # Of an agent that is not there an environment may not know the spaces: its slot is given when it comes.
+        with suppress(EnvironmentFailed):
+            self.adapters[index].seat(agents)
 
     def appeared(self, index: int) -> set[int] | None:
         return self.adapters[index].appeared()
@@ -286,10 +296,14 @@ class EnvPool:
 
     def _reopen(self, index: int) -> None:
         """Reopen an environment that broke; raises EnvironmentFailed if that fails too often."""
+        seated = self.seated(index)
         self._close(self.adapters[index])
         while True:
             try:
                 self.adapters[index] = self._open(self.env_indices[index])
+                if seated is not None:
+                    # As in a worker that takes up this one's state.
+                    self.seat(index, seated)
                 self._to_reopen.discard(index)
                 return
             except EnvironmentFailed as again:

@@ -96,6 +96,14 @@ class EnvSource(Protocol):
         """Return an environment's agents and spaces."""
         ...
 
+    def seated(self, index: int) -> list[str] | None:
+        """Return undeclared agents in the order of their slots; None if agents are declared."""
+        ...
+
+    def seat(self, index: int, agents: Sequence[str]) -> None:
+        """Give undeclared `agents` the first slots, in order, between two episodes."""
+        ...
+
     def appeared(self, index: int) -> set[int] | None:
         """Return the slots of agents that took part in an environment's episode; None: all."""
         ...

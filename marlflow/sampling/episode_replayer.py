@@ -45,9 +45,6 @@ class EpisodeReplayer:
     def begin(self, index: int, running: Mapping[str, Any]) -> StepResult:
         """Start an episode; raises one of FAILURES."""
         adapter, lanes = self.envs.adapters[index], self.lanes
-        if running["agents"] is not None:
-            # Undeclared agents get slots in order of appearance, which the checkpoint has.
-            adapter.seat(running["agents"])
         result = self.envs.reset_one(index, running["seed"])
         lanes.begin(index, running["episode"], running["matchup"], adapter, self.episodes)
         self.history.begin_episode(index)

@@ -1,13 +1,13 @@
 """The saved state of rollout workers, by environment, so that their number may change on resume.
 
     {"agents": [name, ...] | None,                      the declared agents, or None if undeclared
-     "envs": [{"env", "next_episode", "running": None | {...}}, ...],
+     "envs": [{"env", "next_episode", "agents": None | [name, ...], "running": None | {...}}, ...],
      "tables": {name: {"env": [N], "slot": [N], column: [N, ...], ...}, ...},
      "recorded": {policy: {worker: number of dataset files}}}
 
-`running` has `episode`, `seed`, `env_steps`, `matchup`, `agents` (by slot; None if declared), and `whole`, whether all
-actions were kept. Tables: `lanes` (to verify a replay), `open` (open rows), and for each policy `rows.<policy>` (its
-columns at open rows), `memory.<policy>` and `actions.<policy>` (in order of time).
+An environment's `agents` are by slot, None if declared. `running` has `episode`, `seed`, `env_steps`, `matchup`, and
+`whole`, whether all actions were kept. Tables: `lanes` (to verify a replay), `open` (open rows), and for each policy
+`rows.<policy>` (its columns at open rows), `memory.<policy>` and `actions.<policy>` (in order of time).
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ class WorkerState(ABC):
                 {
                     "env": env_index,
                     "next_episode": next_episodes[env_index],
+                    "agents": self.envs.seated(index),
                     "running": self._running(index, index in replayable) if index in running else None,
                 }
                 for index, env_index in enumerate(self.envs.env_indices)
@@ -56,13 +57,12 @@ class WorkerState(ABC):
         }
 
     def _running(self, index: int, whole: bool) -> Tree:
-        lanes, adapter = self.runner.lanes, self.envs.adapter(index)
+        lanes = self.runner.lanes
         return {
             "episode": int(lanes.episode[lanes.of(index).start]),
             "seed": int(self.envs.seeds[index]),
             "env_steps": int(self.envs.env_steps[index]),
             "matchup": dict(lanes.matchups[index]),
-            "agents": None if adapter.declared else list(adapter.agents),
             "whole": whole,
         }
 
@@ -95,6 +95,11 @@ class WorkerState(ABC):
         check_columns(tree, self.envs.first, self.policy_slots)
         self.episodes.resume_at({env["env"]: env["next_episode"] for env in tree["envs"]})
         tables = {name: TableByEnv(table) for name, table in tree["tables"].items()}
+        for env in tree["envs"]:
+            # The order of appearance is that of rows. Older checkpoints have it with a running episode only.
+            agents = env["agents"] if "agents" in env else (env["running"] or {}).get("agents")
+            if agents is not None:
+                self.envs.seat(self.index(env), agents)
         # Another number of workers has saved the environments in another order.
         running = sorted((env for env in tree["envs"] if env["running"] is not None), key=self.index)
         intact, restarted = self.continue_episodes(running, tables, replay_max_env_steps)

@@ -19,7 +19,7 @@ from marlflow.sampling.episodes import RESTARTED_EPISODE
 from marlflow.sampling.protocol import Request
 from marlflow.sampling.saved_state import ResumeReport, merged, share
 from tests.sampling.built_environments import BuiltAEC, BuiltParallel
-from tests.sampling.row_comparison import built_seats, built_spaces, collects, worker_of
+from tests.sampling.row_comparison import Collect, Policy, Seats, built_seats, built_spaces, collects, worker_of
 from tests.sampling.scripts import Course, Kind, Script, scripts
 from tests.sampling.test_broken_environments import Counter
 from tests.sampling.workers import lone_worker
@@ -140,7 +140,23 @@ def collect_or_reject(played, collect, weights):
     st.sampled_from([[ENV_INDICES], [(0, 2), (1, 5)], [(5, 1), (2, 0)], [(2,), (0, 5, 1)]]),
 )
 def test_a_fresh_worker_goes_on_as_if_nothing_were(data, script, before, after, make, split):
-    seats, seen = data.draw(built_seats(script)), built_spaces(script)
+    assert_it_goes_on(data.draw(built_seats(script)), script, before, after, make, split)
+
+
+def test_agents_nobody_declared_keep_the_order_in_which_they_came_also_between_episodes():
+    # In the first course an agent is missing, so that in an environment it may be the last that was seen. Each
+    # episode has one env step: none is running when the worker is saved.
+    courses = (Course((True, False, True), 1, (), (0,)), Course((True, True, True), 1, (), (0,)))
+    kind = Kind("vector", "three", policies=1)
+    script = Script((kind,), (0, 0, 0), courses, frozenset(["undeclared", "reorders"]))
+    policies = {"kind0_0": Policy(spaces.Discrete(3))}
+    seats = Seats({f"built_{number}": ["kind0_0"] for number in range(3)}, policies, dealt=True)
+    ticks = Collect(4)
+    assert_it_goes_on(seats, script, [ticks, ticks], [ticks, ticks], BuiltParallel, [(0, 1), (2, 5)])
+
+
+def assert_it_goes_on(seats, script, before, after, make, split):
+    seen = built_spaces(script)
 
     def fresh(env_indices):
         return worker_of(lambda: make(script), seats, env_indices, seen, tolerated=FAULTS)
