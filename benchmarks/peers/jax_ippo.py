@@ -30,7 +30,7 @@ def network(key, inputs, outputs, last_scale):
     scales = [2**0.5, 2**0.5, last_scale]
     return [
         (jax.nn.initializers.orthogonal(scale)(part, (size, following)), jnp.zeros(following))
-        for part, size, following, scale in zip(jax.random.split(key, 3), sizes, sizes[1:], scales, strict=True)
+        for part, size, following, scale in zip(jax.random.split(key, 3), sizes[:-1], sizes[1:], scales, strict=True)
     ]
 
 

@@ -142,6 +142,7 @@ def test_a_checkpoint_that_another_run_has_removed_since_is_read_no_more(run: Pa
     assert team[f"{run}:player@1"].about["member"] == "player@1"
 
 
+@pytest.mark.slow
 def test_the_line_is_on_standard_error_and_json_stays_json(run: Path) -> None:
     cut(run / "checkpoints" / "2400" / "driver.safetensors")
     words = [sys.executable, "-m", "marlflow", "evaluate", "run", "episodes=2", "--json"]

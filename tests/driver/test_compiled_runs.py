@@ -162,6 +162,7 @@ class Growing(ParallelEnv):  # type: ignore[type-arg]
         return {"plant": seen}, {"plant": 1.0}, {"plant": over}, {"plant": False}, {"plant": {}}
 
 
+@pytest.mark.slow
 def test_a_run_with_memory_compiles_a_handful_of_programs(tmp_path: Path) -> None:
     algorithm = mf.RecurrentPPO(batch_agent_steps=256, minibatch_agent_steps=256, epochs=1, compile=True)
     train(

@@ -96,10 +96,8 @@ def test_notes_of_another_shape_name_each_value_and_what_to_do(run: Path, tmp_pa
     assert caught.value.problems[-1].endswith("remove it, and the one before it is used")
 
 
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize("shape", [pytest.param(None, marks=SLOW), "x", pytest.param(-1.5, marks=SLOW)])
+@pytest.mark.parametrize("shape", [None, "x", -1.5])
+@pytest.mark.slow
 def test_every_file_of_another_shape_is_refused_when_a_run_resumes(shape: Any, run: Path, tmp_path: Path) -> None:
     """The driver's values one by one; of the others that they are there at all, and of the kind that they were."""
     whole = newest(run)

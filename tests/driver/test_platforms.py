@@ -47,7 +47,7 @@ _WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("lacks", [_MACOS, _WINDOWS], ids=["macos", "windows"])
+@pytest.mark.parametrize("lacks", [pytest.param(_MACOS, marks=pytest.mark.slow), _WINDOWS], ids=["macos", "windows"])
 def test_a_run_and_its_resume_need_nothing_of_linux(lacks: dict[str, list[str]], tmp_path: Path) -> None:
     program = _PROGRAM.format(**lacks, folder=str(tmp_path / "run"))
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=200)

@@ -271,6 +271,7 @@ def test_what_is_rarely_needed_is_the_same_as_if_it_always_were():
     assert rarely(jnp.array(True), square, {"a": x, "b": y}, x, y)["a"][2] == 4
 
 
+@pytest.mark.slow
 def test_jax_is_imported_for_these_environments_only():
     lines = (
         "import sys, marlflow, marlflow.config.compose, marlflow.sampling.worker, marlflow.env",
@@ -287,6 +288,7 @@ def test_a_functional_environment_in_place_of_pettingzoos_is_told_where_it_goes(
         make_environment(path, {})
 
 
+@pytest.mark.slow
 def test_another_version_of_jax_is_refused_with_what_to_install():
     lines = (
         "import jax; jax.__version__ = '0.12.1'",

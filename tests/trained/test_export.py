@@ -120,7 +120,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["hunters", pytest.param("prey", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [pytest.param("hunters", marks=pytest.mark.slow), "prey"])
 def test_an_onnx_file_runs_with_onnxruntime_and_numpy_alone(name: str, run: Path) -> None:
     exported = mf.export(run, name)
     assert exported.file == run / "exports" / f"{name}.onnx"
