@@ -305,3 +305,22 @@ def test_infos_and_whether_a_battle_is_won_are_figures(tmp_path):
     assert env.info_keys == ("shaped_reward",)
     step = env.step({"agent": np.zeros((2, 2), np.int64)})
     assert step.infos["shaped_reward"]["agent"].shape == (2, 2)
+
+
+@pytest.mark.filterwarnings("ignore:OvercookedV2 is now released:DeprecationWarning")
+@pytest.mark.parametrize("name", ["MPE_simple_spread_v3", "HeuristicEnemySMAX", "overcooked", "overcooked_v2"])
+def test_a_picture_is_jaxmarls(name):
+    env = batched_env(1, name, render_mode="rgb_array")
+    env.reset(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    before = env.render()
+    random = np.random.default_rng(0)
+    for _ in range(8):
+        env.step({group: random.integers(0, 4, (1, len(agents))) for group, agents in env.groups.items()})
+    assert (before.dtype, before.ndim, before.shape[2]) == (np.uint8, 3, 3)
+    assert (before != env.render()).any()
+
+
+@pytest.mark.parametrize("name", ["hanabi", "MPE_simple_push_v3", "storm_2p"])
+def test_what_jaxmarl_cannot_draw_has_no_pictures(name):
+    with pytest.raises(mf.ConfigInvalid, match="has no render mode 'rgb_array'; it has none"):
+        batched_env(1, name, render_mode="rgb_array")

@@ -146,3 +146,20 @@ def test_mixed_algorithms_learn_and_a_run_is_resumed_bit_for_bit(tmp_path):
     mf.train(until(800), tmp_path / "one")
     assert reports(tmp_path / "two")[-1]["policies"] == reports(tmp_path / "one")[-1]["policies"]
     assert (result.metrics["faults"]["episodes_restarted"], result.metrics["faults"]["env_errors"]) == (0, 0)
+
+
+def test_a_picture_is_pgxs():
+    env = batched_env(1, render_mode="rgb_array")
+    env.reset(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    before = env.render()
+    env.step({"player": np.full((1, 2), 3)})
+    assert (before.dtype, before.shape) == (np.uint8, (280, 280, 3))
+    changed = np.argwhere((before != env.render()).any(axis=2))
+    # The first piece falls to the bottom of the fourth of seven columns.
+    assert changed[:, 0].max() > 200
+    assert changed[:, 1].min() >= 105
+
+
+def test_games_whose_pictures_have_no_size_have_none():
+    with pytest.raises(mf.ConfigInvalid, match="has no render mode 'rgb_array'; it has none"):
+        batched_env(1, "minatar-breakout", render_mode="rgb_array")

@@ -25,6 +25,7 @@ from marlflow.env.functional.jaxmarl_import import (
     overcooked_layouts,
     registered_envs,
 )
+from marlflow.env.functional.jaxmarl_pictures import painter_of
 from marlflow.env.functional.jaxmarl_spaces import agent_names, of_agent, spaces_of
 from marlflow.env.functional.rarely import rarely
 from marlflow.env.functional_protocol import ByGroup, FunctionalStep, is_of_agents
@@ -61,6 +62,8 @@ class JaxmarlGame:
         _, state = jax.eval_shape(env.reset, jax.ShapeDtypeStruct((2,), np.uint32))
         self._masks_of, self._masked = _mask_method(self, state)
         world_state = getattr(env, "get_world_state", None)
+        if (painter := painter_of(env)) is not None:
+            self.render = lambda state: painter(env, state[0])
         # Some give a state for each agent.
         if world_state is not None and getattr(jax.eval_shape(world_state, state), "ndim", 0) == 1:
             self.global_state = lambda state: world_state(state[0])
@@ -198,7 +201,7 @@ def batched_env(
     parameters: arguments of the environment, such as `{"num_agents": 4}`.
     max_env_steps: env steps after which all agents are truncated; None: the environment's own limit alone.
     done_means: what `done` means (`JaxmarlGame`).
-    render_mode: None; JaxMARL's pictures are not used.
+    render_mode: `rgb_array` (MPE, SMAX, Overcooked: JaxMARL's own pictures), or None.
 
     `state()` is JaxMARL's world state if there is one for all agents, else all agents' observations. Raises
     ConfigInvalid.

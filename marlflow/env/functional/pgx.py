@@ -6,6 +6,7 @@ arXiv:2303.17503). `pip install 'marlflow[pgx]'`.
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,7 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pgx
+import resvg_py
 from gymnasium import spaces
+from PIL import Image
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
@@ -40,6 +43,9 @@ class PgxGame:
         self.game, self._first_player = game, first_player
         self.groups = {_PLAYER: [f"player_{number}" for number in range(game.num_players)]}
         self._seats = jnp.arange(game.num_players)
+        # pgx draws them without a size.
+        if not game.id.startswith("minatar"):
+            self.render = self._picture
         like = jax.eval_shape(game.init, jax.ShapeDtypeStruct((2,), np.uint32))
         self._observation_space = _space(like.observation)
         self._action_space = spaces.Discrete(like.legal_action_mask.shape[0])
@@ -51,6 +57,10 @@ class PgxGame:
     def action_space(self, agent: str) -> spaces.Space[Any]:
         del agent
         return self._action_space
+
+    def _picture(self, state: Any) -> Any:
+        drawn = resvg_py.svg_to_bytes(svg_string=state[0].to_svg())
+        return np.asarray(Image.open(io.BytesIO(bytes(drawn))).convert("RGB"))
 
     def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
         table = self.game.init(key)
