@@ -6,7 +6,6 @@ Clipping, optimizer steps, soft target updates and publishing are then one opera
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -64,10 +63,6 @@ class FlatParameters:
         if sum(span.stop - span.start for span in spans) != whole.stop - whole.start:
             raise ValueError("the parameters that one loss is for must be one submodule, or neighboring ones")
         return whole
-
-    def pieces(self, vector: Any) -> dict[int, Any]:
-        """Return the parts of `vector` [P], of any library, in each parameter's shape, by the parameter's id."""
-        return {id(parameter): vector[span].reshape(parameter.shape) for parameter, span in self._span.items()}
 
     def _pieces(self, actor: nn.Module) -> list[slice]:
         pieces: list[slice] = []

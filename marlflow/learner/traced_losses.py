@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from marlflow.base.errors import NotCompiled
+from marlflow.learner.flat_parameters import FlatParameters
 from marlflow.learner.loss import LossTerms
 from marlflow.learner.loss_groups import OptimizerGroup
 from marlflow.learner.parameters import LearnerParameters
@@ -39,9 +40,9 @@ class TracedLosses:
             vector: Any, target: Any, others: Sequence[Any], columns: Any, rows: Any, scheduled: Any
         ) -> LossValues:
             known = {id(tensor): value for tensor, value in zip(self.others, others, strict=True)}
-            known |= parameters.flat.pieces(vector)
+            known |= _pieces(parameters.flat, vector)
             if parameters.target_flat is not None:
-                known |= parameters.target_flat.pieces(target)
+                known |= _pieces(parameters.target_flat, target)
             values: dict[str, Any] = {name: Traced(value) for name, value in scheduled.items()}
 
             def run() -> LossTerms:
@@ -73,6 +74,15 @@ class TracedLosses:
         # Of all groups: their losses may share some.
         for group in self._groups:
             group.set_coefficients(values)
+
+
+def _pieces(flat: FlatParameters, vector: Any) -> dict[int, Any]:
+    """Return the parts of `vector` [P] in each parameter's shape, by the parameter's id."""
+    from jax import lax
+
+    # Not slices: the gradient by each is as long as the vector, and all are added.
+    parts = lax.split(vector, [parameter.numel() for parameter in flat.parameters])
+    return {id(one): part.reshape(one.shape) for one, part in zip(flat.parameters, parts, strict=True)}
 
 
 def _traced(columns: Mapping[str, Any]) -> dict[str, Any]:
