@@ -1,9 +1,10 @@
 """Measure what many snapshots cost a rollout worker: env steps per second against 50 dealt snapshots and against 2.
 
-    python -m benchmarks.league [--env connect_four rps] [--num-envs 32 128] [--repeats 15] [--profile] [--of 500]
+    python -m benchmarks.league [--env connect_four rps pgx] [--num-envs 32 128] [--repeats 15] [--profile] [--of 500]
 
 With `--of 500`, against 500 snapshots, of which the worker is dealt at most 50 at once (`store.distinct_members` of a
-league), and against 50. Other bars of a league: `python -m benchmarks.league_bars`.
+league), and against 50. `pgx` is connect four in compiled calls, with the extra `pgx`. Other bars of a league:
+`python -m benchmarks.league_bars`.
 
 One process on one core: a live policy on one seat, recorded, and a snapshot on the other, drawn uniformly for each
 episode (MLP 64 x 64, weights of its own each). Both workers take turns of a fraction of a second, so that other load on
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import importlib.util
 import os
 import pstats
 import statistics
@@ -32,7 +34,7 @@ import torch
 from marlflow.base.items import Weights
 from marlflow.base.spaces import Spaces
 from marlflow.env import open_adapter
-from marlflow.env.make import make_environment
+from marlflow.env.make import EnvMaker, make_environment
 from marlflow.policy.actor import Actor
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.torso import MLP
@@ -44,12 +46,15 @@ from marlflow.sampling.protocol import Matchup, Request
 
 TARGET = 1 / 1.3
 TARGET_OF_MORE = 1 / 1.1
+TARGET_COMPILED = 0.9
+PGX = "marlflow.env.functional.pgx.batched_env"
 DISTINCT = 50
 TICKS = 64
 TURN_S = 0.3
 ENVS = {
     "connect_four": ("pettingzoo.classic.connect_four_v3.env", (32, 128)),
     "rps": ("pettingzoo.classic.rps_v2.parallel_env", (16, 128)),
+    "pgx": (PGX, (64, 512)),
 }
 
 
@@ -88,7 +93,16 @@ class Sampler:
             adapter.observation_space(agents[0]), adapter.action_space(agents[0]), adapter.masked(agents[0])
         )
         adapter.close()
-        config = SamplerConfig(self._make_env, range(num_envs), None, seed=0, spaces={"main": self._spaces})
+        batched = EnvMaker(factory, {}, (), "pgx", True).make_batched if factory == PGX else None
+        config = SamplerConfig(
+            self._make_env,
+            range(num_envs),
+            None,
+            seed=0,
+            spaces={"main": self._spaces},
+            make_batched=batched,
+            compiled=batched is not None,
+        )
         self._worker = RolloutWorker(config, {"main": self._actor})
         random, size = np.random.default_rng(0), self._actor().flat().shape  # type: ignore[attr-defined]
         seats = AllowedSeats(tuple(agents), {"main": tuple(agents)})
@@ -128,6 +142,12 @@ def report(env: str, num_envs: int, repeats: int, of: int | None) -> None:
     one = Sampler(factory, num_envs, 2 if of is None else DISTINCT)
     other = Sampler(factory, num_envs, DISTINCT) if of is None else Sampler(factory, num_envs, of, DISTINCT)
     target, fewer = (TARGET, "2") if of is None else (TARGET_OF_MORE, str(DISTINCT))
+    if factory == PGX:
+        target = TARGET_COMPILED
+        # Until nothing is compiled any more.
+        for sampler in (one, other):
+            for _ in range(4):
+                sampler.turn()
     turns = [(one.turn(), other.turn()) for _ in range(repeats + 1)][1:]
     ratio = statistics.median(many.wall / few.wall for few, many in turns)
     of_cpu = statistics.median(many.cpu / few.cpu for few, many in turns)
@@ -151,7 +171,8 @@ def profile(env: str, num_envs: int) -> None:
 def main(arguments: Sequence[str] = ()) -> None:
     """Print the ratios of all environments, or of those named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", choices=list(ENVS), nargs="+", default=list(ENVS))
+    usual = [env for env in ENVS if env != "pgx" or importlib.util.find_spec("pgx") is not None]
+    parser.add_argument("--env", choices=list(ENVS), nargs="+", default=usual)
     parser.add_argument("--num-envs", type=int, nargs="+")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--of", type=int, help=f"so many snapshots, {DISTINCT} at once, against {DISTINCT}")

@@ -46,7 +46,7 @@ def encoded(space: spaces.Space[Any], observations: Any) -> Any:
     return jnp.concatenate(parts, 1)
 
 
-_ROWS_OF_MEMBER = 8
+_ROWS_OF_MEMBER = 4
 """Rows of each member that are computed at once, at least."""
 
 
