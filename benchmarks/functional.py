@@ -1,0 +1,152 @@
+"""Measure a rollout worker on functional environments: microseconds of CPU time per env step, ticked and compiled.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.functional [--cases spread lbf] [--fragments 8] [--two-workers]
+
+One policy (MLP, 64 x 64, in connect four 128 x 128) acts for all agents, and its rows are delivered. A fragment has 128
+ticks; the first fragments, which compile, do not count, and figures are medians of those after them. In single steps a
+tick is one call of the environments and one of the policy; compiled, a fragment is one call. `--two-workers` measures
+two workers in two processes at once, by the clock, and one beside them. Needs the extras `jaxmarl`, `jumanji` and
+`pgx`; cases whose suite is not installed are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import multiprocessing
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+
+from marlflow.base.items import Weights
+from marlflow.base.spaces import Spaces
+from marlflow.env.batched.protocol import BatchedEnv
+from marlflow.env.make import EnvMaker
+from marlflow.policy.actor import Actor
+from marlflow.policy.actor_critic import stochastic_actor
+from marlflow.policy.torso import MLP
+from marlflow.sampling import RolloutWorker, SamplerConfig
+from marlflow.sampling.protocol import Request
+
+TICKS = 128
+WARM_UP = 4
+"""Fragments before those that count: resets of other numbers of environments are other programs."""
+POLICY = "all"
+
+
+class Case(NamedTuple):
+    """An environment, the numbers of environments, and the target of a compiled env step in microseconds."""
+
+    suite: str
+    arguments: Mapping[str, Any]
+    num_envs: Sequence[int]
+    target_us: float | None = None
+    hidden: int = 64
+
+
+CASES: Mapping[str, Case] = {
+    "spread": Case("jaxmarl", {"name": "MPE_simple_spread_v3"}, (16, 128), 5.0),
+    "smax": Case("jaxmarl", {"name": "HeuristicEnemySMAX", "parameters": {"scenario": "3m"}}, (16, 64), 13.0),
+    "overcooked": Case("jaxmarl", {"name": "overcooked_v2"}, (16, 128)),
+    "lbf": Case("jumanji", {"name": "LevelBasedForaging-v0"}, (16, 128), 3.0),
+    "rware": Case("jumanji", {"name": "RobotWarehouse-v0"}, (16, 128), 25.0),
+    "connector": Case("jumanji", {"name": "Connector-v3"}, (16, 128)),
+    "connect_four": Case("pgx", {"name": "connect_four"}, (64, 512), 1.5, 128),
+    "leduc": Case("pgx", {"name": "leduc_holdem"}, (64, 512)),
+    "go": Case("pgx", {"name": "go_9x9"}, (64,), None, 128),
+}
+
+
+class Sampler:
+    """A worker of `num_envs` environments of a case."""
+
+    def __init__(self, case: Case, num_envs: int, compiled: bool) -> None:
+        maker = EnvMaker(f"marlflow.env.functional.{case.suite}.batched_env", case.arguments, (), case.suite, True)
+        assert maker.make_batched is not None, "functional environments are batched"
+        probe: BatchedEnv = maker.make_batched(1)
+        agents = list(probe.possible_agents)
+        masked = bool(probe.reset(np.zeros(1, np.int64), np.zeros(1, np.int64)).action_masks)
+        spaces = Spaces(probe.observation_space(agents[0]), probe.action_space(agents[0]), masked)
+        config = SamplerConfig(
+            maker,
+            range(num_envs),
+            dict.fromkeys(agents, POLICY),
+            seed=0,
+            make_batched=maker.make_batched,
+            compiled=compiled,
+        )
+
+        def actor() -> Actor:
+            hidden = (case.hidden, case.hidden)
+            return stochastic_actor(spaces, MLP(hidden), torch.Generator().manual_seed(0))
+
+        self._worker = RolloutWorker(config, {POLICY: actor})
+        self._weights = {POLICY: Weights(0, actor().flat())}  # type: ignore[attr-defined]
+
+    def collect(self) -> tuple[float, float, int]:
+        """Collect a fragment; return microseconds of CPU and of wall time per env step, and rows."""
+        cpu, wall = process_time(), perf_counter()
+        receipt, _ = self._worker.collect(TICKS, Request(0, self._weights, {}))
+        cpu, wall = process_time() - cpu, perf_counter() - wall
+        return cpu / receipt.env_steps * 1e6, wall / receipt.env_steps * 1e6, receipt.policies[POLICY].rows
+
+    def medians(self, fragments: int) -> tuple[float, float]:
+        """Return medians of microseconds of CPU and wall time per env step."""
+        found = [self.collect() for _ in range(WARM_UP + fragments)][WARM_UP:]
+        assert all(rows for *_, rows in found), "rows are delivered"
+        return statistics.median(cpu for cpu, *_ in found), statistics.median(wall for _, wall, _ in found)
+
+
+def steps_per_s(case: str, num_envs: int, fragments: int) -> float:
+    """Return a compiled worker's env steps per second by the clock."""
+    torch.set_num_threads(1)
+    return 1e6 / Sampler(CASES[case], num_envs, True).medians(fragments)[1]
+
+
+def report(name: str, fragments: int, two_workers: bool) -> None:
+    """Print a line for each number of environments."""
+    case = CASES[name]
+    for num_envs in case.num_envs:
+        ticked, compiled = (Sampler(case, num_envs, way).medians(fragments)[0] for way in (False, True))
+        line = f"{name}, {num_envs} environments: ticked {ticked:.1f} us, compiled {compiled:.1f} us"
+        line += f", {ticked / compiled:.1f} times"
+        if case.target_us is not None:
+            line += f"; target {case.target_us:g}: {'reached' if compiled <= case.target_us else 'MISSED'}"
+        if two_workers:
+            # Long enough that both measure while the other runs.
+            one = steps_per_s(name, num_envs, 4 * fragments)
+            with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+                both = [pool.submit(steps_per_s, name, num_envs, 4 * fragments) for _ in range(2)]
+                two = sum(each.result() for each in both)
+            line += f"; one worker {one:,.0f} env steps/s, two {two:,.0f}"
+        print(line, flush=True)
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Print the figures of all cases whose suite is installed, or of those named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", choices=list(CASES), nargs="+", default=list(CASES))
+    parser.add_argument("--fragments", type=int, default=8)
+    parser.add_argument("--two-workers", action="store_true", help="env steps per second by the clock, too")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    for name in options.cases:
+        if importlib.util.find_spec(CASES[name].suite) is None:
+            print(f"{name}: not measured, the extra {CASES[name].suite} is not installed", flush=True)
+        else:
+            report(name, options.fragments, options.two_workers)
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
