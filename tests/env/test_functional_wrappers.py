@@ -58,11 +58,12 @@ CASES = {
     "last_action in turn": (HotPotato, [wrappers.last_action]),
     "both": (HotPotato, [wrappers.last_action, indicator(type_only=True)]),
     "reward_scale": (Walkers, [Wrapper("scale", wrappers.reward_scale, {"scale": 2.0})]),
+    "reward_scale, with arguments by functools.partial": (Walkers, [partial(wrappers.reward_scale, scale=2.0)]),
     "reward_scale, measured": (HotPotato, [Wrapper("scale", wrappers.reward_scale, {"env_steps": 60})]),
 }
 
 
-QUICK = ("last_action", "both", "reward_scale, measured")
+QUICK = ("last_action", "both", "reward_scale, with arguments by functools.partial", "reward_scale, measured")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -158,6 +159,8 @@ def functional_wrapped(env: FunctionalEnv, wrappers: Sequence[Any], name: str) -
     """Apply the functional forms of `wrappers`, the first one innermost; raises ConfigInvalid."""
     for wrapper in wrappers:
         make, settings = getattr(wrapper, "make", wrapper), getattr(wrapper, "arguments", {})
+        if isinstance(make, functools.partial) and not make.args:
+            make, settings = make.func, {**make.keywords, **settings}
         shown = getattr(wrapper, "name", None) or getattr(make, "__qualname__", repr(make))
         is_shipped = getattr(make, "__module__", "") == "marlflow.env.wrappers"
         form = _SHIPPED.get(make.__name__) if is_shipped else getattr(make, "functional", None)
