@@ -107,28 +107,32 @@ class Sampler:
         return statistics.median(cpu for cpu, *_ in found), statistics.median(wall for _, wall, _ in found)
 
 
-def steps_per_s(case: str, num_envs: int, fragments: int) -> float:
-    """Return a compiled worker's env steps per second by the clock."""
+def medians(name: str, num_envs: int, compiled: bool, fragments: int) -> tuple[float, float]:
+    """Return medians of microseconds of CPU and wall time per env step; in a process of its own, as a worker is."""
     torch.set_num_threads(1)
-    return 1e6 / Sampler(CASES[case], num_envs, True).medians(fragments)[1]
+    return Sampler(CASES[name], num_envs, compiled).medians(fragments)
+
+
+def together(count: int, *given: Any) -> list[tuple[float, float]]:
+    """Return the `medians` of `count` processes at once."""
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+        return [each.result() for each in [pool.submit(medians, *given) for _ in range(count)]]
 
 
 def report(name: str, fragments: int, two_workers: bool) -> None:
     """Print a line for each number of environments."""
     case = CASES[name]
     for num_envs in case.num_envs:
-        ticked, compiled = (Sampler(case, num_envs, way).medians(fragments)[0] for way in (False, True))
+        ((ticked, _),) = together(1, name, num_envs, False, fragments)
+        # Long enough that two workers measure while the other runs.
+        ((compiled, wall),) = together(1, name, num_envs, True, 4 * fragments)
         line = f"{name}, {num_envs} environments: ticked {ticked:.1f} us, compiled {compiled:.1f} us"
         line += f", {ticked / compiled:.1f} times"
         if case.target_us is not None:
             line += f"; target {case.target_us:g}: {'reached' if compiled <= case.target_us else 'MISSED'}"
         if two_workers:
-            # Long enough that both measure while the other runs.
-            one = steps_per_s(name, num_envs, 4 * fragments)
-            with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-                both = [pool.submit(steps_per_s, name, num_envs, 4 * fragments) for _ in range(2)]
-                two = sum(each.result() for each in both)
-            line += f"; one worker {one:,.0f} env steps/s, two {two:,.0f}"
+            both = sum(1e6 / of_one for _, of_one in together(2, name, num_envs, True, 4 * fragments))
+            line += f"; one worker {1e6 / wall:,.0f} env steps/s, two {both:,.0f}"
         print(line, flush=True)
 
 
@@ -139,7 +143,6 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--fragments", type=int, default=8)
     parser.add_argument("--two-workers", action="store_true", help="env steps per second by the clock, too")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
     for name in options.cases:
         if importlib.util.find_spec(CASES[name].suite) is None:
             print(f"{name}: not measured, the extra {CASES[name].suite} is not installed", flush=True)
