@@ -8,6 +8,7 @@ environments one of each environment, whose turn it is, [B].
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -280,7 +281,10 @@ class FragmentProgram:
             clipped = jnp.minimum(at, self._num_envs - 1)
             is_over = is_real & live.running[clipped] & ~live.alive[clipped].any(1)
             begins = is_over & (live.left[clipped] > 0)
-            live = self._begin(live, inputs, jnp.where(begins, at, self._num_envs), clipped)
+            following = jnp.where(begins, at, self._num_envs)
+            begin = partial(self._begin, inputs=inputs, at=following, clipped=clipped)
+            # Where agents end one by one, most ends are not those of an episode, and a reset may be dear.
+            live = begin(live) if self.turn_based else jax.lax.cond(begins.any(), begin, lambda now: now, live)
             stops = jnp.where(is_over & ~begins, at, self._num_envs)
             live = live._replace(running=live.running.at[stops].set(False, mode="drop"))
             return (
