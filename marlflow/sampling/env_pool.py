@@ -86,9 +86,11 @@ class EnvPool:
         return None if adapter.declared else list(adapter.agents)
 
     def seat(self, index: int, agents: Sequence[str]) -> None:
-        # Of an agent that is not there an environment may not know the spaces: its slot is given when it comes.
-        with suppress(EnvironmentFailed):
-            self.adapters[index].seat(agents)
+        # More than there is room for broke the environment: its next episode may have fewer.
+        if len(agents) <= self.stride:
+            # An environment may not know the spaces of an agent that is not there: its slot is given when it comes.
+            with suppress(EnvironmentFailed):
+                self.adapters[index].seat(agents)
 
     def appeared(self, index: int) -> set[int] | None:
         return self.adapters[index].appeared()
@@ -302,7 +304,7 @@ class EnvPool:
             try:
                 self.adapters[index] = self._open(self.env_indices[index])
                 if seated is not None:
-                    # As in a worker that takes up this one's state.
+                    # As in a worker that is given this one's state.
                     self.seat(index, seated)
                 self._to_reopen.discard(index)
                 return

@@ -160,7 +160,8 @@ def functional_wrapped(env: FunctionalEnv, wrappers: Sequence[Any], name: str) -
     for wrapper in wrappers:
         make, settings = getattr(wrapper, "make", wrapper), getattr(wrapper, "arguments", {})
         if isinstance(make, functools.partial) and not make.args:
-            make, settings = make.func, {**make.keywords, **settings}
+            settings = {**make.keywords, **settings}
+            make = make.func
         shown = getattr(wrapper, "name", None) or getattr(make, "__qualname__", repr(make))
         is_shipped = getattr(make, "__module__", "") == "marlflow.env.wrappers"
         form = _SHIPPED.get(make.__name__) if is_shipped else getattr(make, "functional", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,14 @@ def test_a_learner_that_is_always_behind_gets_nothing_of_before(
     assert dropped + waiting + trained == metrics["policies"]["main"]["agent_steps_sampled"]
 
 
+def kill(actor: Any) -> None:
+    """End an actor's process, and wait until that is known: until then a call may still reach it."""
+    ray.kill(actor)
+    with suppress(ray.exceptions.RayActorError):
+        while True:
+            ray.get(actor.__ray_ready__.remote(), timeout=60)
+
+
 def test_a_lost_learner_comes_back_as_it_was_reset_not_as_it_was_before() -> None:
     spec = ready(with_resets(MAINS["dqn"], RIVAL, 100, "ray")).spec
     faults: list[Fault] = []
@@ -95,7 +104,7 @@ def test_a_lost_learner_comes_back_as_it_was_reset_not_as_it_was_before() -> Non
         learner: Any = parts.learners["main"]
         start = spec.learners["main"].with_fresh_seed(1)
         # Lost before the reset: it is restarted, and then reset.
-        ray.kill(learner.actor)
+        kill(learner.actor)
         runtime.reset_learner(start)
         reset = learner.version
         assert reset > 0
@@ -103,7 +112,7 @@ def test_a_lost_learner_comes_back_as_it_was_reset_not_as_it_was_before() -> Non
         new = start.learner().published["main"].flat
         np.testing.assert_array_equal(ray.get(learner.published["main"].flat), new)
         # Lost after it, before a checkpoint.
-        ray.kill(learner.actor)
+        kill(learner.actor)
         learner.place.host.restart_blocking(RuntimeError("it was killed"))
         assert learner.version > reset
         np.testing.assert_array_equal(ray.get(learner.published["main"].flat), new)
