@@ -8,7 +8,8 @@ call for a rollout and its update, or JaxMARL's own `ippo_ff_mpe.py`, from a che
 call for the whole run. Each is one process on one thread; they take turns. Same networks (64 x 64, tanh),
 environments, rollout length (128), epochs (4), and minibatches (4); the learning rate is not annealed. Rates are per
 second of the process's CPU time, so that other programs do not count; wall time is in brackets. They begin after the
-first update, which compiles. Needs the extras `jaxmarl` and `mpe`, and for JaxMARL's IPPO distrax and hydra, too.
+first report, which comes after the first update there, and before it here: compiling it counts here. Needs the extras
+`jaxmarl` and `mpe`, and for JaxMARL's IPPO distrax and hydra, too.
 
 marlflow's updates are compiled from the first on (`compile=true`), as theirs are; by default they are from 1,000
 optimizer steps on.
@@ -160,11 +161,9 @@ def report(checkout: str | None, env_steps: int, seeds: Sequence[int], num_envs:
         ratio = statistics.median(own / other for (own, _), other in zip(found, theirs, strict=True))
         cpu, wall = (statistics.median(column) for column in zip(*found, strict=True))
         ends = statistics.mean(run[-1]["return_mean"] for run in runs)
-        first = statistics.median(run[0]["cpu_s"] for run in runs)
         print(
             f"{case}, {num_envs} environments: {cpu:,.0f} env steps per s of CPU time ({wall:,.0f} wall), "
-            f"{ratio:.2f} times {PEER}; return after {env_steps:,} env steps {ends:.2f}; "
-            f"first update after {first:.1f} s of CPU time",
+            f"{ratio:.2f} times {PEER}; return after {env_steps:,} env steps {ends:.2f}",
             flush=True,
         )
         if case == "ppo on env=jaxmarl":

@@ -1,12 +1,12 @@
 """Measure a rollout worker on functional environments: microseconds of CPU time per env step, ticked and compiled.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.functional [--cases spread lbf] [--fragments 8] [--two-workers]
+    OMP_NUM_THREADS=1 python -m benchmarks.functional [--cases spread lbf] [--seconds 2] [--two-workers]
 
 One policy (MLP, 64 x 64, in connect four 128 x 128) acts for all agents, and its rows are delivered. A fragment has 128
-ticks; the first fragments, which compile, do not count, and figures are medians of those after them. In single steps a
-tick is one call of the environments and one of the policy; compiled, a fragment is one call. `--two-workers` measures
-two workers in two processes at once, by the clock, and one beside them. Needs the extras `jaxmarl`, `jumanji` and
-`pgx`; cases whose suite is not installed are left out.
+ticks; the first fragments, which compile, do not count, and figures are medians of those in the seconds after them. In
+single steps a tick is one call of the environments and one of the policy; compiled, a fragment is one call. With
+`--two-workers`, two processes begin to measure at once, by the clock, and one alone. Needs the extras `jaxmarl`,
+`jumanji` and `pgx`; cases whose suite is not installed are left out.
 """
 
 from __future__ import annotations
@@ -93,46 +93,53 @@ class Sampler:
         self._worker = RolloutWorker(config, {POLICY: actor})
         self._weights = {POLICY: Weights(0, actor().flat())}  # type: ignore[attr-defined]
 
-    def collect(self) -> tuple[float, float, int]:
-        """Collect a fragment; return microseconds of CPU and of wall time per env step, and rows."""
-        cpu, wall = process_time(), perf_counter()
+    def collect(self) -> tuple[int, float]:
+        """Collect a fragment with at least a row; return its env steps, and microseconds of CPU time per env step."""
+        cpu = process_time()
         receipt, _ = self._worker.collect(TICKS, Request(0, self._weights, {}))
-        cpu, wall = process_time() - cpu, perf_counter() - wall
-        return cpu / receipt.env_steps * 1e6, wall / receipt.env_steps * 1e6, receipt.policies[POLICY].rows
-
-    def medians(self, fragments: int) -> tuple[float, float]:
-        """Return medians of microseconds of CPU and wall time per env step."""
-        found = [self.collect() for _ in range(WARM_UP + fragments)][WARM_UP:]
-        assert all(rows for *_, rows in found), "rows are delivered"
-        return statistics.median(cpu for cpu, *_ in found), statistics.median(wall for _, wall, _ in found)
+        assert receipt.policies[POLICY].rows, "rows are delivered"
+        return receipt.env_steps, (process_time() - cpu) / receipt.env_steps * 1e6
 
 
-def medians(name: str, num_envs: int, compiled: bool, fragments: int) -> tuple[float, float]:
-    """Return medians of microseconds of CPU and wall time per env step; in a process of its own, as a worker is."""
+_all_are_ready: list[Any] = []
+
+
+def measured(name: str, num_envs: int, compiled: bool, seconds: float) -> tuple[float, float]:
+    """Return the median of microseconds of CPU time per env step, and env steps per second by the clock."""
     torch.set_num_threads(1)
-    return Sampler(CASES[name], num_envs, compiled).medians(fragments)
+    sampler = Sampler(CASES[name], num_envs, compiled)
+    for _ in range(WARM_UP):
+        sampler.collect()
+    for barrier in _all_are_ready:
+        barrier.wait()
+    began, steps, found = perf_counter(), 0, []
+    while (spent := perf_counter() - began) < seconds:
+        env_steps, us = sampler.collect()
+        steps += env_steps
+        found.append(us)
+    return statistics.median(found), steps / spent
 
 
 def together(count: int, *given: Any) -> list[tuple[float, float]]:
-    """Return the `medians` of `count` processes at once."""
-    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
-        return [each.result() for each in [pool.submit(medians, *given) for _ in range(count)]]
+    """Return what `count` processes, which begin at once, have `measured`."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, context, _all_are_ready.append, (context.Barrier(count),)) as pool:
+        return [each.result() for each in [pool.submit(measured, *given) for _ in range(count)]]
 
 
-def report(name: str, fragments: int, two_workers: bool) -> None:
+def report(name: str, seconds: float, two_workers: bool) -> None:
     """Print a line for each number of environments."""
     case = CASES[name]
     for num_envs in case.num_envs:
-        ((ticked, _),) = together(1, name, num_envs, False, fragments)
-        # Long enough that two workers measure while the other runs.
-        ((compiled, wall),) = together(1, name, num_envs, True, 4 * fragments)
+        ((ticked, _),) = together(1, name, num_envs, False, seconds)
+        ((compiled, one),) = together(1, name, num_envs, True, seconds)
         line = f"{name}, {num_envs} environments: ticked {ticked:.1f} us, compiled {compiled:.1f} us"
         line += f", {ticked / compiled:.1f} times"
         if case.target_us is not None:
             line += f"; target {case.target_us:g}: {'reached' if compiled <= case.target_us else 'MISSED'}"
         if two_workers:
-            both = sum(1e6 / of_one for _, of_one in together(2, name, num_envs, True, 4 * fragments))
-            line += f"; one worker {1e6 / wall:,.0f} env steps/s, two {both:,.0f}"
+            two = sum(of_one for _, of_one in together(2, name, num_envs, True, seconds))
+            line += f"; one worker {one:,.0f} env steps/s, two {two:,.0f}"
         print(line, flush=True)
 
 
@@ -140,14 +147,14 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Print the figures of all cases whose suite is installed, or of those named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", choices=list(CASES), nargs="+", default=list(CASES))
-    parser.add_argument("--fragments", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--two-workers", action="store_true", help="env steps per second by the clock, too")
     options = parser.parse_args(arguments)
     for name in options.cases:
         if importlib.util.find_spec(CASES[name].suite) is None:
             print(f"{name}: not measured, the extra {CASES[name].suite} is not installed", flush=True)
         else:
-            report(name, options.fragments, options.two_workers)
+            report(name, options.seconds, options.two_workers)
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
 
 

@@ -143,7 +143,7 @@ def report(env: str, num_envs: int, repeats: int, of: int | None) -> None:
     other = Sampler(factory, num_envs, DISTINCT) if of is None else Sampler(factory, num_envs, of, DISTINCT)
     target, fewer = (TARGET, "2") if of is None else (TARGET_OF_MORE, str(DISTINCT))
     if factory == PGX:
-        target = TARGET_COMPILED
+        target = TARGET_COMPILED if of is None else target
         # Until nothing is compiled any more.
         for sampler in (one, other):
             for _ in range(4):

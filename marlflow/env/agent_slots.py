@@ -49,7 +49,7 @@ class AgentSlots:
     def _add(self, agent: str) -> int:
         if problem := name_problem(agent, self.slots):
             raise self._location.broken(problem)
-        observation = self._env.observation_space(agent)
+        observation, action = self._env.observation_space(agent), self._env.action_space(agent)
         wrapped = isinstance(observation, spaces.Dict) and MASK in observation.spaces
         inner = wrapped and set(observation.spaces) == {_OBSERVATION, MASK}
         if inner:
@@ -59,28 +59,24 @@ class AgentSlots:
         self.slots[agent] = len(self.agents)
         self.agents.append(agent)
         self.observation_spaces.append(observation)
-        self.action_spaces.append(self._env.action_space(agent))
+        self.action_spaces.append(action)
         self.masked.append(wrapped or self._has_info_mask(agent, self.action_spaces[-1]))
         self._wrapped.append(wrapped)
         self._inner.append(inner)
         return self.slots[agent]
 
     def seat(self, agents: Sequence[str]) -> None:
-        """Give `agents` the first slots, in order."""
-        others = [agent for agent in self.agents if agent not in agents]
-        # Slots are renumbered, so every list by slot is rebuilt.
-        for by_slot in (
-            self.agents,
-            self.observation_spaces,
-            self.action_spaces,
-            self.masked,
-            self._wrapped,
-            self._inner,
-        ):
-            by_slot.clear()
-        self.slots.clear()
-        for agent in (*agents, *others):
-            self._add(agent)
+        """Give `agents` the first slots, in order; raises what the environment raises for one without spaces."""
+        order = dict.fromkeys((*agents, *self.agents))
+        for agent in order:
+            if agent not in self.slots:
+                self._add(agent)
+        # Slots are renumbered, so every list by slot is in another order.
+        before = [self.slots[agent] for agent in order]
+        spaces_by_slot: tuple[list[Any], ...] = (self.observation_spaces, self.action_spaces)
+        for by_slot in (self.agents, *spaces_by_slot, self.masked, self._wrapped, self._inner):
+            by_slot[:] = [by_slot[slot] for slot in before]
+        self.slots.update({agent: slot for slot, agent in enumerate(order)})
 
     def find_info_masks(self, infos: Mapping[str, Any]) -> None:
         """Expect masks for the agents that have one in the first `infos`, and then for all Discrete agents."""

@@ -83,14 +83,12 @@ class EnvPool:
 
     def seated(self, index: int) -> list[str] | None:
         adapter = self.adapters[index]
-        return None if adapter.declared else list(adapter.agents)
+        return None if adapter.declared or index in self._to_reopen else list(adapter.agents)
 
     def seat(self, index: int, agents: Sequence[str]) -> None:
-        # More than there is room for broke the environment: its next episode may have fewer.
-        if len(agents) <= self.stride:
-            # An environment may not know the spaces of an agent that is not there: its slot is given when it comes.
-            with suppress(EnvironmentFailed):
-                self.adapters[index].seat(agents)
+        # An environment may not know the spaces of agents that are not there: slots are then given as they come.
+        with suppress(EnvironmentFailed):
+            self.adapters[index].seat(agents)
 
     def appeared(self, index: int) -> set[int] | None:
         return self.adapters[index].appeared()
@@ -298,14 +296,10 @@ class EnvPool:
 
     def _reopen(self, index: int) -> None:
         """Reopen an environment that broke; raises EnvironmentFailed if that fails too often."""
-        seated = self.seated(index)
         self._close(self.adapters[index])
         while True:
             try:
                 self.adapters[index] = self._open(self.env_indices[index])
-                if seated is not None:
-                    # As in a worker that is given this one's state.
-                    self.seat(index, seated)
                 self._to_reopen.discard(index)
                 return
             except EnvironmentFailed as again:

@@ -97,7 +97,10 @@ class EnvSource(Protocol):
         ...
 
     def seated(self, index: int) -> list[str] | None:
-        """Return undeclared agents in the order of their slots; None if agents are declared."""
+        """Return undeclared agents in the order of their slots.
+
+        None: agents are declared, or the environment is discarded and will be opened again.
+        """
         ...
 
     def seat(self, index: int, agents: Sequence[str]) -> None:

@@ -5,9 +5,9 @@
      "tables": {name: {"env": [N], "slot": [N], column: [N, ...], ...}, ...},
      "recorded": {policy: {worker: number of dataset files}}}
 
-An environment's `agents` are by slot, None if declared. `running` has `episode`, `seed`, `env_steps`, `matchup`, and
-`whole`, whether all actions were kept. Tables: `lanes` (to verify a replay), `open` (open rows), and for each policy
-`rows.<policy>` (its columns at open rows), `memory.<policy>` and `actions.<policy>` (in order of time).
+An environment's `agents` are by slot, None if declared or if it broke. `running` has `episode`, `seed`, `env_steps`,
+`matchup`, and `whole`, whether all actions were kept. Tables: `lanes` (to verify a replay), `open` (open rows), and for
+each policy `rows.<policy>` (its columns at open rows), `memory.<policy>` and `actions.<policy>` (in order of time).
 """
 
 from __future__ import annotations

@@ -100,6 +100,9 @@ class WorkerState(ABC):
             agents = env["agents"] if "agents" in env else (env["running"] or {}).get("agents")
             if agents is not None:
                 self.envs.seat(self.index(env), agents)
+            elif "agents" in env and not self.envs.first.declared:
+                # It broke, and would have been opened again.
+                self.envs.discard([self.index(env)])
         # Another number of workers has saved the environments in another order.
         running = sorted((env for env in tree["envs"] if env["running"] is not None), key=self.index)
         intact, restarted = self.continue_episodes(running, tables, replay_max_env_steps)

@@ -387,3 +387,24 @@ def test_an_environment_without_spaces_for_who_is_not_there_yet_fails():
 
     with pytest.raises(EnvironmentFailed, match=r"observation_space\(\) or action_space\(\) raised KeyError: 'b'"):
         open_adapter(Late()).seat(["b"])
+
+
+class Shy(Undeclared):
+    """Knows the spaces of agents that are there only."""
+
+    def action_space(self, agent):
+        if agent not in getattr(self, "agents", ()):
+            raise KeyError(agent)
+        return super().action_space(agent)
+
+
+def test_seats_of_agents_without_spaces_leave_an_adapter_as_it_was():
+    adapter = open_adapter(Shy())
+    adapter.reset(0)
+    before = list(adapter.agents)
+    with pytest.raises(EnvironmentFailed):
+        adapter.seat(["nobody", *reversed(before)])
+    assert list(adapter.agents) == before
+    adapter.seat(before[::-1])
+    assert list(adapter.agents) == before[::-1]
+    adapter.reset(1)

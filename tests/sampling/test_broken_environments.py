@@ -12,12 +12,13 @@ import pytest
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
+import marlflow as mf
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.policy.actor import Acted
 from marlflow.policy.scripted import RandomActor
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.watchdog import Watchdog
-from tests.sampling.workers import lone_worker
+from tests.sampling.workers import lone_worker, rollout_worker
 
 
 class Counter(ParallelEnv):
@@ -252,3 +253,32 @@ def test_a_crowd_that_is_too_large_breaks_its_own_environment_and_pays_nobody_in
     (episode,) = receipt.episodes
     assert (episode.env, episode.returns) == (1, {"a": 3.0, "b": 3.0})
     assert batches["all"]["reward"].tolist() == [1.0] * batches["all"].rows
+
+
+class Visited(Flooded):
+    """A stranger, whom no policy plays, joins in the second env step of the environment that was made first."""
+
+    def step(self, actions):
+        if self.is_first and self.t == 1:
+            self.agents = [*self.agents, "stranger"]
+        return super(Flooded, self).step(actions)
+
+
+def test_an_agent_that_broke_an_environment_is_forgotten_when_it_is_opened_again():
+    Flooded.made = 0
+    mapping = [mf.Rule("a", "all"), mf.Rule("b", "all")]
+    player = rollout_worker(
+        Visited, (0,), mapping, {"all": RandomActor(spaces.Discrete(2))}, seed=3, tolerated_faults=1
+    )
+    receipt, _ = player.collect(20)
+    assert len(receipt.faults) == 1
+    assert len(receipt.episodes) == 6
+    # Nor does a worker know it that goes on where this one stopped right after the fault.
+    Flooded.made = 0
+    stopped = rollout_worker(
+        Visited, (0,), mapping, {"all": RandomActor(spaces.Discrete(2))}, seed=3, tolerated_faults=1
+    )
+    stopped.collect(2)
+    again = rollout_worker(Visited, (0,), mapping, {"all": RandomActor(spaces.Discrete(2))}, seed=3)
+    assert again.load_state(stopped.state(), 10**6) == (0, 0, 0)
+    assert len(again.collect(18)[0].episodes) == 6

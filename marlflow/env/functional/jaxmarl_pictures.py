@@ -1,6 +1,7 @@
 """Pictures of JaxMARL's environments, by JaxMARL's own viewers, which draw into windows and files.
 
-Those of STORM and of the coin game call what numpy 2 and Matplotlib 3.10 have not any more; the others print.
+Those of STORM and of the coin game call what numpy 2 and Matplotlib 3.10 have not any more; the others print. Viewers
+are imported when they draw, as training needs none of them.
 """
 
 from __future__ import annotations
@@ -13,18 +14,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxmarl.environments.mpe.mpe_visualizer import MPEVisualizer
 from jaxmarl.environments.mpe.simple import SimpleMPE
 from jaxmarl.environments.mpe.simple_push import SimplePushMPE
 from jaxmarl.environments.overcooked.overcooked import Overcooked
 from jaxmarl.environments.overcooked_v2.overcooked import OvercookedV2
 from jaxmarl.environments.smax.heuristic_enemy_smax_env import EnemySMAX
 from jaxmarl.environments.smax.smax_env import SMAX
-from jaxmarl.viz.overcooked_v2_visualizer import OvercookedV2Visualizer
-from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
-from matplotlib import pyplot as plt
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from marlflow.base.batch import Array
 
@@ -37,6 +32,9 @@ def painter_of(env: Any) -> Painter | None:
 
 
 def _particles(env: Any, state: Any) -> Array:
+    from jaxmarl.environments.mpe.mpe_visualizer import MPEVisualizer
+    from matplotlib import pyplot as plt
+
     # Its constructor prints, and draws in a figure of pyplot's, which would be kept for a window.
     with contextlib.redirect_stdout(io.StringIO()):
         figure = MPEVisualizer(env, [state]).fig
@@ -45,6 +43,8 @@ def _particles(env: Any, state: Any) -> Array:
 
 
 def _battle(env: Any, state: Any) -> Array:
+    from matplotlib.figure import Figure
+
     if isinstance(env, EnemySMAX):
         env, state = env._env, state.state
     figure = Figure((5, 5))
@@ -58,6 +58,8 @@ def _battle(env: Any, state: Any) -> Array:
 
 
 def _kitchen(env: Any, state: Any) -> Array:
+    from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
+
     around = env.agent_view_size - 2
     grid = np.asarray(state.maze_map[around:-around, around:-around, :])
     picture: Array = OvercookedVisualizer._render_grid(
@@ -73,12 +75,16 @@ def _second_kitchen(env: Any, state: Any) -> Array:
 
 
 @functools.cache
-def _viewer() -> OvercookedV2Visualizer:
+def _viewer() -> Any:
+    from jaxmarl.viz.overcooked_v2_visualizer import OvercookedV2Visualizer
+
     # Each one compiles for itself.
     return OvercookedV2Visualizer()
 
 
-def _drawn(figure: Figure) -> Array:
+def _drawn(figure: Any) -> Array:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     # Not by the figure's own canvas, which may be of a window.
     canvas = FigureCanvasAgg(figure)
     canvas.draw()  # type: ignore[no-untyped-call]

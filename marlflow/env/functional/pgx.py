@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pgx
-import resvg_py
 from gymnasium import spaces
 from PIL import Image
 
@@ -59,6 +58,8 @@ class PgxGame:
         return self._action_space
 
     def _picture(self, state: Any) -> Any:
+        import resvg_py  # late: training needs no pictures
+
         drawn = resvg_py.svg_to_bytes(svg_string=state[0].to_svg())
         return np.asarray(Image.open(io.BytesIO(bytes(drawn))).convert("RGB"))
 

@@ -159,7 +159,7 @@ def functional_wrapped(env: FunctionalEnv, wrappers: Sequence[Any], name: str) -
     """Apply the functional forms of `wrappers`, the first one innermost; raises ConfigInvalid."""
     for wrapper in wrappers:
         make, settings = getattr(wrapper, "make", wrapper), getattr(wrapper, "arguments", {})
-        if isinstance(make, functools.partial) and not make.args:
+        if isinstance(make, functools.partial) and not (make.args or hasattr(make, "functional")):
             settings = {**make.keywords, **settings}
             make = make.func
         shown = getattr(wrapper, "name", None) or getattr(make, "__qualname__", repr(make))
