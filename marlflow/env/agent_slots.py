@@ -60,7 +60,7 @@ class AgentSlots:
         self.agents.append(agent)
         self.observation_spaces.append(observation)
         self.action_spaces.append(action)
-        self.masked.append(wrapped or self._has_info_mask(agent, self.action_spaces[-1]))
+        self.masked.append(wrapped or self._has_info_mask(agent, action))
         self._wrapped.append(wrapped)
         self._inner.append(inner)
         return self.slots[agent]

@@ -62,11 +62,11 @@ class JaxmarlGame:
         _, state = jax.eval_shape(env.reset, jax.ShapeDtypeStruct((2,), np.uint32))
         self._masks_of, self._masked = _mask_method(self, state)
         world_state = getattr(env, "get_world_state", None)
-        if (painter := painter_of(env)) is not None:
-            self.render = lambda state: painter(env, state[0])
         # Some give a state for each agent.
         if world_state is not None and getattr(jax.eval_shape(world_state, state), "ndim", 0) == 1:
             self.global_state = lambda state: world_state(state[0])
+        if (painter := painter_of(env)) is not None:
+            self.render = lambda state: painter(env, state[0])
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         return self._spaces[agent][0]

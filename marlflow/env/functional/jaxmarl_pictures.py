@@ -1,7 +1,7 @@
-"""Pictures of JaxMARL's environments, by JaxMARL's own viewers, which draw into windows and files.
+"""Pictures of JaxMARL's environments by JaxMARL's own viewers.
 
-Those of STORM and of the coin game call what numpy 2 and Matplotlib 3.10 have not any more; the others print. Viewers
-are imported when they draw, as training needs none of them.
+The viewers of STORM and the coin game need an older numpy and Matplotlib; the other environments only print. Viewers
+are imported when they draw, because training needs none.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from jaxmarl.environments.mpe.simple_push import SimplePushMPE
 from jaxmarl.environments.overcooked.overcooked import Overcooked
 from jaxmarl.environments.overcooked_v2.overcooked import OvercookedV2
 from jaxmarl.environments.smax.heuristic_enemy_smax_env import EnemySMAX
-from jaxmarl.environments.smax.smax_env import SMAX
 
 from marlflow.base.batch import Array
+from marlflow.env.functional.jaxmarl_import import SMAX_CLASSES
 
 Painter = Callable[[Any, Any], Array]
 
@@ -95,7 +95,7 @@ _PAINTERS: tuple[tuple[Any, Painter | None], ...] = (
     # JaxMARL's viewer takes its colors, which are numbers, for lists.
     (SimplePushMPE, None),
     (SimpleMPE, _particles),
-    ((SMAX, EnemySMAX), _battle),
+    (SMAX_CLASSES, _battle),
     (Overcooked, _kitchen),
     (OvercookedV2, _second_kitchen),
 )

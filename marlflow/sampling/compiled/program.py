@@ -283,7 +283,7 @@ class FragmentProgram:
             begins = is_over & (live.left[clipped] > 0)
             following = jnp.where(begins, at, self._num_envs)
             begin = partial(self._begin, inputs=inputs, at=following, clipped=clipped)
-            # Where agents end one by one, most ends are not those of an episode, and a reset may be dear.
+            # Where agents end one by one, an episode is seldom over, and computing a reset may cost more than a step.
             live = begin(live) if self.turn_based else jax.lax.cond(begins.any(), begin, lambda now: now, live)
             stops = jnp.where(is_over & ~begins, at, self._num_envs)
             live = live._replace(running=live.running.at[stops].set(False, mode="drop"))
