@@ -2,11 +2,13 @@
 
 The networks are an MLP 64x64 over 4 numbers and the CNN of Mnih et al. (2015) over 84 x 84 x 4 pixels. A call of
 `update` is measured whole: rows from the host's memory to the device, the steps, and the report back. On a CPU,
-float32 updates are compiled by XLA after the first 1,000 steps; everything else is by autograd.
+float32 updates are compiled by XLA after the first 1,000 steps; everything else is by autograd. `--rows` sets the rows
+of a step.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from dataclasses import dataclass
 
@@ -24,7 +26,7 @@ from marlflow.learner.learner import TorchLearner
 from marlflow.policy.torso import CNN, MLP, TorsoConfig
 
 ACTIONS = 6
-PPO_MINIBATCHES, PPO_ROWS, DQN_ROWS = 8, 128, 64
+PPO_MINIBATCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,9 @@ NETWORKS = (
 )
 
 
-def ppo_batch(network: Network, rng: np.random.Generator) -> EstimatedBatch:
-    """Make random rows with estimated advantages."""
-    rows = PPO_MINIBATCHES * PPO_ROWS
+def ppo_batch(network: Network, rows: int, rng: np.random.Generator) -> EstimatedBatch:
+    """Make random rows of 8 minibatches with estimated advantages."""
+    rows *= PPO_MINIBATCHES
     names = ("advantage", "value_target", "value")
     columns: dict[str, Array] = {name: rng.standard_normal(rows).astype(np.float32) for name in names}
     columns |= {"obs": network.rows(rows, rng), "action": rng.integers(0, ACTIONS, rows), "reward": np.ones(rows)}
@@ -58,19 +60,19 @@ def ppo_batch(network: Network, rng: np.random.Generator) -> EstimatedBatch:
     return EstimatedBatch(columns, {"carried": np.zeros(1, bool)})
 
 
-def transitions(network: Network, rng: np.random.Generator) -> Transitions:
+def transitions(network: Network, rows: int, rng: np.random.Generator) -> Transitions:
     """Make random transitions as a replay returns them."""
-    obs, next_obs = network.rows(DQN_ROWS, rng), network.rows(DQN_ROWS, rng)
-    ones = np.ones(DQN_ROWS, np.float32)
-    return Transitions(obs, rng.integers(0, ACTIONS, DQN_ROWS), ones, 0.99 * ones, next_obs, ones, np.arange(DQN_ROWS))
+    obs, next_obs = network.rows(rows, rng), network.rows(rows, rng)
+    ones = np.ones(rows, np.float32)
+    return Transitions(obs, rng.integers(0, ACTIONS, rows), ones, 0.99 * ones, next_obs, ones, np.arange(rows))
 
 
-def steps_per_s(learner: TorchLearner, batch: EstimatedBatch | Transitions, seconds: float) -> float:
+def steps_per_s(learner: TorchLearner, batch: EstimatedBatch | Transitions, rows: int, seconds: float) -> float:
     """Measure optimizer steps per second of `update`, over at least `seconds`."""
-    learner.update(batch, 1, PPO_ROWS)
+    learner.update(batch, 1, rows)
     steps, began = learner.updates, time.perf_counter()
     while True:
-        learner.update(batch, 1, PPO_ROWS)
+        learner.update(batch, 1, rows)
         if (spent := time.perf_counter() - began) >= seconds:
             return (learner.updates - steps) / spent
 
@@ -81,21 +83,27 @@ def computes() -> list[Compute]:
     return [Compute(device, precision) for device in devices for precision in ("float32", "bfloat16")]
 
 
-def report(seconds: float = 2.0) -> None:
-    """Measure and print."""
+def report(rows: int | None, seconds: float = 2.0) -> None:
+    """Measure and print, with `rows` a step, or with 128 of PPO and 64 of DQN."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none on this machine: CPU only"
     print(f"GPU: {gpu}; CPU threads: {torch.get_num_threads()}", flush=True)
     for network in NETWORKS:
         seen = Spaces(network.observation, spaces.Discrete(ACTIONS))
         rng = np.random.default_rng(0)
-        for algorithm, batch in ((PPO(), ppo_batch(network, rng)), (DQN(), transitions(network, rng))):
+        ppo, dqn = (PPO(), rows or 128), (DQN(), rows or 64)
+        for (algorithm, size), batch in (
+            (ppo, ppo_batch(network, ppo[1], rng)),
+            (dqn, transitions(network, dqn[1], rng)),
+        ):
             found = []
             for compute in computes():
                 learner = algorithm.learner(algorithm.name, {algorithm.name: Member(seen, network.model)}, 0, compute)
-                found.append(f"{compute.device} {compute.precision} {steps_per_s(learner, batch, seconds):9,.1f}")
-            rows = PPO_ROWS if isinstance(algorithm, PPO) else DQN_ROWS
-            print(f"{algorithm.name} {network.name}, {rows} rows a step: steps/s {'  '.join(found)}", flush=True)
+                speed = steps_per_s(learner, batch, size, seconds)
+                found.append(f"{compute.device} {compute.precision} {speed:9,.1f}")
+            print(f"{algorithm.name} {network.name}, {size} rows a step: steps/s {'  '.join(found)}", flush=True)
 
 
 if __name__ == "__main__":
-    report()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, help="rows of a step; default: 128 for PPO, 64 for DQN")
+    report(parser.parse_args().rows)

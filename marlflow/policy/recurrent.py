@@ -99,7 +99,9 @@ class GRUTorso(RecurrentTorso):
     def _cell(self, projected: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         hidden = memory.shape[1]
         # The reset gate applies to the memory's share after its linear layer and bias, as in cuDNN.
-        from_memory = functional.linear(memory, self.by_memory.weight, self.by_memory.bias)
+        from_memory = functional.linear(memory, self.by_memory.weight, self.by_memory.bias).to(memory.dtype)
+        # In bfloat16 layers give other dtypes than the memory, which stays float32 over all steps.
+        projected = projected.to(memory.dtype)
         reset, update = torch.sigmoid(projected[:, : 2 * hidden] + from_memory[:, : 2 * hidden]).chunk(2, 1)
         candidate = torch.tanh(torch.addcmul(projected[:, 2 * hidden :], reset, from_memory[:, 2 * hidden :]))
         after = torch.lerp(candidate, memory, update)

@@ -21,7 +21,7 @@ import marlflow as mf
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.base.sequences import Sequences, cut_sequences
 from marlflow.base.spaces import Spaces
-from marlflow.learner.compute import ON_CPU
+from marlflow.learner.compute import ON_CPU, Compute
 from tests.algorithms.extra import entropy_floor
 from tests.learner.experience import ACTIONS, FEATURES, estimated, transitions
 
@@ -30,16 +30,16 @@ SEEN = spaces.Box(-1.0, 1.0, (FEATURES,))
 DISCRETE, CONTINUOUS = Spaces(SEEN, spaces.Discrete(ACTIONS)), Spaces(SEEN, spaces.Box(-1.0, 1.0, (2,)))
 
 
-def _ppo_with_an_extra_loss(seed: int) -> mf.TorchLearner:
+def _ppo_with_an_extra_loss(seed: int, on: Compute = ON_CPU) -> mf.TorchLearner:
     extra = {"floor": mf.ExtraLoss(partial(entropy_floor, floor=9.0), mf.Linear(0.1, 0.0, 100))}
     return mf.PPO(learning_rate=1e-3, extra_losses=extra).learner(
-        "hunter", {"hunter": mf.Member(DISCRETE, mf.MLP((8,)))}, seed, ON_CPU
+        "hunter", {"hunter": mf.Member(DISCRETE, mf.MLP((8,)))}, seed, on
     )
 
 
-def _ppo(of: Spaces, seed: int, beta: float | None = None) -> mf.TorchLearner:
+def _ppo(of: Spaces, seed: int, on: Compute, beta: float | None = None) -> mf.TorchLearner:
     return mf.PPO(learning_rate=1e-3, kl_to_reference=beta).learner(
-        "hunter", {"hunter": mf.Member(of, mf.MLP((8,)))}, seed, ON_CPU
+        "hunter", {"hunter": mf.Member(of, mf.MLP((8,)))}, seed, on
     )
 
 
@@ -49,15 +49,15 @@ def near_reference(rows: int, seed: int) -> mf.EstimatedBatch:
     return mf.EstimatedBatch({**batch.columns, "kl_to_reference": kl}, batch.segments)
 
 
-def _dqn(dueling: bool, seed: int) -> mf.TorchLearner:
+def _dqn(dueling: bool, seed: int, on: Compute) -> mf.TorchLearner:
     return mf.DQN(learning_rate=1e-3, optimizer=mf.Adam(eps=1e-5), dueling=dueling).learner(
-        "prey", {"prey": mf.Member(DISCRETE, mf.MLP((8,)))}, seed, ON_CPU
+        "prey", {"prey": mf.Member(DISCRETE, mf.MLP((8,)))}, seed, on
     )
 
 
-def _recurrent_ppo(seed: int) -> mf.TorchLearner:
+def _recurrent_ppo(seed: int, on: Compute = ON_CPU) -> mf.TorchLearner:
     return mf.RecurrentPPO(learning_rate=1e-3).learner(
-        "hunter", {"hunter": mf.Member(DISCRETE, mf.GRU(6, (8,)))}, seed, ON_CPU
+        "hunter", {"hunter": mf.Member(DISCRETE, mf.GRU(6, (8,)))}, seed, on
     )
 
 
@@ -74,9 +74,9 @@ def continuous(rows: int, seed: int) -> mf.EstimatedBatch:
     return mf.EstimatedBatch({**batch.columns, "action": actions}, batch.segments)
 
 
-def _r2d2(seed: int) -> mf.TorchLearner:
+def _r2d2(seed: int, on: Compute = ON_CPU) -> mf.TorchLearner:
     config = mf.R2D2(sequence_agent_steps=3, burn_in_agent_steps=2, learning_rate=1e-3)
-    return config.learner("prey", {"prey": mf.Member(DISCRETE, mf.GRU(6, (8,)))}, seed, ON_CPU)
+    return config.learner("prey", {"prey": mf.Member(DISCRETE, mf.GRU(6, (8,)))}, seed, on)
 
 
 def sequence_transitions(rows: int, seed: int) -> SequenceTransitions:
@@ -101,9 +101,9 @@ def sequence_transitions(rows: int, seed: int) -> SequenceTransitions:
     )
 
 
-def _td3(seed: int) -> mf.TorchLearner:
+def _td3(seed: int, on: Compute = ON_CPU) -> mf.TorchLearner:
     """Two loss groups, of which one learns on every other minibatch, and noise."""
-    return mf.TD3(learning_rate=1e-3).learner("prey", {"prey": mf.Member(CONTINUOUS, mf.MLP((8,)))}, seed, ON_CPU)
+    return mf.TD3(learning_rate=1e-3).learner("prey", {"prey": mf.Member(CONTINUOUS, mf.MLP((8,)))}, seed, on)
 
 
 def continuous_transitions(rows: int, seed: int) -> mf.Transitions:
@@ -119,26 +119,29 @@ class ApartSAC(mf.SAC):
     )
 
 
-def _sac(seed: int) -> mf.TorchLearner:
-    return ApartSAC(learning_rate=1e-3).learner("prey", {"prey": mf.Member(DISCRETE, mf.MLP((8,)))}, seed, ON_CPU)
+def _sac(seed: int, on: Compute = ON_CPU) -> mf.TorchLearner:
+    return ApartSAC(learning_rate=1e-3).learner("prey", {"prey": mf.Member(DISCRETE, mf.MLP((8,)))}, seed, on)
 
 
 class Kind(NamedTuple):
     """How a learner is made, and what it learns from."""
 
-    learner: Callable[[int], mf.TorchLearner]
+    learner: Callable[..., mf.TorchLearner]
+    """Called with a seed, and a `Compute` if it is not a CPU."""
     batch: Callable[[int, int], mf.EstimatedBatch | Sequences | mf.Transitions | SequenceTransitions]
 
 
 KINDS = {
-    "ppo": Kind(lambda seed: _ppo(DISCRETE, seed), lambda rows, seed: estimated(rows, seed, masked=True)),
-    "ppo by autograd": Kind(lambda seed: _ppo(CONTINUOUS, seed), continuous),
-    "ppo near a reference": Kind(lambda seed: _ppo(DISCRETE, seed, 0.1), near_reference),
+    "ppo": Kind(
+        lambda seed, on=ON_CPU: _ppo(DISCRETE, seed, on), lambda rows, seed: estimated(rows, seed, masked=True)
+    ),
+    "ppo by autograd": Kind(lambda seed, on=ON_CPU: _ppo(CONTINUOUS, seed, on), continuous),
+    "ppo near a reference": Kind(lambda seed, on=ON_CPU: _ppo(DISCRETE, seed, on, 0.1), near_reference),
     "ppo with an extra loss": Kind(_ppo_with_an_extra_loss, estimated),
     "recurrent ppo": Kind(_recurrent_ppo, sequences),
     "r2d2": Kind(_r2d2, sequence_transitions),
-    "dqn": Kind(lambda seed: _dqn(False, seed), transitions),
-    "dqn by autograd": Kind(lambda seed: _dqn(True, seed), transitions),
+    "dqn": Kind(lambda seed, on=ON_CPU: _dqn(False, seed, on), transitions),
+    "dqn by autograd": Kind(lambda seed, on=ON_CPU: _dqn(True, seed, on), transitions),
     "td3": Kind(_td3, continuous_transitions),
     "sac": Kind(_sac, transitions),
 }

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import marlflow as mf
 from marlflow.base.batch import Array
+from marlflow.base.sequences import cut_sequences
 from marlflow.base.spaces import Spaces
 from marlflow.learner.compute import ON_CPU, Compute
 from marlflow.policy.actor_critic import ActorCritic
@@ -101,6 +102,20 @@ def test_values_are_cast_and_come_back_as_float32() -> None:
     assert rounded(torch.from_numpy(found))
     assert not rounded(torch.from_numpy(expected))
     np.testing.assert_allclose(found, expected, **NEAR)
+
+
+@pytest.mark.parametrize("model", [mf.GRU(6, (8,)), mf.LSTM(6, (8,))], ids=lambda model: type(model).__name__)
+def test_a_memory_is_near_that_in_float32(model: Any) -> None:
+    exact, cast = (
+        mf.RecurrentPPO(learning_rate=1e-3).learner("p", {"p": mf.Member(VECTORS, model)}, 0, compute)
+        for compute in (ON_CPU, BFLOAT16)
+    )
+    batch = estimated(40)
+    memory = np.zeros((40, *model.memory_shape), np.float32)
+    rows = cut_sequences(mf.EstimatedBatch({**batch.columns, "memory": memory}, batch.segments), 5)
+    expected, found = exact.update(rows), cast.update(rows)
+    assert found.loss != expected.loss
+    assert found.loss == pytest.approx(expected.loss, rel=0.05, abs=0.02)
 
 
 class LooksFirst:
