@@ -48,6 +48,11 @@ class GymnasiumTeam(ParallelEnv[str, Any, Any]):
         self._env, self._max_cycles, self._cycles = env, max_cycles, 0
         self._numbers = {agent: number for number, agent in enumerate(self.possible_agents)}
 
+    @property
+    def game(self) -> Any:
+        """The gymnasium environment, without gymnasium's wrappers."""
+        return self._env.unwrapped
+
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         return self._observation_spaces[self._numbers[agent]]
 

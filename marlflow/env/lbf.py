@@ -16,10 +16,11 @@ from marlflow.env.gymnasium_team import GymnasiumTeam
 
 # The game's own time limit terminates episodes, so values would not be bootstrapped; `max_cycles` truncates them.
 _NEVER = 10**9
+USUAL_ID = "Foraging-8x8-2p-3f-v3"
 
 
 def parallel_env(
-    id: str = "Foraging-8x8-2p-3f-v3",
+    id: str = USUAL_ID,
     max_cycles: int = 50,
     arguments: Mapping[str, Any] | None = None,
     render_mode: str | None = None,

@@ -23,6 +23,7 @@ _HERE = "marlflow.env.batched"
 # The batched versions of environments that come with marlflow or with other packages, by their factory.
 _SHIPPED = {
     "marlflow.env.cartpole_team.parallel_env": f"{_HERE}.cartpole_team.BatchedCartPoleTeam",
+    "marlflow.env.lbf.parallel_env": "marlflow.env.functional.lbf.batched_env",
     "marlflow.env.matrix_games.parallel_env": f"{_HERE}.matrix_games.BatchedMatrixGame",
     "marlflow.env.pendulum_team.parallel_env": f"{_HERE}.pendulum_team.BatchedPendulumTeam",
     "marlflow.env.toll.parallel_env": f"{_HERE}.toll.BatchedToll",
@@ -35,8 +36,9 @@ _SHIPPED = {
     "pettingzoo.classic.rps_v2.parallel_env": f"{_HERE}.matrix_games.RockPaperScissors",
     "pettingzoo.classic.tictactoe_v3.env": f"{_HERE}.board_games.TicTacToe",
 }
-# Rewards that differ by a rounding error: for `true` only.
-_ROUNDED = frozenset({"marlflow.env.pendulum_team.parallel_env"})
+# Other initial states of the same distribution, or rewards that differ by a rounding error: for `true` only.
+_OTHER_NUMBERS = frozenset({"marlflow.env.lbf.parallel_env", "marlflow.env.pendulum_team.parallel_env"})
+_FUNCTIONAL = frozenset({"marlflow.env.lbf.parallel_env"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def batched_maker(
     """
     if batched is False:
         return None
-    if batched == "auto" and _shipped_name(factory, arguments) in _ROUNDED:
+    if batched == "auto" and _shipped_name(factory, arguments) in _OTHER_NUMBERS:
         return None
     reason, found = _find(factory, arguments, wrappers)
     if found is None and batched is True:
@@ -114,9 +116,9 @@ def _find(
 ) -> tuple[str, BatchedMaker | None]:
     if makes_batches(factory):
         return "", BatchedMaker(factory, arguments, tuple(wrappers))
-    if wrappers:
-        return "wrappers are for PettingZoo environments that are stepped one by one (env.wrappers)", None
     name = _shipped_name(factory, arguments)
+    if wrappers and name not in _FUNCTIONAL:
+        return "wrappers are for PettingZoo environments that are stepped one by one (env.wrappers)", None
     # Only the class's own attribute counts: a subclass of an environment with a batched version is another environment.
     version = _SHIPPED.get(name) or getattr(imported(factory), "__dict__", {}).get("batched")
     if not (isinstance(version, str) or callable(version)):
@@ -127,7 +129,7 @@ def _find(
     others = [key for key, value in own.items() if key not in taken and value not in (None, False)]
     if others:
         return f"the batched version of {name} has no argument {others[0]!r}", None
-    return "", BatchedMaker(version, {key: value for key, value in own.items() if key in taken})
+    return "", BatchedMaker(version, {key: value for key, value in own.items() if key in taken}, tuple(wrappers))
 
 
 def _is_registered(factory: Callable[..., Any] | str) -> bool:

@@ -1,0 +1,187 @@
+"""Level-based foraging (LBF) as a functional environment, by the rules of the package `lbforaging`.
+
+What agents see, may do and receive is what `lbforaging.foraging.ForagingEnv` says for the same state, up to rounding of
+rewards. Initial states are drawn from the same distribution by other random numbers, with one exception: in lbforaging
+agents do not begin where others ended the episode before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from lbforaging.foraging import ForagingEnv
+
+from marlflow.base.errors import ConfigInvalid
+from marlflow.env import lbf
+from marlflow.env.functional.batch import FunctionalBatch, batch_of
+from marlflow.env.functional_protocol import ByGroup, FunctionalStep
+
+_AGENT = "agent"
+# Of none, north, south, west, east and load.
+_MOVES = np.array([(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (0, 0)], np.int32)
+_LOAD = 5
+# The levels of so many of the weakest agents add up to the highest level of food.
+_WEAKEST = 3
+
+
+class Foraging(NamedTuple):
+    """A state of A agents and F foods: places int32 [A, 2] and [F, 2] as (row, column), levels int32 [A] and [F].
+
+    Foods are ordered by row, then column; one that was eaten has level 0. `spawned`: the sum of all levels at first.
+    """
+
+    agents: Any
+    agent_levels: Any
+    foods: Any
+    food_levels: Any
+    spawned: Any
+    env_steps: Any
+
+
+class LevelBasedForaging:
+    """The rules of `game`, a ForagingEnv, of which only settings are read. Raises ConfigInvalid for grids."""
+
+    turn_based = False
+
+    def __init__(self, game: ForagingEnv) -> None:
+        if game._grid_observation:
+            raise ConfigInvalid(["the compiled LBF has no grid observations; set env.batched=false"])
+        self._game, self._num_agents = game, len(game.players)
+        self.groups = {_AGENT: [f"{_AGENT}_{number}" for number in range(self._num_agents)]}
+        self._last_cell = np.array(game.field_size, np.int32) - 1
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        del agent
+        space: spaces.Space[Any] = self._game.observation_space[0]
+        return space
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        del agent
+        return spaces.Discrete(len(_MOVES))
+
+    def reset(self, key: Any) -> tuple[Foraging, FunctionalStep]:
+        for_agents, for_foods = jax.random.split(key)
+        agents, agent_levels = self._placed_agents(for_agents)
+        highest = jnp.sort(agent_levels)[:_WEAKEST].sum()
+        foods, food_levels = self._placed_foods(for_foods, agents, highest)
+        state = Foraging(agents, agent_levels, foods, food_levels, food_levels.sum(), jnp.int32(0))
+        return state, FunctionalStep({_AGENT: self._seen(state)})
+
+    def step(self, key: Any, state: Foraging, actions: ByGroup) -> tuple[Foraging, FunctionalStep]:
+        del key
+        chosen = actions[_AGENT].astype(jnp.int32)
+        has_food = state.food_levels > 0
+        is_beside = (jnp.abs(state.agents[:, None] - state.foods[None]).sum(-1) == 1) & has_food  # [A, F]
+        loads = is_beside & (chosen == _LOAD)[:, None]
+        agents = self._moved(state, chosen)
+        loaded = (loads * state.agent_levels[:, None]).sum(0)  # [F]
+        eaten = has_food & (loaded > 0) & (loaded >= state.food_levels)
+        food_levels = jnp.where(eaten, 0, state.food_levels)
+        after = state._replace(agents=agents, food_levels=food_levels, env_steps=state.env_steps + 1)
+        over = (food_levels.sum() == 0) | (after.env_steps >= self._game._max_episode_steps)
+        rewards = self._rewards(state, loads, loaded, eaten)
+        return after, FunctionalStep({_AGENT: self._seen(after)}, {_AGENT: rewards}, {_AGENT: over})
+
+    def _moved(self, state: Foraging, chosen: Any) -> Any:
+        aims = state.agents + jnp.asarray(_MOVES)[chosen]
+        is_food = ((aims[:, None] == state.foods[None]).all(-1) & (state.food_levels > 0)).any(1)
+        is_outside = ((aims < 0) | (aims > self._last_cell)).any(1)
+        aims = jnp.where((is_food | is_outside)[:, None], state.agents, aims)
+        # Of several that aim at one cell, and be it that one stays there, nobody moves.
+        rivals = (aims[:, None] == aims[None]).all(-1).sum(1)
+        return jnp.where((rivals > 1)[:, None], state.agents, aims)
+
+    def _rewards(self, state: Foraging, loads: Any, loaded: Any, eaten: Any) -> Any:
+        shares = state.agent_levels[:, None] * state.food_levels[None].astype(jnp.float32)  # [A, F]
+        if self._game._normalize_reward:
+            shares = shares / (jnp.maximum(loaded, 1) * jnp.maximum(state.spawned, 1))
+        return (loads * jnp.where(eaten, shares, -self._game.penalty)).sum(1)
+
+    def _seen(self, state: Foraging) -> Any:
+        """Return [A, 3 F + 3 A]: foods by row and column, the agent itself, the others; what is not seen is left out."""
+        sight = self._game.sight
+        corner = state.agents - jnp.minimum(state.agents, sight)  # of what an agent sees, [A, 2]
+        end = jnp.minimum(state.agents + sight, self._last_cell)
+        foods = state.foods[None] - corner[:, None]  # [A, F, 2]
+        sees_food = (foods >= 0).all(-1) & (state.foods[None] <= end[:, None]).all(-1) & (state.food_levels > 0)
+        others = state.agents[None] - corner[:, None]  # [A, A, 2]
+        # At a border lbforaging shows agents that are farther away than food may be.
+        sees_agent = (others >= 0).all(-1) & (others <= 2 * sight).all(-1)
+        own_first = np.array([[n, *(m for m in range(len(others)) if m != n)] for n in range(len(others))])
+        rows = np.arange(len(others))[:, None]
+        entries = [foods, jnp.broadcast_to(state.food_levels[None, :, None], (*foods.shape[:2], 1))]
+        seen = _listed(jnp.concatenate(entries, -1), sees_food)
+        levels = jnp.broadcast_to(state.agent_levels[None, :, None], (*others.shape[:2], 1))
+        players = jnp.concatenate([others, levels] if self._game._observe_agent_levels else [others], -1)
+        team = _listed(players[rows, own_first], sees_agent[rows, own_first])
+        return jnp.concatenate([seen, team], -1).astype(jnp.float32)
+
+    def _placed_agents(self, key: Any) -> tuple[Any, Any]:
+        game = self._game
+        keys = jax.random.split(key, self._num_agents + 2)
+        order = jax.random.permutation(keys[0], self._num_agents)
+        low, high = jnp.asarray(game.min_player_level)[order], jnp.asarray(game.max_player_level)[order]
+        levels = jax.random.randint(keys[1], low.shape, low, high + 1)
+        free, cells = jnp.ones(game.field_size, bool), []
+        for number in range(self._num_agents):
+            cell = _drawn_cell(keys[number + 2], free)
+            free = free.at[tuple(cell)].set(False)
+            cells.append(cell)
+        return jnp.stack(cells), levels
+
+    def _placed_foods(self, key: Any, agents: Any, highest: Any) -> tuple[Any, Any]:
+        game, most = self._game, self._game.max_num_food
+        keys = jax.random.split(key, most + 2)
+        order = jax.random.permutation(keys[0], most)
+        high = jnp.full(most, highest) if game.max_food_level is None else jnp.asarray(game.max_food_level)
+        low = high if game.force_coop else jnp.asarray(game.min_food_level)
+        levels = jax.random.randint(keys[1], (most,), low[order], high[order] + 1)
+        rows, columns = np.indices(game.field_size)
+        inner = (rows > 0) & (rows < game.rows - 1) & (columns > 0) & (columns < game.cols - 1)
+        free, cells, placed = jnp.asarray(inner).at[agents[:, 0], agents[:, 1]].set(False), [], []
+        for number in range(most):
+            cell = _drawn_cell(keys[number + 2], free)
+            down, right = jnp.abs(rows - cell[0]), jnp.abs(columns - cell[1])
+            # Foods are no neighbours, nor two apart in a row or column.
+            taken = (jnp.maximum(down, right) <= 1) | (jnp.minimum(down, right) == 0) & (jnp.maximum(down, right) <= 2)
+            placed.append(free.any())
+            free = jnp.where(placed[-1], free & ~taken, free)
+            cells.append(cell)
+        cells, levels = jnp.stack(cells), jnp.where(jnp.stack(placed), levels, 0)
+        order = jnp.argsort(cells[:, 0] * game.cols + cells[:, 1])
+        return cells[order], levels[order].astype(jnp.int32)
+
+
+def _drawn_cell(key: Any, free: Any) -> Any:
+    """Return a cell of `free` (bool [rows, columns]), each as likely; any cell if none is free."""
+    draws = jnp.where(free, jax.random.uniform(key, free.shape), -1.0)
+    return jnp.stack(jnp.unravel_index(jnp.argmax(draws), free.shape)).astype(jnp.int32)
+
+
+def _listed(entries: Any, is_seen: Any) -> Any:
+    """Return those of `entries` [A, N, E] that are seen, one after the other, [A, N * E]; then -1, -1 and level 0."""
+    place = jnp.cumsum(is_seen, 1) - 1
+    holds = is_seen[:, :, None] & (place[:, :, None] == jnp.arange(entries.shape[1]))  # [A, N, place]
+    listed = jnp.einsum("anp,ane->ape", holds.astype(entries.dtype), entries)
+    nothing = jnp.asarray([-1, -1, 0][: entries.shape[2]])
+    return jnp.where(holds.any(1)[..., None], listed, nothing).reshape(len(entries), -1)
+
+
+def batched_env(
+    num_envs: int,
+    id: str = lbf.USUAL_ID,
+    max_cycles: int = 50,
+    arguments: Mapping[str, Any] | None = None,
+) -> FunctionalBatch:
+    """Return `num_envs` environments of the game `id`, as `lbf.parallel_env` makes one; raises ConfigInvalid."""
+    given = dict(arguments or {})
+
+    def made() -> LevelBasedForaging:
+        return LevelBasedForaging(lbf.parallel_env(id, max_cycles, given).game)
+
+    return batch_of(num_envs, id, ("lbf", id), given, made, max_cycles, None)
