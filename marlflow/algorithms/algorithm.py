@@ -13,6 +13,7 @@ from gymnasium import spaces as gym
 from marlflow.algorithms.cost_limit import cost_limit_problems, initial_multiplier
 from marlflow.algorithms.memory_needs import Memory, memory_problems
 from marlflow.base.critic_input import OWN_OBSERVATION, CriticSees, critic_input_problems
+from marlflow.base.info_columns import At
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem, ProblemKind
 from marlflow.base.schedules import Schedule, ScheduledFloat, initial_value, scheduled
@@ -34,10 +35,11 @@ from marlflow.replay.protocol import Replay, SavedReplay
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The spaces of one policy of a learner, and the model of its network."""
+    """One policy of a learner: its spaces, the model of its network, and the columns of infos that its rows have."""
 
     spaces: Spaces
     model: TorsoConfig
+    infos: Mapping[str, At] = field(default_factory=dict, hash=False)
 
 
 STOCHASTIC_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")

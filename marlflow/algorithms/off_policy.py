@@ -66,7 +66,8 @@ class OffPolicyAlgorithm(OffPolicySettings, LearningAlgorithm):
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> ReplayBuffer:
         # Rounded up, so that shards together hold at least `replay_agent_steps`.
         capacity = -(-self.replay_agent_steps // self.replay_shards)
-        return ReplayBuffer(capacity, self.n_step, self.discount, seed, self.sampling(), name)
+        (member,) = members.values()
+        return ReplayBuffer(capacity, self.n_step, self.discount, seed, self.sampling(), name, infos=member.infos)
 
 
 class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):
@@ -103,11 +104,12 @@ class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> JointReplay:
         seats = {policy: len(member.spaces.seats) for policy, member in members.items()}
+        infos = {policy: member.infos for policy, member in members.items()}
         capacity, length, burn_in = self.replay_agent_steps, self.sequence_agent_steps, self.burn_in_agent_steps
         store: Store[Any] = (
-            JointStore(capacity, seats)
+            JointStore(capacity, seats, infos)
             if self.trains_on(members) is JointTransitions
-            else JointSequenceStore(capacity, seats, length, burn_in)
+            else JointSequenceStore(capacity, seats, length, burn_in, infos)
         )
         return StoredReplay(store, self.n_step, self.discount, seed, self.sampling(), name)
 

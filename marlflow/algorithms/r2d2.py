@@ -103,6 +103,7 @@ class R2D2(LearningAlgorithm):
         return R2D2Loss(self.burn_in_agent_steps, self.squash_epsilon, self.priority_max_share)
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SequenceReplay:
+        (member,) = members.values()
         return SequenceReplay(
             self.replay_agent_steps,
             self.sequence_agent_steps,
@@ -112,6 +113,7 @@ class R2D2(LearningAlgorithm):
             seed,
             Prioritized(self.priority_alpha, initial_value(self.priority_beta)),
             name,
+            infos=member.infos,
         )
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:

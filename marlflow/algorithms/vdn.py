@@ -49,6 +49,11 @@ from marlflow.stages import (
     SyncTarget,
 )
 
+# A team's value is a sum, and its maximum takes the best of each term: of values with a spread of 1, as DQN has them at
+# first, it would be several times any return of a task with rare and small rewards, and each update of the target
+# network takes off only the discount.
+_FIRST_SPREAD = 0.01
+
 
 @dataclass(frozen=True)
 class VDN(JointOffPolicyAlgorithm):
@@ -136,7 +141,8 @@ class VDN(JointOffPolicyAlgorithm):
 
     def _network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | RecurrentQNetwork:
         is_recurrent = isinstance(model, RecurrentTorsoConfig)
-        return (RecurrentQNetwork if is_recurrent else QNetwork)(spaces, model, self.dueling, seed)
+        network = RecurrentQNetwork if is_recurrent else QNetwork
+        return network(spaces, model, self.dueling, seed, gain=_FIRST_SPREAD)
 
     def _mixer(
         self, members: Mapping[str, Member], generator: torch.Generator

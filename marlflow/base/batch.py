@@ -7,7 +7,7 @@ next observation is the segment's next row or its bootstrap, so no observation i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -148,8 +148,8 @@ class Transitions(TrainBatch):
     next_mask: Array | None = None
     version: Array | None = None
     """Versions of the acting weights."""
-    cost: Array | None = None
-    """Discounted n-step sums, if costs are read."""
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    """Columns of infos: discounted n-step sums of credited ones, such as `cost`, and each row's own of others."""
 
     @property
     def rows(self) -> int:

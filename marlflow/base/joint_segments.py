@@ -136,7 +136,9 @@ class _Member:
     def columns(self) -> dict[str, Array]:
         """Return the policy's columns."""
         batch, last = self.batch, self.batch.ends()
-        columns = {name: self.dense(batch.columns[name]) for name in _SEATED if name in batch.columns}
+        # All but the rest of what workers make: columns of infos too.
+        seated = [name for name in batch.columns if name in _SEATED or name not in Batch.RESERVED]
+        columns = {name: self.dense(batch.columns[name]) for name in seated}
         columns["present"] = self.present
         columns["terminated"] = spread(batch.segments["terminated"], self.row[last], self.seat[last], self.source.shape)
         return {f"{self.policy}:{name}": column for name, column in columns.items()}

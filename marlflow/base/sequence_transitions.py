@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from marlflow.base.batch import Array
@@ -46,6 +46,8 @@ class SequenceTransitions(TrainBatch):
     """[rows]: versions of the acting weights."""
     mask: Array | None = None
     """bool [S, L + 1, A]: legal actions from step B."""
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    """Columns of infos, as in Transitions."""
 
     @property
     def count(self) -> int:

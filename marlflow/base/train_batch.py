@@ -40,8 +40,15 @@ class TrainBatch(ABC):
         return self.rows
 
     def columns_for_losses(self) -> dict[str, Column]:
-        """Return the columns that losses use, [count, ...] each, without float64 and bookkeeping columns."""
-        return for_losses({name: getattr(self, name) for name in _column_names(type(self))})
+        """Return the columns that losses use, [count, ...] each, without float64 and bookkeeping columns.
+
+        They are the fields; the entries of one that is a mapping have their own names.
+        """
+        columns: dict[str, Column | None] = {}
+        for name in _column_names(type(self)):
+            value = getattr(self, name)
+            columns |= value if isinstance(value, Mapping) else {name: value}
+        return for_losses(columns)
 
     def mean_version(self) -> float:
         """Return the mean version of the acting weights; NaN without rows or versions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from marlflow.algorithms.algorithm import JointAlgorithm, Member
+from marlflow.algorithms.algorithm import JointAlgorithm
 from marlflow.base.problems import Problem
 from marlflow.config.environment import environment_name
 from marlflow.config.experiment import Experiment, LearnerConfig, Policy
@@ -22,7 +22,7 @@ def joint_problems(learners: Iterable[LearnerSpec]) -> Iterator[Problem]:
     """Yield why the policies of a joint learner cannot be trained together."""
     for learner in learners:
         if isinstance(learner.algorithm, JointAlgorithm):
-            members = {policy.name: Member(policy.spaces, policy.model) for policy in learner.policies}
+            members = {policy.name: policy.member for policy in learner.policies}
             for problem in learner.algorithm.member_problems(members):
                 yield replace(problem, subject=subject_of(learner))
 

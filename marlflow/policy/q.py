@@ -26,10 +26,10 @@ _TINY = np.finfo(np.float64).tiny
 class DuelingHead(nn.Module):
     """State value plus each action's advantage over the mean (Wang et al., 2016, arXiv:1511.06581, equation 9)."""
 
-    def __init__(self, features: int, num_actions: int, generator: torch.Generator) -> None:
+    def __init__(self, features: int, num_actions: int, generator: torch.Generator, gain: float = 1.0) -> None:
         super().__init__()
-        self.state = linear(features, 1, 1.0, generator)
-        self.advantage = linear(features, num_actions, 1.0, generator)
+        self.state = linear(features, 1, gain, generator)
+        self.advantage = linear(features, num_actions, gain, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return action values [N, A] of `features` [N, F]."""
@@ -90,16 +90,23 @@ class QActor(NetworkActor):
         return self.epsilon if isinstance(self.epsilon, float) else np.maximum(self.epsilon, _TINY)
 
 
-class QNetwork(nn.Module):
-    """The network of a Q-learner; publishes `actor`."""
+def q_head(
+    features: int, num_actions: int, dueling: bool, generator: torch.Generator, gain: float
+) -> DuelingHead | nn.Linear:
+    """Build a head of action values, orthogonal with `gain`: the spread of the first values, about."""
+    if dueling:
+        return DuelingHead(features, num_actions, generator, gain)
+    return linear(features, num_actions, gain, generator)
 
-    def __init__(self, spaces: Spaces, torso: TorsoConfig, dueling: bool, seed: int) -> None:
+
+class QNetwork(nn.Module):
+    """The network of a Q-learner; publishes `actor`. `gain`: see `q_head`."""
+
+    def __init__(self, spaces: Spaces, torso: TorsoConfig, dueling: bool, seed: int, gain: float = 1.0) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         body, features = build_torso(spaces, torso, generator)
-        actions = spaces.num_actions
-        head = DuelingHead(features, actions, generator) if dueling else linear(features, actions, 1.0, generator)
-        self.actor = QActor(body, head)
+        self.actor = QActor(body, q_head(features, spaces.num_actions, dueling, generator, gain))
 
     def forward(self, obs: Tensor) -> Tensor:
         q: Tensor = self.actor(obs)

@@ -17,7 +17,7 @@ from marlflow.policy.actor_critic import StochasticActor, critic_body, stochasti
 from marlflow.policy.dense import linear, through
 from marlflow.policy.network_actor import NetworkActor, Scheduled
 from marlflow.policy.normalized import ReturnScale, in_units_of
-from marlflow.policy.q import DuelingHead, QActor
+from marlflow.policy.q import QActor, q_head
 from marlflow.policy.recurrent import RecurrentTorso, build_recurrent_torso, without_memory
 from marlflow.policy.torso import TorsoConfig
 
@@ -119,14 +119,13 @@ class RecurrentActorCritic(nn.Module):
 
 
 class RecurrentQNetwork(nn.Module):
-    """The network of R2D2, a recurrent Q-learner; publishes the epsilon-greedy `actor`."""
+    """The network of R2D2, a recurrent Q-learner; publishes the epsilon-greedy `actor`. `gain`: see `q_head`."""
 
-    def __init__(self, spaces: Spaces, model: TorsoConfig, dueling: bool, seed: int) -> None:
+    def __init__(self, spaces: Spaces, model: TorsoConfig, dueling: bool, seed: int, gain: float = 1.0) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         torso, features = build_recurrent_torso(spaces, model, generator)
-        actions = spaces.num_actions
-        head = DuelingHead(features, actions, generator) if dueling else linear(features, actions, 1.0, generator)
+        head = q_head(features, spaces.num_actions, dueling, generator, gain)
         self.actor = RecurrentNetworkActor(torso, QActor(nn.Identity(), head))
 
     def forward(self, obs: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:

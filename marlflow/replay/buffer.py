@@ -10,10 +10,11 @@ import numpy as np
 
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.errors import CheckpointUnusable, InvalidInput
+from marlflow.base.info_columns import At
 from marlflow.base.items import Inserted
 from marlflow.base.serialization import Tree
 from marlflow.flow import Place
-from marlflow.replay.n_step import terms_problems
+from marlflow.replay.n_step import terms_problems, window_sums
 from marlflow.replay.sampling import Sampling
 from marlflow.replay.segments import TransitionStore, row_type
 
@@ -26,6 +27,8 @@ class Store(Protocol[Drawn_co]):
 
     agent_steps: int
     """The agent steps stored: rows, or in joint rows the agents present."""
+    sums: Sequence[str]
+    """The columns of infos that are stored as n-step sums."""
     capacity: int
     first: int
     stop: int
@@ -147,7 +150,7 @@ class StoredReplay(Generic[Drawn]):
             raise InvalidInput([f"{text}: give NStep the same settings"])
         if "priority" in batch.columns:
             self._check_priorities(batch.columns["priority"])
-        newest = self._store.newest(batch)
+        newest = self._summed(self._store.newest(batch))
         self._sampler.evicted(*self._store.make_room(newest.count, batch.count - newest.count))
         first, stop = self._store.append(newest)
         self._sampler.added(first, stop)
@@ -155,6 +158,12 @@ class StoredReplay(Generic[Drawn]):
             self._sampler.reprioritize(np.arange(first, stop), newest.columns["priority"].astype(np.float64))
         left = int(batch.segments["seats_left_early"].sum()) if "seats_left_early" in batch.segments else 0
         return Inserted(batch.rows, self.stored, left)
+
+    def _summed(self, batch: Batch) -> Batch:
+        """Replace columns that add up, as rewards do, by their n-step sums, float32."""
+        n_step, discount, length = self._terms["n_step"], self._terms["discount"], batch.segments["length"]
+        sums = {name: window_sums(batch.columns[name], length, n_step, discount) for name in self._store.sums}
+        return batch.with_columns(**{name: column.astype(np.float32) for name, column in sums.items()})
 
     def draw(self, agent_steps: int) -> Drawn:
         if agent_steps < 1:
@@ -261,7 +270,7 @@ class StoredReplay(Generic[Drawn]):
 
 
 class ReplayBuffer(StoredReplay[Transitions]):
-    """A replay buffer of n-step transitions."""
+    """A replay buffer of n-step transitions, and of the columns `infos` of its rows."""
 
     __slots__ = ()
 
@@ -274,5 +283,7 @@ class ReplayBuffer(StoredReplay[Transitions]):
         sampling: Sampling,
         name: str = "replay",
         place: Place | None = None,
+        infos: Mapping[str, At] | None = None,
     ) -> None:
-        super().__init__(TransitionStore(capacity_agent_steps), n_step, discount, seed, sampling, name, place)
+        store = TransitionStore(capacity_agent_steps, infos or {})
+        super().__init__(store, n_step, discount, seed, sampling, name, place)

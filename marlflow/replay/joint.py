@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from marlflow.base.batch import Array
+from marlflow.base.info_columns import At
 from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
 from marlflow.base.joint_transitions import JointTransitions
 from marlflow.replay.segments import SegmentStore, StoredColumns
 from marlflow.replay.sequences import SequenceStore
+
+InfosOf: TypeAlias = Mapping[str, Mapping[str, At]]
+"""Each policy's columns of infos."""
 
 _TAKEN = ("action", "reward", "terminated")
 _AFTER = {"action_mask": "mask"}
@@ -19,16 +23,16 @@ _AFTER = {"action_mask": "mask"}
 class JointStore(SegmentStore):
     """Stores joint rows, its units, drawn as n-step transitions of the team; sizes are in agent steps.
 
-    `seats` has each policy's number of agents, K in all: there is room for capacity_agent_steps / K joint rows, and a
-    draw takes agent_steps / K of them. Batches need JoinSegments, then NStep.
+    `seats` has each policy's number of agents, K in all, and `infos` its columns of infos. There is room for
+    capacity_agent_steps / K joint rows, and a draw takes agent_steps / K of them. Batches need JoinSegments and NStep.
     """
 
     __slots__ = ("_seats",)
 
     row_name: ClassVar[str] = "joint rows"
 
-    def __init__(self, capacity_agent_steps: int, seats: Mapping[str, int]) -> None:
-        super().__init__(_joint_rows(capacity_agent_steps, seats), joint_columns(seats))
+    def __init__(self, capacity_agent_steps: int, seats: Mapping[str, int], infos: InfosOf | None = None) -> None:
+        super().__init__(_joint_rows(capacity_agent_steps, seats), joint_columns(seats, infos or {}))
         self._seats = dict(seats)
 
     @property
@@ -55,9 +59,16 @@ class JointSequenceStore(SequenceStore):
 
     row_name: ClassVar[str] = "joint rows"
 
-    def __init__(self, capacity_agent_steps: int, seats: Mapping[str, int], length: int, burn_in: int) -> None:
-        memory = [f"{policy}:memory" for policy in seats]
-        super().__init__(_joint_rows(capacity_agent_steps, seats), length, burn_in, joint_columns(seats), memory)
+    def __init__(
+        self,
+        capacity_agent_steps: int,
+        seats: Mapping[str, int],
+        length: int,
+        burn_in: int,
+        infos: InfosOf | None = None,
+    ) -> None:
+        memory, names = [f"{policy}:memory" for policy in seats], joint_columns(seats, infos or {})
+        super().__init__(_joint_rows(capacity_agent_steps, seats), length, burn_in, names, memory)
         self._seats = dict(seats)
 
     @property
@@ -71,7 +82,7 @@ class JointSequenceStore(SequenceStore):
         steps = self._steps(units)
         columns = {name: self._trained(name, steps) for name in ("reward", "discount", "version")}
         columns |= {"valid": steps.valid, "trained": steps.trained, "following": self._after_windows(steps)}
-        columns |= {"weight": weight, "row_id": steps.first[:, 0]}
+        columns |= {"weight": weight, "row_id": steps.first[:, 0], **self._infos(steps)}
         if "state" in steps.ends:
             columns["state"] = self._seen("state", steps)
         for policy in self._seats:
@@ -85,8 +96,8 @@ class JointSequenceStore(SequenceStore):
         return JointSequenceTransitions(columns)
 
 
-def joint_columns(policies: Iterable[str]) -> StoredColumns:
-    """Return the columns of JointSegments that a replay of `policies` stores."""
+def joint_columns(policies: Iterable[str], infos: InfosOf) -> StoredColumns:
+    """Return the columns of JointSegments that a replay of `policies`, with `infos` of each, stores."""
     names = ("obs", "action_mask", "present")
     seen = {f"{p}:{name}": f"bootstrap_{p}:{_AFTER.get(name, name)}" for p in policies for name in names}
     taken = [f"{policy}:{name}" for policy in policies for name in _TAKEN]
@@ -95,6 +106,7 @@ def joint_columns(policies: Iterable[str]) -> StoredColumns:
         taken=(*taken, "version"),
         optional=frozenset({"state", *(f"{policy}:action_mask" for policy in policies)}),
         present=[f"{policy}:present" for policy in policies],
+        infos={f"{policy}:{name}": at for policy, named in infos.items() for name, at in named.items()},
     )
 
 

@@ -10,7 +10,7 @@ from marlflow.base.batch import Array
 
 
 class Windows(NamedTuple):
-    """Each row's n-step window, [N] each, float64 except `steps`.
+    """Each row's n-step window, float64 except `steps`, [N] each; `reward` is of the rewards' shape.
 
     `reward` is the discounted sum of `steps` rewards, `discount` the factor of the bootstrap value: of the next row, or
     of the segment's bootstrap observation.
@@ -24,24 +24,25 @@ class Windows(NamedTuple):
 def windows(reward: Array, length: Array, terminated: Array, n_step: int, discount: float) -> Windows:
     """Compute windows of up to `n_step` rows, from each row to at most its segment's end.
 
-    reward: [N], over all segments. length, terminated: [S]. A window of k steps has discount `discount`**k, or 0 if it
-    reaches the end of a terminated segment.
+    reward: [N, ...], over all segments. length, terminated: [S]. A window of k steps has discount `discount`**k, or 0
+    if it reaches the end of a terminated segment.
     """
     last = np.cumsum(length) - 1
     left = np.repeat(last + 1, length) - np.arange(len(reward))
     steps = np.minimum(left, n_step)
     after = np.power(discount, np.arange(n_step + 1.0)).take(steps)
     after[(steps == left) & np.repeat(terminated, length)] = 0.0
-    return Windows(_sums(reward, last, n_step, discount), after, steps)
+    return Windows(window_sums(reward, length, n_step, discount), after, steps)
 
 
-def _sums(reward: Array, last: Array, n_step: int, discount: float) -> Array:
-    # Horner's scheme: a sum of m rewards is the first plus the discounted sum of the next m - 1.
-    carry = np.full(len(reward), discount)
-    carry[last] = 0.0
-    total = reward.astype(np.float64)
+def window_sums(amounts: Array, length: Array, n_step: int, discount: float) -> Array:
+    """Return the discounted sums of `amounts`, [N, ...], over the windows of segments of `length`, float64."""
+    # Horner's scheme: a sum of m amounts is the first plus the discounted sum of the next m - 1.
+    carry = np.full((len(amounts), *[1] * (amounts.ndim - 1)), discount)
+    carry[np.cumsum(length) - 1] = 0.0
+    total = amounts.astype(np.float64)
     for _ in range(n_step - 1):
-        longer = reward.astype(np.float64)
+        longer = amounts.astype(np.float64)
         longer[:-1] += carry[:-1] * total[1:]
         total = longer
     return total

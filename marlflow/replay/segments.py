@@ -7,13 +7,14 @@ is followed by a later row, or by the bootstrap.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
 from marlflow.base.batch import Array, Batch, Transitions
 from marlflow.base.errors import InvalidInput
+from marlflow.base.info_columns import At
 from marlflow.base.serialization import Tree
 from marlflow.replay.ring import Ring
 
@@ -32,6 +33,8 @@ class StoredColumns:
     optional: frozenset[str] = frozenset()
     present: Sequence[str] = ()
     """Columns of which each true entry is an agent step; without any, each row is one."""
+    infos: Mapping[str, At] = field(default_factory=dict)
+    """Columns of infos, stored too: of those that add up, n-step sums."""
 
 
 DECISIONS = StoredColumns(
@@ -58,11 +61,13 @@ class SegmentStore:
         "first_segment",
         "stop",
         "stop_segment",
+        "sums",
     )
 
     def __init__(self, capacity: int, names: StoredColumns) -> None:
         self.capacity = capacity
         self._names = names
+        self.sums = tuple(name for name, at in names.infos.items() if at == "sum")
         self.agent_steps = 0
         self.first = self.stop = 0
         self.first_segment = self.stop_segment = 0
@@ -121,8 +126,8 @@ class SegmentStore:
         numbers = np.arange(segment, segment + len(length))
         segment_of_row = np.repeat(numbers, length)
         names = self._names
-        rows = _named(batch.columns, {name: name for name in (*names.seen, *names.taken)})
-        windows = {"window_reward": "reward", "window_discount": "discount", "window_cost": "cost"}
+        rows = _named(batch.columns, {name: name for name in (*names.seen, *names.taken, *names.infos)})
+        windows = {"window_reward": "reward", "window_discount": "discount"}
         rows |= _named(batch.columns, windows)
         following = np.arange(first, first + len(segment_of_row)) + batch.columns["window_steps"]
         stop = first + np.cumsum(length)
@@ -200,7 +205,8 @@ class SegmentStore:
             if (name in known) != (name in batch.columns):
                 having = "with" if name in known else "without"
                 yield f"this replay holds rows {having} {_described(name)}, and the batch is not so"
-        required = [name for name in (*names.seen, *names.taken) if name in known or name not in names.optional]
+        stored_as_they_are = [*names.seen, *names.taken, *(name for name in names.infos if name not in self.sums)]
+        required = [name for name in stored_as_they_are if name in known or name not in names.optional]
         pairs = [(name, name, batch.columns) for name in required]
         pairs += [(name, after, batch.segments) for name, after in names.seen.items() if name in required]
         for stored, name, table in pairs:
@@ -208,6 +214,9 @@ class SegmentStore:
                 yield f"the batch has no {name!r}, which a replay stores"
             elif name in table and stored in known and (text := _type_problem(name, table[name], known[stored])):
                 yield text
+        yield from (
+            f"the batch has no {name!r}, which a replay stores" for name in self.sums if name not in batch.columns
+        )
         for name in names.properties:
             if name not in batch.segments:
                 yield f"the batch's segments have no {name!r}, which this replay stores"
@@ -242,8 +251,8 @@ class TransitionStore(SegmentStore):
 
     __slots__ = ()
 
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, DECISIONS)
+    def __init__(self, capacity: int, infos: Mapping[str, At]) -> None:
+        super().__init__(capacity, replace(DECISIONS, infos=infos))
 
     def take(self, units: Array, weight: Array) -> Transitions:
         columns, after = self._windows(units)
@@ -258,7 +267,7 @@ class TransitionStore(SegmentStore):
             action_mask=columns.get("action_mask"),
             next_mask=after.get("action_mask"),
             version=columns.get("version"),
-            cost=columns.get("cost"),
+            columns={name: columns[name] for name in self._names.infos},
         )
 
 

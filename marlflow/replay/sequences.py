@@ -16,6 +16,7 @@ import numpy as np
 
 from marlflow.base.batch import Array, Batch
 from marlflow.base.errors import InvalidInput
+from marlflow.base.info_columns import At
 from marlflow.base.sequence_transitions import SequenceTransitions
 from marlflow.flow import Place
 from marlflow.replay.buffer import StoredReplay
@@ -44,8 +45,9 @@ class SequenceReplay(StoredReplay[SequenceTransitions]):
         sampling: Sampling,
         name: str = "replay",
         place: Place | None = None,
+        infos: Mapping[str, At] | None = None,
     ) -> None:
-        store = TransitionSequenceStore(capacity_agent_steps, length, burn_in)
+        store = TransitionSequenceStore(capacity_agent_steps, length, burn_in, infos or {})
         super().__init__(store, n_step, discount, seed, sampling, name, place)
 
 
@@ -154,6 +156,9 @@ class SequenceStore(SegmentStore):
         """Return a column of trained rows, [S, L, ...]."""
         return self._at(name, steps.first + np.arange(self.length), steps.trained)
 
+    def _infos(self, steps: SequenceSteps) -> dict[str, Array]:
+        return {name: self._trained(name, steps) for name in self._names.infos}
+
     def _after_windows(self, steps: SequenceSteps) -> Array:
         """Return the step after each trained row's window, [S, L]."""
         following = self._trained("next", steps)
@@ -178,8 +183,8 @@ class TransitionSequenceStore(SequenceStore):
 
     __slots__ = ()
 
-    def __init__(self, capacity: int, length: int, burn_in: int) -> None:
-        super().__init__(capacity, length, burn_in, DECISIONS, ["memory"])
+    def __init__(self, capacity: int, length: int, burn_in: int, infos: Mapping[str, At]) -> None:
+        super().__init__(capacity, length, burn_in, replace(DECISIONS, infos=infos), ["memory"])
 
     def units_in(self, agent_steps: int) -> int:
         return max(1, agent_steps // self.length)
@@ -199,6 +204,7 @@ class TransitionSequenceStore(SequenceStore):
             row_id=steps.first[:, 0],
             version=self._trained("version", steps)[steps.trained],
             mask=self._mask(steps) if "action_mask" in steps.ends else None,
+            columns=self._infos(steps),
         )
 
     def _mask(self, steps: SequenceSteps) -> Array:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from marlflow.algorithms.algorithm import Algorithm, Member, needs_state
-from marlflow.algorithms.info_columns import info_columns
+from marlflow.algorithms.info_columns import columns_of_rows, info_columns
 from marlflow.algorithms.initial_parameters import InitialParameters
 from marlflow.base.batch import Array
 from marlflow.base.info_columns import InfoColumn, InfoColumns
@@ -99,6 +99,11 @@ class PolicySpec:
     columns: Mapping[str, Literal["credited", "info"]] = field(default_factory=dict)
     """Info columns of its rows, besides those that its algorithm needs (see `Policy.columns`)."""
 
+    @property
+    def member(self) -> Member:
+        """What its learner is made for."""
+        return Member(self.spaces, self.model, columns_of_rows(self.algorithm, self.columns))
+
     def actor(self) -> Actor:
         """Make an actor; published weights replace its parameters before it acts."""
         return self.algorithm.actor(self.spaces, self.model, named_seed(self.seed, "actor", self.name))
@@ -175,7 +180,7 @@ class LearnerSpec:
 
     @property
     def _members(self) -> dict[str, Member]:
-        return {policy.name: Member(policy.spaces, policy.model) for policy in self.policies}
+        return {policy.name: policy.member for policy in self.policies}
 
     @property
     def trains_on(self) -> type:

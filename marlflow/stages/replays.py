@@ -67,12 +67,8 @@ class NStep:
             raise InvalidInput([f"n-step windows: {problem}" for problem in broken])
 
     def __call__(self, batch: Batch) -> Batch:
-        """Add `window_reward`, `window_discount` (float32 [N]) and `window_steps`; with costs also `window_cost`."""
-        segments, costs = batch.segments, {}
-        if "cost" in batch.columns:
-            ends = segments["length"], segments["terminated"]
-            of_cost = windows(batch.columns["cost"], *ends, self.n_step, self.discount)
-            costs = {"window_cost": of_cost.reward.astype(np.float32)}
+        """Add `window_reward`, `window_discount` (float32 [N]) and `window_steps`."""
+        segments = batch.segments
         n_step_windows = windows(
             batch.columns["reward"], segments["length"], segments["terminated"], self.n_step, self.discount
         )
@@ -80,7 +76,6 @@ class NStep:
             window_reward=n_step_windows.reward.astype(np.float32),
             window_discount=n_step_windows.discount.astype(np.float32),
             window_steps=n_step_windows.steps,
-            **costs,
         )
 
 

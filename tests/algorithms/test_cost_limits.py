@@ -63,7 +63,9 @@ def test_the_cost_critic_of_ppo_learns_its_value_targets(normalize: bool) -> Non
 def costly(spaces: Spaces) -> tuple[mf.Transitions, Array]:
     drawn = transitions(spaces)
     cost = np.random.default_rng(11).standard_normal(ROWS).astype(np.float32)
-    return replace(drawn, cost=cost), np.random.default_rng(1).standard_normal((ROWS, 4)).astype(np.float32)
+    return replace(drawn, columns={"cost": cost}), np.random.default_rng(1).standard_normal((ROWS, 4)).astype(
+        np.float32
+    )
 
 
 def terms_of(learner: Any, drawn: mf.Transitions, noise: Array) -> dict[str, float]:
@@ -82,14 +84,13 @@ def test_sac_in_a_box_is_that_of_plain_loops() -> None:
     plain = terms_of(learner, drawn, noise)
     learner.set_schedule({"multiplier": LAMBDA})
     found = terms_of(learner, drawn, noise)
-    assert drawn.cost is not None
     next_action, _ = naive_sample(learner.module, drawn.next_obs, noise[:, 2:])
     action, _ = naive_sample(learner.module, drawn.obs, noise[:, :2])
     following = q_cost(learner.parameters.target_module, drawn.next_obs, next_action)[:, 0]
     taken = q_cost(learner.module, drawn.obs, within(drawn.action))[:, 0]
     loss = 0.0
     for row in range(ROWS):
-        target = float(drawn.cost[row]) + float(drawn.discount[row]) * following[row]
+        target = float(drawn.columns["cost"][row]) + float(drawn.discount[row]) * following[row]
         loss += float(drawn.weight[row]) * 0.5 * (taken[row] - target) ** 2 / ROWS
     assert found["cost_value"] == pytest.approx(loss, rel=1e-4)
     chosen = q_cost(learner.module, drawn.obs, action)[:, 0].mean()
@@ -105,12 +106,11 @@ def test_sac_with_discrete_actions_is_that_of_plain_loops(spaces: Spaces) -> Non
     plain = terms_of(learner, drawn, noise)
     learner.set_schedule({"multiplier": LAMBDA})
     found = terms_of(learner, drawn, noise)
-    assert drawn.cost is not None
     following = q_cost(learner.parameters.target_module, drawn.next_obs, None)
     now = q_cost(learner.module, drawn.obs, None)
     loss = chosen = 0.0
     for row in range(ROWS):
-        target = float(drawn.cost[row])
+        target = float(drawn.columns["cost"][row])
         if drawn.discount[row] > 0.0:
             policy = naive_policy(learner.module, drawn.next_obs, drawn.next_mask, row)
             target += float(drawn.discount[row]) * sum(p * following[row, a] for a, p in policy.items())

@@ -17,7 +17,10 @@ GAMES = {
     "near sight": ("Foraging-2s-8x8-3p-4f-v3", {}),
     "cooperation": ("Foraging-8x8-2p-2f-coop-v3", {}),
     "crowded, with penalties": ("Foraging-5x5-4p-4f-v3", {"penalty": 0.25, "normalize_reward": False}),
-    "levels unseen, food of level 2": ("Foraging-2s-6x6-3p-2f-v3", {"observe_agent_levels": False, "max_food_level": 2}),
+    "levels unseen": (
+        "Foraging-2s-6x6-3p-2f-v3",
+        {"observe_agent_levels": False, "max_food_level": 2},
+    ),
     "its own limit": ("Foraging-6x6-2p-3f-v3", {"max_episode_steps": 7}),
 }
 

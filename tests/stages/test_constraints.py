@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,13 +100,3 @@ def test_the_limit_and_its_rate_may_be_scheduled() -> None:
     learner: Any = Recording()
     UpdateMultiplier(1.0, 0.125)(ragged([2]), learner)
     assert learner.asked == (7.0, 0.125)
-
-
-def test_windows_of_costs_are_those_of_rewards() -> None:
-    from marlflow.stages import NStep
-
-    batch = ragged([5, 1, 3])
-    twice = batch.with_columns(cost=2.0 * batch.columns["reward"])
-    found = NStep(3, 0.5)(twice)
-    assert found["window_cost"].tolist() == pytest.approx((2.0 * found["window_reward"]).tolist())
-    assert "window_cost" not in NStep(3, 0.5)(batch).columns

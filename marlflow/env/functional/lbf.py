@@ -103,7 +103,7 @@ class LevelBasedForaging:
         return (loads * jnp.where(eaten, shares, -self._game.penalty)).sum(1)
 
     def _seen(self, state: Foraging) -> Any:
-        """Return [A, 3 F + 3 A]: foods by row and column, the agent itself, the others; what is not seen is left out."""
+        """Return [A, 3 F + 3 A]: seen foods by row and column, the agent itself, and the others that it sees."""
         sight = self._game.sight
         corner = state.agents - jnp.minimum(state.agents, sight)  # of what an agent sees, [A, 2]
         end = jnp.minimum(state.agents + sight, self._last_cell)
