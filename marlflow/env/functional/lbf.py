@@ -54,6 +54,7 @@ class LevelBasedForaging:
         self._game, self._num_agents = game, len(game.players)
         self.groups = {_AGENT: [f"{_AGENT}_{number}" for number in range(self._num_agents)]}
         self._last_cell = np.array(game.field_size, np.int32) - 1
+        self._most = max(self._num_agents, game.max_num_food)
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         del agent
@@ -65,10 +66,10 @@ class LevelBasedForaging:
         return spaces.Discrete(len(_MOVES))
 
     def reset(self, key: Any) -> tuple[Foraging, FunctionalStep]:
-        for_agents, for_foods = jax.random.split(key)
-        agents, agent_levels = self._placed_agents(for_agents)
+        for_agents, for_foods = jax.random.bits(key, (2, self._most, 3), jnp.uint32)
+        agents, agent_levels = self._placed_agents(*for_agents.T)
         highest = jnp.sort(agent_levels)[:_WEAKEST].sum()
-        foods, food_levels = self._placed_foods(for_foods, agents, highest)
+        foods, food_levels = self._placed_foods(*for_foods.T, agents, highest)
         state = Foraging(agents, agent_levels, foods, food_levels, food_levels.sum(), jnp.int32(0))
         return state, FunctionalStep({_AGENT: self._seen(state)})
 
@@ -121,31 +122,30 @@ class LevelBasedForaging:
         team = _listed(players[rows, own_first], sees_agent[rows, own_first])
         return jnp.concatenate([seen, team], -1).astype(jnp.float32)
 
-    def _placed_agents(self, key: Any) -> tuple[Any, Any]:
-        game = self._game
-        keys = jax.random.split(key, self._num_agents + 2)
-        order = jax.random.permutation(keys[0], self._num_agents)
+    def _placed_agents(self, places: Any, levels: Any, order: Any) -> tuple[Any, Any]:
+        """Return the agents' cells and levels, given random bits for each."""
+        game, order = self._game, jnp.argsort(order[: self._num_agents])
         low, high = jnp.asarray(game.min_player_level)[order], jnp.asarray(game.max_player_level)[order]
-        levels = jax.random.randint(keys[1], low.shape, low, high + 1)
+        levels = _drawn_level(levels[: self._num_agents], low, high)
         free, cells = jnp.ones(game.field_size, bool), []
         for number in range(self._num_agents):
-            cell = _drawn_cell(keys[number + 2], free)
+            cell = _drawn_cell(places[number], free)
             free = free.at[tuple(cell)].set(False)
             cells.append(cell)
         return jnp.stack(cells), levels
 
-    def _placed_foods(self, key: Any, agents: Any, highest: Any) -> tuple[Any, Any]:
+    def _placed_foods(self, places: Any, levels: Any, order: Any, agents: Any, highest: Any) -> tuple[Any, Any]:
+        """Return the foods' cells and levels, given random bits for each and where the agents are."""
         game, most = self._game, self._game.max_num_food
-        keys = jax.random.split(key, most + 2)
-        order = jax.random.permutation(keys[0], most)
+        order = jnp.argsort(order[:most])
         high = jnp.full(most, highest) if game.max_food_level is None else jnp.asarray(game.max_food_level)
         low = high if game.force_coop else jnp.asarray(game.min_food_level)
-        levels = jax.random.randint(keys[1], (most,), low[order], high[order] + 1)
+        levels = _drawn_level(levels[:most], low[order], high[order])
         rows, columns = np.indices(game.field_size)
         inner = (rows > 0) & (rows < game.rows - 1) & (columns > 0) & (columns < game.cols - 1)
         free, cells, placed = jnp.asarray(inner).at[agents[:, 0], agents[:, 1]].set(False), [], []
         for number in range(most):
-            cell = _drawn_cell(keys[number + 2], free)
+            cell = _drawn_cell(places[number], free)
             down, right = jnp.abs(rows - cell[0]), jnp.abs(columns - cell[1])
             # Foods are no neighbours, nor two apart in a row or column.
             taken = (jnp.maximum(down, right) <= 1) | (jnp.minimum(down, right) == 0) & (jnp.maximum(down, right) <= 2)
@@ -157,10 +157,19 @@ class LevelBasedForaging:
         return cells[order], levels[order].astype(jnp.int32)
 
 
-def _drawn_cell(key: Any, free: Any) -> Any:
-    """Return a cell of `free` (bool [rows, columns]), each as likely; any cell if none is free."""
-    draws = jnp.where(free, jax.random.uniform(key, free.shape), -1.0)
-    return jnp.stack(jnp.unravel_index(jnp.argmax(draws), free.shape)).astype(jnp.int32)
+def _drawn_cell(bits: Any, free: Any) -> Any:
+    """Return a cell of `free` (bool [rows, columns]), each as likely given random `bits`; any cell if none is free."""
+    # The free cell with the highest hash: threefry's bits for each cell would take ten times as long as a step.
+    mixed = bits + np.arange(free.size, dtype=np.uint32) * np.uint32(0x9E3779B9)
+    for factor in (0x85EBCA6B, 0xC2B2AE35):
+        mixed = (mixed ^ (mixed >> 15)) * np.uint32(factor)
+    priority = jnp.where(free.ravel(), (mixed ^ (mixed >> 16)) | 1, 0)
+    return jnp.stack(jnp.unravel_index(jnp.argmax(priority), free.shape)).astype(jnp.int32)
+
+
+def _drawn_level(bits: Any, low: Any, high: Any) -> Any:
+    """Return whole numbers from `low` to `high`, each as likely but for one in some 2**24."""
+    return low + ((bits >> 8) % (high - low + 1).astype(jnp.uint32)).astype(jnp.int32)
 
 
 def _listed(entries: Any, is_seen: Any) -> Any:
