@@ -271,7 +271,13 @@ LEAGUE: Final = Allowed(
 CALLBACK: Final = Allowed(_named("marlflow.observe.early_stop: EarlyStop", {OTHERS: ANYTHING}))
 
 POLICY: Final = Allowed(
-    keys={"algorithm": ALGORITHM, "model": MODEL, "init": Allowed(text=_ANY_TEXT, keys=_SOURCE), OTHERS: ANYTHING}
+    keys={
+        "algorithm": ALGORITHM,
+        "model": MODEL,
+        "init": Allowed(text=_ANY_TEXT, keys=_SOURCE),
+        "reward_from": Allowed(keys={OTHERS: SCHEDULE}),
+        OTHERS: ANYTHING,
+    }
 )
 EXPERIMENT: Final = Allowed(
     keys={
