@@ -321,7 +321,9 @@ def action_problems(name: str, capabilities: Capabilities, spaces: Spaces) -> It
     action, *others = spaces.action, *capabilities.actions
     supported = " or ".join([*filter(None, [", ".join(others[:-1])]), others[-1]])
     remedy = f"it needs {supported} actions"
-    if type(action).__name__ not in capabilities.actions:
+    if isinstance(action, gym.Dict | gym.Tuple):
+        yield cannot_act(name, spaces, remedy=f"{remedy}, which wrappers=flatten_actions may make of it")
+    elif type(action).__name__ not in capabilities.actions:
         yield cannot_act(name, spaces, remedy=remedy)
     # Networks output floats; a Box of integers would need rounding. Policies that only act may still use one.
     elif isinstance(action, gym.Box) and action.dtype.kind != "f" and capabilities.learns:

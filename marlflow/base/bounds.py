@@ -19,11 +19,15 @@ class Unfit(Exception):
 class Bounded:
     """Numbers of `shape` and `dtype` (float32, integer or bool) from `low` to `high`, [*shape] each.
 
-    `name` is for errors. Finite bounds beyond float32 become its largest number.
+    `name` is for errors, and `remedy` for those of a value out of bounds. Finite bounds beyond float32 become its
+    largest number.
     """
 
-    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], low: Array, high: Array) -> None:
+    def __init__(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], low: Array, high: Array, remedy: str = ""
+    ) -> None:
         self.name, self.shape, self.dtype = name, shape, dtype
+        self._remedy = remedy
         self._low, self._high = (self._cast_bound(np.broadcast_to(np.asarray(bound), shape)) for bound in (low, high))
         self._least: Any = None
         self._most: Any = None
@@ -119,9 +123,9 @@ class Bounded:
         else:
             value_text = str(value)
             if value < low:
-                reason = f", below its bound {low!s}"
+                reason = f", below its bound {low!s}{self._remedy}"
             elif value > high:
-                reason = f", above its bound {high!s}"
+                reason = f", above its bound {high!s}{self._remedy}"
             elif self.dtype.kind != "f":
                 reason = f", not a whole number as {self.dtype} needs"
             else:

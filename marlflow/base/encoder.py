@@ -136,10 +136,14 @@ def _node(space: spaces.Space[Any], path: Path, leaves: Mapping[Path, Leaf], pac
     return _OneHot(leaf) if one_hot else _Numbers(leaf, packed)
 
 
+# Environments of others are seldom mended.
+_OUTSIDE = "; wrappers=clip_observations clips it, wrappers=widen_bounds takes the bounds away"
+
+
 def _bounded(leaf: Leaf) -> Bounded:
     space, name = leaf.space, named(leaf.path)
     if isinstance(space, spaces.Box):
-        return Bounded(name, space.shape, row_dtype(space), space.low, space.high)
+        return Bounded(name, space.shape, row_dtype(space), space.low, space.high, _OUTSIDE)
     if isinstance(space, spaces.MultiBinary):
         return Bounded(name, leaf.shape, np.dtype(space.dtype), np.zeros(()), np.ones(()))
     first, sizes = _first_and_sizes(space)

@@ -9,6 +9,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 COST: Final = "cost"
 """The column of costs, and their key in infos, as in Safety-Gymnasium."""
 
+REWARD_FROM: Final = "reward_from"
+"""The first part of the names of coefficients, by which a policy's columns are added to its rewards."""
+
 At: TypeAlias = Literal["sum", "end"]
 """What an episode's figure is: the sum over the agent's env steps, or the value at the agent's end."""
 
@@ -82,6 +85,11 @@ class InfoColumns:
     def of_policy(self, policy: str) -> tuple[str, ...]:
         """Return the names of the columns that a policy's rows have."""
         return tuple(column.name for column in self.in_rows if policy in column.policies)
+
+
+def coefficient_name(policy: str, column: str) -> str:
+    """Return the name, among scheduled values, of the coefficient by which a column is added to a policy's rewards."""
+    return f"{REWARD_FROM}.{policy}.{column}"
 
 
 NO_COLUMNS: Final = InfoColumns()

@@ -159,5 +159,7 @@ def _unplayable(seat_group: SeatGroup) -> Iterator[EnvProblem]:
             "action masks are for Discrete, MultiDiscrete and MultiBinary actions: make them so, or leave the mask out",
         )
     if not isinstance(space, (*DISCRETE_KINDS, gym.Box)):
-        remedy = "actions must be Discrete, MultiDiscrete, MultiBinary or Box: flatten them by a wrapper"
+        remedy = (
+            "actions must be Discrete, MultiDiscrete, MultiBinary or Box; wrappers=flatten_actions may make them so"
+        )
         yield EnvProblem(f"the actions of {seat_group.name} are {space}", remedy)

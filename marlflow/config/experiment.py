@@ -10,6 +10,7 @@ from marlflow.algorithms.algorithm import Algorithm
 from marlflow.algorithms.from_run import FromRun
 from marlflow.algorithms.ppo import PPO
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.schedules import ScheduledFloat
 from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
 from marlflow.flow.relocate import Where
 from marlflow.league.league import League
@@ -144,7 +145,8 @@ class Policy:
     `queue_fragments` may wait for its plan; None: two rounds. `experience`: recorded rows. `init`: a policy
     of another run to begin as. `learns_from`: policies whose rows it learns from; None: itself, or as the league says.
     `columns`: numbers in infos that are columns of its rows; "credited": added up by the rules of rewards; "info": the
-    last one since the decision.
+    last one since the decision. `reward_from`: numbers in infos that are added to the rewards that its learner sees,
+    each with a coefficient; the `credited` column is then in its rows too. Returns stay those of the environment.
     """
 
     algorithm: Algorithm | None = None
@@ -156,6 +158,12 @@ class Policy:
     learns_from: Sequence[str] | None = None
     init: FromRun | None = None
     columns: Mapping[str, Literal["credited", "info"]] = field(default_factory=dict)
+    reward_from: Mapping[str, ScheduledFloat] = field(default_factory=dict)
+
+    @property
+    def row_columns(self) -> dict[str, Literal["credited", "info"]]:
+        """Return `columns`, and a column of each number in `reward_from`."""
+        return {**dict.fromkeys(self.reward_from, "credited"), **self.columns}
 
     @property
     def acts_by(self) -> Algorithm:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from marlflow.algorithms.info_columns import columns_of_rows
 from marlflow.base.batch import Batch
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.base.info_columns import COST, At, InfoColumn
+from marlflow.base.info_columns import At, InfoColumn
 from marlflow.base.shortened import enumerated
 from marlflow.base.spaces import DISCRETE_KINDS, choices_of, components
 from marlflow.config.environment import environment_maker, environment_name
@@ -23,6 +23,7 @@ from marlflow.env.batched.versions import BatchedMaker, makes_batches
 from marlflow.env.random_action import random_legal_action
 
 _MOST_NAMED = 3
+_Setting: TypeAlias = Literal["columns", "reward_from", "cost_limit"]
 
 
 def metric_columns(metrics: Mapping[str, InfoMetric]) -> tuple[InfoColumn, ...]:
@@ -31,21 +32,27 @@ def metric_columns(metrics: Mapping[str, InfoMetric]) -> tuple[InfoColumn, ...]:
 
 
 class _Need(NamedTuple):
-    """A column that a policy's rows need."""
+    """A column that a policy's rows need, because of a setting of the policy or of its algorithm."""
 
     policy: str
     subject: str
     column: str
     at: At
-    has_limit: bool
+    setting: _Setting
+
+    @property
+    def has_limit(self) -> bool:
+        return self.setting == "cost_limit"
 
     @property
     def needs(self) -> str:
+        if self.setting == "reward_from":
+            return f"has a reward_from {self.column!r}"
         return "has a cost_limit" if self.has_limit else f"has the column {self.column!r}"
 
     @property
     def way_out(self) -> str:
-        return "algorithm.cost_limit=null" if self.has_limit else f"columns without {self.column!r}"
+        return "algorithm.cost_limit=null" if self.has_limit else f"{self.setting} without {self.column!r}"
 
     @property
     def way_out_of_policy(self) -> str:
@@ -60,8 +67,10 @@ def _needs(policies: Mapping[str, Policy]) -> list[_Need]:
     found = []
     for name, policy in policies.items():
         subject = f"policy {name!r} ({policy.acts_by.name})"
-        for column, at in columns_of_rows(policy.acts_by, policy.columns).items():
-            found.append(_Need(name, subject, column, at, column == COST and column not in policy.columns))
+        for column, at in columns_of_rows(policy.acts_by, policy.row_columns).items():
+            is_added = column in policy.reward_from
+            setting: _Setting = "reward_from" if is_added else "columns" if column in policy.columns else "cost_limit"
+            found.append(_Need(name, subject, column, at, setting))
     return found
 
 
@@ -73,6 +82,7 @@ def info_environment_problems(
     Whether a Parallel environment gives them is known only from an env step, so it is played for one.
     """
     env, needs, metrics = experiment.env, _needs(policies), experiment.metrics
+    yield from _not_added(policies)
     yield from _clashes(metrics, needs)
     # Records are not stepped, and column_row_problems is about their rows.
     if not (needs or metrics) or offline_records(env) is not None:
@@ -102,6 +112,16 @@ def info_environment_problems(
         yield from _missing(adapter, name, needs, agents)
 
 
+def _not_added(policies: Mapping[str, Policy]) -> Iterator[str]:
+    """Yield why numbers cannot be added to rewards."""
+    for name, policy in policies.items():
+        if policy.reward_from and not policy.acts_by.capabilities.learns:
+            yield f"policies.{name}.reward_from: {policy.acts_by.name} does not learn from rewards; leave it out"
+        for column in policy.reward_from:
+            if policy.columns.get(column) == "info":
+                yield f"policies.{name}.reward_from.{column} is a sum; set policies.{name}.columns.{column}=credited"
+
+
 def _clashes(metrics: Mapping[str, InfoMetric], needs: Sequence[_Need]) -> Iterator[str]:
     columns = {need.column for need in needs}
     for name in metrics:
@@ -112,11 +132,11 @@ def _clashes(metrics: Mapping[str, InfoMetric], needs: Sequence[_Need]) -> Itera
     kinds: dict[str, At] = {}
     for need in needs:
         if kinds.setdefault(need.column, need.at) != need.at:
-            yield f"{need.subject} has the column {need.column!r} as another kind than another policy; name one kind"
+            yield f"{need.subject} {need.needs} as another kind than another policy; name one kind"
         if "." in need.column:
-            yield f"{need.subject} has the column {need.column!r}, and no column has dots in its name; use another key"
+            yield f"{need.subject} {need.needs}, and no column has dots in its name; use another key"
         if need.column in Batch.RESERVED:
-            yield f"{need.subject} has the column {need.column!r}, which rows have already; give the info another key"
+            yield f"{need.subject} {need.needs}, which rows have already; give the info another key"
 
 
 def _in_turns(name: str, amount: str | None) -> str:

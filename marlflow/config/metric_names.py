@@ -82,8 +82,9 @@ def _problems(experiment: Experiment, section: str, name: str, figure: str) -> I
 
 def _infos_problems(experiment: Experiment, name: str) -> Iterator[str]:
     """Yield a problem if nothing of infos has this name."""
-    columns = [column for policy in experiment.policies.values() for column in policy.columns]
-    known = [*experiment.metrics, *columns, *experiment.default_policy.columns, *(usual.name for usual in USUAL), COST]
+    policies = experiment.default_policy, *experiment.policies.values()
+    columns = [column for policy in policies for column in policy.row_columns]
+    known = [*experiment.metrics, *columns, *(usual.name for usual in USUAL), COST]
     if name not in known:
         suggestion = meant(name, known, "known are")
         yield f"nothing in infos has this name (metrics.{name}.info=<its key> gives one){suggestion}"

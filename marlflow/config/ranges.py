@@ -122,6 +122,7 @@ RANGES: Mapping[str, Range] = {
     **dict.fromkeys(("entropy_coefficient", "value_coefficient", "temperature", "beta", "kl_to_reference"), _WEIGHT),
     **dict.fromkeys(("multiplier_learning_rate", "initial_multiplier"), _WEIGHT),
     "cost_limit": Range(0.0, _LARGEST_FLOAT32),
+    "reward_from": _FINITE,
     "logit_penalty": _WEIGHT,
     **dict.fromkeys(("initial_temperature", "gumbel_temperature", "scale_start"), Range(0.0, 1e6, above=True)),
     **dict.fromkeys(("exploration_noise", "target_noise", "epsilon_ladder"), Range(0.0, 100.0)),

@@ -137,8 +137,9 @@ _SPACE = Allowed(_named("gymnasium.spaces: Box Discrete MultiDiscrete\ngymnasium
 _AGENTS: Final[AllowedByKey] = {"agents": ANYTHING}
 WRAPPER: Final = Allowed(
     _named(
-        """marlflow.env.wrappers: agent_indicator black_death clip_observations gray joint_state last_action
-        marlflow.env.wrappers: mask_in_info pad_actions pad_observations random_opening resize reward_scale
+        """marlflow.env.wrappers: agent_indicator black_death clip_observations flatten_actions gray joint_state
+        marlflow.env.wrappers: last_action mask_in_info named_agents pad_actions pad_observations random_opening resize
+        marlflow.env.wrappers: reward_scale widen_bounds
         supersuit: frame_stack_v2"""
     )
     | _named(
@@ -271,7 +272,13 @@ LEAGUE: Final = Allowed(
 CALLBACK: Final = Allowed(_named("marlflow.observe.early_stop: EarlyStop", {OTHERS: ANYTHING}))
 
 POLICY: Final = Allowed(
-    keys={"algorithm": ALGORITHM, "model": MODEL, "init": Allowed(text=_ANY_TEXT, keys=_SOURCE), OTHERS: ANYTHING}
+    keys={
+        "algorithm": ALGORITHM,
+        "model": MODEL,
+        "init": Allowed(text=_ANY_TEXT, keys=_SOURCE),
+        "reward_from": Allowed(keys={OTHERS: SCHEDULE}),
+        OTHERS: ANYTHING,
+    }
 )
 EXPERIMENT: Final = Allowed(
     keys={

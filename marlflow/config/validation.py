@@ -213,7 +213,15 @@ def _spec(
 ) -> RunSpec:
     rollouts, budget = experiment.rollouts, experiment.faults.env_errors + experiment.faults.env_hangs
     policies = {
-        name: PolicySpec(name, policy.acts_by, policy.model, spaces[name], experiment.seed, dict(policy.columns))
+        name: PolicySpec(
+            name,
+            policy.acts_by,
+            policy.model,
+            spaces[name],
+            experiment.seed,
+            policy.row_columns,
+            dict(policy.reward_from),
+        )
         for name, policy in players.policies.items()
     }
     return RunSpec(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from marlflow.algorithms.cost_limit import cost_limit_of
+from marlflow.base.info_columns import coefficient_name
+from marlflow.base.schedules import Schedule
 from marlflow.base.serialization import Tree
 from marlflow.learner.multiplier import COST_EPISODES, COST_TOTAL
 from marlflow.runtime.protocol import RunComponents
-from marlflow.runtime.spec import RunSpec
+from marlflow.runtime.spec import LearnerSpec, RunSpec
 
 
 class Scheduler:
@@ -31,9 +33,11 @@ class Scheduler:
         """Apply changes; return each policy's scheduled settings and `num_envs`, to collect with."""
         by_learner = self.values(agent_steps_sampled)
         for name, values in by_learner.items():
-            actor_only_settings = self._spec.learners[name].algorithm.actor_only_settings
-            # Settings of actors only, such as epsilon, travel with the request; learners and replays do not know them.
-            self._settings[name] = {key: value for key, value in values.items() if key not in actor_only_settings}
+            learner = self._spec.learners[name]
+            # Settings of actors and of rows, such as epsilon, travel with the request; learners and replays do not know
+            # them.
+            others = {*learner.algorithm.actor_only_settings, *_coefficients(learner, 0)}
+            self._settings[name] = {key: value for key, value in values.items() if key not in others}
             self._apply(name)
         return self._by_policy(by_learner)
 
@@ -62,8 +66,9 @@ class Scheduler:
 
     def values(self, agent_steps_sampled: Mapping[str, int]) -> dict[str, dict[str, float]]:
         """Return each learner's settings, given the agent steps sampled by each policy."""
+        since = {name: self._sampled(name, agent_steps_sampled) - began_at for name, began_at in self._began_at.items()}
         return {
-            name: dict(learner.algorithm.schedules(self._sampled(name, agent_steps_sampled) - self._began_at[name]))
+            name: {**learner.algorithm.schedules(since[name]), **_coefficients(learner, since[name])}
             for name, learner in self._spec.learners.items()
         }
 
@@ -88,3 +93,12 @@ class Scheduler:
             self._applied[learner] = settings
             for part in self._parts.of(learner):
                 part.set_schedule(settings)
+
+
+def _coefficients(learner: LearnerSpec, agent_steps: int) -> dict[str, float]:
+    """Return the coefficients of the columns that are added to rewards (`Policy.reward_from`)."""
+    return {
+        coefficient_name(policy.name, column): value.at(agent_steps) if isinstance(value, Schedule) else float(value)
+        for policy in learner.policies
+        for column, value in policy.reward_from.items()
+    }

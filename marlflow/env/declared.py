@@ -29,7 +29,7 @@ def name_problem(agent: object, others: Container[str]) -> str | None:
         name = f"agent_{agent if hasattr(agent, '__index__') else 0}"
         return (
             f"agent {agent!r} is of type {type(agent).__name__}, and agents are named by text; give it a name such as "
-            f"{name!r}, in possible_agents, agents and all dicts by agent"
+            f"{name!r}, in possible_agents, agents and all dicts by agent, or put wrappers=named_agents first"
         )
     return f"two agents are named {agent!r}: give each a name of its own" if agent in others else None
 

@@ -21,11 +21,13 @@ from supersuit.utils.basic_transforms import resize as resizing
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env.declared import declared_agents, describe_space
+from marlflow.env.flat_actions import FlatActions, entries
 from marlflow.env.joint_state import with_joint_state
 from marlflow.env.random_opening import RandomOpening
 from marlflow.env.reward_scale import ScaleBy, scales_for, with_scaled_rewards
 from marlflow.env.wrapping import (
     BlackDeath,
+    NamedAgents,
     change_actions,
     change_observations,
     move_mask_to_info,
@@ -63,19 +65,45 @@ def _change_images(env: _Env, transform: Any, parameter: Any) -> Any:
 
 
 def clip_observations(env: _Env) -> Any:
-    """Clip observations to the bounds of their spaces."""
+    """Clip observations to the bounds of their Boxes, also in a Dict or Tuple."""
+    _check_bounds(env)
+    return change_observations(
+        env, lambda seen, agent: _clipped(env.observation_space(agent), seen), env.observation_space
+    )
 
-    def space_of(agent: str) -> Any:
-        space = env.observation_space(agent)
-        if not isinstance(space, spaces.Box):
-            raise ConfigInvalid([f"agent {agent!r} sees {describe_space(space)}, not a Box, which alone has bounds"])
+
+def _check_bounds(env: _Env) -> None:
+    seen = {agent: env.observation_space(agent) for agent in declared_agents(env)}
+    if not any(isinstance(entry, spaces.Box) for space in seen.values() for entry in entries(space)):
+        agent, space = next(iter(seen.items()))
+        raise ConfigInvalid([f"agent {agent!r} sees {describe_space(space)}, without a Box, which alone has bounds"])
+
+
+def _clipped(space: _Space, seen: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _clipped(inner, seen[key]) for key, inner in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_clipped(inner, entry) for inner, entry in zip(space.spaces, seen, strict=True))
+    return np.asarray(np.clip(seen, space.low, space.high)) if isinstance(space, spaces.Box) else seen
+
+
+def widen_bounds(env: _Env) -> Any:
+    """Declare observations without bounds: floats from -inf to inf, integers as wide as their dtype."""
+    _check_bounds(env)
+    return change_observations(env, lambda seen, _: seen, lambda agent: unbounded(env.observation_space(agent)))
+
+
+def unbounded(space: _Space) -> _Space:
+    """Return `space` with Boxes that are as wide as their dtype, also in a Dict or Tuple."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: unbounded(inner) for key, inner in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([unbounded(inner) for inner in space.spaces])
+    if not isinstance(space, spaces.Box):
         return space
-
-    def change(observation: Any, agent: str) -> Any:
-        space = env.observation_space(agent)
-        return np.clip(observation, space.low, space.high)
-
-    return change_observations(env, change, space_of)
+    dtype: Any = space.dtype
+    low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return spaces.Box(low, high, space.shape, dtype.type)
 
 
 def pad_observations(env: _Env) -> Any:
@@ -93,8 +121,14 @@ def pad_actions(env: _Env) -> Any:
     spaces_of = {agent: env.action_space(agent) for agent in declared_agents(env)}
     padded = _common_space("do", list(spaces_of), env.action_space)
     return change_actions(
-        env, lambda action, agent: homogenize_ops.dehomogenize_actions(spaces_of[agent], action), padded
+        env, lambda action, agent: homogenize_ops.dehomogenize_actions(spaces_of[agent], action), lambda _: padded
     )
+
+
+def flatten_actions(env: _Env) -> Any:
+    """Make one MultiDiscrete or Box of the entries of Dict and Tuple actions (see FlatActions)."""
+    kinds = {agent: FlatActions(agent, env.action_space(agent)) for agent in declared_agents(env)}
+    return change_actions(env, lambda action, agent: kinds[agent].nested(action), lambda agent: kinds[agent].space)
 
 
 def agent_indicator(env: _Env, type_only: bool = False) -> Any:
@@ -237,6 +271,13 @@ def reward_scale(
     """
     agents = declared_agents(env)
     return with_scaled_rewards(env, scales_for(agents, lambda: env, discount, env_steps, by, scale))
+
+
+def named_agents(env: _Env) -> Any:
+    """Name agents that are numbers: 0 is agent_0."""
+    if not isinstance(env, ParallelEnv):
+        raise ConfigInvalid(["it takes a Parallel environment, not an AEC one: name its parallel_env"])
+    return NamedAgents(env)
 
 
 def mask_in_info(env: _Env) -> Any:

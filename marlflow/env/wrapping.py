@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,9 @@ def change_observations(env: Any, change: Change, space_of: SpaceOf) -> Any:
     return (_ObservationWrapperAEC if isinstance(env, AECEnv) else _ObservationWrapperParallel)(env, change, space_of)
 
 
-def change_actions(env: Any, change: Change, space: _Space) -> Any:
-    """Give all agents one action space; `change` converts actions to the agent's own."""
-    return (_ActionWrapperAEC if isinstance(env, AECEnv) else _ActionWrapperParallel)(env, change, space)
+def change_actions(env: Any, change: Change, space_of: SpaceOf) -> Any:
+    """Give agents other action spaces; `change` converts actions to the agent's own."""
+    return (_ActionWrapperAEC if isinstance(env, AECEnv) else _ActionWrapperParallel)(env, change, space_of)
 
 
 def remember_actions(env: Any, kinds: Mapping[str, Any]) -> Any:
@@ -111,12 +111,12 @@ class _LastActionParallel(_LastAction, _ObservationWrapperParallel):
 
 
 class _ActionWrapper:
-    def __init__(self, env: Any, change: Change, space: _Space) -> None:
+    def __init__(self, env: Any, change: Change, space_of: SpaceOf) -> None:
         super().__init__(env)  # type: ignore[call-arg]
-        self._change, self._space = change, space
+        self._change, self._space_of = change, space_of
 
     def action_space(self, agent: str) -> _Space:
-        return self._space
+        return self._space_of(agent)
 
 
 class _ActionWrapperAEC(_ActionWrapper, BaseWrapper):
@@ -244,3 +244,44 @@ class BlackDeath(BaseParallelWrapper):
         info: dict[str, Any] = {COST: 0.0, **shown}
         # All actions of an ended agent are allowed, because it must act until the episode ends.
         return {**info, _MASK: np.ones(self._masked[agent], np.int8)} if agent in self._masked else info
+
+
+class NamedAgents(BaseParallelWrapper):
+    """Names agents that are numbers, or of another type than text: 0 is agent_0."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._own: dict[str, Any] = {}
+
+    @property
+    def possible_agents(self) -> list[str]:
+        """Return the names of all agents."""
+        return self._names(self.env.possible_agents)
+
+    @property
+    def agents(self) -> list[str]:
+        """Return the names of living agents."""
+        return self._names(self.env.agents)
+
+    def observation_space(self, agent: str) -> Any:
+        return self.env.observation_space(self._own[agent])
+
+    def action_space(self, agent: str) -> Any:
+        return self.env.action_space(self._own[agent])
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return self._named(observations), self._named(infos)
+
+    def step(self, actions: Mapping[str, Any]) -> _Stepped:
+        observations, *rest = self.env.step({self._own[agent]: action for agent, action in actions.items()})
+        rewards, terminations, truncations, infos = map(self._named, rest)
+        return self._named(observations), rewards, terminations, truncations, infos
+
+    def _names(self, agents: Iterable[Any]) -> list[str]:
+        named = {agent if isinstance(agent, str) else f"agent_{agent}": agent for agent in agents}
+        self._own |= named
+        return list(named)
+
+    def _named(self, by_agent: Mapping[Any, Any]) -> dict[str, Any]:
+        return dict(zip(self._names(by_agent), by_agent.values(), strict=True))

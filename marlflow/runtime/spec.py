@@ -14,6 +14,7 @@ from marlflow.base.batch import Array
 from marlflow.base.info_columns import InfoColumn, InfoColumns
 from marlflow.base.items import as_it_is
 from marlflow.base.random import key, named_seed
+from marlflow.base.schedules import ScheduledFloat
 from marlflow.base.spaces import Spaces
 from marlflow.flow.relocate import Where
 from marlflow.learner.compute import Compute
@@ -97,7 +98,9 @@ class PolicySpec:
     spaces: Spaces
     seed: int
     columns: Mapping[str, Literal["credited", "info"]] = field(default_factory=dict)
-    """Info columns of its rows, besides those that its algorithm needs (see `Policy.columns`)."""
+    """Info columns of its rows, besides those that its algorithm needs (see `Policy.row_columns`)."""
+    reward_from: Mapping[str, ScheduledFloat] = field(default_factory=dict)
+    """The columns that are added to rewards, with their coefficients."""
 
     @property
     def member(self) -> Member:

@@ -96,7 +96,7 @@ _NUMBERS = frozenset({float, int, bool, np.float64, np.float32})
 
 def not_given(column: InfoColumn) -> str:
     """Return what is wrong if an env step lacks a column of rows."""
-    needed, way_out = f"a column {column.name!r}", f"take {column.name!r} out of policies.<id>.columns"
+    needed, way_out = f"a column {column.name!r}", f"take {column.name!r} out of policies.<id>.columns and reward_from"
     if column.name == COST:
         needed, way_out = "a cost_limit", "set algorithm.cost_limit=null"
     return (

@@ -11,6 +11,7 @@ import numpy as np
 from marlflow.base.batch import Array, Batch
 from marlflow.base.errors import CheckpointFailed, ConfigInvalid
 from marlflow.base.fault_kind import FaultKind
+from marlflow.base.info_columns import coefficient_name
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces
@@ -77,6 +78,7 @@ class RolloutWorker:
         # Datasets may record policies whose rows are not returned.
         self._recorded = {*self._returned, *(writer.policies if writer else ())}
         self._actors = {policy: actors[policy]() for policy in spaces}
+        self._scheduled: dict[str, Mapping[str, float]] = {}
         self._adapting = adapting_actors(self._actors.values(), has_phases=isinstance(self._envs, EnvPool))
         table = self._table = self._make_table(spaces, actors)
         lanes = Lanes(self._stride, count, table, self._policy_of, config.columns)
@@ -147,6 +149,7 @@ class RolloutWorker:
             worker_stages.actor = self._actors[policy]
         for policy, values in request.schedules.items():
             self._actors[policy].set_schedule(values)
+            self._scheduled[policy] = values
         if request.matchups is not None:
             self._episodes.deal(request.matchups)
         runner = self._runner
@@ -205,8 +208,20 @@ class RolloutWorker:
         if self._writer is not None:
             # Recorded before any stage runs: a dataset has the rows as they were sampled.
             self._writer.write({policy: batch for policy, (_, batch) in results.items()}, runner.env_steps - before)
-        returned = {policy: cut for policy, cut in results.items() if policy in self._returned}
+        returned = {
+            policy: (cut, self._with_added_infos(policy, batch))
+            for policy, (cut, batch) in results.items()
+            if policy in self._returned
+        }
         return {name: self._apply_stages(name, *cut) if name in staged else cut for name, cut in returned.items()}
+
+    def _with_added_infos(self, policy: str, batch: Batch) -> Batch:
+        """Add the columns that have a coefficient (`Policy.reward_from`) to the rewards of rows."""
+        scheduled, reward = self._scheduled.get(policy, {}), batch["reward"]
+        for column in self._config.columns.of_policy(policy):
+            coefficient = scheduled.get(coefficient_name(policy, column))
+            reward = reward if coefficient is None else reward + coefficient * batch[column]
+        return batch if reward is batch["reward"] else batch.with_columns(reward=reward)
 
     def _collect_phases(self, ticks: int) -> dict[str, tuple[PolicyReceipt, Batch]]:
         # Each environment keeps one task over all phases, and no episode is in two phases.

@@ -134,7 +134,11 @@ def test_other_dtypes_are_taken_where_they_hold_the_same_numbers(space, count: i
         (spaces.Box(-1.0, 1.0, (1, 2)), [[-2.5, 0.0]], "observation has -2.5 at [0, 0], below its bound -1.0"),
         (spaces.Box(-np.inf, np.inf, (2,)), [0.0, np.nan], "observation has a NaN at [1]"),
         (spaces.Box(0.0, np.inf, ()), np.nan, "observation is a NaN"),
-        (spaces.Box(0, 255, (2,), np.uint8), [300, -1], "observation has 300 at [0], above its bound 255"),
+        (
+            spaces.Box(0, 255, (2,), np.uint8),
+            [300, -1],
+            "observation has 300 at [0], above its bound 255; wrappers=clip_observations clips it, ",
+        ),
         (spaces.Box(0, 255, (2,), np.uint8), [0, -1], "observation has -1 at [1], below its bound 0"),
         (spaces.Box(0, 9, (2,), np.int8), [0.5, 1], "observation has 0.5 at [0], not a whole number as int8 needs"),
         (
@@ -185,7 +189,7 @@ def test_bounds_hold_after_rounding_to_float32() -> None:
     single = spaces.Box(np.float32(0.1), np.float32(0.2), (1,))
     for bound in (0.1, 0.2):
         assert Encoder(single).stack([np.array([bound])])[0, 0] == np.float32(bound)
-    assert refused(space, np.array([0.1 + 1e-6, 0.0])).reason.endswith("above its bound 0.1")
+    assert "above its bound 0.1;" in refused(space, np.array([0.1 + 1e-6, 0.0])).reason
     assert refused(spaces.Box(-1e300, 1e300, (1,), np.float64), np.array([np.inf])).index == 0
 
 

@@ -143,6 +143,33 @@ def test_what_cannot_be_read_of_infos_is_refused(
     assert any(problem in found for found in wrong_with(run))
 
 
+@pytest.mark.parametrize(
+    ("env", "settings", "problem"),
+    [
+        (
+            IN_TURN,
+            {"reward_from": {"step": 1}},
+            "has a reward_from 'step', and in env, an AEC environment, infos stay from one turn to the next",
+        ),
+        (CARTS, {"reward_from": {"step": 1}}, "or set policies.team.reward_from without 'step'"),
+        (
+            ROADS,
+            {"reward_from": {"cost": 1.0}, "columns": {"cost": "info"}},
+            "set policies.team.columns.cost=credited",
+        ),
+        (ROADS, {"reward_from": {"cost": "one"}}, "policies.team.reward_from.cost: str is no Schedule"),
+        (ROADS, {"reward_from": {"cost": mf.Linear(float("inf"), 0, 5)}}, "reward_from.cost.start must be a finite"),
+    ],
+)
+def test_what_cannot_be_added_to_rewards_is_refused(env: mf.Env, settings: Any, problem: str) -> None:
+    assert any(problem in found for found in wrong_with(experiment(PLAIN, env, **settings)))
+
+
+def test_of_a_policy_that_does_not_learn_nothing_is_added_to_rewards() -> None:
+    problem, _ = wrong_with(experiment(mf.Random(), ROADS, reward_from={"cost": 1.0}))
+    assert problem == "policies.team.reward_from: random does not learn from rewards; leave it out"
+
+
 def test_policies_name_one_kind_of_a_column() -> None:
     policies: dict[str, Any] = {
         name: mf.Policy(PLAIN, mf.MLP((8,)), columns={"cost": kind})

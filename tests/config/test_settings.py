@@ -79,7 +79,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     """)
     | OF_THE_ENVIRONMENT,
     "[nan]": {"trust"},
-    "{a: 1}": {"resources"},
+    "{a: 1}": {"resources", "reward_from"},
     "{1: 2}": {"resources"},
     "''": set(),
     "[]": names("""
@@ -88,8 +88,8 @@ ACCEPTED: Mapping[str, set[str]] = {
     """),
     "{}": names("""
         callbacks cart checkpoint columns default_policy evaluation extra_losses faults inference league learners
-        log matches members metrics pairs payoffs placement players policies pool ratings record resources roles
-        rollouts runtime sides sinks snapshots stages stop store wrappers
+        log matches members metrics pairs payoffs placement players policies pool ratings record resources reward_from
+        roles rollouts runtime sides sinks snapshots stages stop store wrappers
     """),
 }
 

@@ -85,15 +85,19 @@ def test_wrappers_can_be_chosen_by_name(option: str) -> None:
         "agent_indicator": ["agent_indicator"],
         "automaton": ["automaton"],
         "black_death": ["black_death"],
+        "clip_observations": ["clip_observations"],
+        "flatten_actions": ["flatten_actions"],
         "joint_state": ["joint_state"],
         "last_action": ["last_action"],
         "managed": ["managed"],
         "mask_in_info": ["mask_in_info"],
+        "named_agents": ["named_agents"],
         "padding": ["pad_observations", "pad_actions"],
         "pixels": ["gray", "resize", "stack"],
         "reward_scale": ["reward_scale"],
         "random_opening": ["random_opening"],
         "shield": ["shield"],
+        "widen_bounds": ["widen_bounds"],
     }
     chosen = prepared(f"wrappers={option}")
     assert list(chosen.config.env.wrappers) == around[option]

@@ -49,7 +49,9 @@ def experiment(env: mf.Env, **changes: Any) -> mf.Experiment:
     """Two agents of PPO, whose loss sees a column, and the others of DQN without any."""
     ppo = replace(SMALL_PPO, extra_losses={"mean_step": mf.ExtraLoss(mean_step)})
     policies = {
-        "ppo": mf.Policy(ppo, SMALL, columns={"step": "info", "half": "credited"}),
+        "ppo": mf.Policy(
+            ppo, SMALL, columns={"step": "info"}, reward_from={"half": mf.Linear(1.0, 0.0, agent_steps=1_200)}
+        ),
         "dqn": mf.Policy(SMALL_DQN, SMALL),
     }
     return small_run(
@@ -73,8 +75,10 @@ def test_a_resumed_run_goes_on_with_figures_and_columns(tmp_path: Path) -> None:
             # The sum of the first n halves, for the mean agent.
             assert infos["steps"] > infos["last"]
             assert infos.keys() == {"won", "last", "steps", *(("step", "half") if name == "ppo" else ())}
-    ppo = resumed.metrics["learners"]["ppo"]["loss"]
-    assert 1.0 <= ppo["mean_step"] <= 50.0
+        ppo = report["learners"]["ppo"]
+        coefficient = 1.0 - report["policies"]["ppo"]["agent_steps_sampled"] / 1_200
+        assert ppo["schedules"] == {"reward_from.ppo.half": pytest.approx(max(coefficient, 0.0))}
+    assert 1.0 <= resumed.metrics["learners"]["ppo"]["loss"]["mean_step"] <= 50.0
 
 
 def test_evaluations_have_figures_and_a_run_may_aim_at_one(tmp_path: Path) -> None:

@@ -83,11 +83,11 @@ ZERO_SUM = {
 }
 # All that stands in conf/wrappers, each on an environment that it is meant for.
 WRAPPED = {
-    "cartpole_team": ("reward_scale", "last_action"),
+    "cartpole_team": ("named_agents", "flatten_actions", "reward_scale", "last_action"),
     "connect_four": ("random_opening", "mask_in_info", "agent_indicator", "joint_state", "reward_scale"),
     "cooperative_pong": ("pixels",),
-    "knights_archers_zombies": ("black_death", "joint_state"),
-    "simple_world_comm": ("padding", "agent_indicator"),
+    "knights_archers_zombies": ("clip_observations", "black_death", "joint_state"),
+    "simple_world_comm": ("padding", "agent_indicator", "widen_bounds"),
 }
 
 

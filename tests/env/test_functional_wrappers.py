@@ -48,6 +48,13 @@ class Pushing:
         return place, self.see(place)._replace(rewards={"cart": place[:2], "lift": place[2:]})
 
 
+class Narrow(Pushing):
+    """Pushing, which leaves the bounds that it declares."""
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-0.5, 1.0, super().observation_space(agent).shape, np.float32)
+
+
 def indicator(**settings: Any) -> Wrapper:
     return Wrapper("indicator", wrappers.agent_indicator, settings)
 
@@ -57,13 +64,23 @@ CASES = {
     "last_action": (Pushing, [wrappers.last_action]),
     "last_action in turn": (HotPotato, [wrappers.last_action]),
     "both": (HotPotato, [wrappers.last_action, indicator(type_only=True)]),
+    "clip_observations": (Narrow, [wrappers.clip_observations]),
+    "clip_observations, not of a Discrete space": (Walkers, [wrappers.clip_observations]),
+    "widen_bounds": (Narrow, [wrappers.widen_bounds]),
     "reward_scale": (Walkers, [Wrapper("scale", wrappers.reward_scale, {"scale": 2.0})]),
     "reward_scale, with arguments by functools.partial": (Walkers, [partial(wrappers.reward_scale, scale=2.0)]),
     "reward_scale, measured": (HotPotato, [Wrapper("scale", wrappers.reward_scale, {"env_steps": 60})]),
 }
 
 
-QUICK = ("last_action", "both", "reward_scale, with arguments by functools.partial", "reward_scale, measured")
+QUICK = (
+    "clip_observations",
+    "widen_bounds",
+    "last_action",
+    "both",
+    "reward_scale, with arguments by functools.partial",
+    "reward_scale, measured",
+)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 import pickle
 import re
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import supersuit
 from gymnasium import spaces
+from pettingzoo import ParallelEnv
 from pettingzoo.test import api_test, parallel_api_test
 from pettingzoo.utils.env import AECEnv
 
@@ -214,6 +216,90 @@ def test_masks_move_from_the_observation_to_the_info_of_whoever_is_to_move():
     assert any(ends[1:]), "nobody won, and the board is not full"
 
 
+class Carefree(ParallelEnv):
+    """Agents 0 and 1 see what is out of bounds; their actions are nested, and `taken` has all."""
+
+    metadata: ClassVar[dict] = {"name": "carefree"}
+    possible_agents: ClassVar[list] = [0, 1]
+    sees = spaces.Dict(
+        place=spaces.Box(-1.0, 1.0, (2,)), lights=spaces.Tuple([spaces.Box(10, 20, (), np.uint8), spaces.Discrete(3)])
+    )
+    does = (
+        spaces.Dict(
+            word=spaces.MultiDiscrete([[2, 3]], start=[[1, -1]]),
+            walk=spaces.Tuple([spaces.Discrete(4, start=-2), spaces.MultiBinary(2)]),
+        ),
+        spaces.Tuple([spaces.Box(-1.0, 0.1, (2, 1), np.float64), spaces.Dict(push=spaces.Box(0.0, 2.0, ()))]),
+    )
+
+    def observation_space(self, agent):
+        return self.sees
+
+    def action_space(self, agent):
+        return self.does[agent]
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.taken = [0, 1], []
+        return self.see(), {0: {}, 1: {}}
+
+    def see(self):
+        seen = {"place": np.array([0.5, -3.0], np.float32), "lights": (np.uint8(30), 2)}
+        return dict.fromkeys(self.agents, seen)
+
+    def step(self, actions):
+        self.taken.append(actions)
+        acted, self.agents = self.agents, [1][: len(self.taken) < 3]
+        nothing = dict.fromkeys(acted, False)
+        ends = {agent: agent not in self.agents for agent in acted}
+        return {a: self.see().get(a) for a in acted}, {a: a + 1.0 for a in acted}, ends, nothing, {a: {} for a in acted}
+
+
+def test_observations_are_clipped_to_their_bounds_and_nothing_else_changes():
+    env = wrapped(Carefree(), [wrappers.named_agents, wrappers.clip_observations], "it")
+    observations, _ = env.reset()
+    assert env.observation_space("agent_0") == Carefree.sees
+    for seen in observations.values():
+        assert seen["place"].tolist() == [0.5, -1.0]
+        assert seen["lights"] == (20, 2)
+        assert Carefree.sees.contains({**seen, "lights": (seen["lights"][0], np.int64(2))})
+
+
+def test_widened_bounds_hold_all_numbers_of_the_dtype():
+    env = wrapped(Carefree(), [wrappers.named_agents, wrappers.widen_bounds], "it")
+    observations, _ = env.reset()
+    space = env.observation_space("agent_1")
+    assert space["place"] == spaces.Box(-np.inf, np.inf, (2,))
+    assert space["lights"] == spaces.Tuple([spaces.Box(0, 255, (), np.uint8), spaces.Discrete(3)])
+    np.testing.assert_array_equal(observations["agent_1"]["place"], [0.5, -3.0])
+
+
+def test_nested_actions_are_one_whose_entries_are_in_the_order_of_the_space():
+    inner = Carefree()
+    env = wrapped(inner, [wrappers.named_agents, wrappers.flatten_actions], "it")
+    env.reset()
+    discrete, box = env.action_space("agent_0"), env.action_space("agent_1")
+    assert discrete == spaces.MultiDiscrete([2, 3, 4, 2, 2])
+    assert box == spaces.Box(np.float32([-1.0, -1.0, 0.0]), np.float32([0.1, 0.1, 2.0]))
+    env.step({"agent_0": np.array([1, 2, 3, 0, 1]), "agent_1": box.high})
+    first, second = inner.taken[0][0], inner.taken[0][1]
+    assert [first["word"].tolist(), first["walk"][0], first["walk"][1].tolist()] == [[[2, 1]], 1, [0, 1]]
+    assert [second[0].tolist(), float(second[1]["push"])] == [[[0.1], [0.1]], 2.0]
+    for agent in (0, 1):
+        assert Carefree.does[agent].contains(inner.taken[0][agent])
+
+
+def test_agents_that_are_numbers_get_names():
+    env = wrapped(Carefree(), [wrappers.named_agents], "it")
+    env.reset()
+    assert env.possible_agents == env.agents == ["agent_0", "agent_1"]
+    actions = {agent: env.action_space(agent).sample() for agent in env.agents}
+    _, rewards, terminations, _, infos = env.step(actions)
+    assert rewards == {"agent_0": 1.0, "agent_1": 2.0}
+    assert terminations == {"agent_0": True, "agent_1": False}
+    assert (env.agents, list(infos)) == (["agent_1"], ["agent_0", "agent_1"])
+    assert env.unwrapped.taken == [{0: actions["agent_0"], 1: actions["agent_1"]}]
+
+
 @pytest.mark.parametrize(
     ("name", "around"),
     [
@@ -221,6 +307,8 @@ def test_masks_move_from_the_observation_to_the_info_of_whoever_is_to_move():
         *((name, (*PADDING, wrappers.agent_indicator)) for name in ("simple_tag", "simple_tag in turns", "rps")),
         ("cartpole_team", (wrappers.agent_indicator,)),
         ("cartpole_team", (wrappers.black_death,)),
+        ("cartpole_team", (wrappers.named_agents, wrappers.widen_bounds, wrappers.clip_observations)),
+        ("simple_tag in turns", (wrappers.flatten_actions, wrappers.clip_observations)),
         ("multiwalker", (wrappers.black_death, wrappers.agent_indicator)),
         ("connect_four", (wrappers.mask_in_info,)),
         ("connect_four", (wrappers.mask_in_info, wrappers.agent_indicator, *PADDING)),
@@ -258,6 +346,8 @@ def test_wrappers_from_a_configuration_can_be_sent_to_other_processes():
         ("connect_four", wrappers.black_death, "name its parallel_env$"),
         ("rps", wrappers.black_death, r"'player_0' sees Discrete\(4\), not a Box$"),
         ("cartpole_team", wrappers.gray, "not pixels$"),
+        ("connect_four", wrappers.named_agents, "name its parallel_env$"),
+        ("rps", wrappers.clip_observations, "'player_0' sees Discrete\\(4\\), without a Box, which alone has bounds$"),
         ("cartpole_team", wrappers.random_opening, "it takes an AEC environment, in which agents take turns"),
         ("connect_four", lambda env: wrappers.random_opening(env, 0), "moves is at least 1, not 0$"),
         ("cartpole_team", wrappers.mask_in_info, "not a Dict of an observation and an action_mask$"),

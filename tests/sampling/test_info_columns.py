@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
-from marlflow.base.info_columns import USUAL, InfoColumn, InfoColumns
-from marlflow.sampling.protocol import EvaluationRequest
+from marlflow.base.info_columns import USUAL, InfoColumn, InfoColumns, coefficient_name
+from marlflow.env.functional.own import batched_env
+from marlflow.policy.scripted import RandomActor
+from marlflow.sampling.protocol import EvaluationRequest, Request
 from marlflow.sampling.saved_state import ResumeReport
-from tests.sampling.row_actors import Policy
-from tests.sampling.workers import rollout_worker
+from tests.env.functional_games import Walkers
+from tests.sampling.workers import costs_of, rollout_worker
 
 ENDS = {"a": 3, "b": 5}
 """The env step at which each agent ends."""
@@ -59,7 +63,7 @@ class Telling(ParallelEnv[str, Any, Any]):
 
 
 def worker_of(*columns: InfoColumn, make: Any = Telling) -> Any:
-    actors = {"one": Policy(spaces.Discrete(2)).actor()}
+    actors = {"one": RandomActor(spaces.Discrete(2))}
     return rollout_worker(make, (0, 1), {"a": "one", "b": "one"}, actors, 0, columns=InfoColumns(columns))
 
 
@@ -73,6 +77,55 @@ def test_a_row_has_the_sum_since_its_decision_or_the_last_number() -> None:
     assert receipt.policies["one"].infos_unattributed == {"step": 4.0}
     for episode in receipt.episodes:
         assert episode.infos == {"step": {"a": 1 + 2 + 3 + 2, "b": 15}, "latest": {"a": 3.0, "b": 5.0}}
+
+
+class Paying(Telling):
+    """As Telling, with rewards, also for the dead."""
+
+    def step(self, actions: Any) -> Any:
+        seen, _, *rest = super().step(actions)
+        return seen, dict.fromkeys(ENDS, 10.0 * self.at), *rest
+
+
+def test_learners_see_rewards_and_infos_times_a_coefficient_of_the_round_and_returns_stay_as_they_are() -> None:
+    worker, plain = (worker_of(InfoColumn("step", "step", "sum", ROWS), make=Paying) for _ in range(2))
+    given = received = 0.0
+    # 45 env steps are whole episodes; a coefficient of another policy changes nothing.
+    for ticks, coefficient in ((2, 0.5), (3, -2.0), (11, 0.0), (29, 3.0)):
+        request = Request(schedules={"one": {coefficient_name("one", "step"): coefficient, "reward_from.two.step": 9}})
+        (receipt, batches), (expected, without) = worker.collect(ticks, request), plain.collect(ticks)
+        assert receipt.episodes == expected.episodes
+        assert receipt.policies["one"].reward_unattributed == expected.policies["one"].reward_unattributed
+        np.testing.assert_array_equal(batches["one"]["step"], without["one"]["step"])
+        received += batches["one"]["reward"].sum() - coefficient * batches["one"]["step"].sum()
+        received += receipt.policies["one"].reward_unattributed
+        given += sum(sum(episode.returns.values()) for episode in receipt.episodes)
+        rewards = without["one"]["reward"] + coefficient * (without["one"]["t_env"] + 1)
+        np.testing.assert_array_equal(batches["one"]["reward"], rewards)
+    assert received == given == 9 * 2 * 2 * (10 + 20 + 30 + 40 + 50)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_numbers_of_functional_environments_are_added_too(compiled: bool) -> None:
+    mapping = {**{f"walker_{number}": "one" for number in range(3)}, "caller_0": "two"}
+    actors = {"one": RandomActor(spaces.Discrete(3)), "two": RandomActor(spaces.Discrete(2))}
+    settings = {"make_batched": partial(batched_env, make=Walkers, max_env_steps=9), "columns": costs_of("one", "two")}
+    request = Request(schedules={"one": {coefficient_name("one", "cost"): -0.5}})
+    batches, without = (
+        rollout_worker(
+            partial(batched_env, 1, Walkers, max_env_steps=9),
+            range(3),
+            mapping,
+            actors,
+            0,
+            compiled=compiled,
+            **settings,
+        ).collect(30, given)[1]
+        for given in (request, Request())
+    )
+    assert without["one"]["cost"].any()
+    np.testing.assert_array_equal(batches["one"]["reward"], without["one"]["reward"] - 0.5 * without["one"]["cost"])
+    np.testing.assert_array_equal(batches["two"]["reward"], without["two"]["reward"])
 
 
 def test_figures_are_sums_or_what_the_last_info_says_and_those_that_nobody_gives_are_missing() -> None:

@@ -70,6 +70,40 @@ class AgentIndicator(FunctionalWrapper):
         return jnp.concatenate([seen, jnp.broadcast_to(shown, (*seen.shape[:-1], shown.shape[-1]))], axis=-1)
 
 
+class ClipObservations(FunctionalWrapper):
+    """`wrappers.clip_observations` of a functional environment."""
+
+    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
+        state, step = self.env.reset(key)
+        return state, self._clipped(step)
+
+    def step(self, key: Any, state: Any, actions: ByGroup) -> tuple[Any, FunctionalStep]:
+        state, step = self.env.step(key, state, actions)
+        return state, self._clipped(step)
+
+    def _clipped(self, step: FunctionalStep) -> FunctionalStep:
+        seen = dict(step.observations)
+        for name, agents in self.env.groups.items():
+            space = self.env.observation_space(agents[0])
+            if isinstance(space, spaces.Box):
+                seen[name] = jnp.clip(seen[name], space.low, space.high)
+        return step._replace(observations=seen)
+
+
+class WidenBounds(FunctionalWrapper):
+    """`wrappers.widen_bounds` of a functional environment."""
+
+    def __init__(self, env: FunctionalEnv) -> None:
+        from marlflow.env.wrappers import unbounded  # late: SuperSuit takes half a second
+
+        super().__init__(env)
+        agents = [agent for of_group in env.groups.values() for agent in of_group]
+        self._spaces = {agent: unbounded(env.observation_space(agent)) for agent in agents}
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self._spaces[agent]
+
+
 class RewardScale(FunctionalWrapper):
     """`wrappers.reward_scale` of a functional environment."""
 
@@ -150,8 +184,10 @@ class LastAction(FunctionalWrapper):
 # The forms of shipped wrappers, by their names in `marlflow.env.wrappers`.
 _SHIPPED: Mapping[str, Wrapping] = {
     "agent_indicator": AgentIndicator,
+    "clip_observations": ClipObservations,
     "last_action": LastAction,
     "reward_scale": RewardScale,
+    "widen_bounds": WidenBounds,
 }
 
 
