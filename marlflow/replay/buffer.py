@@ -27,13 +27,16 @@ class Store(Protocol[Drawn_co]):
 
     agent_steps: int
     """The agent steps stored: rows, or in joint rows the agents present."""
-    sums: Sequence[str]
-    """The columns of infos that are stored as n-step sums."""
     capacity: int
     first: int
     stop: int
     first_segment: int
     stop_segment: int
+
+    @property
+    def sums(self) -> Sequence[str]:
+        """The columns of infos that are stored as n-step sums."""
+        ...
 
     @property
     def terms(self) -> Mapping[str, int]:
@@ -161,7 +164,7 @@ class StoredReplay(Generic[Drawn]):
 
     def _summed(self, batch: Batch) -> Batch:
         """Replace columns that add up, as rewards do, by their n-step sums, float32."""
-        n_step, discount, length = self._terms["n_step"], self._terms["discount"], batch.segments["length"]
+        n_step, discount, length = len(self._discounts) - 1, self._terms["discount"], batch.segments["length"]
         sums = {name: window_sums(batch.columns[name], length, n_step, discount) for name in self._store.sums}
         return batch.with_columns(**{name: column.astype(np.float32) for name, column in sums.items()})
 

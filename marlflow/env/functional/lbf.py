@@ -66,10 +66,10 @@ class LevelBasedForaging:
         return spaces.Discrete(len(_MOVES))
 
     def reset(self, key: Any) -> tuple[Foraging, FunctionalStep]:
-        for_agents, for_foods = jax.random.bits(key, (2, self._most, 3), jnp.uint32)
-        agents, agent_levels = self._placed_agents(*for_agents.T)
+        bits = jax.random.bits(key, (2, self._most, 3), jnp.uint32)
+        agents, agent_levels = self._placed_agents(bits[0])
         highest = jnp.sort(agent_levels)[:_WEAKEST].sum()
-        foods, food_levels = self._placed_foods(*for_foods.T, agents, highest)
+        foods, food_levels = self._placed_foods(bits[1], agents, highest)
         state = Foraging(agents, agent_levels, foods, food_levels, food_levels.sum(), jnp.int32(0))
         return state, FunctionalStep({_AGENT: self._seen(state)})
 
@@ -122,39 +122,40 @@ class LevelBasedForaging:
         team = _listed(players[rows, own_first], sees_agent[rows, own_first])
         return jnp.concatenate([seen, team], -1).astype(jnp.float32)
 
-    def _placed_agents(self, places: Any, levels: Any, order: Any) -> tuple[Any, Any]:
-        """Return the agents' cells and levels, given random bits for each."""
-        game, order = self._game, jnp.argsort(order[: self._num_agents])
+    def _placed_agents(self, bits: Any) -> tuple[Any, Any]:
+        """Return the agents' cells and levels; `bits`: three random numbers for each, uint32 [A, 3]."""
+        game, bits = self._game, bits[: self._num_agents]
+        order = jnp.argsort(bits[:, 2])
         low, high = jnp.asarray(game.min_player_level)[order], jnp.asarray(game.max_player_level)[order]
-        levels = _drawn_level(levels[: self._num_agents], low, high)
+        levels = _drawn_level(bits[:, 1], low, high)
         free, cells = jnp.ones(game.field_size, bool), []
         for number in range(self._num_agents):
-            cell = _drawn_cell(places[number], free)
+            cell = _drawn_cell(bits[number, 0], free)
             free = free.at[tuple(cell)].set(False)
             cells.append(cell)
         return jnp.stack(cells), levels
 
-    def _placed_foods(self, places: Any, levels: Any, order: Any, agents: Any, highest: Any) -> tuple[Any, Any]:
-        """Return the foods' cells and levels, given random bits for each and where the agents are."""
+    def _placed_foods(self, bits: Any, agents: Any, highest: Any) -> tuple[Any, Any]:
+        """Return the foods' cells and levels, given where the agents are; `bits`: three numbers for each, [F, 3]."""
         game, most = self._game, self._game.max_num_food
-        order = jnp.argsort(order[:most])
+        order = jnp.argsort(bits[:most, 2])
         high = jnp.full(most, highest) if game.max_food_level is None else jnp.asarray(game.max_food_level)
         low = high if game.force_coop else jnp.asarray(game.min_food_level)
-        levels = _drawn_level(levels[:most], low[order], high[order])
+        levels = _drawn_level(bits[:most, 1], low[order], high[order])
         rows, columns = np.indices(game.field_size)
         inner = (rows > 0) & (rows < game.rows - 1) & (columns > 0) & (columns < game.cols - 1)
         free, cells, placed = jnp.asarray(inner).at[agents[:, 0], agents[:, 1]].set(False), [], []
         for number in range(most):
-            cell = _drawn_cell(places[number], free)
+            cell = _drawn_cell(bits[number, 0], free)
             down, right = jnp.abs(rows - cell[0]), jnp.abs(columns - cell[1])
             # Foods are no neighbours, nor two apart in a row or column.
             taken = (jnp.maximum(down, right) <= 1) | (jnp.minimum(down, right) == 0) & (jnp.maximum(down, right) <= 2)
             placed.append(free.any())
             free = jnp.where(placed[-1], free & ~taken, free)
             cells.append(cell)
-        cells, levels = jnp.stack(cells), jnp.where(jnp.stack(placed), levels, 0)
-        order = jnp.argsort(cells[:, 0] * game.cols + cells[:, 1])
-        return cells[order], levels[order].astype(jnp.int32)
+        foods, levels = jnp.stack(cells), jnp.where(jnp.stack(placed), levels, 0)
+        order = jnp.argsort(foods[:, 0] * game.cols + foods[:, 1])
+        return foods[order], levels[order].astype(jnp.int32)
 
 
 def _drawn_cell(bits: Any, free: Any) -> Any:
