@@ -8,7 +8,6 @@ environments one of each environment, whose turn it is, [B].
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +22,10 @@ from marlflow.env.functional.calls import Carry, FunctionalCalls
 from marlflow.policy.compiled_actor import CompiledActor, Given
 
 ROWS_PER_END = 8
-"""Environments whose ends and resets share one turn of a loop, at least; an eighth of all if that is more."""
+"""Environments whose ends, or resets, share one turn of a loop, at least; an eighth, or a sixteenth, if that is more.
+
+A reset may take a hundred times as long as a step, and fewer episodes begin in a tick than agents end.
+"""
 _TICKS_PER_END = 8
 """Room for the ends of each environment in every eighth tick; when it is full, the call returns early."""
 
@@ -130,6 +132,7 @@ class FragmentProgram:
         self.turn_based = bool(calls.env.turn_based)
         self._room = num_envs * (2 + -(-ticks // _TICKS_PER_END))
         self._per_end = min(num_envs, max(ROWS_PER_END, num_envs // 8))
+        self._per_reset = min(num_envs, max(ROWS_PER_END, num_envs // 16))
         self._slots_of = {
             name: np.array([calls.agents.index(agent) for agent in agents]) for name, agents in calls.groups.items()
         }
@@ -162,8 +165,10 @@ class FragmentProgram:
         def body(now: Any) -> Any:
             tick, used, live, columns, finals, final_at = now
             live, row = self._tick(live, inputs)
-            live, used, finals, at, begun = self._end(live, inputs, row, used, finals)
-            row = {**row, "begun": begun}
+            used, finals, at = self._end(live, row["ended"].any(1), used, finals)
+            begins = row["over"] & (live.left > 0)
+            live = self._begin(live._replace(running=live.running & ~(row["over"] & ~begins)), inputs, begins)
+            row = {**row, "begun": begins}
             columns = jax.tree_util.tree_map(
                 lambda column, leaf: jax.lax.dynamic_update_index_in_dim(column, leaf, tick, 0), columns, row
             )
@@ -264,46 +269,40 @@ class FragmentProgram:
             rows.append(returned)
         return actions, memories, rows
 
-    def _end(
-        self, live: Live, inputs: CallInputs, row: Mapping[str, Any], used: Any, finals: Mapping[str, Any]
-    ) -> tuple[Live, Any, Any, Any, Any]:
-        """Keep the final observations of agents that ended, and begin the next episodes where all have."""
-        ending = row["ended"].any(1)
-        nowhere = jnp.full(self._num_envs, self._room, jnp.int32)
+    def _end(self, live: Live, ending: Any, used: Any, finals: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """Keep the final observations of agents that ended, in the environments `ending`, and their places."""
 
         def some(now: Any) -> Any:
-            ending, live, used, finals, final_at, begun = now
-            (at,) = jnp.nonzero(ending, size=self._per_end, fill_value=self._num_envs)
-            is_real = at < self._num_envs
+            ending, used, finals, final_at = now
+            at, is_real = self._some_of(ending, self._per_end)
             place = jnp.where(is_real, used + jnp.arange(self._per_end), self._room)
             chosen = jax.tree_util.tree_map(lambda leaf: leaf.at[at].get(mode="clip"), self._final_rows(live))
             finals = {name: finals[name].at[place].set(chosen[name], mode="drop") for name in finals}
-            clipped = jnp.minimum(at, self._num_envs - 1)
-            is_over = is_real & live.running[clipped] & ~live.alive[clipped].any(1)
-            begins = is_over & (live.left[clipped] > 0)
-            following = jnp.where(begins, at, self._num_envs)
-            begin = partial(self._begin, inputs=inputs, at=following, clipped=clipped)
-            # Where agents end one by one, an episode is seldom over, and computing a reset may cost more than a step.
-            live = begin(live) if self.turn_based else jax.lax.cond(begins.any(), begin, lambda now: now, live)
-            stops = jnp.where(is_over & ~begins, at, self._num_envs)
-            live = live._replace(running=live.running.at[stops].set(False, mode="drop"))
-            return (
-                ending.at[at].set(False, mode="drop"),
-                live,
-                used + is_real.sum(),
-                finals,
-                final_at.at[at].set(place, mode="drop"),
-                begun.at[jnp.where(begins, at, self._num_envs)].set(True, mode="drop"),
-            )
+            left = ending.at[at].set(False, mode="drop")
+            return left, used + is_real.sum(), finals, final_at.at[at].set(place, mode="drop")
 
-        begun = jnp.zeros(self._num_envs, bool)
-        _, live, used, finals, final_at, begun = jax.lax.while_loop(
-            lambda now: now[0].any(), some, (ending, live, used, finals, nowhere, begun)
-        )
-        return live, used, finals, final_at, begun
+        nowhere = jnp.full(self._num_envs, self._room, jnp.int32)
+        _, used, finals, final_at = jax.lax.while_loop(lambda now: now[0].any(), some, (ending, used, finals, nowhere))
+        return used, finals, final_at
 
-    def _begin(self, live: Live, inputs: CallInputs, at: Any, clipped: Any) -> Live:
+    def _begin(self, live: Live, inputs: CallInputs, begins: Any) -> Live:
+        """Begin the next episodes of the environments `begins`."""
+
+        def some(now: Any) -> Any:
+            begins, live = now
+            at, _ = self._some_of(begins, self._per_reset)
+            return begins.at[at].set(False, mode="drop"), self._begin_at(live, inputs, at)
+
+        return jax.lax.while_loop(lambda now: now[0].any(), some, (begins, live))[1]
+
+    def _some_of(self, envs: Any, count: int) -> tuple[Any, Any]:
+        """Return the first `count` of `envs`, bool [B], and whether each is one; others are beyond the last."""
+        (at,) = jnp.nonzero(envs, size=count, fill_value=self._num_envs)
+        return at, at < self._num_envs
+
+    def _begin_at(self, live: Live, inputs: CallInputs, at: Any) -> Live:
         """Begin the next episodes in the environments `at` [K]; those beyond the last are none."""
+        clipped = jnp.minimum(at, self._num_envs - 1)
         number = live.following[clipped]
         # Numbers are below 2**32: one worker of a run never has so many episodes of one environment.
         key = mix(inputs.streams.at(clipped) + small(number))
