@@ -23,7 +23,7 @@ from marlflow.league.sides import Sides
 
 @dataclass(frozen=True, slots=True)
 class PolicyReturns:
-    """The returns of one policy: per agent and episode (`mean`, `iqm`, `median`), and summed over its agents (`team`).
+    """The returns of a policy, per agent and episode (`mean`, `iqm`, `median`), and summed over its agents (`team`).
 
     `length` is the mean number of env steps of an episode, `agents` those that it played. `win`, `draw` and `loss` are
     shares of the episodes, if the sides' returns had the same sum in all of them, and the policy played one side.

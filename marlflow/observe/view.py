@@ -187,7 +187,7 @@ def _evaluation_heading(now: Report, width: int) -> str:
     at = [] if steps is None or width < WIDE_COLUMNS else [f"at {wording.short_count(steps)}"]
     opponents = {opponent for metrics in evaluated for opponent in metrics["eval_against"]}
     against = [line for text in wording.against(opponents) for line in wrap(text, _EVALUATION_COLUMNS)] if at else []
-    # Of several modes, each row says its own.
+    # Where policies acted in several modes, each row has its own.
     return "\n".join(["eval", *(modes if len(modes) == 1 else ()), *against, *at])
 
 
