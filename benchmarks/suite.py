@@ -141,6 +141,7 @@ def run(case: Case, seed: int) -> dict[str, Outcome]:
             "log.tensorboard=false",
             "checkpoint.every_env_steps=null",
             f"evaluation.final_episodes={FINAL_EPISODES}",
+            "evaluation.mode=greedy",
             f"hydra.run.dir={folder}",
             *case.overrides,
         ]

@@ -51,7 +51,9 @@ def train(case: Case, seed: int) -> None:
             f"log.every_env_steps={case.env_steps // 10}",
             "log.tensorboard=false",
         ]
-        command = [marlflow, "train", *case.words, *settings, "log.console=none", f"hydra.run.dir={folder}"]
+        # Bars are of greedy play, unless a case says otherwise.
+        words = ["evaluation.mode=greedy", *case.words, *settings, "log.console=none"]
+        command = [marlflow, "train", *words, f"hydra.run.dir={folder}"]
     print(f"-- {' '.join(command)}", flush=True)
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 

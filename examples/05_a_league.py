@@ -47,7 +47,7 @@ def tic_tac_toe(env_steps: int = 40_000) -> mf.Experiment:
         rollouts=mf.Rollouts(num_workers=1, fragment_env_steps=2_000),
         runtime=mf.RuntimeConfig("inline"),
         stop=mf.Stop(env_steps=env_steps),
-        evaluation=mf.Evaluation(opponents=["random"], mode="sampled", episodes=100),
+        evaluation=mf.Evaluation(opponents=["random"], episodes=100),
         name="tic_tac_toe",
     )
 

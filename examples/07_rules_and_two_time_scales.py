@@ -139,7 +139,7 @@ def obeys(observation: Any, option: Any, following: Any) -> float:
 
 
 def trained(env: mf.Env, policies: dict[str, mf.Policy], env_steps: int, name: str) -> dict[str, float]:
-    """Train, and return each policy's mean return over greedy episodes at the end."""
+    """Train, and return each policy's mean return in the evaluation at the end."""
     experiment = mf.Experiment(
         env=env,
         policies=policies,

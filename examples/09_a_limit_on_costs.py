@@ -83,7 +83,7 @@ def trained(limit: float | None, env_steps: int) -> dict[str, Any]:
         runtime=mf.RuntimeConfig("inline"),
         stop=mf.Stop(env_steps=env_steps),
         # The best policy is mixed, so it is evaluated as it plays.
-        evaluation=mf.Evaluation(episodes=0, final_episodes=500, mode="sampled"),
+        evaluation=mf.Evaluation(episodes=0, final_episodes=500),
         log=mf.Log(every_env_steps=env_steps // 2, console="none"),
         name="limited" if limit is not None else "unlimited",
     )

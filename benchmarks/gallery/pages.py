@@ -82,6 +82,13 @@ def _head(data: Data) -> Iterator[str]:
     yield f"- environment: `{environment_name(data['env'])}` ([environments](../environments.md))\n"
 
 
+def _episodes(evaluation: Data, when: str) -> str:
+    """Return the number of episodes and how policies acted in them."""
+    number, mode = evaluation[when], evaluation["mode"]
+    how = "[as learned](../concepts.md#how-a-policy-acts-training-and-evaluation)"
+    return f"{number} episodes {how}" if mode == "as_learned" else f"{number} {mode} episodes"
+
+
 def _curves(data: Data) -> Iterator[str]:
     folder, evaluation = data["experiment"], data["evaluation"]
     several = policy_curves(data)
@@ -93,7 +100,7 @@ def _curves(data: Data) -> Iterator[str]:
         against = f" against {', '.join(evaluation['opponents'])}" if evaluation["opponents"] else ""
         yield f"![Learning curves]({folder}/curve.svg)\n"
         yield (
-            f"Evaluations during training: {units}, the mean of {evaluation['during']} {evaluation['mode']} episodes"
+            f"Evaluations during training: {units}, the mean of {_episodes(evaluation, 'during')}"
             f"{against}. "
             f"Thin lines are single seeds. {what} is the thick line; shaded: {around}."
             f"{' The dotted line is the return if all agents act at random.' if data['random'] else ''}\n"
@@ -111,8 +118,8 @@ def _results(data: Data) -> Iterator[str]:
     if data["together"]:
         yield _table(_together(data))
         yield (
-            f"Return per agent and episode of the final policies: the mean of {evaluation['final']} "
-            f"{evaluation['mode']} episodes whose seeds are apart from those of training. *Best* is the highest "
+            f"Return per agent and episode of the final policies: the mean of {_episodes(evaluation, 'final')} "
+            "whose seeds are apart from those of training. *Best* is the highest "
             "evaluation during training, for each seed, without the first one. *Random* is the return of the same "
             "agents if all agents act at random.\n"
         )

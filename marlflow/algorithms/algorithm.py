@@ -28,7 +28,7 @@ from marlflow.learner.loss import LossFunction
 from marlflow.learner.loss_groups import LossGroup
 from marlflow.learner.optimizer import Adam, Optimizer
 from marlflow.learner.protocol import Learner
-from marlflow.policy.actor import Actor
+from marlflow.policy.actor import Actor, EvaluationMode
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import Replay, SavedReplay
 
@@ -75,7 +75,10 @@ class Capabilities:
     matchmaking: bool = False
     """Whether a joint algorithm learns in episodes that a matchmaker or a league seats, as all others do."""
     imitates: bool = False
-    """Whether it learns to act as the policies whose rows it sees: a mixed strategy, which evaluation samples."""
+    """Whether it learns to act as the policies whose rows it sees."""
+    as_learned: EvaluationMode = "sampled"
+    """How evaluation has its policies act by default: `sampled` from the distribution that they learn, or `greedy` as
+    value-based ones. An actor without a distribution acts greedily in both."""
 
     @property
     def learns(self) -> bool:

@@ -31,7 +31,9 @@ class DDPG(ReplayActorCritic):
     """DDPG's settings; an update is one optimizer step of each loss group."""
 
     name: ClassVar[str] = "ddpg"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Box",), "off-policy", Transitions, replay=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("Box",), "off-policy", Transitions, replay=True, as_learned="greedy"
+    )
 
     batch_agent_steps: int = 256
     train_every_agent_steps: int = 1

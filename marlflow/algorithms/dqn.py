@@ -40,7 +40,9 @@ class DQN(OffPolicyAlgorithm):
     """
 
     name: ClassVar[str] = "dqn"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Discrete",), "off-policy", Transitions, replay=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("Discrete",), "off-policy", Transitions, replay=True, as_learned="greedy"
+    )
 
     batch_agent_steps: int = 64
     train_every_agent_steps: int = 8

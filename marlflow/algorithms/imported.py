@@ -17,7 +17,7 @@ from marlflow.base.critic_input import OWN_OBSERVATION
 from marlflow.base.errors import MarlflowError
 from marlflow.base.problems import Problem
 from marlflow.base.spaces import Spaces
-from marlflow.policy.actor import Actor, EvaluationMode, WeightedActor
+from marlflow.policy.actor import Actor, AskedMode, WeightedActor
 from marlflow.policy.torso import TorsoConfig
 
 
@@ -42,9 +42,10 @@ class SavedPolicy:
         return hashlib.sha256(self.flat.astype("<f4").tobytes()).hexdigest()
 
     @property
-    def acts(self) -> EvaluationMode:
-        """How it acts in evaluation games."""
-        return "greedy" if self.description.get("acts") == "greedy" else "sampled"
+    def acts(self) -> AskedMode:
+        """How the league of its run had it act in evaluation games."""
+        acts: Any = self.description.get("acts")
+        return acts if acts in {"greedy", "sampled"} else "as_learned"
 
     @property
     def spaces(self) -> tuple[str, str]:

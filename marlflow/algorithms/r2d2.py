@@ -34,7 +34,7 @@ class R2D2(LearningAlgorithm):
 
     name: ClassVar[str] = "r2d2"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        ("Discrete",), "off-policy", SequenceTransitions, replay=True, memory="needed"
+        ("Discrete",), "off-policy", SequenceTransitions, replay=True, memory="needed", as_learned="greedy"
     )
     has_target: ClassVar[bool] = True
 

@@ -33,7 +33,9 @@ class TD3(ReplayActorCritic):
     """TD3's settings; an update is one optimizer step of the critics."""
 
     name: ClassVar[str] = "td3"
-    capabilities: ClassVar[Capabilities] = Capabilities(("Box",), "off-policy", Transitions, replay=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("Box",), "off-policy", Transitions, replay=True, as_learned="greedy"
+    )
 
     batch_agent_steps: int = 256
     train_every_agent_steps: int = 1

@@ -61,7 +61,7 @@ class VDN(JointOffPolicyAlgorithm):
 
     name: ClassVar[str] = "vdn"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        ("Discrete",), "off-policy", JointTransitions, replay=True, joint=True, memory="optional"
+        ("Discrete",), "off-policy", JointTransitions, replay=True, joint=True, memory="optional", as_learned="greedy"
     )
 
     batch_agent_steps: int = 384

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marlflow.cli.options import JSON, TRUST, Arguments, Command, Option
+from marlflow.cli.options import JSON, TRUST, UNITS, Arguments, Command, Option
 from marlflow.cli.progress import shown_progress
 from marlflow.cli.run_folder import CHECKPOINT, STRICT, checked_run, which_checkpoint
 
@@ -30,7 +30,7 @@ def run_evaluate(arguments: Arguments) -> int:
         data = {shown: as_json(one) for shown, one in found.items()}
         print(json.dumps(data if len(data) > 1 else next(iter(data.values())), indent=2))
     else:
-        print(as_tables(found))
+        print(as_tables(found, arguments["units"]))
     for shown, one in found.items():
         written = write_evaluation(one, runs[shown])
         note = f"wrote {', '.join(str(path.relative_to(runs[shown])) for path in written)} into {shown}"
@@ -59,13 +59,14 @@ def _evaluate(run_dir: Path, which: Which, asked: Arguments) -> EvaluationResult
 _ABOUT = """
 Plays in the environment of each run, with the policies of its newest whole checkpoint; the run may still be in
 progress. Without opponents, the policies play together, as they were trained; policies of a league, which have no
-fixed agents, play against random. It prints, for each policy, the return per agent and episode: mean with its 95 %
-interval, interquartile mean, and median; and the mean number of env steps of an episode.
+fixed agents, play against random. It prints, for each policy, the return per agent and episode, or with units=sum the
+sum over its agents, which most papers report: mean with its 95 % interval, interquartile mean, and median; and the
+mean number of env steps of an episode.
 
 With against=NAMES, each member plays all sides (seats, or teams) that it can play, equally often, and the opponent
 plays all other sides. It prints the mean return of the member's side and, in games in which one side's gain is
-another's loss, the shares of games won, drawn and lost. Members sample actions from what they learned, or act
-greedily if their league or algorithm does.
+another's loss, the shares of games won, drawn and lost. Members act as their algorithm learns to, sampled from a
+distribution or greedy by values, unless their league says otherwise (league.snapshots.acts).
 
 Seeds differ from those of training, and the same command plays the same games. Written into RUN:
   evaluations/<n>.json  results, and the seed, seating and returns of every episode
@@ -101,8 +102,9 @@ COMMAND = Command(
             "mode",
             "how all policies act; by default as in the run's own evaluation, or in games as described above",
             value="MODE",
-            choices=("greedy", "sampled"),
+            choices=("as_learned", "greedy", "sampled"),
         ),
+        UNITS,
         CHECKPOINT,
         STRICT,
         Option("seed", "seed of the episodes", "whole number", "N", 0, low=0),
@@ -113,7 +115,7 @@ COMMAND = Command(
     _ABOUT,
     (
         "runs/simple_tag/2026-01-31_12-00-00 episodes=200",
-        "runs/a runs/b mode=sampled checkpoint=best",
+        "runs/a runs/b mode=greedy checkpoint=best",
         "runs/connect_four/2026-01-31_12-00-00 against=random",
         "runs/a members=main,main@3 against=random,veteran,runs/b:main,main12.safetensors games=400",
     ),

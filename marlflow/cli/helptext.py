@@ -84,7 +84,7 @@ some values (--cfg job of train prints all, with comments):
   'policies.<id>.algorithm.learning_rate={{_target_: marlflow.Linear, start: 1e-3, end: 0, agent_steps: 1e6}}'
   rollouts.pace=asynchronous               no worker waits for another: for impala, appo, a3c, apex, ...
   'evaluation.opponents=[random]'          evaluate each policy against random play, in all its seats
-  evaluation.mode=sampled                  evaluate with sampled actions instead of the most likely ones
+  evaluation.mode=greedy                   evaluate with the most likely actions, where policies are sampled
   record=dataset                           write experience to files, for env=offline env.folder=<run>/record
   log.console=plain                        plain lines instead of the live view
 

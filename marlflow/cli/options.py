@@ -64,6 +64,14 @@ TRUST: Final = Option(
 )
 """The option of commands that import what a run names."""
 JSON: Final = Option("json", "print the results as JSON", "switch")
+UNITS: Final = Option(
+    "units",
+    "return of a policy: mean over its agents, or their sum, per episode",
+    value="UNITS",
+    default="mean",
+    choices=("mean", "sum"),
+)
+"""The option that chooses the units of returns."""
 
 
 @dataclass(frozen=True, slots=True)

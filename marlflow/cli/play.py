@@ -132,10 +132,10 @@ COMMAND = Command(
         Option("seed", "seed of the episodes; by default a new one", "whole number", "N", low=0),
         Option(
             "mode",
-            "how policies act: their most likely action, or as drawn",
+            "how policies act: as_learned, drawn from what they learned or by values; or their most likely action",
             value="MODE",
-            default="greedy",
-            choices=("greedy", "sampled"),
+            default="as_learned",
+            choices=("as_learned", "greedy", "sampled"),
         ),
         CHECKPOINT,
         STRICT,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marlflow.cli.options import Arguments, Command, Option
+from marlflow.cli.options import UNITS, Arguments, Command, Option
 from marlflow.cli.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def run_report(arguments: Arguments) -> int:
     grouping = Grouping(tuple(arguments["group_by"]), tuple(arguments["merge"]))
     folders = [Path(word) for word in arguments.operands]
     with shown_progress():
-        written = write_report(folders, Path(arguments["out"]), arguments["returns"], grouping)
+        written = write_report(folders, Path(arguments["out"]), arguments["returns"], grouping, arguments["units"])
     # Names come from files, and a terminal acts upon control characters.
     for line in (*(f"note: {note}" for note in written.notes), *_lines(written.comparisons)):
         print("".join(sign if sign.isprintable() else "?" for sign in line.replace("−", "-")))
@@ -40,8 +40,8 @@ def _lines(comparisons: Sequence[GroupComparison]) -> Iterator[str]:
     for comparison in comparisons:
         digits = decimals(comparison)
         where = f"{comparison.task.name}, " if len(environments) > 1 else ""
-        what = f"{comparison.summary or 'return'}, {comparison.mode}"
-        yield f"{where}{comparison.measure.title} ({comparison.measure.key}), final {what}:"
+        what = f"{comparison.measure.unit}, {comparison.mode}; final {comparison.summary or 'return'}"
+        yield f"{where}{comparison.measure.title} ({comparison.measure.key}), {what}:"
         width = max(len(row.group.name) for row in comparison.rows)
         for row in sorted(comparison.rows, key=lambda row: -row.final.value):
             ends = [amount(end, digits) for end in (row.final.low, row.final.high) if end is not None]
@@ -101,6 +101,7 @@ COMMAND = Command(
             value="KEYS",
             several=True,
         ),
+        UNITS,
     ),
     _ABOUT,
     (

@@ -28,9 +28,10 @@ def dealer_of(checked: CheckedExperiment, store: FrozenStore | None = None) -> D
     matchmaker: Matchmaker | None = None
     if experiment.league is not None:
         sides, _ = sides_of(experiment.league.sides, checked.agents)
-        matchmaker = league_matchmaker(
+        matchmaker = dealing = league_matchmaker(
             experiment.league, sides, checked.players, checked.spec.learning, checked.spec.seed
         )
+        dealing.matches.modes = checked.spec.modes(experiment.league.snapshots.asked_mode)
     elif callable(experiment.mapping):
         # Copied, because an experiment is data and may be run again.
         matchmaker = copy.deepcopy(experiment.mapping)

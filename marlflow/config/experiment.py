@@ -15,7 +15,7 @@ from marlflow.env.pettingzoo_registry import TARGET as PETTINGZOO
 from marlflow.flow.relocate import Where
 from marlflow.league.league import League
 from marlflow.observe.callback import Callback
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import AskedMode
 from marlflow.policy.torso import MLP, TorsoConfig
 from marlflow.runtime.spec import InferencePlacement, LearnerPlacement, Resources
 from marlflow.sampling.mapping import Rule
@@ -262,8 +262,9 @@ class Evaluation:
     """Set the evaluation episodes, which are separate from training.
 
     `episodes` are played after the first round and every `every_env_steps`, `final_episodes` at the end (None: as
-    many). 0 is no evaluation. `mode` is `greedy` (the most likely action, or the mean) or `sampled` (from the learned
-    distribution, without exploration noise).
+    many). 0 is no evaluation. `mode` is `greedy` (the most likely action, or the mean), `sampled` (from the learned
+    distribution, without exploration noise), or `as_learned`: for each policy what its algorithm learns, sampled from a
+    distribution, greedy by values.
 
     `opponents` are names of policies, or `random`: each learning policy plays `episodes`, in each of its seats in turn,
     against each opponent in all others, rounded up to equally many per pairing. None: all play as in training.
@@ -275,7 +276,7 @@ class Evaluation:
     every_env_steps: int = 50_000
     episodes: int = 20
     final_episodes: int | None = None
-    mode: EvaluationMode = "greedy"
+    mode: AskedMode = "as_learned"
     opponents: Sequence[str] | None = None
     time_share: float | None = 0.1
 

@@ -95,7 +95,7 @@ def policy_of(run: SavedRun, member: str, size_of: Callable[[str], int] | None =
     description = {
         **saved.description,
         "config": _config(run.run_dir, saved.description["policy"]),
-        "acts": "greedy" if snapshots.get("acts") == "greedy" else "sampled",
+        "acts": snapshots.get("acts", "auto"),
     }
     return replace(saved, description=description)
 

@@ -29,7 +29,7 @@ from marlflow.config.recorded import recorded_run
 from marlflow.config.validation import CheckedExperiment
 from marlflow.league.modes import pick
 from marlflow.league.sides import Sides
-from marlflow.policy.actor import EvaluationMode, WeightedActor
+from marlflow.policy.actor import AskedMode, WeightedActor
 from marlflow.runtime.checkpoint_notes import as_text
 from marlflow.runtime.known_names import EXPORTED, MIXTURE, RANDOM, TEAM, no_member
 from marlflow.runtime.saved_league import SavedRun, saved_run
@@ -50,7 +50,7 @@ class Entrant:
 
     label: str
     policies: Mapping[str, PolicySpec] = field(default_factory=dict)
-    mode: EvaluationMode = "sampled"
+    mode: AskedMode = "as_learned"
     about: Mapping[str, Any] = field(default_factory=dict)
     mixture: Sequence[Mapping[str, float]] = ()
     parts: Mapping[str, Entrant] = field(default_factory=dict)
@@ -173,9 +173,9 @@ class Entrants:
         return Entrant(label, policies, mode, about, is_team=True)
 
     @property
-    def _acts(self) -> EvaluationMode:
+    def _acts(self) -> AskedMode:
         league = self._checked.experiment.league
-        return "greedy" if league is not None and league.snapshots.acts == "greedy" else "sampled"
+        return "as_learned" if league is None else league.snapshots.asked_mode
 
     def _random(self, label: str) -> Entrant:
         seed = self._checked.spec.seed
@@ -249,10 +249,10 @@ class Entrants:
         return self._entrant(label, spec, seats, saved.acts, self._described(saved))
 
     def _entrant(
-        self, label: str, spec: PolicySpec, seats: Collection[str], mode: EvaluationMode, about: Mapping[str, Any]
+        self, label: str, spec: PolicySpec, seats: Collection[str], mode: AskedMode, about: Mapping[str, Any]
     ) -> Entrant:
         policies = {agent: replace(spec, name=label) for agent in self.seats if agent in seats}
-        return Entrant(label, policies, mode, {**about, "acts": mode})
+        return Entrant(label, policies, mode, {**about, "acts": spec.mode(mode)})
 
     def _described(self, saved: SavedPolicy) -> dict[str, Any]:
         shown = ("member", "policy", "algorithm", "version", "env_steps", "agent_steps", "run")

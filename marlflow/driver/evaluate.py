@@ -15,7 +15,6 @@ from marlflow.config.experiment import Experiment
 from marlflow.config.records import unlike_the_records
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.entrants import Entrants
-from marlflow.driver.evaluation import modes_of
 from marlflow.driver.evaluation_tables import as_table
 from marlflow.driver.saved_experiment import FinishedRun, finished_run, sides_or_none
 from marlflow.driver.tournament import Tournament, found_pairs, pair_games, team_games
@@ -23,7 +22,7 @@ from marlflow.flow import Executor, Plan, source
 from marlflow.league.comparison import ComparedGame, Comparison
 from marlflow.league.policy_returns import PolicyReturns
 from marlflow.league.sides import Sides
-from marlflow.policy.actor import EvaluationMode, EvaluationModes
+from marlflow.policy.actor import AskedMode, EvaluationMode, EvaluationModes
 from marlflow.runtime.known_names import RANDOM, TEAM
 from marlflow.runtime.run_folders import run_folder
 from marlflow.runtime.saved_runs import Which
@@ -49,7 +48,7 @@ class EvaluationResult:
 
     sides: Sides | None
     seed: int
-    mode: EvaluationMode | None
+    mode: AskedMode | None
     checkpoint: Path
     about: Mapping[str, Mapping[str, Any]]
     games: Sequence[ComparedGame]
@@ -84,7 +83,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
     against: str | Sequence[str] | None = None,
     episodes: int | None = None,
     seed: int = 0,
-    mode: EvaluationMode | None = None,
+    mode: AskedMode | None = None,
     checkpoint: Which = None,
     workers: int = 0,
     trust: Collection[str] | None = (),
@@ -100,9 +99,9 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
 
     Members and opponents are members or policies of the run; `random`; `team`, the run's policies as they were trained;
     `mixture`, the meta-strategy of a PSRO run; the folder of another run, or `<folder>:<member>`; or an exported file.
-    No policy explores. All act in `mode` if it is given. Otherwise a run's policies together act as in the run's own
-    evaluation; in games against others, actions are sampled from the learned distribution, or greedy if the league says
-    so or the algorithm has no distribution.
+    No policy explores. `mode` says how all act: `as_learned`, each as its algorithm learns to, sampled from a
+    distribution or greedy; `greedy`; or `sampled`. Otherwise a run's policies together act as in the run's own
+    evaluation, and in games against others as learned, unless the league's `snapshots.acts` says more.
 
     `workers=0` plays in this process, a higher number on Ray. The seeds differ from those of training, and the same
     arguments play the same games. `experiment`, `trust` and `strict` are as for `load`.
@@ -117,8 +116,8 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
         _check_playable(finished)
         entrants = Entrants(finished.checked, finished.saved, sides_or_none(finished.checked), base, trust, strict)
         tournament = _tournament(finished, entrants, members, against, episodes, seed)
-        as_trained = tournament.team is not None and mode is None
-        modes = modes_of(finished.checked) if as_trained else tournament.modes(mode)
+        of_run = None if tournament.team is None else finished.checked.experiment.evaluation.mode
+        modes = tournament.modes(mode or of_run)
         evaluated = _play(finished.checked, tournament, modes, workers)
     return _result(tournament, evaluated, mode, finished.saved.checkpoint.path, began_s)
 
@@ -134,8 +133,8 @@ def _argument_problems(episodes: int | None, seed: int, workers: int, mode: obje
     for name, (value, low, high) in limits.items():
         if not low <= value <= high:
             yield f"{name} must be a whole number from {low:,} to {high:,}, not {value:,}"
-    if mode not in (None, "greedy", "sampled"):
-        yield f"mode must be greedy or sampled, not {mode!r}"
+    if mode not in (None, *(modes := ("as_learned", "greedy", "sampled"))):
+        yield f"mode must be one of {', '.join(modes)}, not {mode!r}"
 
 
 def _check_playable(finished: FinishedRun) -> None:
@@ -217,7 +216,7 @@ def _play(checked: CheckedExperiment, tournament: Tournament, modes: EvaluationM
 def _result(
     tournament: Tournament,
     evaluated: Evaluated,
-    mode: EvaluationMode | None,
+    mode: AskedMode | None,
     checkpoint: Path,
     began_s: float,
 ) -> EvaluationResult:

@@ -17,7 +17,6 @@ from marlflow.driver.run_metrics import RunMetrics
 from marlflow.driver.same_games import SelfPlay, same_games
 from marlflow.flow import Executor, Plan, source
 from marlflow.observe.callback import EvaluationEvent
-from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling.protocol import EvaluationRequest, Workers
 from marlflow.sampling.receipts import Evaluated, Receipt
 
@@ -47,7 +46,7 @@ class Evaluator:
         self._share = TimeShare(checked.experiment.evaluation.time_share, checked.experiment.stop.time_s)
         self._elapsed_s = elapsed_s
         self._settings, self._pairings = checked.experiment.evaluation, checked.pairings
-        self._modes = modes_of(checked)
+        self._modes = checked.spec.modes(self._settings.mode)
         self._workers = workers
         self._metrics = metrics
         self._budget = budget
@@ -173,11 +172,3 @@ def in_turn(pairings: Sequence[Pairing]) -> list[int]:
         rounds[kind] = rounds.get(kind, -1) + 1
         order.append((rounds[kind], number))
     return [number for _, number in sorted(order)]
-
-
-def modes_of(checked: CheckedExperiment) -> EvaluationModes:
-    """Return how policies act in evaluation: by `evaluation.mode`, but policies that imitate are sampled."""
-    mode, policies = checked.experiment.evaluation.mode, {**checked.spec.policies, **checked.spec.opponents}
-    imitating = {name for name, policy in policies.items() if policy.algorithm.capabilities.imitates}
-    # The most likely action of a mixed strategy is another strategy.
-    return {name: "sampled" if name in imitating else mode for name in policies} if imitating else mode

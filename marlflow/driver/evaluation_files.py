@@ -19,8 +19,8 @@ from marlflow.league.policy_returns import PolicyReturns
 FORMAT = "marlflow evaluation 1"
 FOLDER, MATRIX = "evaluations", "matrix.csv"
 _MATRIX_COLUMNS = ("member", "opponent", "side", "games", "games_lost")
-_ESTIMATES = ("win", "draw", "loss", "return")
-_NUMBERS = ("iqm", "median", "length")
+_ESTIMATES = ("win", "draw", "loss", "return", "team_return")
+_NUMBERS = ("iqm", "median", "length", "team_iqm", "team_median")
 
 
 def write_evaluation(evaluation: EvaluationResult, run_dir: Path) -> list[Path]:
@@ -92,11 +92,16 @@ def _returns(one: PolicyReturns) -> dict[str, Any]:
         "agents": list(one.agents),
         "episodes": one.episodes,
         "return": asdict(one.mean),
-        "team_return": asdict(one.team),
-        **{name: getattr(one, name) for name in _NUMBERS},
+        "team_return": asdict(one.team.mean),
+        **_numbers(one),
         "infos": {name: asdict(found) for name, found in one.infos.items()},
         **outcomes,
     }
+
+
+def _numbers(one: PolicyReturns | Results) -> dict[str, float]:
+    numbers = (one.iqm, one.median, one.length, one.team.iqm, one.team.median)
+    return dict(zip(_NUMBERS, numbers, strict=True))
 
 
 def _comparison(one: Comparison) -> dict[str, Any]:
@@ -114,7 +119,7 @@ def _results(results: Results) -> dict[str, Any]:
         "games": results.games,
         "constant_sum": results.is_constant_sum,
         **{name: asdict(one) for name, one in results.estimates.items()},
-        **{name: getattr(results, name) for name in _NUMBERS},
+        **_numbers(results),
     }
 
 
@@ -130,6 +135,7 @@ def as_csv(evaluation: EvaluationResult) -> str:
                 lost = "" if side else one.lost
                 numbers = [number for of in results.estimates.values() for number in (of.value, of.low, of.high)]
                 row = ["" if number is None else number for number in numbers]
-                rest = [getattr(results, name) for name in _NUMBERS]
-                writer.writerow([one.member, one.opponent, side, results.games, lost, *row, *rest])
+                writer.writerow(
+                    [one.member, one.opponent, side, results.games, lost, *row, *_numbers(results).values()]
+                )
     return written.getvalue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from marlflow.base.return_units import Units
 from marlflow.league.comparison import Estimate, is_constant_sum, side_scores
 from marlflow.league.game_statistics import NO_WINNER
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from marlflow.driver.evaluate import EvaluationResult
 
 _OUTCOMES = ("win", "draw", "loss")
+_RETURN = {"mean": "return per agent", "sum": "return, sum over agents"}
 
 
 def as_table(evaluation: EvaluationResult) -> str:
@@ -19,14 +21,14 @@ def as_table(evaluation: EvaluationResult) -> str:
     return as_tables({"": evaluation})
 
 
-def as_tables(evaluations: Mapping[str, EvaluationResult]) -> str:
-    """Return the results of several runs, by name, in one table of policies and one of pairs."""
+def as_tables(evaluations: Mapping[str, EvaluationResult], units: Units = "mean") -> str:
+    """Return the results of several runs, by name, as a table of policies and one of pairs, with returns in `units`."""
     parts = []
     together = {run: one for run, one in evaluations.items() if one.returns}
     pairs = {run: one for run, one in evaluations.items() if one.comparisons}
     for of_runs, table in ((together, _policy_rows), (pairs, _pair_rows)):
         if of_runs:
-            rows = list(table(of_runs))
+            rows = list(table(of_runs, units))
             # One run needs no column with its name.
             parts.append("\n".join(_aligned([row[1:] for row in rows] if len(evaluations) == 1 else rows)))
     notes = [
@@ -35,29 +37,30 @@ def as_tables(evaluations: Mapping[str, EvaluationResult]) -> str:
     return "\n".join([*parts, *notes])
 
 
-def _policy_rows(evaluations: Mapping[str, EvaluationResult]) -> Iterator[list[str]]:
+def _policy_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Iterator[list[str]]:
     every = [policy for one in evaluations.values() for policy in one.returns]
     outcomes = any(policy.win is not None for policy in every)
     infos = list(dict.fromkeys(name for policy in every for name in policy.infos))
-    titles = ["run", "policy", "episodes", "return [95 %]", "iqm", "median", "length"]
+    titles = ["run", "policy", "episodes", f"{_RETURN[units]} [95 %]", "iqm", "median", "length"]
     yield [*titles, *infos, *(_OUTCOMES if outcomes else ())]
     for run, one in evaluations.items():
         for policy in one.returns:
-            row = [run, policy.policy, f"{policy.episodes:,}", _with_interval(policy.mean)]
-            row += [f"{policy.iqm:.2f}", f"{policy.median:.2f}", f"{policy.length:.1f}"]
+            of = policy.returns(units)
+            row = [run, policy.policy, f"{policy.episodes:,}", _with_interval(of.mean)]
+            row += [f"{of.iqm:.2f}", f"{of.median:.2f}", f"{policy.length:.1f}"]
             row += [_with_interval(policy.infos[name]) if name in policy.infos else "-" for name in infos]
             shares = (policy.win, policy.draw, policy.loss)
             yield [*row, *(["-" if share is None else _with_interval(share) for share in shares] if outcomes else ())]
 
 
-def _pair_rows(evaluations: Mapping[str, EvaluationResult]) -> Iterator[list[str]]:
+def _pair_rows(evaluations: Mapping[str, EvaluationResult], units: Units) -> Iterator[list[str]]:
     every = [one for evaluation in evaluations.values() for one in evaluation.comparisons]
     # Where one side's gain is no other's loss, nobody wins.
     outcomes = any(one.results is not None and one.results.is_constant_sum for one in every)
     names = list(dict.fromkeys(side for one in every for side in one.by_side))
     sides = names if len(names) > 1 else []
-    key, shown = ("win", "win as") if outcomes else ("return", "return as")
-    titles = ["run", "member", "opponent", "games", *(_OUTCOMES if outcomes else ()), "return"]
+    key, shown = ("win", "win as") if outcomes else ({"mean": "return", "sum": "team_return"}[units], "return as")
+    titles = ["run", "member", "opponent", "games", *(_OUTCOMES if outcomes else ()), _RETURN[units]]
     yield [*titles, *([] if outcomes else ["iqm", "median", "length"]), *(f"{shown} {name}" for name in sides)]
     for run, evaluation in evaluations.items():
         for one in evaluation.comparisons:
@@ -65,10 +68,10 @@ def _pair_rows(evaluations: Mapping[str, EvaluationResult]) -> Iterator[list[str
             if one.results is None:
                 yield [run, one.member, one.opponent, "0", *["-"] * (columns + len(sides))]
                 continue
-            found = one.results.estimates
-            row = [_with_interval(found[name]) for name in (*(_OUTCOMES if outcomes else ()), "return")]
+            found, of = one.results.estimates, one.results.returns(units)
+            row = [_with_interval(each) for each in (*(found[name] for name in _OUTCOMES if outcomes), of.mean)]
             if not outcomes:
-                row += [f"{one.results.iqm:.2f}", f"{one.results.median:.2f}", f"{one.results.length:.1f}"]
+                row += [f"{of.iqm:.2f}", f"{of.median:.2f}", f"{one.results.length:.1f}"]
             by_side = [f"{one.by_side[n].estimates[key].value:.2f}" if n in one.by_side else "-" for n in sides]
             yield [run, one.member, one.opponent, f"{one.results.games:,}", *row, *by_side]
 
@@ -97,7 +100,7 @@ def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
     if len(evaluation.games) > 1 and evaluation.distinct < len(evaluation.games) / 2:
         yield (
             f"{run}only {evaluation.distinct:,} of {len(evaluation.games):,} episodes differ in anything that was seen "
-            "or done, so intervals are too narrow; mode=sampled draws actions from what was learned"
+            "or done, so intervals are too narrow; mode=as_learned draws actions from what was learned"
         )
     if evaluation.comparisons and not _has_winner(evaluation):
         yield f"{run}{NO_WINNER}"

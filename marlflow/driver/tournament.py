@@ -15,7 +15,7 @@ from marlflow.driver.entrants import Entrant, Entrants
 from marlflow.league.comparison import ComparedGame, Comparison, comparison
 from marlflow.league.policy_returns import PolicyReturns, policy_returns
 from marlflow.league.sides import Sides
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import AskedMode, EvaluationMode
 from marlflow.runtime.known_names import MIXTURE, RANDOM
 from marlflow.runtime.spec import PolicySpec
 from marlflow.sampling.episodes import EVALUATION
@@ -63,10 +63,14 @@ class Tournament:
         several = [whole for pair in self.pairs for whole in pair] + ([self.team] if self.team is not None else [])
         return {one.label: one for whole in several for one in (whole, *whole.everybody)}
 
-    def modes(self, mode: EvaluationMode | None) -> dict[str, EvaluationMode]:
-        """Return how each policy acts: in `mode`, or by its own default."""
-        seated = {(game.policy(agent).name, one.mode) for game in self.games for agent, one in game.seating.items()}
-        return {name: mode or own for name, own in sorted(seated)}
+    def modes(self, asked: AskedMode | None) -> dict[str, EvaluationMode]:
+        """Return how each policy acts if all are asked to act like that, or each as its entrant."""
+        seated = {
+            game.policy(agent).name: (game.policy(agent), one)
+            for game in self.games
+            for agent, one in game.seating.items()
+        }
+        return {name: policy.mode(asked or one.mode) for name, (policy, one) in sorted(seated.items())}
 
     def acted(self, modes: Mapping[str, EvaluationMode]) -> dict[str, EvaluationMode]:
         """Return how players acted, by the names that reports show, of `modes` by policy."""

@@ -75,11 +75,16 @@ def curves(comparison: GroupComparison, looks: dict[str, Look], name: str, over:
     `looks` are by the names of groups; `name` is unique on the page.
     """
     lines = [CurveLine(row.series, looks[row.group.name]) for row in comparison.rows]
-    return drawn_curves(lines, name, len(lines) <= MOST_WITH_BANDS, over)
+    return drawn_curves(lines, name, len(lines) <= MOST_WITH_BANDS, over, comparison.axis)
 
 
-def drawn_curves(lines: Sequence[CurveLine], name: str, has_bands: bool = True, over: Over = "env_steps") -> str:
-    """Return curves as an SVG element, whose ids begin with `name`; without `has_bands` no single runs either."""
+def drawn_curves(
+    lines: Sequence[CurveLine], name: str, has_bands: bool = True, over: Over = "env_steps", returns: str = ""
+) -> str:
+    """Return curves as an SVG element, whose ids begin with `name`; without `has_bands` no single runs either.
+
+    `returns` is the label of the vertical axis.
+    """
     longest = max((one.x(over)[-1] for line in lines for one in line.series if len(one)), default=0.0)
     seconds, unit = next((seconds, unit) for least, seconds, unit in _TIME_UNITS if longest >= least)
     scale, label = (1.0, "env steps") if over == "env_steps" else (seconds, f"elapsed time ({unit})")
@@ -93,14 +98,17 @@ def drawn_curves(lines: Sequence[CurveLine], name: str, has_bands: bool = True, 
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=over == "env_steps"))
         label_ticks(axes.xaxis)
         axes.set_xlabel(label, color=_INK)
+        axes.set_ylabel(returns, color=_INK, parse_math=False)
         if axes.get_legend_handles_labels()[1]:
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, labelcolor=_INK, borderpad=0)
 
     return _drawn(draw, name)
 
 
-def by_setting(swept: SweptSetting, name: str) -> str:
+def by_setting(swept: SweptSetting, name: str, returns: str) -> str:
     """Return the final returns over a setting as an SVG element, whose ids begin with `name`.
+
+    `returns` is the label of the vertical axis.
 
     A line connects groups that are equal in all other settings; its look is that of its place in `swept.lines`.
     """
@@ -126,6 +134,7 @@ def by_setting(swept: SweptSetting, name: str) -> str:
                     axes.vlines(value, row.final.low, row.final.high, color=color, linewidth=1.2)
         _scale_by(axes, swept)
         axes.set_xlabel(swept.name, color=_INK, parse_math=False)
+        axes.set_ylabel(returns, color=_INK, parse_math=False)
 
     return _drawn(draw, name)
 

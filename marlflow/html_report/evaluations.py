@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from marlflow.base.errors import InvalidInput
+from marlflow.base.return_units import Units
 from marlflow.html_report.groups import RunGroup
 from marlflow.html_report.runs import ReportedRun, number, section
 from marlflow.html_report.statistics import BootstrapInterval
@@ -26,9 +27,9 @@ _OUTCOMES = ("win", "draw", "loss")
 class EvaluatedPair:
     """A line of an evaluation: a policy with its team, or a member against an opponent, on one `side` or on all ("").
 
-    `returns` is the mean return per agent and episode; `outcomes` are the shares of games won, drawn and lost, or None
-    where one side's gain is not the others' loss. `ended` is the end of the evaluation in UTC, `mode` how the member
-    acted.
+    `returns` is the mean over episodes of the return in `units`, and `iqm` its interquartile mean; `outcomes` are the
+    shares of games won, drawn and lost, or None where one side's gain is not the others' loss. `ended` is the end of
+    the evaluation in UTC, `mode` how the member acted.
     """
 
     group: RunGroup
@@ -46,6 +47,7 @@ class EvaluatedPair:
     seed: int | None
     checkpoint: str
     ended: datetime
+    units: Units
 
     def columns(self) -> dict[str, str | int | float | None]:
         """Return its values by their columns in evaluations.csv; the page has the same numbers."""
@@ -62,6 +64,7 @@ class EvaluatedPair:
             value, low, high = (None, None, None) if one is None else (one.value, one.low, one.high)
             cells |= {name: value, f"{name}_low": low, f"{name}_high": high}
         return cells | {
+            "units": self.units,
             "iqm": self.iqm,
             "length": self.length,
             "mode": self.mode,
@@ -71,7 +74,7 @@ class EvaluatedPair:
         }
 
 
-def evaluations(groups: Sequence[RunGroup]) -> tuple[list[EvaluatedPair], list[str]]:
+def evaluations(groups: Sequence[RunGroup], units: Units = "mean") -> tuple[list[EvaluatedPair], list[str]]:
     """Return all evaluations of the runs, each run's newest first, and a sentence on each file that was left out."""
     found, notes = list[EvaluatedPair](), list[str]()
     for group in groups:
@@ -79,13 +82,13 @@ def evaluations(groups: Sequence[RunGroup]) -> tuple[list[EvaluatedPair], list[s
             paths = [path for path in (run.folder / FOLDER).glob("*.json") if path.stem.isdecimal()]
             for path in sorted(paths, key=lambda path: -int(path.stem)):
                 try:
-                    found += _read(group, run, path)
+                    found += _read(group, run, path, units)
                 except InvalidInput as error:
                     notes.append(f"{error}; it is left out")
     return found, notes
 
 
-def _read(group: RunGroup, run: ReportedRun, path: Path) -> list[EvaluatedPair]:
+def _read(group: RunGroup, run: ReportedRun, path: Path, units: Units) -> list[EvaluatedPair]:
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -93,12 +96,16 @@ def _read(group: RunGroup, run: ReportedRun, path: Path) -> list[EvaluatedPair]:
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise InvalidInput([f"{path} is not in the form {_FORMAT!r}"])
     try:
-        return list(_pairs(group, run, path, data))
+        return list(_pairs(group, run, path, data, units))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidInput([f"{path} is not an evaluation: {type(error).__name__}: {error}"]) from error
 
 
-def _pairs(group: RunGroup, run: ReportedRun, path: Path, data: Mapping[str, Any]) -> Iterator[EvaluatedPair]:
+def _pairs(
+    group: RunGroup, run: ReportedRun, path: Path, data: Mapping[str, Any], units: Units
+) -> Iterator[EvaluatedPair]:
+    # Earlier versions wrote no sums for games against opponents.
+    prefix = "team_" if units == "sum" else ""
     lines = [(str(of["policy"]), TOGETHER, "", int(of["episodes"]), of) for of in data["policies"]]
     for of in data["results"]:
         names = str(of["member"]), str(of["opponent"])
@@ -117,14 +124,15 @@ def _pairs(group: RunGroup, run: ReportedRun, path: Path, data: Mapping[str, Any
             opponent,
             side,
             episodes,
-            _interval(of, "return"),
-            number(of, "iqm"),
+            _interval(of, f"{prefix}return"),
+            number(of, f"{prefix}iqm"),
             number(of, "length"),
             tuple(_interval(of, name) if of.get("constant_sum", True) else None for name in _OUTCOMES),
             _mode(data, member),
             None if seed is None else int(seed),
             str(data["checkpoint"]),
             ended,
+            units,
         )
 
 

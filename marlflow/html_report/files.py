@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from marlflow.base.return_units import Units
 from marlflow.html_report.groups import RunGroup, Task
 from marlflow.html_report.measures import ALL_AGENTS, Measure, measures_of, series
 from marlflow.html_report.results import GroupComparison, ResultRow
@@ -155,7 +156,8 @@ def table_tex(comparisons: Sequence[GroupComparison]) -> str:
     ]
     for comparison in comparisons:
         digits = decimals(comparison)
-        lines.append(r"\midrule")
+        about = " ".join(f"{comparison.measure.title}: {comparison.measure.unit}, {comparison.acting}".split())
+        lines += [r"\midrule", f"% {about}"]
         for row in comparison.rows:
             texts = [comparison.task.name, comparison.measure.title, row.group.name]
             numbers = [str(len(row.series)), *(_tex_interval(one, digits) for one in (row.final, row.best))]
@@ -188,14 +190,14 @@ def _ends(one: BootstrapInterval) -> list[float]:
     return [number for number in (one.value, one.low, one.high) if number is not None]
 
 
-def marl_eval(tasks: Sequence[Task]) -> str:
+def marl_eval(tasks: Sequence[Task], units: Units = "mean") -> str:
     """Return all evaluations in the format of marl-eval (https://github.com/instadeepai/marl-eval).
 
     Each list has one number, the mean over the episodes of an evaluation. `return` is that of all agents together, or
     without it of the first policy; each measure also has its own, such as `policy_prey_return`. `absolute_metrics` are
     those of the evaluation in which `return` was best.
     """
-    known = [(task, [one for one in measures_of(task.runs) if one.is_evaluated]) for task in tasks]
+    known = [(task, [one for one in measures_of(task.runs, units) if one.is_evaluated]) for task in tasks]
     known = [(task, measures) for task, measures in known if measures]
     names = _slugs([task.name for task, _ in known])
     data = {name: _of_task(task, measures) for name, (task, measures) in zip(names, known, strict=True)}

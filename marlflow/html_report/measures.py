@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from marlflow.base.return_units import RETURN, Units
 from marlflow.html_report.runs import ReportedRun, number, section
 from marlflow.html_report.statistics import Floats
 
@@ -17,8 +18,6 @@ Over: TypeAlias = Literal["env_steps", "times_s"]
 ALL_AGENTS = "all agents"
 """The title of the return of everybody together."""
 
-_AGENT = "return per agent and episode"
-_TEAM = "sum over its agents, per episode"
 _EVERYBODY = "sum over all agents, per episode"
 # Points of a group's curve.
 _MOST_POINTS = 150
@@ -59,16 +58,17 @@ class ReturnSeries:
         return self.env_steps if over == "env_steps" else np.maximum.accumulate(self.times_s)
 
 
-def measures_of(runs: Sequence[ReportedRun]) -> list[Measure]:
+def measures_of(runs: Sequence[ReportedRun], units: Units = "mean") -> list[Measure]:
     """Return the returns that runs of an environment have: of policies, of joint learners, of all agents together.
 
-    All are of evaluations if any run has some, else of training. A return that is never known, or always that of
-    another measure, is left out.
+    Those of policies are in `units`, the others are sums. All are of evaluations if any run has some, else of training.
+    A return that is never known, or always that of another measure, is left out.
     """
-    kinds = [(f"policies.{name}.", "return_mean", f"policy {name}", _AGENT) for name in _ids(runs, "policies")]
+    metric = {"mean": "return_mean", "sum": "team_return_mean"}[units]
+    kinds = [(f"policies.{name}.", metric, f"policy {name}", RETURN[units]) for name in _ids(runs, "policies")]
     policies = len(kinds)
     joint = [name for name in _ids(runs, "learners") if name not in _ids(runs, "policies")]
-    kinds += [(f"learners.{name}.", "team_return_mean", f"learner {name}", _TEAM) for name in joint]
+    kinds += [(f"learners.{name}.", "team_return_mean", f"learner {name}", RETURN["sum"]) for name in joint]
     if policies > 1:
         kinds.append(("", "team_return_mean", ALL_AGENTS, _EVERYBODY))
     for start in ("eval_", ""):
@@ -76,7 +76,7 @@ def measures_of(runs: Sequence[ReportedRun]) -> list[Measure]:
         for prefix, metric, title, unit in kinds:
             measure = Measure(f"{prefix}{start}{metric}", title, unit)
             found = [series(run, measure) for run in runs]
-            if any(map(len, found)) and not _is_redundant(measure, found, list(chosen.values())):
+            if any(map(len, found)) and not _is_redundant(measure, found, chosen):
                 chosen[measure] = found
         if chosen:
             return list(chosen)
@@ -87,12 +87,15 @@ def _ids(runs: Sequence[ReportedRun], kind: str) -> list[str]:
     return list(dict.fromkeys(name for run in runs for report in run.reports for name in section(report, kind)))
 
 
-def _is_redundant(measure: Measure, found: Sequence[ReturnSeries], known: Sequence[Sequence[ReturnSeries]]) -> bool:
-    if measure.unit != _EVERYBODY:
+def _is_redundant(
+    measure: Measure, found: Sequence[ReturnSeries], chosen: Mapping[Measure, Sequence[ReturnSeries]]
+) -> bool:
+    if measure.key.startswith("policies."):
         return False
     # In a game of zero sum it says nothing.
-    if all(np.allclose(one.values, 0.0, atol=1e-9) for one in found):
+    if measure.unit == _EVERYBODY and all(np.allclose(one.values, 0.0, atol=1e-9) for one in found):
         return True
+    known = [of for other, of in chosen.items() if measure.unit in {_EVERYBODY, other.unit}]
     return any(
         all(
             len(one) == len(other) and np.allclose(one.values, other.values)

@@ -15,6 +15,7 @@ import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from marlflow.base.return_units import RETURN, Units
 from marlflow.html_report import texts
 from marlflow.html_report.charts import MOST_COLORED, MOST_WITH_BANDS, Look, by_setting, curves, look
 from marlflow.html_report.differences import KeyDifference, differences
@@ -81,6 +82,7 @@ class PageContent:
     evaluations: tuple[EvaluatedPair, ...]
     version: str
     grouping: Grouping
+    units: Units
 
     @property
     def groups(self) -> list[RunGroup]:
@@ -132,7 +134,9 @@ def _setting_figure(comparison: GroupComparison, swept: SweptSetting, name: str)
         captions.get(swept.scale, ""),
         "" if swept.connected else "Groups differ in other settings too, so that no line connects them.",
     ]
-    return ReportFigure(comparison, swept.name, by_setting(swept, name), legend, " ".join(filter(None, parts)))
+    return ReportFigure(
+        comparison, swept.name, by_setting(swept, name, comparison.axis), legend, " ".join(filter(None, parts))
+    )
 
 
 def _by_return(task: Task, comparisons: Sequence[GroupComparison]) -> list[RunGroup]:
@@ -175,6 +179,7 @@ def render(content: PageContent) -> str:
             ],
             differences=group_differences(content.groups),
             resamples=RESAMPLES,
+            unit=RETURN[content.units],
             most_settings=MOST_DRAWN,
             **functions,
         )

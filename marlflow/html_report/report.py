@@ -11,6 +11,7 @@ from pathlib import Path
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.new_files import replacing
 from marlflow.base.progress import tracked
+from marlflow.base.return_units import Units
 from marlflow.html_report.evaluations import evaluations
 from marlflow.html_report.extras import leagues, videos
 from marlflow.html_report.files import (
@@ -45,9 +46,15 @@ class WrittenReport:
 
 
 def write_report(
-    folders: Sequence[Path], out: Path, levels: Sequence[float] = (), grouping: Grouping = BY_CONFIGURATION
+    folders: Sequence[Path],
+    out: Path,
+    levels: Sequence[float] = (),
+    grouping: Grouping = BY_CONFIGURATION,
+    units: Units = "mean",
 ) -> WrittenReport:
     """Write a report on the runs in some folders into `out`; `levels` are returns that they should have reached.
+
+    `units` are those of returns of policies: means per agent, or sums over a policy's agents.
 
     Raises ConfigInvalid if a folder has no runs that can be read, if `grouping` names keys that they do not have or
     environments that cannot be compared, or if `out` cannot be written to.
@@ -55,10 +62,10 @@ def write_report(
     _check(out)
     runs, notes = read_runs(folders)
     tasks = tasks_of(runs, grouping)
-    compared = [comparisons_of(task, levels) for task in tasks]
+    compared = [comparisons_of(task, levels, units) for task in tasks]
     groups = [group for task in tasks for group in task.groups]
     found, of_leagues = leagues(groups)
-    evaluated, of_evaluations = evaluations(groups)
+    evaluated, of_evaluations = evaluations(groups, units)
     shown, of_videos = videos(groups, out)
     content = PageContent(
         tuple(
@@ -71,6 +78,7 @@ def write_report(
         tuple(evaluated),
         metadata.version("marlflow"),
         grouping,
+        units,
     )
     comparisons = tuple(comparison for of in compared for comparison in of)
     runs_of = [run_columns(group, run) for group in groups for run in group.runs]
@@ -88,7 +96,7 @@ def write_report(
             **{f"{name}.csv": rows_csv(rows, COLUMNS.get(name, ())) for name, rows in tables.items()},
             "curves.csv": rows_csv(point_columns(comparisons), COLUMNS["curves"]),
             "table.tex": table_tex(comparisons),
-            "marl_eval.json": marl_eval(tasks),
+            "marl_eval.json": marl_eval(tasks, units),
             "report.json": json.dumps(tables, indent=1) + "\n",
         },
     )

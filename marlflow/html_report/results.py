@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from marlflow.base.return_units import Units
 from marlflow.html_report.groups import RunGroup, Task
 from marlflow.html_report.measures import Measure, ReturnSeries, acting, measures_of, series
 from marlflow.html_report.runs import ReportedRun
@@ -25,6 +26,7 @@ SHARES = (0.5, 0.9)
 
 TRAINING = "with exploration"
 """How policies acted in the episodes of training."""
+_UNKNOWN_MODE = "mode not recorded"
 _MOST_COMPARED = 10
 
 
@@ -91,12 +93,29 @@ class GroupComparison:
     @property
     def mode(self) -> str:
         """How policies acted: one phrase for all groups, or one for each kind with its groups."""
+        if len(self._modes) == 1:
+            return next(iter(self._modes))
+        return "; ".join(f"{mode}: {', '.join(names)}" for mode, names in self._modes.items())
+
+    @property
+    def _modes(self) -> dict[str, list[str]]:
         by_mode: dict[str, list[str]] = {}
         for row in self.rows:
-            by_mode.setdefault(row.mode or "mode not recorded", []).append(row.group.name)
-        if len(by_mode) == 1:
-            return next(iter(by_mode))
-        return "; ".join(f"{mode}: {', '.join(names)}" for mode, names in by_mode.items())
+            by_mode.setdefault(row.mode or _UNKNOWN_MODE, []).append(row.group.name)
+        return by_mode
+
+    @property
+    def acting(self) -> str:
+        """Which episodes its returns are of, and how policies acted in them."""
+        if not self.measure.is_evaluated:
+            return "training, exploration included"
+        is_one = len(self._modes) == 1 and self.mode != _UNKNOWN_MODE
+        return f"evaluation, {self.mode} actions" if is_one else f"evaluation ({self.mode})"
+
+    @property
+    def axis(self) -> str:
+        """The label of an axis of its returns: the unit, and how policies acted."""
+        return f"{self.measure.unit}\n{self.acting if len(self._modes) == 1 else 'evaluation, groups act differently'}"
 
     @property
     def summary(self) -> str:
@@ -125,9 +144,9 @@ def _mirrored(better: BootstrapInterval) -> BootstrapInterval:
     return BootstrapInterval(1 - better.value, None if high is None else 1 - high, None if low is None else 1 - low)
 
 
-def comparisons_of(task: Task, levels: Sequence[float] = ()) -> list[GroupComparison]:
+def comparisons_of(task: Task, levels: Sequence[float] = (), units: Units = "mean") -> list[GroupComparison]:
     """Return the comparisons of all measures of an environment; `levels` are the returns to reach, if given."""
-    return [_comparison(task, measure, levels) for measure in measures_of(task.runs)]
+    return [_comparison(task, measure, levels) for measure in measures_of(task.runs, units)]
 
 
 def _comparison(task: Task, measure: Measure, levels: Sequence[float]) -> GroupComparison:

@@ -11,6 +11,7 @@ from typing import Literal
 from scipy.stats import t as student_t
 from scipy.stats import trim_mean
 
+from marlflow.base.return_units import Units
 from marlflow.league.game_statistics import TIE_TOLERANCE
 from marlflow.league.sides import Sides
 
@@ -66,6 +67,20 @@ def interquartile_mean(values: Sequence[float]) -> float:
     (1.5, 3.0)
     """
     return float(trim_mean(values, 0.25))
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnStatistics:
+    """Mean with its interval, interquartile mean and median of returns, over episodes."""
+
+    mean: Estimate
+    iqm: float
+    median: float
+
+
+def return_statistics(returns: Sequence[float]) -> ReturnStatistics:
+    """Return the statistics of the returns of at least one episode."""
+    return ReturnStatistics(mean_estimate(returns), interquartile_mean(returns), median(returns))
 
 
 def side_scores(sides: Sides, returns: Mapping[str, float]) -> list[float]:
@@ -130,6 +145,7 @@ class ComparedGame:
 class Results:
     """Outcomes of some games for one member: `score` is its side's return, `length` the mean number of env steps.
 
+    `score`, `iqm` and `median` are of returns per agent, `team` of the sums over the side's agents in each game.
     `is_constant_sum`: the sides' returns had the same sum in all games, so that winning is what returns measure.
     """
 
@@ -142,11 +158,17 @@ class Results:
     median: float
     length: float
     is_constant_sum: bool
+    team: ReturnStatistics
 
     @property
     def estimates(self) -> Mapping[str, Estimate]:
-        """The shares of outcomes, and the `return`."""
-        return {"win": self.win, "draw": self.draw, "loss": self.loss, "return": self.score}
+        """The shares of outcomes, and the `return` per agent and of the `team`."""
+        returns = {"return": self.score, "team_return": self.team.mean}
+        return {"win": self.win, "draw": self.draw, "loss": self.loss, **returns}
+
+    def returns(self, units: Units) -> ReturnStatistics:
+        """Return the statistics of returns in some units."""
+        return self.team if units == "sum" else ReturnStatistics(self.score, self.iqm, self.median)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,27 +187,31 @@ class Comparison:
 
 def results_of(sides: Sides, games: Iterable[ComparedGame]) -> Results | None:
     """Return the results of games, for the side that the member played in each; None without games."""
-    outcomes, scores, of_all, lengths = [], [], [], []
+    outcomes, scores, sums, of_all, lengths = [], [], [], [], []
     for game in games:
         assert game.side is not None, "a member plays a side"
         of_sides = side_scores(sides, game.returns)
         outcomes.append(outcome(of_sides, game.side))
         scores.append(of_sides[game.side])
+        played = {agent for role in sides.of_side(game.side) for agent in sides.roles[role].agents}
+        sums.append(math.fsum(value for agent, value in game.returns.items() if agent in played))
         of_all.append(of_sides)
         lengths.append(game.env_steps)
     if not outcomes:
         return None
     win, draw, loss = (wilson(outcomes.count(kind), len(outcomes)) for kind in ("win", "draw", "loss"))
+    per_agent = return_statistics(scores)
     return Results(
         len(outcomes),
         win,
         draw,
         loss,
-        mean_estimate(scores),
-        interquartile_mean(scores),
-        median(scores),
+        per_agent.mean,
+        per_agent.iqm,
+        per_agent.median,
         math.fsum(lengths) / len(lengths),
         is_constant_sum(of_all),
+        return_statistics(sums),
     )
 
 

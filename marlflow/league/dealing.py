@@ -82,7 +82,7 @@ class LeagueMatchmaker:
         self.members = members
         self.payoffs = payoffs
         self.ratings = ratings
-        self.matches = Matches(payoffs.emptied(), ratings, "greedy" if rules.acts == "greedy" else "sampled", outcome)
+        self.matches = Matches(payoffs.emptied(), ratings, outcome=outcome)
         self._outcome = outcome
         self._mode = mode
         # Such a mode has no turns.

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
+from marlflow.base.return_units import Units
 from marlflow.league.comparison import (
     ComparedGame,
     Estimate,
-    interquartile_mean,
+    ReturnStatistics,
     is_constant_sum,
     mean_estimate,
     outcome,
+    return_statistics,
     side_scores,
     wilson,
 )
@@ -22,7 +23,7 @@ from marlflow.league.sides import Sides
 
 @dataclass(frozen=True, slots=True)
 class PolicyReturns:
-    """The returns of one policy: per agent and episode (`mean`, `iqm`, `median`), and of its agents' sum (`team`).
+    """The returns of a policy, per agent and episode (`mean`, `iqm`, `median`), and summed over its agents (`team`).
 
     `length` is the mean number of env steps of an episode, `agents` those that it played. `win`, `draw` and `loss` are
     shares of the episodes, if the sides' returns had the same sum in all of them, and the policy played one side.
@@ -35,12 +36,16 @@ class PolicyReturns:
     mean: Estimate
     iqm: float
     median: float
-    team: Estimate
+    team: ReturnStatistics
     length: float
     infos: Mapping[str, Estimate]
     win: Estimate | None = None
     draw: Estimate | None = None
     loss: Estimate | None = None
+
+    def returns(self, units: Units) -> ReturnStatistics:
+        """Return the statistics of its returns in some units."""
+        return self.team if units == "sum" else ReturnStatistics(self.mean, self.iqm, self.median)
 
 
 def policy_returns(games: Sequence[ComparedGame], sides: Sides | None) -> list[PolicyReturns]:
@@ -73,15 +78,15 @@ def _returns(policy: str, game: ComparedGame) -> Mapping[str, float]:
 def _of_policy(policy: str, games: Sequence[ComparedGame]) -> PolicyReturns:
     played = [(game, of) for game in games if (of := _returns(policy, game))]
     sums = [math.fsum(of.values()) for _, of in played]
-    means = [total / len(of) for total, (_, of) in zip(sums, played, strict=True)]
+    per_agent = return_statistics([total / len(of) for total, (_, of) in zip(sums, played, strict=True)])
     return PolicyReturns(
         policy,
         list(dict.fromkeys(agent for _, of in played for agent in of)),
         len(played),
-        mean_estimate(means),
-        interquartile_mean(means),
-        median(means),
-        mean_estimate(sums),
+        per_agent.mean,
+        per_agent.iqm,
+        per_agent.median,
+        return_statistics(sums),
         math.fsum(game.env_steps for game, _ in played) / len(played),
         _infos([game for game, _ in played], policy),
     )

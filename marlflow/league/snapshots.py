@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from marlflow.league.payoffs import Payoffs
+from marlflow.policy.actor import AskedMode
 
 _AUTO: Final = (1_000, 50_000)
 """Agent steps from one snapshot to the next, at least and at most."""
@@ -33,8 +34,8 @@ class SnapshotRules:
     `at_start`: its initial parameters. `every_agent_steps`: agent steps since the last snapshot; `auto` is a tenth of
     the run's `stop.env_steps`, at least 1,000 and at most 50,000, which it is without one. `win_rate`: the
     probability to win against each snapshot that it can meet, each after at least `min_games` games, or in any case
-    `timeout_agent_steps` after the last. `acts`: how snapshots choose actions in evaluation games; `auto` is as the
-    algorithm's policies are meant, greedy for value-based ones and sampled for all others.
+    `timeout_agent_steps` after the last. `acts`: how snapshots choose actions in evaluation games; `auto` is as
+    learned, greedy for value-based algorithms and sampled for all others.
     """
 
     at_start: bool = True
@@ -43,6 +44,11 @@ class SnapshotRules:
     min_games: int = 20
     timeout_agent_steps: int | None = None
     acts: Literal["auto", "sampled", "greedy"] = "auto"
+
+    @property
+    def asked_mode(self) -> AskedMode:
+        """How snapshots act, in the words of an evaluation."""
+        return "as_learned" if self.acts == "auto" else self.acts
 
     def for_run(self, env_steps: int | None) -> SnapshotRules:
         """Return the rules with numbers, for a run of `env_steps`; None if these are not limited."""

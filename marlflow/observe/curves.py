@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from marlflow.base.errors import InvalidInput
+from marlflow.base.return_units import RETURN
 from marlflow.observe.figure import COLORS, INK, NOTE, finish_axes, new_figure, save_figure
 from marlflow.observe.sinks import read_metrics
 
@@ -104,7 +105,7 @@ def _draw_returns(axes: Axes, reports: Reports, everything: Reports) -> None:
             steps, means, stds = (np.array(column, float) for column in zip(*measured, strict=True))
             axes.plot(steps, means, color=color, linewidth=1.2, linestyle=(0, (4, 2)), marker="o", markersize=3)
             axes.fill_between(steps, means - stds, means + stds, color=color, alpha=0.12, linewidth=0)
-    axes.set_ylabel("mean return per agent and episode", color=INK)
+    axes.set_ylabel(RETURN["mean"], color=INK)
     finish_axes(axes)
     modes = {policy.get("eval_mode") for report in reports for policy in report["policies"].values()} - {None}
     evaluation = " ".join(["evaluation", *([f"({', '.join(sorted(modes))})"] if modes else [])])
@@ -123,7 +124,7 @@ def _draw_team_returns(axes: Axes, reports: Reports, everything: Reports, teams:
         axes.plot(steps, values, color=color, linewidth=1.8, label=learner, **_dot(reports))
         steps, values = team_evaluations(everything, learner)
         axes.plot(steps, values, color=color, linewidth=1.2, linestyle=(0, (4, 2)), marker="o", markersize=3)
-    axes.set_ylabel("return of the team\nper episode", color=INK)
+    axes.set_ylabel(RETURN["sum"], color=INK)
     finish_axes(axes)
 
 

@@ -69,7 +69,8 @@ def _opening(info: RunInfo) -> str:
         f"{policy} = {about.algorithm}{_of_learner(policy, about)} for {wording.agents_phrase(about.agents)}"
         for policy, about in info.policies.items()
     )
-    return f"{info.name} (runtime {info.runtime}): {policies}; until {wording.stop_phrase(info.stop)}"
+    until = f"until {wording.stop_phrase(info.stop)}; returns are per agent"
+    return f"{info.name} (runtime {info.runtime}): {policies}; {until}"
 
 
 def _of_learner(policy: str, about: PolicyInfo) -> str:

@@ -6,7 +6,7 @@ those that name a row stay whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Literal
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from marlflow.observe import wording
 from marlflow.observe.rates import StageShares, progress, rollout_shares, stage_shares, updates_per_s
-from marlflow.observe.report import LearnerMetrics, Report, RunInfo
+from marlflow.observe.report import LearnerMetrics, PolicyMetrics, Report, RunInfo
 from marlflow.observe.rows import TableRow, table_rows
 
 NARROW_COLUMNS, WIDE_COLUMNS, SPREAD_COLUMNS, ALL_LOSS_TERMS_COLUMNS = 80, 110, 130, 150
@@ -182,12 +182,24 @@ def _policies(
 def _evaluation_heading(now: Report, width: int) -> str:
     """Return the heading of evaluation returns: the mode, and on wide terminals the opponents and env steps."""
     evaluated = [metrics for metrics in now["policies"].values() if metrics["eval_episodes"] is not None]
-    modes = sorted({str(metrics["eval_mode"]) for metrics in evaluated})
+    modes = _evaluation_modes(now["policies"].values())
     steps = max((metrics["eval_env_steps"] or 0 for metrics in evaluated), default=None)
     at = [] if steps is None or width < WIDE_COLUMNS else [f"at {wording.short_count(steps)}"]
     opponents = {opponent for metrics in evaluated for opponent in metrics["eval_against"]}
     against = [line for text in wording.against(opponents) for line in wrap(text, _EVALUATION_COLUMNS)] if at else []
-    return "\n".join(["eval", *modes, *against, *at])
+    # Where policies acted in several modes, each row has its own.
+    return "\n".join(["eval", *(modes if len(modes) == 1 else ()), *against, *at])
+
+
+def _evaluation_modes(metrics: Iterable[PolicyMetrics]) -> list[str]:
+    return sorted({str(one["eval_mode"]) for one in metrics if one["eval_episodes"] is not None})
+
+
+def _evaluated(metrics: Sequence[PolicyMetrics]) -> list[str]:
+    returns = [wording.mean_return(one["eval_return_mean"]) for one in metrics]
+    if len(_evaluation_modes(metrics)) < 2:
+        return returns
+    return [f"{one['eval_mode'] or ''} {value}".lstrip() for one, value in zip(metrics, returns, strict=True)]
 
 
 def _policy_columns(
@@ -217,10 +229,10 @@ def _policy_columns(
         replace(column("policy", 1, [row.label for row in rows]), is_text=True),
         replace(learned("algorithm", 5, lambda row, _: row.about.algorithm, "algo-\nrithm"), is_text=True),
         *(who if width >= NARROW_COLUMNS else []),
-        column("return", 7, [wording.mean_return(one["return_mean"]) for one in metrics]),
+        _Column("return", "per-agent\nreturn", [wording.mean_return(one["return_mean"]) for one in metrics], 7),
         *(infos if wide else []),
         *([length] if roomy else []),
-        _Column("evaluation", evaluation, [wording.mean_return(one["eval_return_mean"]) for one in metrics], 7),
+        _Column("evaluation", evaluation, _evaluated(metrics), 7),
         *([spread] if roomy else []),
         learned("updates", 7, lambda _, one: count(one["updates"])),
         learned("per s", 5, lambda row, _: wording.speed(rates.get(row.plan, 0.0))),

@@ -10,6 +10,9 @@ from marlflow.base.random import RowRandom
 
 EvaluationMode: TypeAlias = Literal["greedy", "sampled"]
 
+AskedMode: TypeAlias = Literal["as_learned", "greedy", "sampled"]
+"""How a setting asks policies to act: `as_learned` is as each one's algorithm says (`Capabilities.as_learned`)."""
+
 EvaluationModes: TypeAlias = EvaluationMode | Mapping[str, EvaluationMode]
 """How policies act in evaluation: one mode for all, or one for each policy or frozen version.
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from marlflow.algorithms.algorithm import Algorithm, Member, needs_state
+from marlflow.algorithms.imported import Imported
 from marlflow.algorithms.info_columns import columns_of_rows, info_columns
 from marlflow.algorithms.initial_parameters import InitialParameters
 from marlflow.base.batch import Array
@@ -23,7 +24,7 @@ from marlflow.learner.update_limit import ClockLimit, UpdateLimit
 from marlflow.offline.dataset import Dataset
 from marlflow.offline.dataset_reader import DatasetReader, DatasetWorker, OfflineWorker
 from marlflow.offline.dataset_writer import DatasetTarget
-from marlflow.policy.actor import Actor
+from marlflow.policy.actor import Actor, AskedMode, EvaluationMode
 from marlflow.policy.torso import TorsoConfig
 from marlflow.replay.protocol import SavedReplay
 from marlflow.replay.shards import first_row_of, replay_names
@@ -110,6 +111,13 @@ class PolicySpec:
     def actor(self) -> Actor:
         """Make an actor; published weights replace its parameters before it acts."""
         return self.algorithm.actor(self.spaces, self.model, named_seed(self.seed, "actor", self.name))
+
+    def mode(self, asked: AskedMode) -> EvaluationMode:
+        """Return how it acts in an evaluation that asks for `asked`."""
+        if asked != "as_learned":
+            return asked
+        acting = self.algorithm.algorithm if isinstance(self.algorithm, Imported) else self.algorithm
+        return acting.capabilities.as_learned
 
     def has_network_of(self, other: PolicySpec) -> bool:
         """Return whether its parameters may be those of another policy: algorithm, model and spaces are equal."""
@@ -314,6 +322,10 @@ class RunSpec:
     def actors(self) -> dict[str, Callable[[], Actor]]:
         """Actor factories by policy."""
         return {name: policy.actor for name, policy in {**self.policies, **self.opponents}.items()}
+
+    def modes(self, asked: AskedMode) -> dict[str, EvaluationMode]:
+        """Return how each policy acts in an evaluation that asks for `asked`."""
+        return {name: policy.mode(asked) for name, policy in {**self.policies, **self.opponents}.items()}
 
     @property
     def publishing_critics(self) -> tuple[str, ...]:

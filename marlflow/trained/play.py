@@ -18,7 +18,7 @@ from marlflow.config.records import played_environment
 from marlflow.env.adapter import EnvAdapter
 from marlflow.env.opening import open_adapter
 from marlflow.offline.manifest import environment_described
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import AskedMode
 from marlflow.trained.boards import Board, RenderedBoard, board_of
 from marlflow.trained.games import Episode, Player, Stopped, Watcher, play_episode
 from marlflow.trained.person_rows import PersonDataset
@@ -37,7 +37,7 @@ PLAYED = "played"
 class PlayOptions:
     """How the policies of a run are played.
 
-    `episodes` episodes are played with seeds that follow from `seed` (None: new ones). `mode` is greedy or sampled.
+    `episodes` episodes are played with seeds that follow from `seed` (None: new ones). `mode` is as in an evaluation.
     `video` is the file to write, or None to watch. `view` is `auto`, `window` or `terminal`. `person` is the agent that
     a person plays. `against` plays the other sides, and `seats` says who plays single agents. `clock_s` is the time
     of a person for each decision in the terminal. `record` is the folder of the dataset with the person's rows. `fps`
@@ -46,7 +46,7 @@ class PlayOptions:
 
     episodes: int = 3
     seed: int | None = None
-    mode: EvaluationMode = "greedy"
+    mode: AskedMode = "as_learned"
     video: Path | None = None
     view: View = "auto"
     person: str | None = None

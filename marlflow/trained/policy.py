@@ -14,7 +14,7 @@ from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces
 from marlflow.config.imports import space_problem
 from marlflow.driver.entrants import Entrant
-from marlflow.policy.actor import EvaluationMode, RecurrentActor
+from marlflow.policy.actor import AskedMode, RecurrentActor
 from marlflow.sampling.policy_slots import PolicySlots
 
 
@@ -78,14 +78,15 @@ class TrainedPolicy:
         observations: Sequence[Any] | Array,
         action_masks: Sequence[Array | None] | Array | None = None,
         memory: Array | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: AskedMode = "as_learned",
         generator: np.random.Generator | RowRandom | None = None,
     ) -> Array:
         """Return the actions for N observations, [N, ...], as the environment takes them.
 
         `observations` are without action masks. `action_masks` [N, A] are true where an action is legal; None: all are.
-        A recurrent policy updates `memory` in place; begin with `memory(N)`. `mode` is greedy, the most likely action,
-        or sampled, drawn from the learned distribution with `generator`. Raises InvalidInput for observations that are
+        A recurrent policy updates `memory` in place; begin with `memory(N)`. `mode` is
+        as_learned, as its algorithm learns to; greedy, the most likely action; or sampled, drawn from the learned
+        distribution with `generator`. Raises InvalidInput for observations that are
         not of the policy's space.
         """
         rows = len(observations)
@@ -100,7 +101,7 @@ class TrainedPolicy:
         if not isinstance(generator, RowRandom):
             drawn = (generator or self._random).integers(0, 2**64, rows, np.uint64)
             generator = RowRandom(drawn, np.zeros(rows, np.int64))
-        acted = self.actor.act(obs, legal, memory, mode, generator)
+        acted = self.actor.act(obs, legal, memory, self._spec.mode(mode), generator)
         if memory is not None and self.is_recurrent:
             memory[...] = acted.memory
         return np.asarray(self._slots.choices(acted.action))

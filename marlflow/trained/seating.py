@@ -10,7 +10,7 @@ from marlflow.base.errors import ConfigInvalid, InvalidInput
 from marlflow.base.spaces import Spaces
 from marlflow.config.experiment import Experiment
 from marlflow.league.sides import sides_of
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import AskedMode
 from marlflow.runtime.known_names import unknown_agents
 from marlflow.trained.games import Decision, Player
 
@@ -77,9 +77,7 @@ class LoadedTeam(Protocol):
         """Begin an episode, and return a seed for the environment's reset."""
         ...
 
-    def act(
-        self, agent: str, observation: Any, info: Mapping[str, Any], mode: EvaluationMode, policy: str | None
-    ) -> Any:
+    def act(self, agent: str, observation: Any, info: Mapping[str, Any], mode: AskedMode, policy: str | None) -> Any:
         """Return an agent's action."""
         ...
 
@@ -137,7 +135,7 @@ def _player(team: LoadedTeam, agent: str, name: str | None) -> str:
         return able
 
 
-def policy_player(team: LoadedTeam, names: Mapping[str, str], mode: EvaluationMode) -> Player:
+def policy_player(team: LoadedTeam, names: Mapping[str, str], mode: AskedMode) -> Player:
     """Return a player that asks the policies of `team`."""
 
     def act(decision: Decision) -> Any:

@@ -22,7 +22,7 @@ from marlflow.config.records import played_environment
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.entrants import Entrants
 from marlflow.env.frames import raised
-from marlflow.policy.actor import EvaluationMode
+from marlflow.policy.actor import AskedMode
 from marlflow.runtime.saved_league import SavedRun
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.trained.policy import TrainedPolicy
@@ -142,7 +142,7 @@ class Team:
         agent: str,
         observation: Any,
         info: Mapping[str, Any] | None = None,
-        mode: EvaluationMode = "greedy",
+        mode: AskedMode = "as_learned",
         policy: str | None = None,
     ) -> Any:
         """Return an agent's action for its observation, both as in the environment of `make_env`.

@@ -15,9 +15,9 @@ from marlflow.policy.actor import Mode, RecurrentActor
 from tests.policy.row_random import row_random
 
 ROWS = 60
-WITHOUT_DISTRIBUTION = {"dqn", "apex", "r2d2", "vdn", "qmix", "ddpg", "td3"}
+VALUE_BASED_OR_DETERMINISTIC = {"dqn", "apex", "r2d2", "vdn", "qmix", "ddpg", "td3"}
 # Discrete actions of these are drawn from a softmax.
-WITHOUT_DISTRIBUTION_OF_BOX = {"maddpg", "matd3"}
+DETERMINISTIC_IN_A_BOX = {"maddpg", "matd3"}
 EXPLORING = {"epsilon": 1.0, "exploration_noise": 1.0, "acts_uniformly": 1.0}
 NOT_EXPLORING = dict.fromkeys(EXPLORING, 0.0)
 ACTIONS = {"Discrete": gym.Discrete(4), "Box": gym.Box(-1.0, 1.0, (2,), np.float32)}
@@ -40,5 +40,10 @@ def test_sampled_is_the_learned_distribution_alone(algorithm: mf.Algorithm, acti
     np.testing.assert_array_equal(sampled, acted(actor, "sampled", NOT_EXPLORING))
     greedy, explored = acted(actor, "greedy", NOT_EXPLORING), acted(actor, "explore", NOT_EXPLORING)
     np.testing.assert_array_equal(sampled, explored)
-    without = WITHOUT_DISTRIBUTION | (WITHOUT_DISTRIBUTION_OF_BOX if action == "Box" else set())
+    without = VALUE_BASED_OR_DETERMINISTIC | (DETERMINISTIC_IN_A_BOX if action == "Box" else set())
     assert (sampled == greedy).all() == (algorithm.name in without)
+
+
+def test_as_learned_is_greedy_for_algorithms_without_a_distribution_and_sampled_for_all_others() -> None:
+    greedy = {one.name for one in SHIPPED if one.capabilities.as_learned == "greedy"}
+    assert greedy == VALUE_BASED_OR_DETERMINISTIC

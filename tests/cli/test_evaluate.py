@@ -89,10 +89,11 @@ def test_the_same_command_gives_the_same_bytes_and_json_alone_on_standard_output
 
 @pytest.mark.usefixtures("runs")
 def test_several_runs_are_evaluated_each_in_its_environment(marlflow: Marlflow, tmp_path: Path) -> None:
-    said = marlflow("evaluate", "plain", "trained", "episodes=4", "mode=sampled")
+    said = marlflow("evaluate", "plain", "trained", "episodes=4", "mode=sampled", "units=sum")
     assert (said.code, said.err) == (0, "")
     titles, policy, _, member, *notes = said.out.splitlines()
-    assert titles.split()[:4] == ["run", "policy", "episodes", "return"]
+    assert titles.split()[:3] == ["run", "policy", "episodes"]
+    assert "  episodes  return, sum over agents [95 %]  " in titles
     assert policy.split()[:3] == ["plain", "player", "4"]
     assert member.split()[:4] == ["trained", "player", "random", "4"]
     limits = "and say nothing about other training seeds"
@@ -174,7 +175,11 @@ CASES: dict[str, Spoilt] = {
         ["checkpoint must be best, or the env steps of a checkpoint"],
     ),
     "no such checkpoint": (nothing, ["trained", "checkpoint=7"], ["checkpoint 7 in ", "cannot be used: missing"]),
-    "mode": (nothing, ["trained", "mode=gredy"], ["mode must be one of greedy, sampled", "did you mean 'greedy'"]),
+    "mode": (
+        nothing,
+        ["trained", "mode=gredy"],
+        ["mode must be one of as_learned, greedy, sampled", "did you mean 'greedy'"],
+    ),
     "no value": (nothing, ["trained", "--games"], ["episodes needs a value: episodes=N"]),
     "names": (nothing, ["trained", "--members", "player,,"], ["members needs values with commas between them"]),
     "unknown member": (

@@ -112,7 +112,7 @@ def test_a_game_on_a_terminal_is_recorded_and_learned_from(marlflow: Marlflow, r
         (("--record",), "record is for a person: say which agent you play, as=<agent>"),
         (("clock=3",), "clock is for a person: say which agent you play, as=<agent>"),
         (("as=player_1", "clock=0"), "clock must be above 0 seconds, not 0"),
-        (("mode=best",), "mode must be one of greedy, sampled, not 'best'"),
+        (("mode=best",), "mode must be one of as_learned, greedy, sampled, not 'best'"),
         (("video=a.mp4", "view=terminal"), "view=terminal shows games, and a video is written without"),
     ],
 )  # fmt: skip

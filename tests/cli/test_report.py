@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from marlflow.base.return_units import RETURN
 from tests.cli.conftest import Marlflow, content, table
 from tests.cli.test_train import SHORT
 from tests.html_report.written import write_seeds
@@ -50,7 +51,7 @@ def test_it_prints_final_returns_best_first_and_notes(marlflow: Marlflow, tmp_pa
     assert said.out.splitlines()[:5] == [
         "note: a/broken has no metrics.jsonl; a run writes it with its first report, unless log.jsonl=false was set; "
         "the run is left out",
-        "policy prey (policies.prey.eval_return_mean), final mean [range], mode not recorded:",
+        f"policy prey (policies.prey.eval_return_mean), {RETURN['mean']}, mode not recorded; final mean [range]:",
         "  queue=?[31m2  30.00  n=1",
         "  queue=1       1.50 [1.00, 2.00]  n=2",
         "wrote report/index.html: 3 runs in 2 groups",

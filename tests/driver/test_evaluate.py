@@ -316,7 +316,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "no such snapshot": ({"members": ["main@99"]}, "there is no member 'main@99'; did you mean 'main@[0-9]'"),
     "no such run": ({"against": ["nowhere:main"]}, "there is no directory nowhere; before the colon comes"),
     "member of another": ({"against": ["pfsp:mian"]}, "has no member 'mian'; did you mean 'main'?"),
-    "mode": ({"mode": "gredy"}, "mode must be greedy or sampled, not 'gredy'"),
+    "mode": ({"mode": "gredy"}, "mode must be one of as_learned, greedy, sampled, not 'gredy'"),
     "no file": ({"against": ["no.safetensors"]}, "there is no .*no.safetensors; give the folder of a run, or a file"),
     "no export": ({"against": ["wrong.safetensors"]}, "wrong.safetensors is no file of a member"),
     "no mixture": ({"members": ["mixture"]}, "has no meta-strategy; a run with league=psro has one"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def loop(run_dir: Path, found: mf.EvaluationResult, mode: Any) -> list[dict[str,
 
 
 def test_policies_play_together_as_they_were_trained(carts: Path) -> None:
-    found = mf.evaluate(carts, episodes=25, seed=3)
+    found = mf.evaluate(carts, episodes=25, seed=3, mode="greedy")
     assert found.comparisons == []
     assert [dict(game.returns) for game in found.games] == loop(carts, found, "greedy")
     assert [(one.policy, one.agents) for one in found.returns] == [
@@ -56,7 +57,8 @@ def test_policies_play_together_as_they_were_trained(carts: Path) -> None:
         means = [np.mean([game.returns[agent] for agent in one.agents]) for game in found.games]
         sums = [sum(game.returns[agent] for agent in one.agents) for game in found.games]
         assert (one.episodes, one.mean.value) == (25, pytest.approx(np.mean(means)))
-        assert one.team.value == pytest.approx(np.mean(sums))
+        assert one.team.mean.value == pytest.approx(np.mean(sums))
+        assert (one.team.iqm, one.team.median) == pytest.approx((trim_mean(sums, 0.25), np.median(sums)))
         assert one.iqm == pytest.approx(trim_mean(means, 0.25))
         assert one.median == pytest.approx(np.median(means))
         assert one.length == pytest.approx(np.mean([game.env_steps for game in found.games]))
@@ -65,12 +67,14 @@ def test_policies_play_together_as_they_were_trained(carts: Path) -> None:
 
 
 def test_the_mode_is_that_of_the_runs_evaluation_unless_given(carts: Path) -> None:
-    by_default, greedy, sampled = (mf.evaluate(carts, episodes=4, mode=mode) for mode in (None, "greedy", "sampled"))
-    returns = [[game.returns for game in one.games] for one in (by_default, greedy, sampled)]
-    assert returns[0] == returns[1] != returns[2]
-    notes = [str(one).splitlines()[-1].partition(";")[0] for one in (by_default, greedy, sampled)]
-    assert notes[:2] == ["all policies act greedily"] * 2
-    assert str(sampled).splitlines()[-1].startswith("greedy: prey; sampled: hunters; "), "values have no distribution"
+    greedily = replace(small_run(), evaluation=mf.Evaluation(mode="greedy"))
+    as_learned, greedy, sampled = (mf.evaluate(carts, episodes=4, mode=m) for m in ("as_learned", "greedy", "sampled"))
+    by_default, by_setting = mf.evaluate(carts, episodes=4), mf.evaluate(carts, greedily, episodes=4)
+    played = [[g.returns for g in one.games] for one in (by_default, as_learned, sampled, by_setting, greedy)]
+    assert played[0] == played[1] == played[2] != played[3] == played[4]
+    for one in (by_default, as_learned, sampled):
+        assert str(one).splitlines()[-1].startswith("greedy: prey; sampled: hunters; "), "values have no distribution"
+    assert str(greedy).splitlines()[-1].startswith("all policies act greedily; ")
 
 
 def test_the_same_arguments_give_the_same_bytes_but_for_times(carts: Path) -> None:
@@ -150,8 +154,10 @@ def test_an_episode_without_an_agent_of_a_policy_does_not_count_for_it() -> None
         ComparedGame("team", "", None, 1, seating, {"a_0": 6.0}, 8),
     ]
     first, second = policy_returns(games, default_sides(["a_0", "a_1", "b_0"]))
-    assert (first.episodes, first.mean.value, first.team.value, first.length) == (2, 4.0, 5.0, 6.0)
+    assert (first.episodes, first.mean.value, first.team.mean.value, first.length) == (2, 4.0, 5.0, 6.0)
     assert (second.episodes, second.mean.value, second.mean.low) == (1, 5.0, None)
+    assert first.returns("sum") == first.team
+    assert first.returns("mean").mean == first.mean
 
 
 def test_episodes_that_do_not_differ_are_said(tmp_path: Path) -> None:
@@ -169,6 +175,16 @@ def test_runs_are_shown_in_one_table(carts: Path) -> None:
     assert [line.split()[:2] for line in lines[1:5]] == [
         [run, policy] for run in ("runs/a", "runs/b") for policy in ("hunters", "prey")
     ]
+
+
+def test_a_table_says_which_return_it_shows(carts: Path) -> None:
+    found = mf.evaluate(carts, episodes=3)
+    per_agent, summed = (as_tables({"": found}, units).splitlines() for units in ("mean", "sum"))
+    assert "return per agent [95 %]" in per_agent[0]
+    assert "return, sum over agents [95 %]" in summed[0]
+    for line, one in zip(summed[1:], found.returns, strict=False):
+        total = np.mean([sum(game.returns[agent] for agent in one.agents) for game in found.games])
+        assert f" {total:.2f} [" in line
 
 
 def test_only_the_episodes_are_written_without_opponents(carts: Path, tmp_path: Path) -> None:

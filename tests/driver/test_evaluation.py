@@ -105,6 +105,32 @@ def test_a_policy_without_a_distribution_acts_greedily_and_no_epsilon_is_applied
     assert len(set(greedy)) == 1
 
 
+class GreedyA2C(mf.A2C):
+    """A user's algorithm that learns a distribution, and says that its policies are evaluated greedily."""
+
+    capabilities = replace(mf.A2C.capabilities, as_learned="greedy")
+
+
+AS_LEARNED: list[tuple[Any, str]] = [(UNTRAINED, "sampled"), (SMALL_DQN, "greedy"), (GreedyA2C(20), "greedy")]
+
+
+@pytest.mark.parametrize(("algorithm", "mode"), AS_LEARNED)
+def test_by_default_a_policy_acts_as_its_algorithm_learns_to(
+    algorithm: Any, mode: Any, tmp_path: Path, seen: Seen
+) -> None:
+    """Beside a policy that is sampled: both by one evaluation."""
+    experiment = run_of(mf.Evaluation().mode, replace(algorithm, learning_rate=0.0))
+    policies = {**experiment.policies, "blue": mf.Policy(UNTRAINED, SMALL)}
+    learned = replace(experiment, policies=policies)
+    assert ready(learned).spec.modes("as_learned") == {"red": mode, "blue": "sampled"}
+    report = mf.train(learned, tmp_path / "learned").metrics["policies"]
+    assert [report[name]["eval_mode"] for name in ("red", "blue")] == [mode, "sampled"]
+    returns = [episode.returns["player_0"] for episode in seen.evaluations[-1]]
+    greedily = replace(learned, evaluation=replace(learned.evaluation, mode="greedy"))
+    assert len(set(evaluated(greedily, tmp_path / "greedy", seen))) == 1
+    assert len(set(returns)) > 4, "blue was to draw its actions"
+
+
 def test_a_report_says_of_which_evaluation_its_figures_are(tmp_path: Path) -> None:
     """An evaluation at each of 80 and 160 env steps, and one of more episodes at the end, of weights that are newer.
 
@@ -143,7 +169,9 @@ def test_the_mode_may_change_on_resume(tmp_path: Path) -> None:
 
 def test_a_mode_that_does_not_exist_is_refused() -> None:
     experiment = small_run(evaluation=mf.Evaluation(mode="stochastic"))  # type: ignore[arg-type]
-    with pytest.raises(mf.ConfigInvalid, match=r"evaluation\.mode must be one of greedy, sampled, not 'stochastic'"):
+    with pytest.raises(
+        mf.ConfigInvalid, match=r"evaluation\.mode must be one of as_learned, greedy, sampled, not 'stochastic'"
+    ):
         ready(experiment)
 
 

@@ -25,16 +25,16 @@ def episode(number: int, fingerprint: int = 7, red: str = "fox", returns: tuple[
 
 def test_episodes_that_are_all_one_game_are_found_and_what_to_set_depends_on_what_is_set() -> None:
     games = [episode(number) for number in range(20)]
-    text = same_games(games, mf.Evaluation())
+    text = same_games(games, mf.Evaluation(mode="greedy"))
     assert text == (
         "the 20 evaluation episodes were the same game, repeated: observations, actions and rewards are identical; "
-        "evaluation.mode=sampled draws actions from what the policies have learned, "
+        "evaluation.mode=as_learned draws actions from what the policies have learned, "
         "evaluation.opponents=[random] evaluates each policy against random ones, "
         "evaluation.episodes=1 plays no game twice"
     )
-    sampled = same_games(games, mf.Evaluation(mode="sampled", opponents=("random",)))
-    assert sampled is not None
-    assert sampled.endswith("are identical; evaluation.episodes=1 plays no game twice")
+    as_learned = same_games(games, mf.Evaluation(opponents=("random",)))
+    assert as_learned is not None
+    assert as_learned.endswith("are identical; evaluation.episodes=1 plays no game twice")
     swapped = [episode(number, red="fox" if number % 2 else "hen") for number in range(6)]
     text = same_games(swapped, mf.Evaluation())
     assert text is not None
@@ -77,7 +77,7 @@ def test_returns_that_change_or_are_shared_or_are_of_several_policies_are_not() 
 def self_play() -> mf.Experiment:
     """A policy against itself, greedily: 10 rounds in each episode."""
     experiment = replace(game(None), log=PLAIN, stop=mf.Stop(env_steps=400))
-    return replace(experiment, evaluation=mf.Evaluation(every_env_steps=80, episodes=5))
+    return replace(experiment, evaluation=mf.Evaluation(every_env_steps=80, episodes=5, mode="greedy"))
 
 
 def test_a_run_says_both_once_and_in_its_log(
@@ -97,7 +97,7 @@ def test_a_run_says_both_once_and_in_its_log(
 def test_what_it_says_to_set_helps(
     self_play: mf.Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str], seen: Seen
 ) -> None:
-    settings = mf.Evaluation(every_env_steps=80, episodes=6, mode="sampled", opponents=("random",))
+    settings = mf.Evaluation(every_env_steps=80, episodes=6, opponents=("random",))
     mf.train(replace(self_play, evaluation=settings), tmp_path)
     said = capsys.readouterr().out
     assert ", repeated" not in said
@@ -109,7 +109,7 @@ def test_two_policies_in_a_game_that_no_seed_changes_play_one_game(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment = replace(game(None, policies=TWO, mapping=SEATS), log=PLAIN)
-    mf.train(replace(experiment, evaluation=mf.Evaluation(episodes=3)), tmp_path)
+    mf.train(replace(experiment, evaluation=mf.Evaluation(episodes=3, mode="greedy")), tmp_path)
     said = capsys.readouterr().out
     assert "the 3 evaluation episodes were the same game, repeated" in said
     assert "its mean return was" not in said

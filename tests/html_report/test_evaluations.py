@@ -54,6 +54,15 @@ def test_teams_pairs_and_sides_are_in_the_files_and_on_the_page(run: Path, tmp_p
     assert "prey random as player_1 1.50 0.50 [ 0.10 , 0.90 ]" in page.text
 
 
+def test_returns_are_sums_over_agents_if_asked_for(run: Path, tmp_path: Path) -> None:
+    write_evaluation(run, 9)
+    write_report([run], tmp_path / "out", units="sum")
+    found = [tuple(row[name] for name in ("opponent", "return", "iqm", "units")) for row in rows(tmp_path / "out")]
+    assert found == [("its own team", "", "", "sum"), *[("random", "4.5", "4.25", "sum")] * 3]
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "Means of returns (sum over its agents, per episode)" in page
+
+
 def test_nobody_wins_where_gains_are_not_losses(run: Path, tmp_path: Path) -> None:
     result = {"member": "prey", "opponent": "random", "games": 2, "constant_sum": False, "as": {}}
     write_evaluation(run, 1, results=[{**result, "return": estimate(1.0), "win": estimate(1.0)}], policies=[])

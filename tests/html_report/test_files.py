@@ -46,7 +46,8 @@ def test_table_tex_is_a_table_whatever_names_are(tmp_path: Path) -> None:
     name = r"50%_of $x & #y {z}~^\<|>"
     (task,) = tasks_of(read_runs([write_seeds(tmp_path / "a", [[1.0], [-2.0]], name=name)])[0])
     table = table_tex(comparisons_of(task))
-    (row,) = [line for line in table.splitlines() if "prey" in line]
+    note, row = [line for line in table.splitlines() if "prey" in line]
+    assert note == "% policy prey: return per agent and episode, evaluation (mode not recorded)"
     assert len(re.findall(r"(?<!\\)&", row)) == 5
     assert row.endswith(r"\\")
     assert tex_escaped(name) in row

@@ -350,6 +350,9 @@ def test_each_figure_says_how_policies_acted(tmp_path: Path, modes: tuple[str | 
     figures = [label for label in page.attributes("aria-label") if " over " in label]
     assert len(figures) == 2
     assert page.text.count(shown) == 3, "at both figures and the table"
+    svg = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    on_axis = shown.partition(", ")[2] if shown.startswith("return") else "evaluation, groups act differently"
+    assert svg.count(f">{on_axis}</text>") == svg.count(">return per agent and episode</text>") == 2
     assert ("acted in another way" in page.text) == (modes[0] != modes[1])
 
 

@@ -72,6 +72,19 @@ def test_joint_learners_and_all_agents_have_returns_of_their_own() -> None:
     assert points(run, everybody) == [(1000.0, 5.0, 15.0)]
 
 
+def test_returns_of_policies_may_be_sums_over_their_agents() -> None:
+    """A learner of one policy has the same, and is not shown again."""
+    policies = {name: {**policy(2.0, 1000), "eval_team_return_mean": 6.0} for name in ("prey", "hunter")}
+    learners = {"pack": {"eval_team_return_mean": 6.0}, "herd": {"eval_team_return_mean": 12.0}}
+    run = run_of(report(1500, policies, learners=learners, eval_team_return_mean=12.0))
+    found = measures_of([run], "sum")
+    assert [(one.key, one.unit) for one in found] == [
+        (f"{name}.eval_team_return_mean", "sum over its agents, per episode")
+        for name in ("policies.prey", "policies.hunter", "learners.herd")
+    ]
+    assert points(run, found[0]) == [(1000.0, 6.0, 15.0)]
+
+
 @pytest.mark.parametrize("team", [0.0, 4.0])
 def test_the_return_of_all_is_left_out_where_it_says_nothing_new(team: float) -> None:
     """In a game of zero sum, and where one learner has all agents."""

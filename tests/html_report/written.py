@@ -99,6 +99,8 @@ def write_evaluation(run: Path, number: int, **values: Any) -> Path:
         "return": estimate(1.5),
         "iqm": 1.25,
         "length": 7.0,
+        "team_return": estimate(4.5),
+        "team_iqm": 4.25,
     }
     data = {
         "format": "marlflow evaluation 1",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from marlflow.league.comparison import ComparedGame, comparison, mean_estimate, outcome, results_of, side_scores, wilson
-from marlflow.league.sides import Sides, default_sides, sides_of
+from marlflow.league.sides import Role, Sides, default_sides, sides_of
 
 PAIR = default_sides(["player_0", "player_1"])
 THREE = default_sides(["a_0", "a_1", "a_2"])
@@ -97,6 +97,19 @@ def test_results_against_a_naive_count(drawn: list[tuple[int, list[float]]]) -> 
     results = found.results
     assert results.win.value + results.draw.value + results.loss.value == pytest.approx(1.0)
     assert sum(one.games for one in found.by_side.values()) == results.games == len(games)
+
+
+def test_returns_of_a_side_are_per_agent_or_summed_over_the_agents_that_took_part() -> None:
+    """Two roles on a side, one of them with two agents, of which one appears in one game only."""
+    roles = (Role("ends", 0, ("a", "b")), Role("middle", 0, ("c",)), Role("rival", 1, ("z",)))
+    sides = Sides(("team", "rival"), roles)
+    seating = {"a": "main", "b": "main", "c": "main", "z": "other"}
+    returns = [{"a": 1.0, "b": 2.0, "c": 4.0, "z": 9.0}, {"a": 3.0, "c": 5.0, "z": -9.0}]
+    found = results_of(sides, [ComparedGame("main", "other", 0, 7, seating, one, 5) for one in returns])
+    assert found is not None
+    assert found.returns("sum").mean.value == pytest.approx((7.0 + 8.0) / 2)
+    assert found.returns("sum").median == pytest.approx(7.5)
+    assert found.returns("mean").mean.value == pytest.approx(((1.5 + 4.0) / 2 + (1.5 + 5.0) / 2) / 2)
 
 
 def test_no_game_has_no_results() -> None:

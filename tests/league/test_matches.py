@@ -13,15 +13,20 @@ from hypothesis import strategies as st
 import marlflow as mf
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.serialization import from_bytes, to_bytes
+from marlflow.config.dealers import dealer_of
+from marlflow.config.validation import ready
 from marlflow.league.dealing import LeagueMatchmaker
 from marlflow.league.matches import FIRST_MATCH, Matches, MatchingMatchmaker, all_profiles, play_matches, until_known
 from marlflow.league.members import Members
 from marlflow.league.payoffs import Game, Payoffs
 from marlflow.league.ratings import Ratings
 from marlflow.league.sides import default_sides
+from marlflow.policy.actor import mode_in
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import EpisodeResult, Evaluated, Fault
 from tests.league.population import NEVER, PAIR, members_of
+from tests.league.runs import MAIN, league_run
+from tests.runtime.small_runs import SMALL, SMALL_DQN
 
 TAG = default_sides(["adversary_0", "adversary_1", "agent_0"])
 TAG_FITS = {"hunter": ["adversary_0", "adversary_1"], "prey": ["agent_0"]}
@@ -312,14 +317,16 @@ def test_matches_can_be_turned_off() -> None:
     assert matchmaker.matches_due() is None
 
 
-def test_snapshots_may_act_greedily_in_matches() -> None:
-    matchmaker = matchmaker_of(
-        mf.MatchRules(every_env_steps=1), mf.SnapshotRules(at_start=False, every_agent_steps=None, acts="greedy")
-    )
-    train(matchmaker, 1)
-    batch = matchmaker.matches_due()
-    assert isinstance(batch, EvaluationRequest)
-    assert batch.mode == "greedy"
+@pytest.mark.parametrize(("acts", "main", "values"), [("auto", "sampled", "greedy"), ("greedy", "greedy", "greedy")])
+def test_members_act_in_matches_as_they_learn_to_or_greedily(acts: Any, main: str, values: str) -> None:
+    league = mf.League(mf.Fictitious(), snapshots=mf.SnapshotRules(acts=acts), matches=mf.MatchRules(every_env_steps=1))
+    run = league_run(league, 100, policies={"main": MAIN, "values": mf.Policy(SMALL_DQN, SMALL)})
+    dealer = dealer_of(ready(run))
+    assert dealer is not None
+    matchmaker: Any = dealer.matchmaker
+    matchmaker.matches.request({("main@1", "values"): 1})
+    batch = matchmaker.matches.due()
+    assert [mode_in(batch.mode, entry, entry.partition("@")[0]) for entry in ("main@1", "values")] == [main, values]
 
 
 def test_broken_games_are_played_again_and_their_faults_returned() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 import marlflow as mf
 from marlflow.config.validation import ready
-from marlflow.driver.evaluation import modes_of
 from marlflow.env import openspiel
 from marlflow.league.sides import sides_of
 from tests.config.composition import ready_of
@@ -148,11 +147,8 @@ def test_a_response_that_learns_on_policy_has_its_own_rows() -> None:
 
 
 def test_evaluation_samples_the_average_and_is_greedy_for_the_response() -> None:
-    assert modes_of(ready(nfsp_run(WHOLE))) == {"response": "greedy", "average": "sampled"}
-    sampled = mf.Evaluation(mode="sampled")
-    assert modes_of(ready(nfsp_run(WHOLE, evaluation=sampled))) == {"response": "sampled", "average": "sampled"}
-    others = nfsp_run(WHOLE, evaluation=mf.Evaluation(opponents=["random"], episodes=4))
-    assert set(modes_of(ready(others)).values()) == {"greedy", "sampled"}
+    spec = ready(nfsp_run(WHOLE, evaluation=mf.Evaluation(opponents=["random"], episodes=4))).spec
+    assert spec.modes("as_learned") == {"response": "greedy", "average": "sampled", "random/player_0": "sampled"}
 
 
 # -- runs -----------------------------------------------------------------------------------------------------------

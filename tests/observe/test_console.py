@@ -23,7 +23,7 @@ def lines_of(*numbers: int) -> list[str]:
 def test_the_first_line_describes_the_run() -> None:
     assert lines_of()[0] == (
         "tag (runtime inline): adversary = ppo for 3 x adversary; agent = dqn for agent_0; goal = random for goal_0; "
-        "until 100,000 env steps or a mean return of 40.00 of adversary"
+        "until 100,000 env steps or a mean return of 40.00 of adversary; returns are per agent"
     )
 
 

@@ -58,10 +58,24 @@ def test_a_wide_view_shows_every_policy_in_full() -> None:
     ]
     assert row(text, "adversary", "ppo") == ["adversary", "ppo", "3", "x", "adversary", *numbers]
     assert row(text, "goal", "random")[2:] == ["goal_0", "6,000", "20", "-", "-", "-", "-", "0", "0", "-", "-"]
-    heads = [line.strip() for line in text.splitlines()[4:7]]
-    assert heads == ["eval", "greedy", "vs random"]
+    assert heads_of(text, 3) == ["eval", "greedy", "vs random"]
+    assert text.splitlines()[6].split()[0] == "per-agent"
     assert "at 1.50k" in text
     assert "folder: runs/tag" in text
+
+
+def heads_of(text: str, lines: int) -> list[str]:
+    """The heading of evaluations above the last line of the table's heading."""
+    return [line.replace("per-agent", "").strip() for line in text.splitlines()[4 : 4 + lines]]
+
+
+def test_each_row_says_how_its_policy_acted_if_policies_did_not_all_act_alike() -> None:
+    now = record(2)
+    now["policies"]["agent"] |= now["policies"]["adversary"] | {"eval_mode": "sampled"}
+    text = drawn(160, before=record(1), now=now)
+    assert "greedy 7.25" in text
+    assert "sampled 7.25" in text
+    assert heads_of(text, 2) == ["eval", "vs random"]
 
 
 def test_against_several_opponents_the_evaluation_takes_no_more_room() -> None:
@@ -69,8 +83,7 @@ def test_against_several_opponents_the_evaluation_takes_no_more_room() -> None:
     for metrics in now["policies"].values():
         metrics["eval_against"] = {"random": 1.0, "a_rival_with_a_name": 2.0}
     text = drawn(110, before=record(1), now=now)
-    heads = [line.strip() for line in text.splitlines()[4:8]]
-    assert heads == ["eval", "greedy", "vs 2", "opponents"]
+    assert heads_of(text, 4) == ["eval", "greedy", "vs 2", "opponents"]
     alone = drawn(110, before=record(1), now=record(2))
     assert row(text, "policy") == row(alone, "policy")
     assert [line.split()[0] for line in text.splitlines()[9:12]] == ["adversary", "agent", "goal"]

@@ -117,7 +117,7 @@ def test_a_decision_is_that_of_the_policy_alone(league: Path) -> None:
     for name in names * 2:
         mask = observation["action_mask"] if isinstance(observation, dict) else info.get("action_mask")
         row = observation["observation"] if isinstance(observation, dict) else observation
-        assert team.act(agent, observation, info, policy=name) == team[name].act([row], [mask])[0]
+        assert team.act(agent, observation, info, "greedy", name) == team[name].act([row], [mask], mode="greedy")[0]
 
 
 def test_teams_of_other_checkpoints_have_their_own_networks(trained: Trained) -> None:
