@@ -38,7 +38,7 @@ def results_of(
     names = () if infos is None or np.isnan(infos).all() else envs.columns.names
     columns = zip(matchups, *ended, strict=True)
     for at, (matchup, index, was_cut, tick, episode, env_steps, returns) in enumerate(columns):
-        agents, appeared = list(envs.adapter(index).agents), envs.appeared(index)
+        agents, appeared = list(envs.adapters[index].agents), envs.appeared(index)
         return_of = dict(zip(agents, returns, strict=False))
         if appeared is not None:
             # An agent may have a return without having appeared: a reward before its first action.

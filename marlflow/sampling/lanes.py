@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from marlflow.env import EnvAdapter
 from marlflow.sampling.credited import add_to
 from marlflow.sampling.env_source import EnvSource, lanes_in, too_many_agents
 from marlflow.sampling.episodes import EpisodeSource
+from marlflow.sampling.mapping import PolicyOf
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
 from marlflow.sampling.weights_table import Seat, WeightsTable
@@ -22,9 +23,6 @@ _FEW = 4
 
 NO_EPISODE = -1
 """The episode number of lanes between two episodes."""
-
-PolicyOf = Callable[[str], str | None]
-"""Maps an agent to its policy, or to None, in episodes without a matchup."""
 
 
 class Lanes:
@@ -138,7 +136,7 @@ class Lanes:
                 kept.append(at)
                 continue
             try:
-                self.begin(index, episode, matchup, envs.adapter(index), episodes)
+                self.begin(index, episode, matchup, envs.adapters[index], episodes)
             except EnvironmentFailed as failure:
                 failed[index] = failure
         if kept:
@@ -177,9 +175,9 @@ class Lanes:
         """Assign policies to agents that joined in running episodes, but `broken` ones; return those that failed."""
         failed = {}
         for index in np.flatnonzero(envs.is_running).tolist():
-            if index not in broken and len(envs.adapter(index).agents) > self.num_assigned[index]:
+            if index not in broken and len(envs.adapters[index].agents) > self.num_assigned[index]:
                 try:
-                    self.assign_new_agents(index, envs.adapter(index), episodes)
+                    self.assign_new_agents(index, envs.adapters[index], episodes)
                 except EnvironmentFailed as failure:
                     failed[index] = failure
         return failed

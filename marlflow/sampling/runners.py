@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from marlflow.base.errors import ConfigInvalid, NotCompiled
 from marlflow.env.batched.protocol import is_functional
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.env_pool import EnvPool
+from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.lanes import Lanes
@@ -20,20 +20,16 @@ from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.segment_builder import SegmentBuilder
 from marlflow.sampling.watchdog import Watchdog
 
-Pool: TypeAlias = EnvPool | BatchedEnvPool
 
-
-def make_pool(config: SamplerConfig, env_indices: Sequence[int], watchdog: Watchdog, faults: FaultLog) -> Pool:
+def make_pool(config: SamplerConfig, env_indices: Sequence[int], watchdog: Watchdog, faults: FaultLog) -> EnvSource:
     """Open the environments `env_indices` of `config`."""
-    sees_state = bool(config.with_state)
-    if config.make_batched is not None:
-        return BatchedEnvPool(env_indices, config.make_batched, watchdog, faults, sees_state, config.columns)
-    return EnvPool(env_indices, config.make_env, watchdog, faults, sees_state, config.columns)
+    pool = EnvPool if config.make_batched is None else BatchedEnvPool
+    return pool(config, env_indices, watchdog, faults)
 
 
 def training_runner(
     config: SamplerConfig,
-    envs: Pool,
+    envs: EnvSource,
     policy_slots: Sequence[PolicySlots],
     lanes: Lanes,
     episodes: TrainingEpisodes,
@@ -59,7 +55,7 @@ def training_runner(
     return runner
 
 
-def _functional(envs: Pool) -> BatchedEnvPool:
+def _functional(envs: EnvSource) -> BatchedEnvPool:
     if not isinstance(envs, BatchedEnvPool) or not _is_functional(envs):
         raise NotCompiled("the environment is no functional one (env=functional, jaxmarl, jumanji or pgx)")
     if envs.watchdog.timeout_s is not None:
@@ -67,5 +63,5 @@ def _functional(envs: Pool) -> BatchedEnvPool:
     return envs
 
 
-def _is_functional(envs: Pool) -> bool:
+def _is_functional(envs: EnvSource) -> bool:
     return isinstance(envs, BatchedEnvPool) and is_functional(envs.env)

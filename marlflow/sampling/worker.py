@@ -21,6 +21,7 @@ from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.batched_state import SnapshotState
 from marlflow.sampling.env_pool import EnvPool
+from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.evaluation import EvaluationEnvs
 from marlflow.sampling.faults import FaultLog
@@ -29,7 +30,7 @@ from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, RowWriter
 from marlflow.sampling.receipts import CompiledCalls, Evaluated, Fault, PolicyReceipt, Receipt
-from marlflow.sampling.runners import Pool, make_pool, training_runner
+from marlflow.sampling.runners import make_pool, training_runner
 from marlflow.sampling.sampler_config import SamplerConfig, policy_spaces
 from marlflow.sampling.saved_state import ResumeReport
 from marlflow.sampling.segment_builder import SegmentBuilder
@@ -85,8 +86,8 @@ class RolloutWorker:
         # A replacement of a lost worker starts after the episodes whose rows were delivered.
         self._episodes.resume_at(config.next_episodes)
         # Batched environments are saved by snapshots instead.
-        is_batched = isinstance(self._envs, BatchedEnvPool)
-        self._history = None if is_batched else History(count, self._stride, config.history_env_steps)
+        is_replayed = isinstance(self._envs, EnvPool)
+        self._history = History(count, self._stride, config.history_env_steps) if is_replayed else None
         builder, episodes = self._builder, self._episodes
         self._runner = training_runner(config, self._envs, table.policy_slots, lanes, episodes, builder, self._history)
         self._evaluation = EvaluationEnvs(self._make_envs, self._evaluation_table, self._stride, self._policy_of)
@@ -96,7 +97,7 @@ class RolloutWorker:
         """The entries of the table of weights: policies, then frozen versions."""
         return tuple(self._table)
 
-    def _make_envs(self, env_indices: Sequence[int]) -> Pool:
+    def _make_envs(self, env_indices: Sequence[int]) -> EnvSource:
         return make_pool(self._config, env_indices, self._watchdog, self._faults)
 
     def _make_table(self, spaces: Mapping[str, Spaces], actors: Mapping[str, Callable[[], Actor]]) -> WeightsTable:
@@ -267,6 +268,7 @@ class RolloutWorker:
         parts = self._table.policy_slots, self._builder, self._episodes, self._runner
         if isinstance(self._envs, BatchedEnvPool):
             return SnapshotState(self._envs, *parts)
+        assert isinstance(self._envs, EnvPool)
         assert self._history is not None, "episodes of these environments are replayed"
         return ReplayedState(self._envs, *parts, self._history)
 
