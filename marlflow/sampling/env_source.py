@@ -69,8 +69,8 @@ class EnvSource(ABC):
     """The environments of a worker: lane = `index` of the environment * `stride` + agent slot.
 
     `env_indices` are unique over all workers, an `index` is the position among them. Environments that broke are made
-    again before their next reset. The methods for undeclared agents here are of
-    environments that declare all of theirs.
+    again before their next reset. Unless overridden, agents
+    are declared.
     """
 
     stride: int

@@ -74,7 +74,7 @@ class EvaluationEnvs:
         table = self._make_table(len(envs.env_indices), request.mode)
         lanes = Lanes(self._stride, len(envs.env_indices), table, self._policy_of, envs.columns)
         history = _Fingerprints(lanes, len(envs.env_indices))
-        dealt = EvaluationEpisodes(seed, request.episodes, request.matchups)
+        dealt = EvaluationEpisodes(seed, len(envs.env_indices), request.episodes, request.matchups)
         runner = Runner(envs, table.policy_slots, lanes, dealt, None, history)
         runner.begin()
         while not (runner.idle or is_late()):
