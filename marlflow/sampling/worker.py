@@ -19,7 +19,6 @@ from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
-from marlflow.sampling.batched_state import SnapshotState
 from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import TrainingEpisodes
@@ -30,6 +29,7 @@ from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, RowWriter
 from marlflow.sampling.receipts import CompiledCalls, Evaluated, Fault, PolicyReceipt, Receipt
+from marlflow.sampling.replayed_state import ReplayedState
 from marlflow.sampling.runners import make_pool, training_runner
 from marlflow.sampling.sampler_config import SamplerConfig, policy_spaces
 from marlflow.sampling.saved_state import ResumeReport
@@ -37,7 +37,7 @@ from marlflow.sampling.segment_builder import SegmentBuilder
 from marlflow.sampling.watchdog import Watchdog
 from marlflow.sampling.weights_table import WeightsTable
 from marlflow.sampling.worker_stages import WorkerStages
-from marlflow.sampling.worker_state import ReplayedState, WorkerState
+from marlflow.sampling.worker_state import SnapshotState, WorkerState
 
 
 class RolloutWorker:
