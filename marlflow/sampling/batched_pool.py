@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from marlflow.sampling.env_closing import close_within
 from marlflow.sampling.env_source import EnvSource, Finals, LaneStep, lanes_in
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.group_layout import GroupLayout
-from marlflow.sampling.latest_steps import LatestSteps
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.rewards import not_given
@@ -102,7 +101,7 @@ class BatchedEnvPool(EnvSource):
         self.layout.clear_actions()
 
     def put_actions(self, slots: PolicySlots, action: Array) -> None:
-        self.layout.write_actions(slots.lanes, slots.values(action))
+        self.layout.write_actions(slots.lanes, slots.decoder.values(action))
 
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
         del deciding
@@ -282,3 +281,45 @@ class BatchedEnvPool(EnvSource):
     def close(self, deadline_s: float) -> list[Fault]:
         fault = close_within(self.env.close, self.where(), deadline_s - perf_counter())
         return [] if fault is None else [fault]
+
+
+class LatestSteps:
+    """The step or reset that has each environment's observations.
+
+    A reset has observations for its own environments only. Merging the arrays would copy all of them, and change arrays
+    that belong to the environment.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._steps = [BatchedStep({})]
+        # By environment: a position in `_steps`.
+        self._step_of = np.zeros(num_envs, np.int64)
+
+    @property
+    def step(self) -> BatchedStep:
+        """The last step of all environments."""
+        return self._steps[0]
+
+    def start(self, step: BatchedStep) -> None:
+        """Take the observations of all environments from `step`."""
+        self._steps = [step]
+        self._step_of[:] = 0
+
+    def add(self, step: BatchedStep, indices: Array) -> None:
+        """Take the observations of the environments `indices` from `step`."""
+        self._step_of[indices] = len(self._steps)
+        self._steps.append(step)
+
+    def rows(
+        self, name: Literal["observations", "action_masks"], layout: GroupLayout, lanes: Array, env_of: Array
+    ) -> Array:
+        """Return the rows of `lanes`, which are in the environments `env_of`, [N, ...], a copy."""
+        if len(self._steps) == 1:
+            return layout.rows(getattr(self._steps[0], name), lanes)
+        source = self._step_of[env_of]
+        numbers = np.unique(source).tolist()
+        rows = layout.rows(getattr(self._steps[numbers[0]], name), lanes)
+        for number in numbers[1:]:
+            at = np.flatnonzero(source == number)
+            rows[at] = layout.rows(getattr(self._steps[number], name), lanes[at])
+        return rows

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -48,12 +47,6 @@ def close_within(close: Callable[[], Any], where: str, timeout_s: float | None =
 
 
 def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:
-    with _alarm(timeout_s):
-        close()
-
-
-@contextmanager
-def _alarm(timeout_s: float) -> Iterator[None]:
     inside = True
 
     def raise_overdue(number: int, frame: FrameType | None) -> None:
@@ -65,7 +58,7 @@ def _alarm(timeout_s: float) -> Iterator[None]:
     # A watchdog that steps environments may have its own alarm running.
     left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s)
     try:
-        yield
+        close()
     finally:
         inside = False
         signal.setitimer(signal.ITIMER_REAL, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter
 from typing import Any
@@ -109,9 +109,9 @@ class EnvPool(EnvSource):
     def put_actions(self, slots: PolicySlots, action: Array) -> None:
         actions = self._actions
         if slots.in_order and len(slots.positions) == len(actions):
-            actions[:] = slots.choices(action)
+            actions[:] = slots.decoder.choices(action)
             return
-        for position, choice in zip(slots.positions, slots.choices(action), strict=True):
+        for position, choice in zip(slots.positions, slots.decoder.choices(action), strict=True):
             actions[position] = choice
 
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
@@ -241,7 +241,7 @@ class EnvPool(EnvSource):
             except EnvironmentFailed as failure:
                 step.broken[index] = failure
                 continue
-            self._start(index, result)
+            self.start(index, result)
             # An AEC environment may have taken the dead step of an agent that was dead from the start.
             lanes += [index * self.stride + slot for slot in (*result.reward_slots, *result.late_slots)]
             rewards += [*result.rewards, *result.late_rewards]
@@ -249,12 +249,8 @@ class EnvPool(EnvSource):
         self.env_s += perf_counter() - began
         return step
 
-    def restore(self, results: Mapping[int, StepResult]) -> None:
-        """Continue the replayed episodes in `results`."""
-        for index, result in results.items():
-            self._start(index, result)
-
-    def _start(self, index: int, result: StepResult) -> None:
+    def start(self, index: int, result: StepResult) -> None:
+        """Continue an episode from `result`."""
         self._results[index], self._lanes_of[index] = result, [index * self.stride + slot for slot in result.deciding]
         self.env_steps[index], self.is_running[index] = self.adapters[index].env_steps, True
         self._waiting = None
@@ -315,19 +311,17 @@ class _EnvBeingMade:
         return f"env {self.env_index}"
 
 
+@dataclass(slots=True)
 class _Received:
     """What environments gave in one step, in order."""
 
-    __slots__ = ("ends", "infos", "lanes", "last", "late", "late_lanes", "rewards")
-
-    def __init__(self) -> None:
-        self.lanes: list[int] = []
-        self.rewards: list[Any] = []
-        self.infos: list[Mapping[str, Any] | None] = []
-        self.ends: dict[int, AgentEnd] = {}
-        self.last: dict[int, Mapping[str, Any] | None] = {}
-        self.late_lanes: list[int] = []
-        self.late: list[Any] = []
+    lanes: list[int] = field(default_factory=list)
+    rewards: list[Any] = field(default_factory=list)
+    infos: list[Mapping[str, Any] | None] = field(default_factory=list)
+    ends: dict[int, AgentEnd] = field(default_factory=dict)
+    last: dict[int, Mapping[str, Any] | None] = field(default_factory=dict)
+    late_lanes: list[int] = field(default_factory=list)
+    late: list[Any] = field(default_factory=list)
 
 
 # The result of an environment without an episode.

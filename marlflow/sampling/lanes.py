@@ -110,15 +110,9 @@ class Lanes:
     ) -> None:
         """Start an episode; without a `matchup`, agents keep their policies."""
         lanes = self.of(index)
-        self.episode[lanes] = episode
-        self.forget(lanes)
-        self.t_agent[lanes] = 0
+        self._start(lanes, episode)
         if matchup is not None:
             self.unassign(index, matchup)
-        # Any policy may play these lanes in the new episode.
-        for slots in self._table.policy_slots:
-            if slots.memory is not None:
-                slots.memory.begin(lanes)
         for slot in range(self.num_assigned[index]):
             self.keys[lanes.start + slot] = episodes.stream(index, episode, _stream_number(adapter, slot))
         self.assign_new_agents(index, adapter, episodes)
@@ -140,16 +134,18 @@ class Lanes:
             except EnvironmentFailed as failure:
                 failed[index] = failure
         if kept:
-            self._begin_again(indices[kept], numbers[kept], episodes)
+            # The agents keep their policies, so nothing depends on one agent or environment.
+            indices, numbers = indices[kept], numbers[kept]
+            lanes = lanes_in(indices, self.stride)
+            self._start(lanes, np.repeat(numbers, self.stride))
+            self.keys[lanes] = episodes.streams(indices, numbers, self.stride).reshape(-1)
         return failed
 
-    def _begin_again(self, indices: Array, numbers: Array, episodes: EpisodeSource) -> None:
-        # The agents keep their policies, so nothing depends on one agent or environment.
-        lanes = lanes_in(indices, self.stride)
-        self.episode[lanes] = np.repeat(numbers, self.stride)
+    def _start(self, lanes: Array | slice, episode: Array | int) -> None:
+        self.episode[lanes] = episode
         self.forget(lanes)
         self.t_agent[lanes] = 0
-        self.keys[lanes] = episodes.streams(indices, numbers, self.stride).reshape(-1)
+        # Any policy may play these lanes in the new episode.
         for slots in self._table.policy_slots:
             if slots.memory is not None:
                 slots.memory.begin(lanes)

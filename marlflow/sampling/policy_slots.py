@@ -53,7 +53,7 @@ class PolicySlots:
         self.positions: list[int] = []
         self._state, self.sees_state = state, state is not None
         self._encoder = spaces.encoder()
-        self._decoder = ActionDecoder(policy, spaces.action)
+        self.decoder = ActionDecoder(policy, spaces.action)
         columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"obs": (spaces.obs_shape, spaces.obs_dtype)}
         if spaces.masked:
             columns["action_mask"] = ((spaces.mask_width,), np.dtype(bool))
@@ -134,11 +134,3 @@ class PolicySlots:
                     raise ObservationOutside(row, f"action_mask has shape {np.shape(mask)}, not {shape}")
                 legal[row] = mask
         return legal
-
-    def choices(self, action: Array) -> list[Any]:
-        """Convert `action` rows to what `action_space.sample()` would return."""
-        return self._decoder.choices(action)
-
-    def values(self, action: Array) -> Array:
-        """Convert `action` rows to those of the action space, [N, ...]."""
-        return self._decoder.values(action)

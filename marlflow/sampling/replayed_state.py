@@ -80,7 +80,8 @@ class ReplayedState(WorkerState):
                 intact += [env["env"]] * replayable
         kept = {name: table.of(intact) for name, table in tables.items()}
         self.restore_open(kept)
-        self.envs.restore(results)
+        for index, result in results.items():
+            self.envs.start(index, result)
         self.runner.resume()
         return intact, len(results) - len(intact)
 
@@ -104,7 +105,7 @@ class ReplayedState(WorkerState):
             if name.startswith(_ACTIONS) and len(taken := table.of(env_index)["action"])
         }
         choices = {
-            slots.policy: iter(slots.choices(actions[slots.policy]))
+            slots.policy: iter(slots.decoder.choices(actions[slots.policy]))
             for slots in self.policy_slots
             if slots.policy in actions
         }

@@ -16,7 +16,6 @@ import numpy as np
 from marlflow.base.batch import Array, Batch
 from marlflow.base.info_columns import InfoColumn
 from marlflow.sampling.credited import Credited
-from marlflow.sampling.ended_segments import EndedSegments
 from marlflow.sampling.env_source import Finals
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import PolicyReceipt
@@ -70,7 +69,8 @@ class SegmentBuilder:
         self._t_env: Array = np.zeros((lanes, 0), np.int32)
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
         self._flat: tuple[Array, ...] = ()
-        self._ended = EndedSegments()
+        # By policy: segments that ended since the last cut, those of one step with their lanes.
+        self._ended: dict[str, list[tuple[Segments, Array]]] = {}
 
     def renumber(self, num_entries: int) -> None:
         """Resize for a table of `num_entries` entries, after a cut."""
@@ -140,8 +140,8 @@ class SegmentBuilder:
         return cells, EndsOfRows(lanes, when, start, stop, self._carried[lanes] & (start == 0))
 
     def add_segments(self, policy: str, segments: Segments, lanes: Array) -> None:
-        """Add segments that `add_ticks` ended, with the lane of each."""
-        self._ended.add(policy, segments, lanes)
+        """Add segments that ended, with the lane of each."""
+        self._ended.setdefault(policy, []).append((segments, lanes))
 
     def add(self, lanes: Array | None, rewards: Array, infos: Array | None) -> None:
         """Add to the open rows of `lanes`, which may repeat; None: of all lanes.
@@ -189,7 +189,7 @@ class SegmentBuilder:
                 seen[name] = at_last
         carried = self._carried[lanes] & (start == 0)
         segments = Segments(rows, start, cell + 1, terminated, ~terminated, carried, episode, seen)
-        self._ended.add(slots.policy, segments, lanes)
+        self.add_segments(slots.policy, segments, lanes)
 
     def end_episode(self, lanes: slice | Array) -> None:
         """End the episodes of `lanes`: rewards since the agents' ends belong to no row."""
@@ -205,7 +205,10 @@ class SegmentBuilder:
             played = np.flatnonzero(self._entry_of[lanes] == number) + lanes.start
             # The rows of the running segment, then the ended segments of the same episode.
             lost += int((self._cell[played] - self._start[played] + self._open[played]).sum())
-            lost += self._ended.discard(slots.policy, lanes, episode)
+            for segments, of_lanes in self._ended.pop(slots.policy, []):
+                is_lost = (of_lanes >= lanes.start) & (of_lanes < lanes.stop) & (segments.episode == episode)
+                lost += int((segments.stop - segments.start)[is_lost].sum())
+                self.add_segments(slots.policy, segments.take(~is_lost), of_lanes[~is_lost])
         # Discarded cells stay unused until the next cut.
         self._cell[lanes] += self._open[lanes]
         self._start[lanes] = self._cell[lanes]
@@ -249,7 +252,7 @@ class SegmentBuilder:
 
     def _cut(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> tuple[PolicyReceipt, Batch]:
         running = self._running(number, slots, buffer, episodes)
-        ended = self._ended.take(slots.policy)
+        ended = [segments for segments, _ in self._ended.pop(slots.policy, [])]
         segments = Segments.concat([*ended, running]) if ended else running
         lanes = buffer.lanes[segments.row]
         # Sorted by lane, because the order of rows depends on which lane a policy played first.

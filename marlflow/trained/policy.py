@@ -103,4 +103,4 @@ class TrainedPolicy:
         acted = self.actor.act(obs, legal, memory, mode, generator)
         if memory is not None and self.is_recurrent:
             memory[...] = acted.memory
-        return np.asarray(self._slots.choices(acted.action))
+        return np.asarray(self._slots.decoder.choices(acted.action))
