@@ -217,13 +217,9 @@ class Dealer:
         """Return the matchups of evaluation episodes."""
         return [self._deal_episode(EpisodeId(EVALUATION, episode)) for episode in episodes]
 
-    def frozen_in(self, matchups: Sequence[Matchup]) -> StoredEntries:
-        """Return the frozen entries in `matchups`, which any worker may play."""
-        return self._population.send(matchups)
-
-    def frozen_for_referees(self, matchups: Sequence[Matchup]) -> StoredEntries:
-        """Return the frozen entries in `matchups`, without recording that rollout workers hold them."""
-        return self._population.send(matchups, workers=())
+    def frozen_in(self, matchups: Sequence[Matchup], workers: Iterable[int] | None = None) -> StoredEntries:
+        """Return the frozen entries in `matchups`, and record that these rollout workers hold them; None: all."""
+        return self._population.send(matchups, workers)
 
     def state(self) -> Tree:
         """Return unused matchups, episode lengths, and the matchmaker's state if any; nothing may be in flight."""

@@ -41,11 +41,10 @@ class WeightsTable:
         """By number; changed in place, so it may be shared."""
         self._live = {slots.policy: slots for slots in live}
         self._numbers = {slots.policy: number for number, slots in enumerate(live)}
-        # By entry, in order of arrival; by name.
+        # By frozen entry, in order of arrival, and by live policy that never changes.
         self._cohort_of: dict[str, FrozenCohort] = {}
+        # By name.
         self._cohorts: dict[str, FrozenCohort] = {}
-        # By live policy that never changes, and acts in the cohort of its network.
-        self._cohort_of_fixed: dict[str, FrozenCohort] = {}
         self._make_actors, self._publishing_critics = make_actors, frozenset(publishing_critics)
         self._worker_members = worker_members
 
@@ -53,7 +52,7 @@ class WeightsTable:
         return entry in self._live or entry in self._cohort_of
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._live, *self._cohort_of])
+        return iter(dict.fromkeys([*self._live, *self._cohort_of]))
 
     def live(self, policy: str) -> PolicySlots | None:
         """Return a live policy's slots, or None."""
@@ -67,7 +66,7 @@ class WeightsTable:
         """Return the seat of the entry that plays `lane` from now on; None if the entry is not in the table."""
         if entry is None:
             return None
-        if (cohort := self._cohort_of.get(entry) or self._cohort_of_fixed.get(entry)) is not None:
+        if (cohort := self._cohort_of.get(entry)) is not None:
             return Seat(self._numbers[cohort.policy], cohort.members.slot(entry))
         if entry in self._live:
             buffer = self._live[entry].buffer
@@ -85,7 +84,7 @@ class WeightsTable:
             assert isinstance(actor, WeightedActor)
             # Members act in the order of their versions, whichever slots they have.
             cohort.members.add(policy, FrozenPolicy(policy, Weights(number, actor.flat()), values))
-            self._cohort_of_fixed[policy] = cohort
+            self._cohort_of[policy] = cohort
 
     def add(self, frozen: Mapping[str, FrozenPolicy], lanes: int) -> None:
         """Add missing frozen entries, for a worker of `lanes` lanes.
@@ -133,9 +132,8 @@ class WeightsTable:
         live = [slots.for_evaluation(lanes, mode_in(modes, name, name)) for name, slots in self._live.items()]
         table = WeightsTable(live, {}, ())
         for entry, cohort in self._cohort_of.items():
-            table._cohort_of[entry] = table._in_mode(cohort, mode_in(modes, entry, cohort.live.policy), lanes)
-        for policy, cohort in self._cohort_of_fixed.items():
-            table._cohort_of_fixed[policy] = table._in_mode(cohort, mode_in(modes, policy, policy), lanes)
+            policy = entry if entry in self._live else cohort.live.policy
+            table._cohort_of[entry] = table._in_mode(cohort, mode_in(modes, entry, policy), lanes)
         return table
 
     def acted(self) -> dict[str, EvaluationMode]:
@@ -145,7 +143,7 @@ class WeightsTable:
         """
         modes: dict[str, EvaluationMode] = {}
         for entry in self:
-            slots = self._cohort_of.get(entry) or self._cohort_of_fixed.get(entry) or self._live[entry]
+            slots = self._cohort_of.get(entry) or self._live[entry]
             if slots.draws is not None and not isinstance(slots.actor, CohortActor):
                 modes[entry] = "sampled" if slots.draws else "greedy"
         return modes

@@ -110,7 +110,7 @@ def test_those_that_a_dataset_records_act_alone() -> None:
 
 def test_a_cohort_holds_the_weights_of_each() -> None:
     playing = worker("mlp", True)
-    (cohort,) = set(playing._table._cohort_of_fixed.values())
+    (cohort,) = set(playing._table._cohort_of.values())
     for number in range(FIXED):
         slot = cohort.members.slot(f"main@{number}")
         found = np.concatenate([view.numpy().ravel() for view in cohort.members.actors._views[slot]])
