@@ -86,7 +86,10 @@ class History:
     def record_actions(self, slots: PolicySlots, action: Array) -> None:
         """Store a copy of the actions of `slots`' pending lanes."""
         if slots.policy not in self._stored_dtypes:
-            self._stored_dtypes[slots.policy] = _smallest_dtype(slots.spaces.action)
+            space = slots.spaces.action
+            self._stored_dtypes[slots.policy] = (
+                np.min_scalar_type(int(space.n) - 1) if isinstance(space, gym_spaces.Discrete) else None
+            )
         stored = action.astype(self._stored_dtypes[slots.policy] or action.dtype)
         self._recorded.setdefault(slots.policy, deque()).append(
             _TickActions(self._tick, slots.lanes, slots.where, stored)
@@ -141,7 +144,3 @@ class History:
 def _weights(name: str, count: int) -> Array:
     # Odd factors are invertible modulo 2**64.
     return mix(np.uint64(key(*name.encode())) + np.arange(count, dtype=np.uint64)) | np.uint64(1)
-
-
-def _smallest_dtype(space: gym_spaces.Space[Any]) -> np.dtype[Any] | None:
-    return np.min_scalar_type(int(space.n) - 1) if isinstance(space, gym_spaces.Discrete) else None

@@ -178,7 +178,12 @@ class Dealer:
 
     def record_receipts(self, receipts: Sequence[Receipt]) -> None:
         """Drop the matchups of episodes that began, deal unused ones again, and pass results to the matchmaker."""
-        self._observe(receipts)
+        results = self.results.take(receipts, self._in_flight)
+        if results and isinstance(self.matchmaker, ResultsMatchmaker):
+            began_s = perf_counter()
+            with called(self.matchmaker, "observe"):
+                self.matchmaker.observe(results)
+            self.score_s += perf_counter() - began_s
         for receipt in receipts:
             for episode in receipt.episodes:
                 length = max(1, episode.env_steps)
@@ -203,15 +208,6 @@ class Dealer:
         """Record that no worker is collecting: a worker that has not answered was lost."""
         for env_index in list(self._in_flight):
             self._land(env_index)
-
-    def _observe(self, receipts: Sequence[Receipt]) -> None:
-        results = self.results.take(receipts, self._in_flight)
-        if not results or not isinstance(self.matchmaker, ResultsMatchmaker):
-            return
-        began_s = perf_counter()
-        with called(self.matchmaker, "observe"):
-            self.matchmaker.observe(results)
-        self.score_s += perf_counter() - began_s
 
     def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
         """Return the matchups of evaluation episodes."""

@@ -16,7 +16,7 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.env import EnvAdapter
-from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.faults import FaultLog, fault_of
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.sampler_config import SamplerConfig
@@ -200,7 +200,7 @@ class EnvSource(ABC):
                 return make()
             except EnvironmentFailed as again:
                 self.faults.tolerate(again)
-                self.faults.add(again, again.reason, 0)
+                self.faults.report(fault_of(again))
 
 
 def lanes_in(indices: Array, stride: int) -> Array:

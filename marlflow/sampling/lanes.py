@@ -17,7 +17,7 @@ from marlflow.sampling.episodes import EpisodeSource
 from marlflow.sampling.mapping import PolicyOf
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
-from marlflow.sampling.weights_table import Seat, WeightsTable
+from marlflow.sampling.weights_table import WeightsTable
 
 _FEW = 4
 
@@ -38,7 +38,7 @@ class Lanes:
     ) -> None:
         count = stride * num_envs
         self.stride = stride
-        self._table, self.policy_of = table, policy_of
+        self.table, self.policy_of = table, policy_of
         self.entry_of = np.full(count, -1)
         # Each lane's row in its policy's buffer, or its member's slot in a cohort.
         self.row_of = np.zeros(count, np.int64)
@@ -66,7 +66,7 @@ class Lanes:
 
         Those in rows are if the policy's rows have them; without a policy, if those of any policy do.
         """
-        slots_of, by_entry = self._table.policy_slots, []
+        slots_of, by_entry = self.table.policy_slots, []
         for column in self.columns.stepped:
             of_entries = [not column.is_in_rows or column.name in slots.info_columns for slots in slots_of]
             # The last element is for lanes without a policy, whose number is -1.
@@ -146,7 +146,7 @@ class Lanes:
         self.forget(lanes)
         self.t_agent[lanes] = 0
         # Any policy may play these lanes in the new episode.
-        for slots in self._table.policy_slots:
+        for slots in self.table.policy_slots:
             if slots.memory is not None:
                 slots.memory.begin(lanes)
 
@@ -187,10 +187,10 @@ class Lanes:
             lane = first + slot
             agent = agents[slot]
             entry = self.matchups[index].get(agent) or self.policy_of(agent)
-            if (seat := self._table.seat(entry, lane)) is None:
+            if (seat := self.table.seat(entry, lane)) is None:
                 reason = f"it is mapped to policy {entry!r}, which plays nobody who was there at the start"
                 raise EnvironmentFailed(adapter.where(agent), reason)
-            self._check_spaces(agent, adapter, self._table.policy_slots[seat.number])
+            self._check_spaces(agent, adapter, self.table.policy_slots[seat.number])
             # A matchup is shared between environments, so it is replaced, not changed.
             if entry is not None and agent not in self.matchups[index]:
                 self.matchups[index] = {**self.matchups[index], agent: entry}
@@ -198,14 +198,10 @@ class Lanes:
             self.keys[lane] = episodes.stream(index, int(self.episode[first]), _stream_number(adapter, slot))
         self.num_assigned[index] = len(agents)
 
-    def seat(self, entry: str | None, lane: int) -> Seat | None:
-        """Return the seat of an entry that plays `lane`; None if it is not in the table."""
-        return self._table.seat(entry, lane)
-
     def seat_all(self, entry_of: Array, members: Array) -> None:
         """Seat the entries `entry_of` [lanes] in all lanes; `members` [lanes] are rows of those without a buffer."""
         self.entry_of[:], self.row_of[:] = entry_of, members
-        for number, slots in enumerate(self._table.policy_slots):
+        for number, slots in enumerate(self.table.policy_slots):
             if slots.buffer is not None:
                 lanes = np.flatnonzero(entry_of == number)
                 self.row_of[lanes] = [slots.buffer.row(lane) for lane in lanes.tolist()]

@@ -28,7 +28,7 @@ def reward_values(rewards: Sequence[Any]) -> Array:
     if values.shape == (len(rewards),) and np.isfinite(values).all():
         return values
     # One by one, to find the wrong reward or accept arrays of one number.
-    return np.array([_reward_value(position, reward) for position, reward in enumerate(rewards)])
+    return np.array([_finite(position, reward, "the reward") for position, reward in enumerate(rewards)])
 
 
 def info_values(
@@ -69,9 +69,7 @@ def _required(column: InfoColumn, given: Sequence[Any], is_read: Array) -> Array
 def _required_value(column: InfoColumn, position: int, value: Any) -> float:
     if value is None:
         raise WrongReward(position, not_given(column))
-    if (number := _number(value)) is None:
-        raise WrongReward(position, f"info[{column.key!r}] is {value!r}, not a finite number")
-    return number
+    return _finite(position, value, f"info[{column.key!r}]")
 
 
 def _measured(given: Sequence[Any]) -> list[float]:
@@ -105,7 +103,7 @@ def not_given(column: InfoColumn) -> str:
     )
 
 
-def _reward_value(position: int, reward: Any) -> float:
-    if (number := _number(reward)) is None:
-        raise WrongReward(position, f"the reward is {reward!r}, not a finite number")
+def _finite(position: int, value: Any, what: str) -> float:
+    if (number := _number(value)) is None:
+        raise WrongReward(position, f"{what} is {value!r}, not a finite number")
     return number

@@ -19,6 +19,7 @@ from marlflow.base.random import RowRandom
 from marlflow.sampling.action_history import History
 from marlflow.sampling.env_source import EnvSource, LaneStep, lanes_in
 from marlflow.sampling.episodes import EpisodeSource
+from marlflow.sampling.faults import fault_of
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
@@ -226,7 +227,7 @@ class Runner:
         for indices in together.values():
             failure = broken[indices[0]]
             self._envs.faults.tolerate(failure)
-            self._envs.faults.add(failure, failure.reason, sum(map(self._lose, indices)))
+            self._envs.faults.report(fault_of(failure, sum(map(self._lose, indices))))
         self._envs.discard(list(broken))
 
     def _lose(self, index: int) -> int:
