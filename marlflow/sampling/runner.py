@@ -233,7 +233,7 @@ class Runner:
     def _lose(self, index: int) -> int:
         lanes = self.lanes.of(index)
         episode = int(self.lanes.episode[lanes.start])
-        lost = 0 if self._builder is None else self._builder.discard(lanes, episode, self._policy_slots)
+        lost = 0 if self._builder is None else self._builder.discard(lanes, episode)
         self.lanes.unassign(index, {})
         return lost
 

@@ -49,10 +49,16 @@ class EndsOfRows(NamedTuple):
 
 
 class SegmentBuilder:
-    """The rows of all lanes, at most `capacity` per lane between two cuts; some have `info_columns`."""
+    """The rows of all lanes, at most `capacity` per lane between two cuts; some have `info_columns`.
 
-    def __init__(self, entry_of: Array, num_entries: int, info_columns: Sequence[InfoColumn] = ()) -> None:
-        lanes = len(entry_of)
+    `policy_slots` are ordered by number, and grow between cuts.
+    """
+
+    def __init__(
+        self, entry_of: Array, policy_slots: Sequence[PolicySlots], info_columns: Sequence[InfoColumn] = ()
+    ) -> None:
+        lanes, num_entries = len(entry_of), len(policy_slots)
+        self._policy_slots = policy_slots
         # Each lane's policy slots by number (-1: none), [lanes]; it changes between episodes only.
         self._entry_of = entry_of
         self._open = np.zeros(lanes, bool)
@@ -72,13 +78,16 @@ class SegmentBuilder:
         # By policy: segments that ended since the last cut, those of one step with their lanes.
         self._ended: dict[str, list[tuple[Segments, Array]]] = {}
 
-    def renumber(self, num_entries: int) -> None:
-        """Resize for a table of `num_entries` entries, after a cut."""
+    def renumber(self) -> None:
+        """Resize for new policy slots, after a cut."""
         for credited in self._credited:
-            credited.renumber(num_entries)
+            credited.renumber(len(self._policy_slots))
 
     def widen(self, capacity: int) -> None:
         """Make room for `capacity` rows per lane."""
+        for slots in self._policy_slots:
+            if slots.buffer is not None:
+                slots.buffer.widen(capacity)
         missing = capacity - self._capacity
         if missing > 0:
             self._t_env, self._t_agent = (
@@ -172,10 +181,8 @@ class SegmentBuilder:
         `finals` may be None if the policy is not recorded.
         """
         cell, start = self._cell[lanes], self._start[lanes]
-        for credited in self._credited:
-            credited.complete(lanes, cell)
-        self._open[lanes] = False
-        self._cell[lanes] = self._start[lanes] = cell + 1
+        self._complete(lanes, cell)
+        self._start[lanes] = cell + 1
         if slots.buffer is None or finals is None:
             return
         seen, missing = dict(finals.seen), finals.missing
@@ -196,10 +203,10 @@ class SegmentBuilder:
         for credited in self._credited:
             credited.leave(lanes)
 
-    def discard(self, lanes: slice, episode: int, policy_slots: Sequence[PolicySlots]) -> int:
+    def discard(self, lanes: slice, episode: int) -> int:
         """Discard the rows of a broken episode; return how many were recorded."""
         lost = 0
-        for number, slots in enumerate(policy_slots):
+        for number, slots in enumerate(self._policy_slots):
             if slots.buffer is None:
                 continue
             played = np.flatnonzero(self._entry_of[lanes] == number) + lanes.start
@@ -222,33 +229,34 @@ class SegmentBuilder:
         """Drop the open rows of `lanes` after a cut; their rewards so far belong to no row."""
         self._open[lanes] = self._carried[lanes] = False
 
-    def cut(self, policy_slots: Sequence[PolicySlots], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
+    def cut(self, episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
         """Return all complete rows of recorded policies; carry open rows into the next fragment.
 
-        `policy_slots` are ordered by number; `episodes` [lanes] has the running episodes.
+        `episodes` [lanes] has the running episodes.
         """
-        for slots in policy_slots:
-            self._complete(slots.lanes)
+        for slots in self._policy_slots:
+            lanes = slots.lanes[self._open[slots.lanes]]
+            self._complete(lanes, self._cell[lanes])
         # As in `open_next`: rewards without an open row.
         idle = np.flatnonzero(~self._open)
         for credited in self._credited:
             credited.leave(idle)
         cuts = {
             slots.policy: self._cut(number, slots, slots.buffer, episodes)
-            for number, slots in enumerate(policy_slots)
+            for number, slots in enumerate(self._policy_slots)
             if slots.buffer is not None
         }
         for credited in self._credited:
             credited.unattributed[:] = 0.0
-        self._carry(policy_slots)
+        self._carry()
         return cuts
 
-    def _complete(self, pending: Array) -> None:
-        lanes = pending[self._open[pending]]
+    def _complete(self, lanes: Array, cell: Array) -> None:
+        """Complete the open rows of `lanes`, which are in `cell`."""
         for credited in self._credited:
-            credited.complete(lanes, self._cell[lanes])
+            credited.complete(lanes, cell)
         self._open[lanes] = False
-        self._cell[lanes] += 1
+        self._cell[lanes] = cell + 1
 
     def _cut(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> tuple[PolicyReceipt, Batch]:
         running = self._running(number, slots, buffer, episodes)
@@ -306,8 +314,8 @@ class SegmentBuilder:
         carried = self._carried[lanes] & (start == 0)
         return Segments(row, start, stop, never, never, carried, episodes[lanes], bootstrap)
 
-    def _carry(self, policy_slots: Sequence[PolicySlots]) -> None:
-        for number, slots in enumerate(policy_slots):
+    def _carry(self) -> None:
+        for number, slots in enumerate(self._policy_slots):
             buffer = slots.buffer
             if buffer is None:
                 # Not used: the policy is not recorded.

@@ -81,7 +81,7 @@ class RolloutWorker:
         self._adapting = adapting_actors(self._actors.values(), has_phases=isinstance(self._envs, EnvPool))
         table = self._table = self._make_table(spaces, actors)
         lanes = Lanes(self._stride, count, table, self._policy_of, config.columns)
-        self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots), config.columns.in_rows)
+        self._builder = SegmentBuilder(lanes.entry_of, table.policy_slots, config.columns.in_rows)
         self._episodes = TrainingEpisodes(config.seed, config.env_indices, dealt=config.mapping is None)
         # A replacement of a lost worker starts after the episodes whose rows were delivered.
         self._episodes.resume_at(config.next_episodes)
@@ -92,50 +92,39 @@ class RolloutWorker:
         self._runner = training_runner(config, self._envs, table.policy_slots, lanes, episodes, builder, self._history)
         self._evaluation = EvaluationEnvs(self._make_envs, self._evaluation_table, self._stride, self._policy_of)
 
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """The entries of the table of weights: policies, then frozen versions."""
-        return tuple(self._table)
-
     def _make_envs(self, env_indices: Sequence[int]) -> EnvSource:
         return make_pool(self._config, env_indices, self._watchdog, self._faults)
 
     def _make_table(self, spaces: Mapping[str, Spaces], actors: Mapping[str, Callable[[], Actor]]) -> WeightsTable:
-        config = self._config
-        live = self._make_policy_slots(spaces)
+        config, num_lanes = self._config, self._stride * len(self._config.env_indices)
+        state = self._envs.first.state_space() if config.with_state else None
+        live = []
+        for policy, of_policy in spaces.items():
+            seen_state = state if policy in config.with_state else None
+            slots = PolicySlots(
+                policy, self._actors[policy], of_policy, num_lanes, policy in self._recorded, seen_state
+            )
+            slots.info_columns = config.columns.of_policy(policy)
+            live.append(slots)
         table = WeightsTable(live, actors, config.publishing_critics, config.worker_members)
         for cohort in config.cohorts:
             scheduled = {policy: values for policy, values in cohort.items() if policy not in self._recorded}
             if len(scheduled) > 1:
-                table.join(scheduled, self._stride * len(config.env_indices))
+                table.join(scheduled, num_lanes)
         return table
 
     def _evaluation_table(self, num_envs: int, modes: EvaluationModes) -> WeightsTable:
         return self._table.for_evaluation(self._stride * num_envs, modes)
 
-    def _make_policy_slots(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
-        with_state = frozenset(self._config.with_state)
-        state = self._envs.first.state_space() if with_state else None
-        live = [
-            PolicySlots(
-                policy,
-                self._actors[policy],
-                of_policy,
-                self._stride * len(self._config.env_indices),
-                policy in self._recorded,
-                state if policy in with_state else None,
-            )
-            for policy, of_policy in spaces.items()
-        ]
-        for slots in live:
-            slots.info_columns = self._config.columns.of_policy(slots.policy)
-        return live
-
     def collect(self, ticks: int, request: Request = NOTHING_NEW) -> tuple[Receipt, dict[str, Batch]]:
         began = perf_counter()
         # At the start of a collect the driver has the receipts of all earlier rows, so no recorded row is collected
         # twice.
-        self._write_records()
+        try:
+            if self._writer is not None:
+                self._writer.write_full()
+        except OSError as error:
+            self._faults.report(self._write_fault(error))
         self._drop_unfinished(request.reset)
         self.remove_frozen(request.forget)
         self._table.trim(self._runner.lanes.entry_of, self._runner.lanes.row_of)
@@ -152,7 +141,7 @@ class RolloutWorker:
             self._episodes.deal(request.matchups)
         runner = self._runner
         # One cell more than ticks: the open row of the last collect is in cell 0.
-        self._widen(ticks + 1)
+        self._builder.widen(ticks + 1)
         counts = self._envs.counts
         runner.clear()
         results = self._collect_phases(ticks) if self._adapting else self._collect_ticks(ticks, self._worker_stages)
@@ -162,7 +151,7 @@ class RolloutWorker:
     def _add_frozen(self, frozen: Mapping[str, FrozenPolicy]) -> None:
         if frozen:
             self._table.add(frozen, len(self._runner.lanes.entry_of))
-            self._builder.renumber(len(self._table.policy_slots))
+            self._builder.renumber()
 
     def remove_frozen(self, entries: Collection[str]) -> None:
         """Remove frozen entries that no running episode uses."""
@@ -181,13 +170,6 @@ class RolloutWorker:
                 if slots.memory is not None:
                     slots.memory.begin(lanes)
 
-    def _write_records(self) -> None:
-        try:
-            if self._writer is not None:
-                self._writer.write_full()
-        except OSError as error:
-            self._faults.report(self._write_fault(error))
-
     def _write_fault(self, error: OSError) -> Fault:
         where = f"records of rollout worker {self._config.worker}"
         return Fault(FaultKind.RECORDS_FAILED, where, self._write_failure(error), "", 0)
@@ -199,7 +181,7 @@ class RolloutWorker:
             runner.begin()
             # Adapting actors need all of their phases, so a deadline does not end them early.
             runner.run(ticks, lambda: not self._adapting and self._watchdog.is_late)
-        cuts = self._builder.cut(self._table.policy_slots, runner.lanes.episode)
+        cuts = self._builder.cut(runner.lanes.episode)
         if self._history is not None:
             self._history.prune(runner.running)
         results = {policy: (cut, self._with_global_lanes(batch)) for policy, (cut, batch) in cuts.items()}
@@ -230,7 +212,7 @@ class RolloutWorker:
         lanes = self._runner.lanes
         for index in self._runner.running:
             env_lanes = lanes.of(index)
-            self._builder.discard(env_lanes, int(lanes.episode[env_lanes.start]), self._table.policy_slots)
+            self._builder.discard(env_lanes, int(lanes.episode[env_lanes.start]))
             lanes.abandon(index)
         self._runner.halt()
 
@@ -264,7 +246,7 @@ class RolloutWorker:
             return self._worker_state().load_state(tree, replay_max_env_steps)
 
     def _worker_state(self) -> WorkerState:
-        self._widen(1)
+        self._builder.widen(1)
         parts = self._table.policy_slots, self._builder, self._episodes, self._runner
         if isinstance(self._envs, BatchedEnvPool):
             return SnapshotState(self._envs, *parts)
@@ -291,12 +273,6 @@ class RolloutWorker:
             began_s=time() - spent_s,
             compiled=calls,
         )
-
-    def _widen(self, capacity: int) -> None:
-        self._builder.widen(capacity)
-        for slots in self._table.policy_slots:
-            if slots.buffer is not None:
-                slots.buffer.widen(capacity)
 
     def _with_global_lanes(self, batch: Batch) -> Batch:
         index, agent = np.divmod(batch.segments["lane"], self._stride)

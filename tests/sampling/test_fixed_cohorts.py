@@ -115,4 +115,4 @@ def test_a_cohort_holds_the_weights_of_each() -> None:
         slot = cohort.members.slot(f"main@{number}")
         found = np.concatenate([view.numpy().ravel() for view in cohort.members.actors._views[slot]])
         np.testing.assert_array_equal(found, weights("mlp", number).flat)
-    assert playing.entries == ("main", *(f"main@{n}" for n in range(FIXED)))
+    assert tuple(playing._table) == ("main", *(f"main@{n}" for n in range(FIXED)))

@@ -131,7 +131,7 @@ def test_slots_without_lanes_are_given_up_by_least_recent_use() -> None:
     assert len(slots_of(unbounded)) == ENTRIES
     bounded.collect(0, Request(0, {}, {}, {}))
     assert len(slots_of(bounded)) < ENTRIES
-    assert set(bounded.entries) == {"main", *entries}
+    assert set(bounded._table) == {"main", *entries}
 
 
 def slots_of(playing: RolloutWorker) -> dict[str, int]:
