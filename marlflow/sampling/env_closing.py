@@ -29,21 +29,20 @@ def close_within(close: Callable[[], Any], where: str, timeout_s: float | None =
     Outside of the main thread, even C code that never returns is abandoned.
     """
     timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
-    if timeout_s <= 0:
-        return Fault(
-            FaultKind.CLOSES_FAILED, where, "it was not closed: others took all of the time that there was", "", 0
-        )
-    is_main = threading.current_thread() is threading.main_thread()
-    run = _with_alarm if is_main and HAS_ALARM else _in_thread
-    try:
-        run(close, timeout_s)
-    except Overdue:
-        return Fault(FaultKind.CLOSES_FAILED, where, f"close() took longer than {timeout_s:.3g} s", "", 0)
-    except EnvironmentFailed as failure:
-        return Fault(FaultKind.CLOSES_FAILED, failure.where, failure.reason, failure.user_traceback, 0)
-    except Exception as error:  # noqa: BLE001  any error of the user's code; the environment is not used again
-        return Fault(FaultKind.CLOSES_FAILED, where, f"close() raised {type(error).__name__}: {error}", "", 0)
-    return None
+    reason, user_traceback = "it was not closed: others took all of the time that there was", ""
+    if timeout_s > 0:
+        is_main = threading.current_thread() is threading.main_thread()
+        run = _with_alarm if is_main and HAS_ALARM else _in_thread
+        try:
+            run(close, timeout_s)
+            return None
+        except Overdue:
+            reason = f"close() took longer than {timeout_s:.3g} s"
+        except EnvironmentFailed as failure:
+            where, reason, user_traceback = failure.where, failure.reason, failure.user_traceback
+        except Exception as error:  # noqa: BLE001  any error of the user's code; the environment is not used again
+            reason = f"close() raised {type(error).__name__}: {error}"
+    return Fault(FaultKind.CLOSES_FAILED, where, reason, user_traceback, 0)
 
 
 def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:

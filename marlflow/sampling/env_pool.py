@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -270,26 +270,23 @@ class EnvPool(EnvSource):
 
     def _reopen(self, index: int) -> None:
         """Reopen an environment that broke; raises EnvironmentFailed if that fails too often."""
-        self._close(self.adapters[index])
+        broken = self.adapters[index]
+        self._of_closed = self._of_closed + _counts_of(broken)
+        if (fault := close_adapter(broken, self.watchdog.timeout_s)) is not None:
+            self.faults.report(fault)
         self.adapters[index] = self._until_opened(lambda: self._open(self.env_indices[index]))
         self._to_reopen.discard(index)
 
     def _open(self, env_index: int) -> EnvAdapter:
         opening = _EnvBeingMade(env_index)
-        env = self._make(self._maker(env_index), opening)
+        make_env = self._make_env
+        if env_index and isinstance(make_env, EnvMaker):
+            # One window is enough to watch, and each costs the time of its pictures.
+            make_env = make_env.without_window()
+        env = self._make(make_env, opening)
         adapter = self._call(lambda: open_adapter(env, env_index), opening, "reset()")
         adapter.info_keys = [column.key for column in self.columns.stepped]
         return adapter
-
-    def _maker(self, env_index: int) -> Callable[[], Any]:
-        # One window is enough to watch, and each costs the time of its pictures.
-        make_env = self._make_env
-        return make_env.without_window() if env_index and isinstance(make_env, EnvMaker) else make_env
-
-    def _close(self, broken: EnvAdapter) -> None:
-        self._of_closed = self._of_closed + _counts_of(broken)
-        if (fault := close_adapter(broken, self.watchdog.timeout_s)) is not None:
-            self.faults.report(fault)
 
     def close(self, deadline_s: float) -> list[Fault]:
         faults = [close_adapter(adapter, deadline_s - perf_counter()) for adapter in self.adapters]

@@ -75,7 +75,7 @@ class EvaluationEnvs:
         lanes = Lanes(self._stride, len(envs.env_indices), table, self._policy_of, envs.columns)
         history = _Fingerprints(lanes, len(envs.env_indices))
         dealt = EvaluationEpisodes(seed, len(envs.env_indices), request.episodes, request.matchups)
-        runner = Runner(envs, table.policy_slots, lanes, dealt, None, history)
+        runner = Runner(envs, lanes, dealt, None, history)
         runner.begin()
         while not (runner.idle or is_late()):
             progress("playing episodes", len(runner.results), len(request.episodes))

@@ -36,13 +36,12 @@ class Runner:
     def __init__(
         self,
         envs: EnvSource,
-        policy_slots: Sequence[PolicySlots],
         lanes: Lanes,
         episodes: EpisodeSource,
         builder: SegmentBuilder | None,
         history: History | None = None,
     ) -> None:
-        self._envs, self._policy_slots, self.lanes = envs, policy_slots, lanes
+        self._envs, self._policy_slots, self.lanes = envs, lanes.table.policy_slots, lanes
         self._episodes, self._builder, self._history = episodes, builder, history
         self._env_indices, self._is_declared = np.array(envs.env_indices, np.int64), envs.first.declared
         self.halt()

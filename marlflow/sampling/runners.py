@@ -13,7 +13,6 @@ from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.lanes import Lanes
-from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import CompiledCalls
 from marlflow.sampling.runner import Runner
 from marlflow.sampling.sampler_config import SamplerConfig
@@ -30,7 +29,6 @@ def make_pool(config: SamplerConfig, env_indices: Sequence[int], watchdog: Watch
 def training_runner(
     config: SamplerConfig,
     envs: EnvSource,
-    policy_slots: Sequence[PolicySlots],
     lanes: Lanes,
     episodes: TrainingEpisodes,
     builder: SegmentBuilder,
@@ -44,12 +42,12 @@ def training_runner(
             # Imports JAX, as the environment has.
             from marlflow.sampling.compiled.runner import CompiledRunner
 
-            return CompiledRunner(batch, policy_slots, lanes, episodes, builder, config.seed)
+            return CompiledRunner(batch, lanes, episodes, builder, config.seed)
         except NotCompiled as error:
             reason = str(error)
             if config.compiled is True:
                 raise ConfigInvalid([f"rollouts.compiled=true, but {reason}; set rollouts.compiled=auto"]) from error
-    runner = Runner(envs, policy_slots, lanes, episodes, builder, history)
+    runner = Runner(envs, lanes, episodes, builder, history)
     if reason and _is_functional(envs):
         runner.compiled = CompiledCalls(note=f"rollouts are not compiled: {reason}")
     return runner

@@ -8,15 +8,15 @@ Info columns that are added up (`base.info_columns`), such as costs, have the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
-from marlflow.base.info_columns import InfoColumn
 from marlflow.sampling.credited import Credited
 from marlflow.sampling.env_source import Finals
+from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import PolicyReceipt
 from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
@@ -49,18 +49,12 @@ class EndsOfRows(NamedTuple):
 
 
 class SegmentBuilder:
-    """The rows of all lanes, at most `capacity` per lane between two cuts; some have `info_columns`.
+    """The rows of all lanes, at most `capacity` per lane between two cuts."""
 
-    `policy_slots` are ordered by number, and grow between cuts.
-    """
-
-    def __init__(
-        self, entry_of: Array, policy_slots: Sequence[PolicySlots], info_columns: Sequence[InfoColumn] = ()
-    ) -> None:
-        lanes, num_entries = len(entry_of), len(policy_slots)
-        self._policy_slots = policy_slots
-        # Each lane's policy slots by number (-1: none), [lanes]; it changes between episodes only.
-        self._entry_of = entry_of
+    def __init__(self, of_lanes: Lanes) -> None:
+        # The policy slots by number, more of them after some cuts, and each lane's number (-1: none), [lanes].
+        self._policy_slots, self._entry_of = of_lanes.table.policy_slots, of_lanes.entry_of
+        entry_of, lanes, num_entries = self._entry_of, len(self._entry_of), len(self._policy_slots)
         self._open = np.zeros(lanes, bool)
         # The cell of the open row; without one, the cell of the next.
         self._cell = np.zeros(lanes, np.int64)
@@ -70,7 +64,7 @@ class SegmentBuilder:
         self._carried = np.zeros(lanes, bool)
         self._carried_version = np.zeros(lanes, np.int64)
         self._rewards = Credited(entry_of, num_entries)
-        self._columns = {of.name: Credited(entry_of, num_entries, of.adds) for of in info_columns}
+        self._columns = {of.name: Credited(entry_of, num_entries, of.adds) for of in of_lanes.columns.in_rows}
         self._credited = [self._rewards, *self._columns.values()]
         self._t_env: Array = np.zeros((lanes, 0), np.int32)
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
@@ -253,8 +247,9 @@ class SegmentBuilder:
 
     def _complete(self, lanes: Array, cell: Array) -> None:
         """Complete the open rows of `lanes`, which are in `cell`."""
+        at, was_open = lanes * self._capacity + cell, np.ones(len(lanes), bool)
         for credited in self._credited:
-            credited.complete(lanes, cell)
+            credited.close(lanes, at, was_open)
         self._open[lanes] = False
         self._cell[lanes] = cell + 1
 

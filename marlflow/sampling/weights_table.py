@@ -39,7 +39,8 @@ class WeightsTable:
     ) -> None:
         self.policy_slots = list(live)
         """By number; changed in place, so it may be shared."""
-        self._live = {slots.policy: slots for slots in live}
+        self.live = {slots.policy: slots for slots in live}
+        """By policy."""
         self._numbers = {slots.policy: number for number, slots in enumerate(live)}
         # By frozen entry, in order of arrival, and by live policy that never changes.
         self._cohort_of: dict[str, FrozenCohort] = {}
@@ -49,18 +50,10 @@ class WeightsTable:
         self._worker_members = worker_members
 
     def __contains__(self, entry: object) -> bool:
-        return entry in self._live or entry in self._cohort_of
+        return entry in self.live or entry in self._cohort_of
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self._live, *self._cohort_of]))
-
-    def live(self, policy: str) -> PolicySlots | None:
-        """Return a live policy's slots, or None."""
-        return self._live.get(policy)
-
-    def number(self, policy: str) -> int:
-        """Return the number of a live policy."""
-        return self._numbers[policy]
+        return iter(dict.fromkeys([*self.live, *self._cohort_of]))
 
     def seat(self, entry: str | None, lane: int) -> Seat | None:
         """Return the seat of the entry that plays `lane` from now on; None if the entry is not in the table."""
@@ -68,19 +61,19 @@ class WeightsTable:
             return None
         if (cohort := self._cohort_of.get(entry)) is not None:
             return Seat(self._numbers[cohort.policy], cohort.members.slot(entry))
-        if entry in self._live:
-            buffer = self._live[entry].buffer
+        if entry in self.live:
+            buffer = self.live[entry].buffer
             return Seat(self._numbers[entry], 0 if buffer is None else buffer.row(lane))
         return None
 
     def join(self, scheduled: Mapping[str, Mapping[str, float]], lanes: int) -> None:
         """Let live policies with the same network, which never change, act in one call with their scheduled values."""
         first = next(iter(scheduled))
-        live = self._live[first]
+        live = self.live[first]
         cohort = FrozenCohort(f"{first}@*", live, CohortMembers(self._make_actors[first], live.actor, False), lanes)
         self._append(cohort)
         for number, (policy, values) in enumerate(scheduled.items()):
-            actor = self._live[policy].actor
+            actor = self.live[policy].actor
             assert isinstance(actor, WeightedActor)
             # Members act in the order of their versions, whichever slots they have.
             cohort.members.add(policy, FrozenPolicy(policy, Weights(number, actor.flat()), values))
@@ -94,8 +87,8 @@ class WeightsTable:
         # Looked up one by one: entries that are here already need not be loaded.
         for entry in [entry for entry in frozen if entry not in self]:
             frozen_policy = frozen[entry]
-            if (live := self._live.get(frozen_policy.policy)) is None:
-                known = ", ".join(self._live)
+            if (live := self.live.get(frozen_policy.policy)) is None:
+                known = ", ".join(self.live)
                 problem = f"is of policy {frozen_policy.policy!r}, which no worker has; there are {known}"
                 raise ConfigInvalid([f"frozen entry {entry!r} {problem}"])
             cohort = self._cohort_for(frozen_policy, live, lanes)
@@ -129,10 +122,10 @@ class WeightsTable:
 
     def for_evaluation(self, lanes: int, modes: EvaluationModes) -> WeightsTable:
         """Return the same entries and actors for `lanes` other lanes, without recording, acting in `modes`."""
-        live = [slots.for_evaluation(lanes, mode_in(modes, name, name)) for name, slots in self._live.items()]
+        live = [slots.for_evaluation(lanes, mode_in(modes, name, name)) for name, slots in self.live.items()]
         table = WeightsTable(live, {}, ())
         for entry, cohort in self._cohort_of.items():
-            policy = entry if entry in self._live else cohort.live.policy
+            policy = entry if entry in self.live else cohort.live.policy
             table._cohort_of[entry] = table._in_mode(cohort, mode_in(modes, entry, policy), lanes)
         return table
 
@@ -143,7 +136,7 @@ class WeightsTable:
         """
         modes: dict[str, EvaluationMode] = {}
         for entry in self:
-            slots = self._cohort_of.get(entry) or self._live[entry]
+            slots = self._cohort_of.get(entry) or self.live[entry]
             if slots.draws is not None and not isinstance(slots.actor, CohortActor):
                 modes[entry] = "sampled" if slots.draws else "greedy"
         return modes

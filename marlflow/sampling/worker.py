@@ -79,9 +79,9 @@ class RolloutWorker:
         self._recorded = {*self._returned, *(writer.policies if writer else ())}
         self._actors = {policy: actors[policy]() for policy in spaces}
         self._adapting = adapting_actors(self._actors.values(), has_phases=isinstance(self._envs, EnvPool))
-        table = self._table = self._make_table(spaces, actors)
-        lanes = Lanes(self._stride, count, table, self._policy_of, config.columns)
-        self._builder = SegmentBuilder(lanes.entry_of, table.policy_slots, config.columns.in_rows)
+        self._table = self._make_table(spaces, actors)
+        lanes = Lanes(self._stride, count, self._table, self._policy_of, config.columns)
+        self._builder = SegmentBuilder(lanes)
         self._episodes = TrainingEpisodes(config.seed, config.env_indices, dealt=config.mapping is None)
         # A replacement of a lost worker starts after the episodes whose rows were delivered.
         self._episodes.resume_at(config.next_episodes)
@@ -89,7 +89,7 @@ class RolloutWorker:
         is_replayed = isinstance(self._envs, EnvPool)
         self._history = History(count, self._stride, config.history_env_steps) if is_replayed else None
         builder, episodes = self._builder, self._episodes
-        self._runner = training_runner(config, self._envs, table.policy_slots, lanes, episodes, builder, self._history)
+        self._runner = training_runner(config, self._envs, lanes, episodes, builder, self._history)
         self._evaluation = EvaluationEnvs(self._make_envs, self._evaluation_table, self._stride, self._policy_of)
 
     def _make_envs(self, env_indices: Sequence[int]) -> EnvSource:
@@ -164,8 +164,8 @@ class RolloutWorker:
     def _drop_unfinished(self, policies: Collection[str]) -> None:
         # Open rows have actions of the weights before the reset, and memories were computed by them.
         for policy in policies:
-            if (slots := self._table.live(policy)) is not None:
-                lanes = np.flatnonzero(self._runner.lanes.entry_of == self._table.number(policy))
+            if (slots := self._table.live.get(policy)) is not None:
+                lanes = np.flatnonzero(self._runner.lanes.entry_of == self._table.policy_slots.index(slots))
                 self._builder.drop_open(lanes)
                 if slots.memory is not None:
                     slots.memory.begin(lanes)
@@ -247,7 +247,7 @@ class RolloutWorker:
 
     def _worker_state(self) -> WorkerState:
         self._builder.widen(1)
-        parts = self._table.policy_slots, self._builder, self._episodes, self._runner
+        parts = self._builder, self._episodes, self._runner
         if isinstance(self._envs, BatchedEnvPool):
             return SnapshotState(self._envs, *parts)
         assert isinstance(self._envs, EnvPool)
@@ -286,13 +286,13 @@ class RolloutWorker:
 
     def _load(self, weights: Mapping[str, Weights]) -> None:
         for policy, new in weights.items():
-            slots = self._table.live(policy)
+            slots = self._table.live.get(policy)
             if slots is not None and slots.version != new.version:
                 # Live entries only: a frozen entry has the version that it was frozen with.
                 slots.load(new, policy in self._config.publishing_critics)
 
     def _snapshot(self, policies: Iterable[str]) -> dict[str, Weights]:
-        policy_slots = [slots for policy in policies if (slots := self._table.live(policy)) is not None]
+        policy_slots = [slots for policy in policies if (slots := self._table.live.get(policy)) is not None]
         return {
             p.policy: Weights(p.version, p.actor.flat()) for p in policy_slots if isinstance(p.actor, WeightedActor)
         }

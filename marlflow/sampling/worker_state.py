@@ -49,10 +49,14 @@ class WorkerState(ABC):
     """The state of a worker between two collects; the segment builder has room for a cell."""
 
     envs: EnvSource
-    policy_slots: list[PolicySlots]
     builder: SegmentBuilder
     episodes: TrainingEpisodes
     runner: Runner
+
+    @property
+    def policy_slots(self) -> Sequence[PolicySlots]:
+        """All policies and cohorts, by number."""
+        return self.runner.lanes.table.policy_slots
 
     def state(self) -> Tree:
         """Return the state by environment (see `saved_state`)."""
