@@ -52,9 +52,11 @@ class SegmentBuilder:
     """The rows of all lanes, at most `capacity` per lane between two cuts."""
 
     def __init__(self, of_lanes: Lanes) -> None:
-        # The policy slots by number, more of them after some cuts, and each lane's number (-1: none), [lanes].
-        self._policy_slots, self._entry_of = of_lanes.table.policy_slots, of_lanes.entry_of
-        entry_of, lanes, num_entries = self._entry_of, len(self._entry_of), len(self._policy_slots)
+        # By number; there may be more after a cut.
+        self._policy_slots = of_lanes.table.policy_slots
+        # Each lane's policy slots by number (-1: none), [lanes]; it changes between episodes only.
+        self._entry_of = entry_of = of_lanes.entry_of
+        lanes, num_entries = len(entry_of), len(self._policy_slots)
         self._open = np.zeros(lanes, bool)
         # The cell of the open row; without one, the cell of the next.
         self._cell = np.zeros(lanes, np.int64)

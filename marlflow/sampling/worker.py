@@ -9,11 +9,12 @@ from time import perf_counter, time
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
-from marlflow.base.errors import CheckpointFailed, ConfigInvalid
+from marlflow.base.errors import CheckpointFailed, ConfigInvalid, NotCompiled
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces
+from marlflow.env.batched.protocol import is_functional
 from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling import env_closing as closing
@@ -30,7 +31,7 @@ from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, RowWriter
 from marlflow.sampling.receipts import CompiledCalls, Evaluated, Fault, PolicyReceipt, Receipt
 from marlflow.sampling.replayed_state import ReplayedState
-from marlflow.sampling.runners import make_pool, training_runner
+from marlflow.sampling.runner import Runner
 from marlflow.sampling.sampler_config import SamplerConfig, policy_spaces
 from marlflow.sampling.saved_state import ResumeReport
 from marlflow.sampling.segment_builder import SegmentBuilder
@@ -88,12 +89,12 @@ class RolloutWorker:
         # Batched environments are saved by snapshots instead.
         is_replayed = isinstance(self._envs, EnvPool)
         self._history = History(count, self._stride, config.history_env_steps) if is_replayed else None
-        builder, episodes = self._builder, self._episodes
-        self._runner = training_runner(config, self._envs, lanes, episodes, builder, self._history)
+        self._runner = self._make_runner(lanes)
         self._evaluation = EvaluationEnvs(self._make_envs, self._evaluation_table, self._stride, self._policy_of)
 
     def _make_envs(self, env_indices: Sequence[int]) -> EnvSource:
-        return make_pool(self._config, env_indices, self._watchdog, self._faults)
+        pool = EnvPool if self._config.make_batched is None else BatchedEnvPool
+        return pool(self._config, env_indices, self._watchdog, self._faults)
 
     def _make_table(self, spaces: Mapping[str, Spaces], actors: Mapping[str, Callable[[], Actor]]) -> WeightsTable:
         config, num_lanes = self._config, self._stride * len(self._config.env_indices)
@@ -112,6 +113,34 @@ class RolloutWorker:
             if len(scheduled) > 1:
                 table.join(scheduled, num_lanes)
         return table
+
+    def _make_runner(self, lanes: Lanes) -> Runner:
+        """Return the loop for training episodes; raises ConfigInvalid if it cannot be compiled but must."""
+        config, envs, episodes, builder = self._config, self._envs, self._episodes, self._builder
+        functional = envs if isinstance(envs, BatchedEnvPool) and is_functional(envs.env) else None
+        reason = ""
+        if config.compiled is not False:
+            try:
+                if functional is None:
+                    raise NotCompiled("the environment is no functional one (env=functional, jaxmarl, jumanji or pgx)")
+                if envs.watchdog.timeout_s is not None:
+                    raise NotCompiled(
+                        "env.step_timeout_s is set, and in a compiled call there are no single steps to time"
+                    )
+                # Imports JAX, as the environment has.
+                from marlflow.sampling.compiled.runner import CompiledRunner
+
+                return CompiledRunner(functional, lanes, episodes, builder, config.seed)
+            except NotCompiled as error:
+                reason = str(error)
+                if config.compiled is True:
+                    raise ConfigInvalid(
+                        [f"rollouts.compiled=true, but {reason}; set rollouts.compiled=auto"]
+                    ) from error
+        runner = Runner(envs, lanes, episodes, builder, self._history)
+        if reason and functional is not None:
+            runner.compiled = CompiledCalls(note=f"rollouts are not compiled: {reason}")
+        return runner
 
     def _evaluation_table(self, num_envs: int, modes: EvaluationModes) -> WeightsTable:
         return self._table.for_evaluation(self._stride * num_envs, modes)
