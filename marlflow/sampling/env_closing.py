@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.fault_kind import FaultKind
-from marlflow.env import EnvAdapter
 from marlflow.sampling.receipts import Fault
-from marlflow.sampling.watchdog import HAS_ALARM, Overdue
+from marlflow.sampling.watchdog import HAS_ALARM, Overdue, Watchdog
 
 CLOSE_TIMEOUT_S = 10.0
 """Seconds for closing all environments of a process, or a broken one."""
-
-
-def close_adapter(adapter: EnvAdapter, timeout_s: float | None = None) -> Fault | None:
-    """Close an environment; return a fault if that failed."""
-    return close_within(adapter.close, adapter.where(), timeout_s)
 
 
 def close_within(close: Callable[[], Any], where: str, timeout_s: float | None = None) -> Fault | None:
@@ -46,23 +38,13 @@ def close_within(close: Callable[[], Any], where: str, timeout_s: float | None =
 
 
 def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:
-    inside = True
-
-    def raise_overdue(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        if inside:
-            raise Overdue
-
-    old_handler = signal.signal(signal.SIGALRM, raise_overdue)
-    # A watchdog that steps environments may have its own alarm running.
-    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s)
-    try:
-        close()
-    finally:
-        inside = False
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL if old_handler is None else old_handler)
-        signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
+    watchdog = Watchdog(timeout_s)
+    with watchdog.on_guard():
+        watchdog.begun, watchdog.inside = 1, True
+        try:
+            close()
+        finally:
+            watchdog.inside = False
 
 
 def _in_thread(close: Callable[[], Any], timeout_s: float) -> None:

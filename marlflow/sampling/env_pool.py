@@ -17,7 +17,7 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.observations import row_dtype
 from marlflow.env import AgentEnd, EnvAdapter, StepResult, open_adapter
 from marlflow.env.make import EnvMaker
-from marlflow.sampling.env_closing import close_adapter
+from marlflow.sampling.env_closing import close_within
 from marlflow.sampling.env_source import EnvSource, Finals, LaneStep, too_many_agents
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.policy_slots import PolicySlots
@@ -272,7 +272,7 @@ class EnvPool(EnvSource):
         """Reopen an environment that broke; raises EnvironmentFailed if that fails too often."""
         broken = self.adapters[index]
         self._of_closed = self._of_closed + _counts_of(broken)
-        if (fault := close_adapter(broken, self.watchdog.timeout_s)) is not None:
+        if (fault := close_within(broken.close, broken.where(), self.watchdog.timeout_s)) is not None:
             self.faults.report(fault)
         self.adapters[index] = self._until_opened(lambda: self._open(self.env_indices[index]))
         self._to_reopen.discard(index)
@@ -289,7 +289,7 @@ class EnvPool(EnvSource):
         return adapter
 
     def close(self, deadline_s: float) -> list[Fault]:
-        faults = [close_adapter(adapter, deadline_s - perf_counter()) for adapter in self.adapters]
+        faults = [close_within(one.close, one.where(), deadline_s - perf_counter()) for one in self.adapters]
         return [fault for fault in faults if fault is not None]
 
 

@@ -112,7 +112,7 @@ class Lanes:
         lanes = self.of(index)
         self._start(lanes, episode)
         if matchup is not None:
-            self.unassign(index, matchup)
+            self.matchups[index], self.num_assigned[index] = matchup, 0
         for slot in range(self.num_assigned[index]):
             self.keys[lanes.start + slot] = episodes.stream(index, episode, _stream_number(adapter, slot))
         self.assign_new_agents(index, adapter, episodes)
@@ -157,13 +157,8 @@ class Lanes:
 
     def abandon(self, index: int) -> None:
         """Discard an environment's episode."""
-        self.unassign(index, {})
+        self.matchups[index], self.num_assigned[index] = {}, 0
         self.episode[self.of(index)] = NO_EPISODE
-
-    def unassign(self, index: int, matchup: Matchup) -> None:
-        """Unassign an environment's lanes; `matchup` is for the next assignment."""
-        self.matchups[index] = matchup
-        self.num_assigned[index] = 0
 
     def assign_joined(
         self, envs: EnvSource, episodes: EpisodeSource, broken: Collection[int]

@@ -154,7 +154,7 @@ class Runner:
         """End the segments of `step.ended`, by policy; add to `broken` if a final observation is not of its space."""
         lanes, terminated = step.ended, step.terminated
         # An agent that never acted has no row.
-        if not (acted := builder.has_open_row(lanes)).all():
+        if not (acted := builder.is_open[lanes]).all():
             lanes, terminated = lanes[acted], terminated[acted]
         entry_of = self.lanes.entry_of[lanes]
         numbers = set(entry_of.tolist())
@@ -226,14 +226,15 @@ class Runner:
         for indices in together.values():
             failure = broken[indices[0]]
             self._envs.faults.tolerate(failure)
-            self._envs.faults.report(fault_of(failure, sum(map(self._lose, indices))))
+            self._envs.faults.report(fault_of(failure, sum(map(self.abandon, indices))))
         self._envs.discard(list(broken))
 
-    def _lose(self, index: int) -> int:
+    def abandon(self, index: int) -> int:
+        """Discard the episode of an environment; return how many rows were lost."""
         lanes = self.lanes.of(index)
         episode = int(self.lanes.episode[lanes.start])
         lost = 0 if self._builder is None else self._builder.discard(lanes, episode)
-        self.lanes.unassign(index, {})
+        self.lanes.abandon(index)
         return lost
 
     def _reset(self, indices: Sequence[int]) -> None:

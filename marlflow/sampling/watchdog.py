@@ -111,14 +111,16 @@ class Watchdog:
             raise ConfigInvalid(["env.step_timeout_s needs the signal SIGALRM, which Windows has not; set it to null"])
         before = signal.signal(signal.SIGALRM, self._check)
         self._rearm_process_timeout()
-        signal.setitimer(signal.ITIMER_REAL, min(intervals_s), min(intervals_s))
+        # An environment may be closed while those beside it are on guard.
+        left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, min(intervals_s), min(intervals_s))
         gc.callbacks.insert(0, self._begin_collecting)
         gc.callbacks.append(self._end_collecting)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+            signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
             gc.callbacks.remove(self._begin_collecting)
             gc.callbacks.remove(self._end_collecting)
             if self._end_process_after_s is not None:

@@ -238,11 +238,8 @@ class RolloutWorker:
 
     def _abandon_episodes(self) -> None:
         # After a cut: only open rows are discarded.
-        lanes = self._runner.lanes
         for index in self._runner.running:
-            env_lanes = lanes.of(index)
-            self._builder.discard(env_lanes, int(lanes.episode[env_lanes.start]))
-            lanes.abandon(index)
+            self._runner.abandon(index)
         self._runner.halt()
 
     def _apply_stages(self, policy: str, cut: PolicyReceipt, batch: Batch) -> tuple[PolicyReceipt, Batch]:

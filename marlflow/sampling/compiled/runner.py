@@ -26,7 +26,6 @@ from marlflow.sampling.compiled.program import CallInputs, Columns, FragmentProg
 from marlflow.sampling.compiled.seating import seating
 from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
-from marlflow.sampling.frozen_cohort import FrozenCohort
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import CompiledCalls
@@ -34,6 +33,7 @@ from marlflow.sampling.recurrent_memory import Memory
 from marlflow.sampling.runner import Ended, Runner, results_of
 from marlflow.sampling.segment_builder import EndsOfRows, SegmentBuilder, Ticks
 from marlflow.sampling.step_buffer import Segments
+from marlflow.sampling.weights_table import FrozenCohort
 
 _FEWEST_MEMBERS = 16
 _NOTE = "rollouts are compiled: environments, policies and resets of a fragment are one call"
