@@ -65,6 +65,8 @@ class Dealer:
         self._worker_envs = [tuple(range(num_envs))] if workers is None else [tuple(of_worker) for of_worker in workers]
         self._worker_of = {env: worker for worker, envs in enumerate(self._worker_envs) for env in envs}
         self._population = Population(seats.fits, len(self._worker_envs), worker_members, store)
+        self.entries = self._population.store
+        """All frozen entries that are dealt or that running episodes may use."""
         self.matchmaker = matchmaker
         # Checked once: to check it against a protocol takes longer than to ask it.
         self._populating = matchmaker if isinstance(matchmaker, PopulationMatchmaker) else None
@@ -88,11 +90,6 @@ class Dealer:
         self.results = ResultLedger(num_envs)
         # Seconds for dealing, and for counting results.
         self.deal_s = self.score_s = 0.0
-
-    @property
-    def entries(self) -> FrozenStore:
-        """All frozen entries that are dealt or that running episodes may use."""
-        return self._population.store
 
     def renew(
         self,

@@ -62,14 +62,12 @@ def _required(column: InfoColumn, given: Sequence[Any], is_read: Array) -> Array
     values = np.asarray(given) if all(type(value) in _NUMBERS for value in given) else np.empty(0)
     if values.shape == is_read.shape and values.dtype.kind in "biuf" and np.isfinite(values).all():
         return np.where(is_read, values, np.nan)
-    read = enumerate(zip(given, is_read.tolist(), strict=True))
-    return np.array([_required_value(column, at, value) if used else np.nan for at, (value, used) in read])
-
-
-def _required_value(column: InfoColumn, position: int, value: Any) -> float:
-    if value is None:
-        raise WrongReward(position, not_given(column))
-    return _finite(position, value, f"info[{column.key!r}]")
+    numbers = []
+    for at, (value, used) in enumerate(zip(given, is_read.tolist(), strict=True)):
+        if used and value is None:
+            raise WrongReward(at, not_given(column))
+        numbers.append(_finite(at, value, f"info[{column.key!r}]") if used else np.nan)
+    return np.array(numbers)
 
 
 def _measured(given: Sequence[Any]) -> list[float]:

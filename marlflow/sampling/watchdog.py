@@ -96,7 +96,10 @@ class Watchdog:
 
         With a timeout, raises ConfigInvalid outside of the main thread, which alone can be interrupted.
         """
-        intervals_s = [limit_s / _CHECKS_PER_TIMEOUT for limit_s in self._limits_s]
+        limits_s = [] if self.timeout_s is None else [self.timeout_s]
+        if self.deadline is not None:
+            limits_s.append(min(max(self.deadline.grace_period_s, 0.1), _CHECKS_PER_TIMEOUT * _MAX_CHECK_INTERVAL_S))
+        intervals_s = [limit_s / _CHECKS_PER_TIMEOUT for limit_s in limits_s]
         is_main = threading.current_thread() is threading.main_thread()
         # In other threads a deadline is kept between calls only.
         if not intervals_s or (self.timeout_s is None and not is_main):
@@ -125,15 +128,6 @@ class Watchdog:
             gc.callbacks.remove(self._end_collecting)
             if self._end_process_after_s is not None:
                 faulthandler.cancel_dump_traceback_later()
-
-    @property
-    def _limits_s(self) -> list[float]:
-        grace_period_s = (
-            []
-            if self.deadline is None
-            else [min(max(self.deadline.grace_period_s, 0.1), _CHECKS_PER_TIMEOUT * _MAX_CHECK_INTERVAL_S)]
-        )
-        return grace_period_s if self.timeout_s is None else [self.timeout_s, *grace_period_s]
 
     def _rearm_process_timeout(self) -> None:
         if self._end_process_after_s is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter, time
 
@@ -317,16 +317,11 @@ class RolloutWorker:
                 # Live entries only: a frozen entry has the version that it was frozen with.
                 slots.load(new, policy in self._config.publishing_critics)
 
-    def _snapshot(self, policies: Iterable[str]) -> dict[str, Weights]:
-        policy_slots = [slots for policy in policies if (slots := self._table.live.get(policy)) is not None]
-        return {
-            p.policy: Weights(p.version, p.actor.flat()) for p in policy_slots if isinstance(p.actor, WeightedActor)
-        }
-
     def evaluate(self, request: EvaluationRequest) -> Evaluated:
         self._add_frozen(request.frozen)
         # Evaluation uses the actors of training, so their weights are restored afterwards.
-        training = self._snapshot(request.weights)
+        live = [slots for policy in request.weights if (slots := self._table.live.get(policy)) is not None]
+        training = {p.policy: Weights(p.version, p.actor.flat()) for p in live if isinstance(p.actor, WeightedActor)}
         for fault in self._evaluation.widen(len(request.episodes)):
             self._faults.report(fault)
         self._load(request.weights)

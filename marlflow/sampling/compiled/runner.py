@@ -27,9 +27,8 @@ from marlflow.sampling.compiled.seating import seating
 from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
-from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.policy_slots import Memory, PolicySlots
 from marlflow.sampling.receipts import CompiledCalls
-from marlflow.sampling.recurrent_memory import Memory
 from marlflow.sampling.runner import Ended, Runner, results_of
 from marlflow.sampling.segment_builder import EndsOfRows, SegmentBuilder, Ticks
 from marlflow.sampling.step_buffer import Segments
