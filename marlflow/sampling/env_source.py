@@ -69,8 +69,8 @@ class EnvSource(ABC):
     """The environments of a worker: lane = `index` of the environment * `stride` + agent slot.
 
     `env_indices` are unique over all workers, an `index` is the position among them. Environments that broke are made
-    again before their next reset. Unless overridden, agents
-    are declared.
+    again before their next reset. Unless overridden, all agents are declared and take part, none leaves without a mark,
+    and no wrapper corrects actions.
     """
 
     stride: int
@@ -82,7 +82,7 @@ class EnvSource(ABC):
         self.watchdog, self.faults = watchdog, faults
         self.columns, self._sees_state = config.columns, bool(config.with_state)
         count = len(self.env_indices)
-        # Of each environment: the seed of its last reset, the env steps of its episode, and whether it has one.
+        # By environment: the seed of its last reset, the env steps of its episode, and whether it has one, [B].
         self.seeds, self.env_steps = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.is_running = np.zeros(count, bool)
         # Seconds in environments.

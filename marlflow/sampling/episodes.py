@@ -23,7 +23,7 @@ RESTARTED_EPISODE = 1 << 40
 
 
 class EpisodeSource(ABC):
-    """A worker's episodes, by the environment's index in it; `env_numbers` stand for the environments in seeds."""
+    """A worker's episodes, by the environment's index in it; seeds are computed from `env_numbers`."""
 
     def __init__(self, seed: int, env_numbers: Sequence[int]) -> None:
         self._seed, self._env_numbers = seed, [*map(int, env_numbers)]

@@ -72,7 +72,7 @@ class SegmentBuilder:
         self._t_env: Array = np.zeros((lanes, 0), np.int32)
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
         self._flat: tuple[Array, ...] = ()
-        # By policy: segments that ended since the last cut, those of one step with their lanes.
+        # By policy: the segments that ended since the last cut, and their lanes, step by step.
         self._ended: dict[str, list[tuple[Segments, Array]]] = {}
 
     def renumber(self) -> None:

@@ -114,7 +114,7 @@ class Watchdog:
             raise ConfigInvalid(["env.step_timeout_s needs the signal SIGALRM, which Windows has not; set it to null"])
         before = signal.signal(signal.SIGALRM, self._check)
         self._rearm_process_timeout()
-        # An environment may be closed while those beside it are on guard.
+        # An environment may be closed inside of another guard, whose alarm continues afterwards.
         left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, min(intervals_s), min(intervals_s))
         gc.callbacks.insert(0, self._begin_collecting)
         gc.callbacks.append(self._end_collecting)
