@@ -106,6 +106,7 @@ class Sampler:
         self._worker = RolloutWorker(config, {"main": self._actor})
         random, size = np.random.default_rng(0), self._actor().flat().shape  # type: ignore[attr-defined]
         seats = AllowedSeats(tuple(agents), {"main": tuple(agents)})
+        self._num_envs = num_envs
         self._dealer = Dealer(Uniform(), seats, num_envs, 0, distinct_members=distinct)
         for version in range(snapshots):
             weights = Weights(version, 0.1 * random.standard_normal(size).astype(np.float32))
@@ -120,7 +121,7 @@ class Sampler:
     def collect(self) -> tuple[int, float, float]:
         """Collect once; return env steps, and seconds of wall and CPU time."""
         # Dealt in advance: a driver deals while the workers step.
-        request = self._dealer.with_matchups(Request(0, {}, {}), TICKS)
+        request = self._dealer.with_matchups(Request(0, {}, {}), TICKS, range(self._num_envs))
         began, began_cpu = perf_counter(), process_time()
         receipt, _ = self._worker.collect(TICKS, request)
         wall, cpu = perf_counter() - began, process_time() - began_cpu

@@ -192,7 +192,8 @@ def _population() -> None:
         began = process_time()
         take_snapshots(dealer, count)
         verdict(f"{count:,} members frozen", process_time() - began, 1, "s of CPU time")
-        dealer.with_matchups(Request(0, {}, {}), 800)
+        for worker in range(2):
+            dealer.with_matchups(Request(0, {}, {}), 800, range(worker, 64, 2))
         verdict("driver's memory", (process.memory_info().rss - before) / MiB, 256, "MiB")
         began = perf_counter()
         _written(store, dealer, members, 1, [])

@@ -15,7 +15,7 @@ import numpy as np
 from marlflow.base.random import episode_seed
 from marlflow.check_env.dice import Dice
 from marlflow.env import EnvAdapter, StepResult, open_adapter
-from marlflow.sampling.env_closing import close_adapter
+from marlflow.sampling.env_closing import close_within
 
 _EPISODES = 3
 _ENV_STEPS = 400  # of each episode
@@ -43,13 +43,13 @@ def difference(make_env: Callable[[], Any], seed: int) -> str | None:
         if differs is not None:
             return differs
     finally:
-        close_adapter(first)
+        close_within(first.close, first.where())
     # For example, a layout drawn at construction is the same in one instance and differs in another.
     second = open_adapter(make_env())
     try:
         return _replay_difference(second, recorded, "played in another instance")
     finally:
-        close_adapter(second)
+        close_within(second.close, second.where())
 
 
 def _play(adapter: EnvAdapter, seed: int, dice: Dice, deadline: float) -> RecordedEpisode:

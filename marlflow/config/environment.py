@@ -21,7 +21,7 @@ from marlflow.env import EnvAdapter, open_adapter, pettingzoo_registry
 from marlflow.env.frames import lines_of, raised
 from marlflow.env.make import EnvMaker, import_factory
 from marlflow.offline.environment import recorded_environment
-from marlflow.sampling.env_closing import close_adapter
+from marlflow.sampling.env_closing import close_within
 
 log = logging.getLogger("marlflow")
 
@@ -110,7 +110,7 @@ def opened(make_env: Callable[[], Any], env: Env) -> Iterator[EnvAdapter]:
     try:
         yield adapter
     finally:
-        if (fault := close_adapter(adapter)) is not None:
+        if (fault := close_within(adapter.close, adapter.where())) is not None:
             log.warning("%s: %s", fault.where, fault.reason)
 
 

@@ -166,7 +166,7 @@ class _Referees(WrappedWorkers):
         self._dealer = dealer
 
     async def evaluate(self, request: EvaluationRequest) -> Evaluated:
-        frozen = self._dealer.frozen_for_referees(request.matchups or ())
+        frozen = self._dealer.frozen_in(request.matchups or (), workers=())
         return await super().evaluate(replace(request, frozen=frozen))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from marlflow.runtime.checkpoint_format import tensors_file
 from marlflow.runtime.checkpoints import Checkpoint
 from marlflow.runtime.frozen_policies import entries_in, frozen_bytes, frozen_file, frozen_from
 from marlflow.runtime.relocation import DriverPlace
+from marlflow.sampling.frozen_store import FrozenStore
 from marlflow.sampling.protocol import FrozenPolicy
 
 log = logging.getLogger("marlflow")
@@ -30,7 +31,7 @@ MEMBERS = Path("league", "members")
 """The folder of the files, in a run's directory."""
 
 
-class StoredMembers(Mapping[str, FrozenPolicy]):
+class StoredMembers(FrozenStore):
     """A FrozenStore that keeps at most `memory_bytes` of parameters in memory, the least recently dealt on disk only.
 
     The files are in `league/members` of `run_dir`, which is emptied first. A file that cannot be written is reported

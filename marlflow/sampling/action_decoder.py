@@ -19,7 +19,9 @@ class ActionDecoder:
 
     def __init__(self, policy: str, space: gym_spaces.Space[Any]) -> None:
         self._policy, self._space = policy, space
-        self._discrete = _numbers(space)
+        self._discrete: dict[int, Any] = {}
+        if isinstance(space, gym_spaces.Discrete) and space.n <= _MOST_NUMBERS:
+            self._discrete = dict(enumerate(np.arange(space.start, space.start + space.n, dtype=space.dtype)))
         self._ends: tuple[Array, Array, gym_spaces.Box] | None = None
         if isinstance(space, gym_spaces.Box) and space.dtype == np.float64:
             # Policies act in float32; a float64 bound rounded to float32 may lie outside of the space.
@@ -54,9 +56,3 @@ class ActionDecoder:
 def _are_numbers_below(action: Array, count: int) -> bool:
     # One comparison: a negative number is a large one without sign.
     return not len(action) or int(action.astype(np.int64, copy=False).view(np.uint64).max()) < count
-
-
-def _numbers(space: gym_spaces.Space[Any]) -> dict[int, Any]:
-    if not isinstance(space, gym_spaces.Discrete) or space.n > _MOST_NUMBERS:
-        return {}
-    return dict(enumerate(np.arange(space.start, space.start + space.n, dtype=space.dtype)))

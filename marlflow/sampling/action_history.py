@@ -86,7 +86,10 @@ class History:
     def record_actions(self, slots: PolicySlots, action: Array) -> None:
         """Store a copy of the actions of `slots`' pending lanes."""
         if slots.policy not in self._stored_dtypes:
-            self._stored_dtypes[slots.policy] = _smallest_dtype(slots.spaces.action)
+            space = slots.spaces.action
+            self._stored_dtypes[slots.policy] = (
+                np.min_scalar_type(int(space.n) - 1) if isinstance(space, gym_spaces.Discrete) else None
+            )
         stored = action.astype(self._stored_dtypes[slots.policy] or action.dtype)
         self._recorded.setdefault(slots.policy, deque()).append(
             _TickActions(self._tick, slots.lanes, slots.where, stored)
@@ -114,34 +117,27 @@ class History:
         Sorted by environment, then by time.
         """
         policies = {*self._recorded, *(policy for earlier in self._resumed.values() for policy in earlier)}
-        return {
-            policy: arrays for policy in sorted(policies) if (arrays := self._actions(policy, replayable)) is not None
-        }
-
-    def _actions(self, policy: str, replayable: Collection[int]) -> tuple[Array, Array] | None:
-        parts = [
-            (np.full(len(actions_before[policy]), index, np.int64), actions_before[policy])
-            for index, actions_before in self._resumed.items()
-            if index in replayable and policy in actions_before
-        ]
-        if recorded := self._recorded.get(policy):
-            env_indices = np.concatenate([step.lanes for step in recorded]) // self._stride
-            tick = np.repeat([step.tick for step in recorded], [len(step.lanes) for step in recorded])
-            in_episode = np.isin(env_indices, list(replayable)) & (tick > self._start_tick[env_indices])
-            order = np.lexsort((np.concatenate([step.where for step in recorded]), tick))
-            order = order[in_episode[order]]
-            parts.append((env_indices[order], np.concatenate([step.action for step in recorded])[order]))
-        if not parts:
-            return None
-        env_indices, actions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        order = np.argsort(env_indices, kind="stable")
-        return env_indices[order], actions[order]
+        found = {}
+        for policy in sorted(policies):
+            parts = [
+                (np.full(len(actions_before[policy]), index, np.int64), actions_before[policy])
+                for index, actions_before in self._resumed.items()
+                if index in replayable and policy in actions_before
+            ]
+            if recorded := self._recorded.get(policy):
+                env_indices = np.concatenate([step.lanes for step in recorded]) // self._stride
+                tick = np.repeat([step.tick for step in recorded], [len(step.lanes) for step in recorded])
+                in_episode = np.isin(env_indices, list(replayable)) & (tick > self._start_tick[env_indices])
+                order = np.lexsort((np.concatenate([step.where for step in recorded]), tick))
+                order = order[in_episode[order]]
+                parts.append((env_indices[order], np.concatenate([step.action for step in recorded])[order]))
+            if parts:
+                env_indices, actions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+                order = np.argsort(env_indices, kind="stable")
+                found[policy] = env_indices[order], actions[order]
+        return found
 
 
 def _weights(name: str, count: int) -> Array:
     # Odd factors are invertible modulo 2**64.
     return mix(np.uint64(key(*name.encode())) + np.arange(count, dtype=np.uint64)) | np.uint64(1)
-
-
-def _smallest_dtype(space: gym_spaces.Space[Any]) -> np.dtype[Any] | None:
-    return np.min_scalar_type(int(space.n) - 1) if isinstance(space, gym_spaces.Discrete) else None

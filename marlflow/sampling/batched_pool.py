@@ -4,78 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.base.info_columns import NO_COLUMNS, InfoColumn, InfoColumns
-from marlflow.env import BatchedEnv, BatchedStep, SnapshotEnv
+from marlflow.base.info_columns import InfoColumn
+from marlflow.env import BatchedStep, SnapshotEnv
 from marlflow.env.batched.adapter import NOBODY_DECIDES, BatchedAdapter
 from marlflow.env.batched.arrays import as_numpy
 from marlflow.env.episode_location import EpisodeLocation, environment_name
 from marlflow.sampling.env_closing import close_within
-from marlflow.sampling.env_source import Finals, LaneStep, lanes_in
+from marlflow.sampling.env_source import EnvSource, Finals, LaneStep, lanes_in
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.group_layout import GroupLayout
-from marlflow.sampling.latest_steps import LatestSteps
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.rewards import not_given
-from marlflow.sampling.watchdog import Overdue, Watchdog
+from marlflow.sampling.sampler_config import SamplerConfig
+from marlflow.sampling.watchdog import Watchdog
 
 _T = TypeVar("_T")
 
 
-class BatchedEnvPool:
-    """The EnvSource of environments that are all stepped by one call; with global states if `sees_state`.
+class BatchedEnvPool(EnvSource):
+    """Environments that are all stepped by one call.
 
     A call that raises breaks all running episodes; a wrong number breaks its own.
     """
 
-    # No agent of a batched environment leaves without a mark, and no wrapper corrects actions.
-    counts = np.zeros(2, np.int64)
-
-    def __init__(
-        self,
-        env_indices: Sequence[int],
-        make_batched: Callable[[int], BatchedEnv],
-        watchdog: Watchdog,
-        faults: FaultLog,
-        sees_state: bool = False,
-        columns: InfoColumns = NO_COLUMNS,
-    ) -> None:
-        self.env_indices, self._make_batched = [int(env_index) for env_index in env_indices], make_batched
-        self.watchdog, self.faults = watchdog, faults
-        self._sees_state, self.columns = sees_state, columns
-        count = len(self.env_indices)
-        self.seeds, self.env_steps = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        self.is_running, self.env_s = np.zeros(count, bool), 0.0
-        self.states = np.empty(0)
+    def __init__(self, config: SamplerConfig, env_indices: Sequence[int], watchdog: Watchdog, faults: FaultLog) -> None:
+        super().__init__(config, env_indices, watchdog, faults)
+        assert config.make_batched is not None, "chosen by it"
+        self._make_batched = config.make_batched
         self._is_broken = False
         with watchdog.on_guard():
             self._open()
+        count = len(self.env_indices)
         self.stride = len(self.first.agents)
         # By lane: whether its agent lives, and whether it acts next.
         self.alive, self.decides = np.zeros(count * self.stride, bool), np.zeros(count * self.stride, bool)
         self._latest = LatestSteps(count)
 
     def _open(self) -> None:
-        watchdog = self.watchdog
-        watchdog.begun += 1
-        watchdog.playing, watchdog.doing, watchdog.loading = self, "making the environment", True
-        try:
-            # Not limited by the watchdog: loading may take longer than a step.
-            self.env = self._make_batched(len(self.env_indices))
-        finally:
-            watchdog.loading = False
+        self.env = self._make(lambda: self._make_batched(len(self.env_indices)), self)
         self._name = environment_name(self.env)
         location = EpisodeLocation(self._name, self.env_indices[0])
         if self.env.num_envs != len(self.env_indices):
             raise location.broken(f"it has {self.env.num_envs} environments, not the {len(self.env_indices)} asked for")
-        self.first = self.guarded(lambda: BatchedAdapter(self.env, location), "reset()")
-        self.layout = GroupLayout(self.env, self.first.masked_groups)
+        adapter = self.guarded(lambda: BatchedAdapter(self.env, location), "reset()")
+        self.adapters = [adapter] * len(self.env_indices)
+        self.layout = GroupLayout(self.env, adapter.masked_groups)
 
     @property
     def can_be_saved(self) -> bool:
@@ -93,21 +73,6 @@ class BatchedEnvPool:
     def name(self) -> str:
         """Return the environments' numbers as text."""
         return f"envs {self.env_indices[0]} to {self.env_indices[-1]}"
-
-    def adapter(self, index: int) -> BatchedAdapter:
-        del index
-        return self.first
-
-    def seated(self, index: int) -> None:
-        del index
-
-    def seat(self, index: int, agents: Sequence[str]) -> None:
-        # A batched environment declares its agents.
-        del index, agents
-
-    def appeared(self, index: int) -> set[int] | None:
-        del index
-        return None
 
     def failure(self, index: int, slot: int | None, reason: str) -> EnvironmentFailed:
         return EnvironmentFailed(self.where(index, None if slot is None else self.first.agents[slot]), reason)
@@ -136,7 +101,7 @@ class BatchedEnvPool:
         self.layout.clear_actions()
 
     def put_actions(self, slots: PolicySlots, action: Array) -> None:
-        self.layout.write_actions(slots.lanes, slots.values(action))
+        self.layout.write_actions(slots.lanes, slots.decoder.values(action))
 
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
         del deciding
@@ -299,17 +264,8 @@ class BatchedEnvPool:
 
     def guarded(self, call: Callable[[], _T], doing: str) -> _T:
         """Return what `call` returns, under the watchdog; raises EnvironmentFailed."""
-        watchdog = self.watchdog
-        watchdog.begun += 1
-        watchdog.playing, watchdog.doing = self, doing
         try:
-            try:
-                watchdog.inside = True
-                return call()
-            finally:
-                watchdog.inside = False
-        except Overdue as overdue:
-            raise watchdog.hung_error(self.where(), doing, overdue) from None
+            return self._call(call, self, doing)
         except EnvironmentFailed:
             raise
         except Exception as error:
@@ -319,15 +275,51 @@ class BatchedEnvPool:
         """Recreate the environments; raises EnvironmentFailed if that fails too often."""
         if (fault := close_within(self.env.close, self.where(), self.watchdog.timeout_s)) is not None:
             self.faults.report(fault)
-        while True:
-            try:
-                self._open()
-                self._is_broken = False
-                return
-            except EnvironmentFailed as again:
-                self.faults.tolerate(again)
-                self.faults.add(again, again.reason, 0)
+        self._until_opened(self._open)
+        self._is_broken = False
 
     def close(self, deadline_s: float) -> list[Fault]:
         fault = close_within(self.env.close, self.where(), deadline_s - perf_counter())
         return [] if fault is None else [fault]
+
+
+class LatestSteps:
+    """The step or reset that has each environment's observations.
+
+    A reset has observations for its own environments only. Merging the arrays would copy all of them, and change arrays
+    that belong to the environment.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._steps = [BatchedStep({})]
+        # By environment: a position in `_steps`.
+        self._step_of = np.zeros(num_envs, np.int64)
+
+    @property
+    def step(self) -> BatchedStep:
+        """The last step of all environments."""
+        return self._steps[0]
+
+    def start(self, step: BatchedStep) -> None:
+        """Take the observations of all environments from `step`."""
+        self._steps = [step]
+        self._step_of[:] = 0
+
+    def add(self, step: BatchedStep, indices: Array) -> None:
+        """Take the observations of the environments `indices` from `step`."""
+        self._step_of[indices] = len(self._steps)
+        self._steps.append(step)
+
+    def rows(
+        self, name: Literal["observations", "action_masks"], layout: GroupLayout, lanes: Array, env_of: Array
+    ) -> Array:
+        """Return the rows of `lanes`, which are in the environments `env_of`, [N, ...], a copy."""
+        if len(self._steps) == 1:
+            return layout.rows(getattr(self._steps[0], name), lanes)
+        source = self._step_of[env_of]
+        numbers = np.unique(source).tolist()
+        rows = layout.rows(getattr(self._steps[numbers[0]], name), lanes)
+        for number in numbers[1:]:
+            at = np.flatnonzero(source == number)
+            rows[at] = layout.rows(getattr(self._steps[number], name), lanes[at])
+        return rows

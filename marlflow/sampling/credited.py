@@ -80,11 +80,6 @@ class Credited:
             entries = np.concatenate([entry_of[:1], entry_of])
             np.add.at(self.unattributed, entries[missed], whole[missed])
 
-    def complete(self, lanes: Array, cell: Array) -> None:
-        """Complete the open rows of `lanes`, which are in `cell`."""
-        self._cells[lanes, cell] = self.open[lanes]
-        self.open[lanes] = 0.0
-
     def leave(self, lanes: Array | slice) -> None:
         """Add what these lanes received since their rows were closed to `unattributed`."""
         amounts = self.open[lanes]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
-from marlflow.sampling.distinct_members import DistinctMembers
 from marlflow.sampling.episodes import EVALUATION
 from marlflow.sampling.frozen_store import FrozenStore, StoredEntries
 from marlflow.sampling.matchmaker_failures import called
@@ -66,6 +65,8 @@ class Dealer:
         self._worker_envs = [tuple(range(num_envs))] if workers is None else [tuple(of_worker) for of_worker in workers]
         self._worker_of = {env: worker for worker, envs in enumerate(self._worker_envs) for env in envs}
         self._population = Population(seats.fits, len(self._worker_envs), worker_members, store)
+        self.entries = self._population.store
+        """All frozen entries that are dealt or that running episodes may use."""
         self.matchmaker = matchmaker
         # Checked once: to check it against a protocol takes longer than to ask it.
         self._populating = matchmaker if isinstance(matchmaker, PopulationMatchmaker) else None
@@ -89,11 +90,6 @@ class Dealer:
         self.results = ResultLedger(num_envs)
         # Seconds for dealing, and for counting results.
         self.deal_s = self.score_s = 0.0
-
-    @property
-    def entries(self) -> FrozenStore:
-        """All frozen entries that are dealt or that running episodes may use."""
-        return self._population.store
 
     def renew(
         self,
@@ -132,27 +128,20 @@ class Dealer:
             elif reset & set(running.values()):
                 self.results.expire(env_index, self._first[env_index] - 1)
 
-    def with_matchups(self, request: Request, ticks: int, env_indices: Sequence[int] | None = None) -> Request:
-        """Add matchups for `ticks` env steps and changes of the table of weights, for one worker's environments.
-
-        None: for all, as one request to all workers.
-        """
+    def with_matchups(self, request: Request, ticks: int, env_indices: Sequence[int]) -> Request:
+        """Add matchups for `ticks` env steps and changes of the table of weights, for one worker's environments."""
         began_s = perf_counter()
-        envs = range(len(self._dealt)) if env_indices is None else env_indices
-        for env_index in self._in_flight.keys() & set(envs):
+        for env_index in self._in_flight.keys() & set(env_indices):
             # Its worker was lost, or its request.
             self._land(env_index)
-        matchups = self.deal(ticks, envs)
-        self._in_flight.update((env_index, set()) for env_index in envs)
-        workers = list(dict.fromkeys(self._worker_of[env_index] for env_index in envs))
-        frozen = self._population.send((matchup for dealt in matchups.values() for matchup in dealt), workers)
-        forget = [name for worker in workers for name in self._leaving(worker, frozen)]
-        self.deal_s += perf_counter() - began_s
-        return replace(request, matchups=matchups, frozen=frozen, forget=tuple(dict.fromkeys(forget)))
-
-    def _leaving(self, worker: int, sent: Collection[str]) -> tuple[str, ...]:
+        matchups = self.deal(ticks, env_indices)
+        self._in_flight.update((env_index, set()) for env_index in env_indices)
+        worker = self._worker_of[env_indices[0]]
+        frozen = self._population.send((matchup for dealt in matchups.values() for matchup in dealt), [worker])
         running = [self._running[env_index] for env_index in self._worker_envs[worker]]
-        return self._population.take_leaving(sent, running, worker)
+        forget = self._population.take_leaving(frozen, running, worker)
+        self.deal_s += perf_counter() - began_s
+        return replace(request, matchups=matchups, frozen=frozen, forget=forget)
 
     def deal(self, ticks: int, env_indices: Iterable[int] | None = None) -> dict[int, list[Matchup]]:
         """Return environments' next matchups, for `ticks` env steps by the shortest episode so far; None: of all."""
@@ -178,7 +167,12 @@ class Dealer:
 
     def record_receipts(self, receipts: Sequence[Receipt]) -> None:
         """Drop the matchups of episodes that began, deal unused ones again, and pass results to the matchmaker."""
-        self._observe(receipts)
+        results = self.results.take(receipts, self._in_flight)
+        if results and isinstance(self.matchmaker, ResultsMatchmaker):
+            began_s = perf_counter()
+            with called(self.matchmaker, "observe"):
+                self.matchmaker.observe(results)
+            self.score_s += perf_counter() - began_s
         for receipt in receipts:
             for episode in receipt.episodes:
                 length = max(1, episode.env_steps)
@@ -204,26 +198,13 @@ class Dealer:
         for env_index in list(self._in_flight):
             self._land(env_index)
 
-    def _observe(self, receipts: Sequence[Receipt]) -> None:
-        results = self.results.take(receipts, self._in_flight)
-        if not results or not isinstance(self.matchmaker, ResultsMatchmaker):
-            return
-        began_s = perf_counter()
-        with called(self.matchmaker, "observe"):
-            self.matchmaker.observe(results)
-        self.score_s += perf_counter() - began_s
-
     def deal_evaluation(self, episodes: Sequence[int]) -> list[Matchup]:
         """Return the matchups of evaluation episodes."""
         return [self._deal_episode(EpisodeId(EVALUATION, episode)) for episode in episodes]
 
-    def frozen_in(self, matchups: Sequence[Matchup]) -> StoredEntries:
-        """Return the frozen entries in `matchups`, which any worker may play."""
-        return self._population.send(matchups)
-
-    def frozen_for_referees(self, matchups: Sequence[Matchup]) -> StoredEntries:
-        """Return the frozen entries in `matchups`, without recording that rollout workers hold them."""
-        return self._population.send(matchups, workers=())
+    def frozen_in(self, matchups: Sequence[Matchup], workers: Iterable[int] | None = None) -> StoredEntries:
+        """Return the frozen entries in `matchups`, and record that these rollout workers hold them; None: all."""
+        return self._population.send(matchups, workers)
 
     def state(self) -> Tree:
         """Return unused matchups, episode lengths, and the matchmaker's state if any; nothing may be in flight."""
@@ -315,3 +296,49 @@ class DealtWorkers:
         return await self._workers.evaluate(
             replace(request, matchups=matchups, frozen=self._dealer.frozen_in(matchups))
         )
+
+
+class DistinctMembers:
+    """Seats at most `limit` different frozen entries in the matchups that wait for one worker, `earlier` ones first.
+
+    A matchup beyond the limit becomes one of the earlier ones that seat versions of the same policies, so entries are
+    dealt as often as without a limit, over many rounds. `policy_of` has the policy of each frozen entry.
+
+    >>> of = {"main@1": "main", "main@2": "main", "main@3": "main"}
+    >>> members = DistinctMembers(2, of, [{"a": "main", "b": "main@1"}, {"a": "main", "b": "main@2"}])
+    >>> members.limited({"a": "main", "b": "main@3"}, draw=0)
+    {'a': 'main', 'b': 'main@1'}
+    >>> members.limited({"a": "main@3", "b": "main"}, draw=1)
+    {'a': 'main@2', 'b': 'main'}
+    """
+
+    def __init__(self, limit: int, policy_of: Mapping[str, str], earlier: Iterable[Matchup]) -> None:
+        self._limit, self._policy_of = limit, policy_of
+        self._seated: dict[str, None] = {}
+        self._alike: dict[tuple[tuple[str, bool], ...], list[Matchup]] = {}
+        for matchup in earlier:
+            self._include(matchup)
+
+    def _include(self, matchup: Matchup) -> None:
+        self._seated.update((name, None) for name in matchup.values() if name in self._policy_of)
+        self._alike.setdefault(self._kind(matchup), []).append(matchup)
+
+    def _kind(self, matchup: Matchup) -> tuple[tuple[str, bool], ...]:
+        return tuple((self._policy_of.get(name, name), name in self._policy_of) for name in matchup.values())
+
+    def limited(self, matchup: Matchup, draw: int) -> Matchup:
+        """Return `matchup`, or one within the limit, which the number `draw` chooses."""
+        new = {name for name in matchup.values() if name in self._policy_of and name not in self._seated}
+        if len(self._seated) + len(new) > self._limit:
+            if alike := self._alike.get(self._kind(matchup)):
+                return alike[draw % len(alike)]
+            matchup = {agent: self._instead(name, draw) for agent, name in matchup.items()}
+        self._include(matchup)
+        return matchup
+
+    def _instead(self, name: str, draw: int) -> str:
+        if name not in self._policy_of or name in self._seated:
+            return name
+        others = [other for other in self._seated if self._policy_of[other] == self._policy_of[name]]
+        # Without any version of that policy, the policy itself.
+        return others[draw % len(others)] if others else self._policy_of[name]

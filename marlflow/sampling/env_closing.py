@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.fault_kind import FaultKind
-from marlflow.env import EnvAdapter
 from marlflow.sampling.receipts import Fault
-from marlflow.sampling.watchdog import HAS_ALARM, Overdue
+from marlflow.sampling.watchdog import HAS_ALARM, Overdue, Watchdog
 
 CLOSE_TIMEOUT_S = 10.0
 """Seconds for closing all environments of a process, or a broken one."""
-
-
-def close_adapter(adapter: EnvAdapter, timeout_s: float | None = None) -> Fault | None:
-    """Close an environment; return a fault if that failed."""
-    return close_within(adapter.close, adapter.where(), timeout_s)
 
 
 def close_within(close: Callable[[], Any], where: str, timeout_s: float | None = None) -> Fault | None:
@@ -30,47 +21,30 @@ def close_within(close: Callable[[], Any], where: str, timeout_s: float | None =
     Outside of the main thread, even C code that never returns is abandoned.
     """
     timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
-    if timeout_s <= 0:
-        return Fault(
-            FaultKind.CLOSES_FAILED, where, "it was not closed: others took all of the time that there was", "", 0
-        )
-    is_main = threading.current_thread() is threading.main_thread()
-    run = _with_alarm if is_main and HAS_ALARM else _in_thread
-    try:
-        run(close, timeout_s)
-    except Overdue:
-        return Fault(FaultKind.CLOSES_FAILED, where, f"close() took longer than {timeout_s:.3g} s", "", 0)
-    except EnvironmentFailed as failure:
-        return Fault(FaultKind.CLOSES_FAILED, failure.where, failure.reason, failure.user_traceback, 0)
-    except Exception as error:  # noqa: BLE001  any error of the user's code; the environment is not used again
-        return Fault(FaultKind.CLOSES_FAILED, where, f"close() raised {type(error).__name__}: {error}", "", 0)
-    return None
+    reason, user_traceback = "it was not closed: others took all of the time that there was", ""
+    if timeout_s > 0:
+        is_main = threading.current_thread() is threading.main_thread()
+        run = _with_alarm if is_main and HAS_ALARM else _in_thread
+        try:
+            run(close, timeout_s)
+            return None
+        except Overdue:
+            reason = f"close() took longer than {timeout_s:.3g} s"
+        except EnvironmentFailed as failure:
+            where, reason, user_traceback = failure.where, failure.reason, failure.user_traceback
+        except Exception as error:  # noqa: BLE001  any error of the user's code; the environment is not used again
+            reason = f"close() raised {type(error).__name__}: {error}"
+    return Fault(FaultKind.CLOSES_FAILED, where, reason, user_traceback, 0)
 
 
 def _with_alarm(close: Callable[[], Any], timeout_s: float) -> None:
-    with _alarm(timeout_s):
-        close()
-
-
-@contextmanager
-def _alarm(timeout_s: float) -> Iterator[None]:
-    inside = True
-
-    def raise_overdue(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        if inside:
-            raise Overdue
-
-    old_handler = signal.signal(signal.SIGALRM, raise_overdue)
-    # A watchdog that steps environments may have its own alarm running.
-    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, timeout_s, timeout_s)
-    try:
-        yield
-    finally:
-        inside = False
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL if old_handler is None else old_handler)
-        signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
+    watchdog = Watchdog(timeout_s)
+    with watchdog.on_guard():
+        watchdog.begun, watchdog.inside = 1, True
+        try:
+            close()
+        finally:
+            watchdog.inside = False
 
 
 def _in_thread(close: Callable[[], Any], timeout_s: float) -> None:

@@ -2,60 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.base.info_columns import NO_COLUMNS, InfoColumns
 from marlflow.base.observations import row_dtype
 from marlflow.env import AgentEnd, EnvAdapter, StepResult, open_adapter
 from marlflow.env.make import EnvMaker
-from marlflow.sampling.env_closing import close_adapter
-from marlflow.sampling.env_source import Finals, LaneStep, too_many_agents
+from marlflow.sampling.env_closing import close_within
+from marlflow.sampling.env_source import EnvSource, Finals, LaneStep, too_many_agents
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import Fault
 from marlflow.sampling.rewards import WrongReward, info_values, last_values, reward_values
-from marlflow.sampling.watchdog import NamedEnv, Overdue, Watchdog
+from marlflow.sampling.sampler_config import SamplerConfig
+from marlflow.sampling.watchdog import Overdue, Watchdog
 
 # Lanes per environment without `possible_agents`.
 UNDECLARED_LANES = 256
 
-_T = TypeVar("_T")
 
+class EnvPool(EnvSource):
+    """Environments that are stepped one by one."""
 
-class EnvPool:
-    """The EnvSource of environments that are stepped one by one; with global states if `sees_state`."""
-
-    def __init__(
-        self,
-        env_indices: Sequence[int],
-        make_env: Callable[[], Any],
-        watchdog: Watchdog,
-        faults: FaultLog,
-        sees_state: bool = False,
-        columns: InfoColumns = NO_COLUMNS,
-    ) -> None:
-        self.env_indices, self._make_env = [int(env_index) for env_index in env_indices], make_env
-        self.watchdog = watchdog
-        self.faults = faults
-        self._sees_state, self.columns = sees_state, columns
+    def __init__(self, config: SamplerConfig, env_indices: Sequence[int], watchdog: Watchdog, faults: FaultLog) -> None:
+        super().__init__(config, env_indices, watchdog, faults)
+        self._make_env = config.make_env
         with watchdog.on_guard():
             self.adapters = [self._open(env_index) for env_index in self.env_indices]
         count = len(self.env_indices)
         self.stride = len(self.first.agents) if self.first.declared else UNDECLARED_LANES
-        self.seeds, self.env_steps = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        self.is_running, self.env_s = np.zeros(count, bool), 0.0
-        self.states = np.empty(0)
-        if sees_state and (space := self.first.state_space()) is not None:
+        if self._sees_state and (space := self.first.state_space()) is not None:
             self.states = np.zeros((count, *space.shape), row_dtype(space))
         # Each environment's last result, and the lanes that act in it.
         self._results: list[StepResult] = [_IDLE] * count
@@ -70,16 +55,9 @@ class EnvPool:
         self._of_closed = np.zeros(2, np.int64)
 
     @property
-    def first(self) -> EnvAdapter:
-        return self.adapters[0]
-
-    @property
     def counts(self) -> Array:
         counts: Array = np.array([_counts_of(adapter) for adapter in self.adapters], np.int64).sum(axis=0)
         return self._of_closed + counts
-
-    def adapter(self, index: int) -> EnvAdapter:
-        return self.adapters[index]
 
     def seated(self, index: int) -> list[str] | None:
         adapter = self.adapters[index]
@@ -131,9 +109,9 @@ class EnvPool:
     def put_actions(self, slots: PolicySlots, action: Array) -> None:
         actions = self._actions
         if slots.in_order and len(slots.positions) == len(actions):
-            actions[:] = slots.choices(action)
+            actions[:] = slots.decoder.choices(action)
             return
-        for position, choice in zip(slots.positions, slots.choices(action), strict=True):
+        for position, choice in zip(slots.positions, slots.decoder.choices(action), strict=True):
             actions[position] = choice
 
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
@@ -235,7 +213,7 @@ class EnvPool:
 
     def act(self, index: int, actions: Sequence[Any]) -> StepResult:
         """Step one environment; raises EnvironmentFailed."""
-        # `_call_guarded` written out, because this runs for every env step.
+        # `_call` written out, because this runs for every env step.
         adapter, watchdog = self.adapters[index], self.watchdog
         watchdog.begun += 1
         watchdog.playing, watchdog.doing = adapter, "step()"
@@ -263,7 +241,7 @@ class EnvPool:
             except EnvironmentFailed as failure:
                 step.broken[index] = failure
                 continue
-            self._start(index, result)
+            self.start(index, result)
             # An AEC environment may have taken the dead step of an agent that was dead from the start.
             lanes += [index * self.stride + slot for slot in (*result.reward_slots, *result.late_slots)]
             rewards += [*result.rewards, *result.late_rewards]
@@ -271,12 +249,8 @@ class EnvPool:
         self.env_s += perf_counter() - began
         return step
 
-    def restore(self, results: Mapping[int, StepResult]) -> None:
-        """Continue the replayed episodes in `results`."""
-        for index, result in results.items():
-            self._start(index, result)
-
-    def _start(self, index: int, result: StepResult) -> None:
+    def start(self, index: int, result: StepResult) -> None:
+        """Continue an episode from `result`."""
         self._results[index], self._lanes_of[index] = result, [index * self.stride + slot for slot in result.deciding]
         self.env_steps[index], self.is_running[index] = self.adapters[index].env_steps, True
         self._waiting = None
@@ -292,60 +266,30 @@ class EnvPool:
                 self.states[index] = adapter.state()
             return result
 
-        return self._call_guarded(reset_adapter, adapter)
+        return self._call(reset_adapter, adapter, "reset()")
 
     def _reopen(self, index: int) -> None:
         """Reopen an environment that broke; raises EnvironmentFailed if that fails too often."""
-        self._close(self.adapters[index])
-        while True:
-            try:
-                self.adapters[index] = self._open(self.env_indices[index])
-                self._to_reopen.discard(index)
-                return
-            except EnvironmentFailed as again:
-                self.faults.tolerate(again)
-                self.faults.add(again, again.reason, 0)
+        broken = self.adapters[index]
+        self._of_closed = self._of_closed + _counts_of(broken)
+        if (fault := close_within(broken.close, broken.where(), self.watchdog.timeout_s)) is not None:
+            self.faults.report(fault)
+        self.adapters[index] = self._until_opened(lambda: self._open(self.env_indices[index]))
+        self._to_reopen.discard(index)
 
     def _open(self, env_index: int) -> EnvAdapter:
-        watchdog, opening = self.watchdog, _EnvBeingMade(env_index)
-        watchdog.begun += 1
-        watchdog.playing = opening
-        watchdog.doing = "making the environment"
-        watchdog.loading = True
-        try:
-            # Not limited by the watchdog: loading may take longer than a step.
-            env = self._maker(env_index)()
-        finally:
-            watchdog.loading = False
-        adapter = self._call_guarded(lambda: open_adapter(env, env_index), opening)
+        opening = _EnvBeingMade(env_index)
+        make_env = self._make_env
+        if env_index and isinstance(make_env, EnvMaker):
+            # One window is enough to watch, and each costs the time of its pictures.
+            make_env = make_env.without_window()
+        env = self._make(make_env, opening)
+        adapter = self._call(lambda: open_adapter(env, env_index), opening, "reset()")
         adapter.info_keys = [column.key for column in self.columns.stepped]
         return adapter
 
-    def _maker(self, env_index: int) -> Callable[[], Any]:
-        # One window is enough to watch, and each costs the time of its pictures.
-        make_env = self._make_env
-        return make_env.without_window() if env_index and isinstance(make_env, EnvMaker) else make_env
-
-    def _call_guarded(self, call: Callable[[], _T], playing: NamedEnv) -> _T:
-        watchdog = self.watchdog
-        watchdog.begun += 1
-        watchdog.playing, watchdog.doing = playing, "reset()"
-        try:
-            try:
-                watchdog.inside = True
-                return call()
-            finally:
-                watchdog.inside = False
-        except Overdue as overdue:
-            raise watchdog.hung_error(playing.where(), "reset()", overdue) from None
-
-    def _close(self, broken: EnvAdapter) -> None:
-        self._of_closed = self._of_closed + _counts_of(broken)
-        if (fault := close_adapter(broken, self.watchdog.timeout_s)) is not None:
-            self.faults.report(fault)
-
     def close(self, deadline_s: float) -> list[Fault]:
-        faults = [close_adapter(adapter, deadline_s - perf_counter()) for adapter in self.adapters]
+        faults = [close_within(one.close, one.where(), deadline_s - perf_counter()) for one in self.adapters]
         return [fault for fault in faults if fault is not None]
 
 
@@ -364,19 +308,17 @@ class _EnvBeingMade:
         return f"env {self.env_index}"
 
 
+@dataclass(slots=True)
 class _Received:
     """What environments gave in one step, in order."""
 
-    __slots__ = ("ends", "infos", "lanes", "last", "late", "late_lanes", "rewards")
-
-    def __init__(self) -> None:
-        self.lanes: list[int] = []
-        self.rewards: list[Any] = []
-        self.infos: list[Mapping[str, Any] | None] = []
-        self.ends: dict[int, AgentEnd] = {}
-        self.last: dict[int, Mapping[str, Any] | None] = {}
-        self.late_lanes: list[int] = []
-        self.late: list[Any] = []
+    lanes: list[int] = field(default_factory=list)
+    rewards: list[Any] = field(default_factory=list)
+    infos: list[Mapping[str, Any] | None] = field(default_factory=list)
+    ends: dict[int, AgentEnd] = field(default_factory=dict)
+    last: dict[int, Mapping[str, Any] | None] = field(default_factory=dict)
+    late_lanes: list[int] = field(default_factory=list)
+    late: list[Any] = field(default_factory=list)
 
 
 # The result of an environment without an episode.

@@ -6,20 +6,23 @@ hands over the columns of a whole fragment instead (`sampling.compiled`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from marlflow.base.batch import Array
 from marlflow.base.errors import EnvironmentFailed
-from marlflow.base.info_columns import InfoColumns
 from marlflow.env import EnvAdapter
-from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.faults import FaultLog, fault_of
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import Fault
+from marlflow.sampling.sampler_config import SamplerConfig
+from marlflow.sampling.watchdog import NamedEnv, Overdue, Watchdog
 
+_T = TypeVar("_T")
 _NO_LANES = np.empty(0, np.int64)
 _NO_AMOUNTS = np.empty(0, np.float64)
 
@@ -62,107 +65,142 @@ class Finals(NamedTuple):
     missing: Array | None = None
 
 
-class EnvSource(Protocol):
+class EnvSource(ABC):
     """The environments of a worker: lane = `index` of the environment * `stride` + agent slot.
 
     `env_indices` are unique over all workers, an `index` is the position among them. Environments that broke are made
-    again before their next reset.
+    again before their next reset. Unless overridden, all agents are declared and take part, none leaves without a mark,
+    and no wrapper corrects actions.
     """
 
-    env_indices: list[int]
     stride: int
-    faults: FaultLog
-    columns: InfoColumns
-    seeds: Array
-    """Of each environment's last reset, int64 [B]."""
-    env_steps: Array
-    """Of each environment's episode, int64 [B]."""
-    is_running: Array
-    """Whether each environment has an episode, bool [B]."""
-    env_s: float
-    """Seconds in environments."""
+    adapters: list[EnvAdapter]
+    """The agents and spaces of each environment."""
+
+    def __init__(self, config: SamplerConfig, env_indices: Sequence[int], watchdog: Watchdog, faults: FaultLog) -> None:
+        self.env_indices = [int(env_index) for env_index in env_indices]
+        self.watchdog, self.faults = watchdog, faults
+        self.columns, self._sees_state = config.columns, bool(config.with_state)
+        count = len(self.env_indices)
+        # By environment: the seed of its last reset, the env steps of its episode, and whether it has one, [B].
+        self.seeds, self.env_steps = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.is_running = np.zeros(count, bool)
+        # Seconds in environments.
+        self.env_s = 0.0
+        # The global state of each environment, [B, ...], if policies see it.
+        self.states: Array = np.empty(0)
 
     @property
     def first(self) -> EnvAdapter:
         """The first environment; all have the same agents and spaces."""
-        ...
+        return self.adapters[0]
 
     @property
     def counts(self) -> Array:
         """Number of agents that left without a mark, and of corrected actions, since opening, int64 [2]."""
-        ...
-
-    def adapter(self, index: int) -> EnvAdapter:
-        """Return an environment's agents and spaces."""
-        ...
+        return np.zeros(2, np.int64)
 
     def seated(self, index: int) -> list[str] | None:
         """Return undeclared agents in the order of their slots.
 
         None: agents are declared, or the environment is discarded and will be opened again.
         """
-        ...
+        del index
+        return None
 
     def seat(self, index: int, agents: Sequence[str]) -> None:
         """Give undeclared `agents` the first slots, in order, between two episodes."""
-        ...
+        del index, agents
 
     def appeared(self, index: int) -> set[int] | None:
         """Return the slots of agents that took part in an environment's episode; None: all."""
-        ...
+        del index
+        return None
 
+    @abstractmethod
     def failure(self, index: int, slot: int | None, reason: str) -> EnvironmentFailed:
         """Return the error of an environment, or of one agent of it."""
-        ...
 
+    @abstractmethod
     def reset(self, indices: Array, seeds: Array, tasks: Sequence[int | None]) -> LaneStep:
         """Start episodes in `indices` [N], with task numbers where given.
 
         Raises EnvironmentFailed if environments that broke cannot be made again.
         """
-        ...
 
+    @abstractmethod
     def halt(self, indices: Array) -> None:
         """Leave `indices` without an episode until their next reset."""
-        ...
 
+    @abstractmethod
     def discard(self, indices: Sequence[int]) -> None:
         """Give up the episodes of `indices`, which broke."""
-        ...
 
+    @abstractmethod
     def deciding(self) -> Array:
         """Return the lanes that wait for an action, in order, int64 [N]."""
-        ...
 
+    @abstractmethod
     def seen(self, slots: PolicySlots) -> tuple[Any, Any, Array | None]:
         """Return observations, masks and states of the lanes that wait in `slots`, for its `set_observations`."""
-        ...
 
+    @abstractmethod
     def clear_actions(self) -> None:
         """Forget the actions of the last step."""
-        ...
 
+    @abstractmethod
     def put_actions(self, slots: PolicySlots, action: Array) -> None:
         """Set the next actions of the lanes that wait in `slots`."""
-        ...
 
+    @abstractmethod
     def step(self, deciding: Array, is_read: Array | None) -> LaneStep:
         """Take one env step in every environment with an episode, by the actions of the lanes `deciding`.
 
         `is_read` bool [S, lanes]: of which lanes the stepped info columns are read; None: there are none.
         """
-        ...
 
+    @abstractmethod
     def finals(self, slots: PolicySlots, lanes: Array) -> Finals:
         """Return what `lanes` saw at the end, which are some of those that ended in the last step.
 
         Raises ObservationOutside if a final observation does not fit its space.
         """
-        ...
 
+    @abstractmethod
     def close(self, deadline_s: float) -> list[Fault]:
         """Close all environments by `deadline_s` of time.perf_counter; return faults."""
-        ...
+
+    def _make(self, make: Callable[[], _T], playing: NamedEnv) -> _T:
+        watchdog = self.watchdog
+        watchdog.begun += 1
+        watchdog.playing, watchdog.doing, watchdog.loading = playing, "making the environment", True
+        try:
+            # Not limited by the watchdog: loading may take longer than a step.
+            return make()
+        finally:
+            watchdog.loading = False
+
+    def _call(self, call: Callable[[], _T], playing: NamedEnv, doing: str) -> _T:
+        watchdog = self.watchdog
+        watchdog.begun += 1
+        watchdog.playing, watchdog.doing = playing, doing
+        try:
+            try:
+                watchdog.inside = True
+                return call()
+            finally:
+                watchdog.inside = False
+        except Overdue as overdue:
+            raise watchdog.hung_error(playing.where(), doing, overdue) from None
+
+    def _until_opened(self, make: Callable[[], _T]) -> _T:
+        """Return what `make` returns, called again after a failure; raises EnvironmentFailed if it fails too often."""
+        while True:
+            try:
+                return make()
+            except EnvironmentFailed as again:
+                self.faults.tolerate(again)
+                self.faults.report(fault_of(again))
 
 
 def lanes_in(indices: Array, stride: int) -> Array:

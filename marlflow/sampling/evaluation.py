@@ -12,13 +12,14 @@ from marlflow.base.random import key, mix
 from marlflow.policy.actor import EvaluationModes
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
+from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import EvaluationEpisodes
-from marlflow.sampling.lanes import Lanes, PolicyOf
+from marlflow.sampling.lanes import Lanes
+from marlflow.sampling.mapping import PolicyOf
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import EvaluationRequest
 from marlflow.sampling.receipts import Evaluated, Fault
 from marlflow.sampling.runner import Runner
-from marlflow.sampling.runners import Pool
 from marlflow.sampling.weights_table import WeightsTable
 
 _MOST_ENVS = 16
@@ -29,14 +30,14 @@ class EvaluationEnvs:
 
     def __init__(
         self,
-        make_envs: Callable[[Sequence[int]], Pool],
+        make_envs: Callable[[Sequence[int]], EnvSource],
         make_table: Callable[[int, EvaluationModes], WeightsTable],
         stride: int,
         policy_of: PolicyOf,
     ) -> None:
         self._make_envs, self._make_table = make_envs, make_table
         self._stride, self._policy_of = stride, policy_of
-        self._envs: Pool | None = None
+        self._envs: EnvSource | None = None
 
     def widen(self, episodes: int) -> list[Fault]:
         """Open environments for `episodes` episodes; return faults of closing earlier ones."""
@@ -73,8 +74,8 @@ class EvaluationEnvs:
         table = self._make_table(len(envs.env_indices), request.mode)
         lanes = Lanes(self._stride, len(envs.env_indices), table, self._policy_of, envs.columns)
         history = _Fingerprints(lanes, len(envs.env_indices))
-        dealt = EvaluationEpisodes(seed, request.episodes, request.matchups)
-        runner = Runner(envs, table.policy_slots, lanes, dealt, None, history)
+        dealt = EvaluationEpisodes(seed, len(envs.env_indices), request.episodes, request.matchups)
+        runner = Runner(envs, lanes, dealt, None, history)
         runner.begin()
         while not (runner.idle or is_late()):
             progress("playing episodes", len(runner.results), len(request.episodes))

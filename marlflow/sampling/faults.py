@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from marlflow.base.errors import EnvironmentFailed
 from marlflow.sampling.receipts import Fault
 
@@ -26,12 +24,8 @@ class FaultLog:
             raise failure
         self._broke.append(failure)
 
-    def add(self, failure: EnvironmentFailed, reason: str, rows_lost: int) -> None:
-        """Add the fault of a discarded episode."""
-        self._new.append(replace(fault_of(failure), reason=reason, rows_lost=rows_lost))
-
     def report(self, fault: Fault) -> None:
-        """Add a fault that ended no episode."""
+        """Add a fault."""
         self._new.append(fault)
 
     def take(self) -> tuple[Fault, ...]:
@@ -42,6 +36,6 @@ class FaultLog:
         return taken
 
 
-def fault_of(failure: EnvironmentFailed) -> Fault:
-    """Convert a failure to a fault without lost rows."""
-    return Fault(failure.kind, failure.where, failure.reason, failure.user_traceback, 0)
+def fault_of(failure: EnvironmentFailed, rows_lost: int = 0) -> Fault:
+    """Convert a failure to a fault."""
+    return Fault(failure.kind, failure.where, failure.reason, failure.user_traceback, rows_lost)

@@ -2,67 +2,44 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Protocol
 
 from marlflow.sampling.protocol import FrozenPolicy
 
 
-class FrozenStore(Protocol):
+class FrozenStore(Mapping[str, FrozenPolicy]):
     """The frozen entries of a run, with weights that are loaded when they are asked for."""
 
-    def __contains__(self, entry: object) -> bool: ...
-
-    def __iter__(self) -> Iterator[str]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, entry: str) -> FrozenPolicy:
-        """Return an entry with its weights."""
-        ...
-
-    def policy_of(self, entry: str) -> str:
-        """Return the policy of which an entry is a version."""
-        ...
-
+    @abstractmethod
     def add(self, entry: str, frozen: FrozenPolicy) -> None:
         """Add an entry."""
-        ...
 
+    @abstractmethod
     def remove(self, entry: str) -> None:
         """Remove an entry."""
-        ...
-
-    def mark_dealt(self, entries: Iterable[str]) -> None:
-        """Record that entries were dealt, so that other weights are removed from memory first."""
-        ...
-
-    def reload(self, entry: str) -> FrozenPolicy:
-        """Return an entry with its weights read from disk if they are there, because those in memory may be lost."""
-        ...
-
-
-class MemoryStore(dict[str, FrozenPolicy]):
-    """A FrozenStore that keeps all weights in memory."""
 
     def policy_of(self, entry: str) -> str:
         """Return the policy of which an entry is a version."""
         return self[entry].policy
 
+    def mark_dealt(self, entries: Iterable[str]) -> None:
+        """Record that entries were dealt, so that other weights are removed from memory first."""
+        del entries
+
+    def reload(self, entry: str) -> FrozenPolicy:
+        """Return an entry with its weights read from disk if they are there, because those in memory may be lost."""
+        return self[entry]
+
+
+class MemoryStore(dict[str, FrozenPolicy], FrozenStore):
+    """A FrozenStore that keeps all weights in memory."""
+
     def add(self, entry: str, frozen: FrozenPolicy) -> None:
-        """Add an entry."""
         self[entry] = frozen
 
     def remove(self, entry: str) -> None:
-        """Remove an entry."""
         del self[entry]
-
-    def mark_dealt(self, entries: Iterable[str]) -> None:
-        """Do nothing: all weights stay in memory."""
-
-    def reload(self, entry: str) -> FrozenPolicy:
-        """Return an entry, whose weights cannot be lost."""
-        return self[entry]
 
 
 class StoredEntries(Mapping[str, FrozenPolicy]):

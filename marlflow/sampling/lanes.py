@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -14,17 +14,15 @@ from marlflow.env import EnvAdapter
 from marlflow.sampling.credited import add_to
 from marlflow.sampling.env_source import EnvSource, lanes_in, too_many_agents
 from marlflow.sampling.episodes import EpisodeSource
+from marlflow.sampling.mapping import PolicyOf
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import Matchup
-from marlflow.sampling.weights_table import Seat, WeightsTable
+from marlflow.sampling.weights_table import WeightsTable
 
 _FEW = 4
 
 NO_EPISODE = -1
 """The episode number of lanes between two episodes."""
-
-PolicyOf = Callable[[str], str | None]
-"""Maps an agent to its policy, or to None, in episodes without a matchup."""
 
 
 class Lanes:
@@ -40,7 +38,7 @@ class Lanes:
     ) -> None:
         count = stride * num_envs
         self.stride = stride
-        self._table, self.policy_of = table, policy_of
+        self.table, self.policy_of = table, policy_of
         self.entry_of = np.full(count, -1)
         # Each lane's row in its policy's buffer, or its member's slot in a cohort.
         self.row_of = np.zeros(count, np.int64)
@@ -68,7 +66,7 @@ class Lanes:
 
         Those in rows are if the policy's rows have them; without a policy, if those of any policy do.
         """
-        slots_of, by_entry = self._table.policy_slots, []
+        slots_of, by_entry = self.table.policy_slots, []
         for column in self.columns.stepped:
             of_entries = [not column.is_in_rows or column.name in slots.info_columns for slots in slots_of]
             # The last element is for lanes without a policy, whose number is -1.
@@ -112,15 +110,9 @@ class Lanes:
     ) -> None:
         """Start an episode; without a `matchup`, agents keep their policies."""
         lanes = self.of(index)
-        self.episode[lanes] = episode
-        self.forget(lanes)
-        self.t_agent[lanes] = 0
+        self._start(lanes, episode)
         if matchup is not None:
-            self.unassign(index, matchup)
-        # Any policy may play these lanes in the new episode.
-        for slots in self._table.policy_slots:
-            if slots.memory is not None:
-                slots.memory.begin(lanes)
+            self.matchups[index], self.num_assigned[index] = matchup, 0
         for slot in range(self.num_assigned[index]):
             self.keys[lanes.start + slot] = episodes.stream(index, episode, _stream_number(adapter, slot))
         self.assign_new_agents(index, adapter, episodes)
@@ -138,21 +130,23 @@ class Lanes:
                 kept.append(at)
                 continue
             try:
-                self.begin(index, episode, matchup, envs.adapter(index), episodes)
+                self.begin(index, episode, matchup, envs.adapters[index], episodes)
             except EnvironmentFailed as failure:
                 failed[index] = failure
         if kept:
-            self._begin_again(indices[kept], numbers[kept], episodes)
+            # The agents keep their policies, so nothing depends on one agent or environment.
+            indices, numbers = indices[kept], numbers[kept]
+            lanes = lanes_in(indices, self.stride)
+            self._start(lanes, np.repeat(numbers, self.stride))
+            self.keys[lanes] = episodes.streams(indices, numbers, self.stride).reshape(-1)
         return failed
 
-    def _begin_again(self, indices: Array, numbers: Array, episodes: EpisodeSource) -> None:
-        # The agents keep their policies, so nothing depends on one agent or environment.
-        lanes = lanes_in(indices, self.stride)
-        self.episode[lanes] = np.repeat(numbers, self.stride)
+    def _start(self, lanes: Array | slice, episode: Array | int) -> None:
+        self.episode[lanes] = episode
         self.forget(lanes)
         self.t_agent[lanes] = 0
-        self.keys[lanes] = episodes.streams(indices, numbers, self.stride).reshape(-1)
-        for slots in self._table.policy_slots:
+        # Any policy may play these lanes in the new episode.
+        for slots in self.table.policy_slots:
             if slots.memory is not None:
                 slots.memory.begin(lanes)
 
@@ -163,13 +157,8 @@ class Lanes:
 
     def abandon(self, index: int) -> None:
         """Discard an environment's episode."""
-        self.unassign(index, {})
+        self.matchups[index], self.num_assigned[index] = {}, 0
         self.episode[self.of(index)] = NO_EPISODE
-
-    def unassign(self, index: int, matchup: Matchup) -> None:
-        """Unassign an environment's lanes; `matchup` is for the next assignment."""
-        self.matchups[index] = matchup
-        self.num_assigned[index] = 0
 
     def assign_joined(
         self, envs: EnvSource, episodes: EpisodeSource, broken: Collection[int]
@@ -177,9 +166,9 @@ class Lanes:
         """Assign policies to agents that joined in running episodes, but `broken` ones; return those that failed."""
         failed = {}
         for index in np.flatnonzero(envs.is_running).tolist():
-            if index not in broken and len(envs.adapter(index).agents) > self.num_assigned[index]:
+            if index not in broken and len(envs.adapters[index].agents) > self.num_assigned[index]:
                 try:
-                    self.assign_new_agents(index, envs.adapter(index), episodes)
+                    self.assign_new_agents(index, envs.adapters[index], episodes)
                 except EnvironmentFailed as failure:
                     failed[index] = failure
         return failed
@@ -193,10 +182,10 @@ class Lanes:
             lane = first + slot
             agent = agents[slot]
             entry = self.matchups[index].get(agent) or self.policy_of(agent)
-            if (seat := self._table.seat(entry, lane)) is None:
+            if (seat := self.table.seat(entry, lane)) is None:
                 reason = f"it is mapped to policy {entry!r}, which plays nobody who was there at the start"
                 raise EnvironmentFailed(adapter.where(agent), reason)
-            self._check_spaces(agent, adapter, self._table.policy_slots[seat.number])
+            self._check_spaces(agent, adapter, self.table.policy_slots[seat.number])
             # A matchup is shared between environments, so it is replaced, not changed.
             if entry is not None and agent not in self.matchups[index]:
                 self.matchups[index] = {**self.matchups[index], agent: entry}
@@ -204,14 +193,10 @@ class Lanes:
             self.keys[lane] = episodes.stream(index, int(self.episode[first]), _stream_number(adapter, slot))
         self.num_assigned[index] = len(agents)
 
-    def seat(self, entry: str | None, lane: int) -> Seat | None:
-        """Return the seat of an entry that plays `lane`; None if it is not in the table."""
-        return self._table.seat(entry, lane)
-
     def seat_all(self, entry_of: Array, members: Array) -> None:
         """Seat the entries `entry_of` [lanes] in all lanes; `members` [lanes] are rows of those without a buffer."""
         self.entry_of[:], self.row_of[:] = entry_of, members
-        for number, slots in enumerate(self._table.policy_slots):
+        for number, slots in enumerate(self.table.policy_slots):
             if slots.buffer is not None:
                 lanes = np.flatnonzero(entry_of == number)
                 self.row_of[lanes] = [slots.buffer.row(lane) for lane in lanes.tolist()]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.shortened import enumerated
+
+PolicyOf = Callable[[str], str | None]
+"""Maps an agent to its policy, or to None, in episodes without a matchup."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""A worker's actor for one policy, and the lanes waiting for its action."""
+"""A worker's actor for one policy, its memory, and the lanes waiting for its action."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,53 @@ from marlflow.base.random import RowRandom
 from marlflow.base.spaces import Spaces, components
 from marlflow.policy.actor import Acted, Actor, EvaluationMode, Mode, RecurrentActor, WeightedActor
 from marlflow.sampling.action_decoder import ActionDecoder
-from marlflow.sampling.recurrent_memory import Memory
 from marlflow.sampling.step_buffer import StepBuffer
+
+
+class Memory:
+    """The memory of a recurrent policy by lane, float32 [lanes, *shape]: zero at the start of an episode.
+
+    It persists across fragments and weight updates.
+    """
+
+    def __init__(self, lanes: int, shape: tuple[int, ...]) -> None:
+        self._memory = np.zeros((lanes, *shape), np.float32)
+        # The weights version that computed the memory; -1 for zeros.
+        self._version = np.full(lanes, -1)
+
+    @staticmethod
+    def columns(shape: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]]:
+        """Return shape and dtype of `update`'s columns."""
+        return {"memory": (shape, np.dtype(np.float32)), "memory_version": ((), np.dtype(np.int64))}
+
+    def begin(self, lanes: slice | Array) -> None:
+        """Reset the memory of `lanes`, at the start of an episode or for new parameters."""
+        self._memory[lanes] = 0.0
+        self._version[lanes] = -1
+
+    def recall(self, lanes: Array) -> Array:
+        """Return the memory of `lanes`, [N, *shape]."""
+        return self._memory[lanes]
+
+    def update(self, lanes: Array, after: Array, version: int) -> dict[str, Array]:
+        """Set the memory of `lanes` to `after`, computed by `version`; return the one before.
+
+        `memory_version` is the version that computed it; for zeros, the acting one.
+        """
+        computed_by = self._version[lanes]
+        # Zeros were computed by no version: rows get the acting one.
+        before = {"memory": self._memory[lanes], "memory_version": np.where(computed_by < 0, version, computed_by)}
+        self._memory[lanes] = after
+        self._version[lanes] = version
+        return before
+
+    def state(self, lanes: Array) -> dict[str, Array]:
+        """Return the saved columns of `lanes`, [N, ...] each."""
+        return {"now": self._memory[lanes], "made_by": self._version[lanes]}
+
+    def load_state(self, lanes: Array, columns: Mapping[str, Array]) -> None:
+        """Restore what `state` returned, for the lanes that have it now."""
+        self._memory[lanes], self._version[lanes] = columns["now"], columns["made_by"]
 
 
 class PolicySlots:
@@ -53,7 +98,7 @@ class PolicySlots:
         self.positions: list[int] = []
         self._state, self.sees_state = state, state is not None
         self._encoder = spaces.encoder()
-        self._decoder = ActionDecoder(policy, spaces.action)
+        self.decoder = ActionDecoder(policy, spaces.action)
         columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"obs": (spaces.obs_shape, spaces.obs_dtype)}
         if spaces.masked:
             columns["action_mask"] = ((spaces.mask_width,), np.dtype(bool))
@@ -96,17 +141,14 @@ class PolicySlots:
         self.seen["obs"] = self.stack(observations)
         if self.spaces.masked:
             legal = self.seen["action_mask"] = self.stack_masks(masks)
-            if not (can_act := self._can_act(legal)).all():
+            # Each component of an action needs a legal value.
+            choices = self.spaces.choices
+            parts = [legal] if len(choices) == 1 else components(legal, choices)
+            can_act: Array = np.logical_and.reduce([part.any(axis=1) for part in parts])
+            if not can_act.all():
                 raise ObservationOutside(int(can_act.argmin()), "action_mask allows no action")
         if state is not None:
             self.seen["state"] = state
-
-    def _can_act(self, legal: Array) -> Array:
-        """Return which rows have a legal value for each component of an action, bool [N]."""
-        choices = self.spaces.choices
-        parts = [legal] if len(choices) == 1 else components(legal, choices)
-        can_act: Array = np.logical_and.reduce([part.any(axis=1) for part in parts])
-        return can_act
 
     def load(self, weights: Weights, with_critic: bool) -> None:
         """Load published weights into the actor (set_weights); `with_critic`: they end with the critic's."""
@@ -134,11 +176,3 @@ class PolicySlots:
                     raise ObservationOutside(row, f"action_mask has shape {np.shape(mask)}, not {shape}")
                 legal[row] = mask
         return legal
-
-    def choices(self, action: Array) -> list[Any]:
-        """Convert `action` rows to what `action_space.sample()` would return."""
-        return self._decoder.choices(action)
-
-    def values(self, action: Array) -> Array:
-        """Convert `action` rows to those of the action space, [N, ...]."""
-        return self._decoder.values(action)

@@ -28,7 +28,7 @@ def reward_values(rewards: Sequence[Any]) -> Array:
     if values.shape == (len(rewards),) and np.isfinite(values).all():
         return values
     # One by one, to find the wrong reward or accept arrays of one number.
-    return np.array([_reward_value(position, reward) for position, reward in enumerate(rewards)])
+    return np.array([_finite(position, reward, "the reward") for position, reward in enumerate(rewards)])
 
 
 def info_values(
@@ -62,16 +62,12 @@ def _required(column: InfoColumn, given: Sequence[Any], is_read: Array) -> Array
     values = np.asarray(given) if all(type(value) in _NUMBERS for value in given) else np.empty(0)
     if values.shape == is_read.shape and values.dtype.kind in "biuf" and np.isfinite(values).all():
         return np.where(is_read, values, np.nan)
-    read = enumerate(zip(given, is_read.tolist(), strict=True))
-    return np.array([_required_value(column, at, value) if used else np.nan for at, (value, used) in read])
-
-
-def _required_value(column: InfoColumn, position: int, value: Any) -> float:
-    if value is None:
-        raise WrongReward(position, not_given(column))
-    if (number := _number(value)) is None:
-        raise WrongReward(position, f"info[{column.key!r}] is {value!r}, not a finite number")
-    return number
+    numbers = []
+    for at, (value, used) in enumerate(zip(given, is_read.tolist(), strict=True)):
+        if used and value is None:
+            raise WrongReward(at, not_given(column))
+        numbers.append(_finite(at, value, f"info[{column.key!r}]") if used else np.nan)
+    return np.array(numbers)
 
 
 def _measured(given: Sequence[Any]) -> list[float]:
@@ -105,7 +101,7 @@ def not_given(column: InfoColumn) -> str:
     )
 
 
-def _reward_value(position: int, reward: Any) -> float:
-    if (number := _number(reward)) is None:
-        raise WrongReward(position, f"the reward is {reward!r}, not a finite number")
+def _finite(position: int, value: Any, what: str) -> float:
+    if (number := _number(value)) is None:
+        raise WrongReward(position, f"{what} is {value!r}, not a finite number")
     return number

@@ -5,8 +5,10 @@ A tick costs a fixed number of vector operations; work per environment or agent 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isnan
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,10 +18,11 @@ from marlflow.base.errors import EnvironmentFailed
 from marlflow.base.random import RowRandom
 from marlflow.sampling.action_history import History
 from marlflow.sampling.env_source import EnvSource, LaneStep, lanes_in
-from marlflow.sampling.episode_results import Ended, results_of
 from marlflow.sampling.episodes import EpisodeSource
+from marlflow.sampling.faults import fault_of
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
 from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.protocol import Matchup
 from marlflow.sampling.receipts import CompiledCalls, EpisodeResult
 from marlflow.sampling.segment_builder import SegmentBuilder
 
@@ -33,13 +36,12 @@ class Runner:
     def __init__(
         self,
         envs: EnvSource,
-        policy_slots: Sequence[PolicySlots],
         lanes: Lanes,
         episodes: EpisodeSource,
         builder: SegmentBuilder | None,
         history: History | None = None,
     ) -> None:
-        self._envs, self._policy_slots, self.lanes = envs, policy_slots, lanes
+        self._envs, self._policy_slots, self.lanes = envs, lanes.table.policy_slots, lanes
         self._episodes, self._builder, self._history = episodes, builder, history
         self._env_indices, self._is_declared = np.array(envs.env_indices, np.int64), envs.first.declared
         self.halt()
@@ -59,23 +61,13 @@ class Runner:
     @property
     def idle(self) -> bool:
         """Whether no episode is running."""
-        return not len(self._deciding)
+        return not len(self.deciding)
 
     @property
     def running(self) -> dict[int, int]:
         """Env steps of each running episode, by environment."""
         indices = np.flatnonzero(self._envs.is_running)
         return dict(zip(indices.tolist(), self._envs.env_steps[indices].tolist(), strict=True))
-
-    @property
-    def deciding(self) -> Array:
-        """The lanes waiting for an action, [N]."""
-        return self._deciding
-
-    @property
-    def env_s(self) -> float:
-        """Seconds in environments since `clear`."""
-        return self._envs.env_s
 
     def resume(self) -> None:
         """Continue the episodes that run in the environments."""
@@ -103,7 +95,7 @@ class Runner:
         self._decide()
         self.env_steps += int(np.count_nonzero(self._envs.is_running))
         self.ticks += 1
-        step = self._envs.step(self._deciding, self.lanes.is_read)
+        step = self._envs.step(self.deciding, self.lanes.is_read)
         if len(step.rewards):
             self.lanes.add(step.lanes, step.rewards, step.infos)
             if self._builder is not None:
@@ -113,7 +105,7 @@ class Runner:
         self._gather(step.steady)
 
     def _decide(self) -> None:
-        deciding, builder, lanes, envs = self._deciding, self._builder, self.lanes, self._envs
+        deciding, builder, lanes, envs = self.deciding, self._builder, self.lanes, self._envs
         self.agent_steps += len(deciding)
         t_agent = lanes.t_agent[deciding]
         cells = None
@@ -162,7 +154,7 @@ class Runner:
         """End the segments of `step.ended`, by policy; add to `broken` if a final observation is not of its space."""
         lanes, terminated = step.ended, step.terminated
         # An agent that never acted has no row.
-        if not (acted := builder.has_open_row(lanes)).all():
+        if not (acted := builder.is_open[lanes]).all():
             lanes, terminated = lanes[acted], terminated[acted]
         entry_of = self.lanes.entry_of[lanes]
         numbers = set(entry_of.tolist())
@@ -234,14 +226,15 @@ class Runner:
         for indices in together.values():
             failure = broken[indices[0]]
             self._envs.faults.tolerate(failure)
-            self._envs.faults.add(failure, failure.reason, sum(map(self._lose, indices)))
+            self._envs.faults.report(fault_of(failure, sum(map(self.abandon, indices))))
         self._envs.discard(list(broken))
 
-    def _lose(self, index: int) -> int:
+    def abandon(self, index: int) -> int:
+        """Discard the episode of an environment; return how many rows were lost."""
         lanes = self.lanes.of(index)
         episode = int(self.lanes.episode[lanes.start])
-        lost = 0 if self._builder is None else self._builder.discard(lanes, episode, self._policy_slots)
-        self.lanes.unassign(index, {})
+        lost = 0 if self._builder is None else self._builder.discard(lanes, episode)
+        self.lanes.abandon(index)
         return lost
 
     def _reset(self, indices: Sequence[int]) -> None:
@@ -285,12 +278,53 @@ class Runner:
                 steady = False
 
     def _assign_deciding(self) -> None:
-        self._deciding = self._envs.deciding()
-        self._deciding_env = self.lanes.env_of[self._deciding]
+        self.deciding = self._envs.deciding()
+        """The lanes waiting for an action, [N]."""
+        self._deciding_env = self.lanes.env_of[self.deciding]
         self._deciding_env_indices = self._env_indices[self._deciding_env]
-        entry_of = self.lanes.entry_of[self._deciding]
+        entry_of = self.lanes.entry_of[self.deciding]
         counts = np.bincount(entry_of, minlength=len(self._policy_slots)).tolist()
         for number, slots in enumerate(self._policy_slots):
             if counts[number] or len(slots.lanes) or slots.positions:
-                slots.set_pending(np.flatnonzero(entry_of == number), self._deciding, self.lanes.row_of)
+                slots.set_pending(np.flatnonzero(entry_of == number), self.deciding, self.lanes.row_of)
         self._acting = [slots for slots in self._policy_slots if slots.positions]
+
+
+class Ended(NamedTuple):
+    """N ended episodes: environment, whether any agent was truncated, tick, number, and env steps.
+
+    `returns` are of the agents by slot, [N][A].
+    """
+
+    env: Sequence[int]
+    truncated: Sequence[bool]
+    tick: Sequence[int]
+    episode: Sequence[int]
+    env_steps: Sequence[int]
+    returns: Sequence[Sequence[float]]
+
+
+def results_of(
+    ended: Ended, envs: EnvSource, matchups: Sequence[Matchup], infos: Array | None
+) -> Iterator[EpisodeResult]:
+    """Yield the results of these episodes, in their order.
+
+    `matchups` are theirs, `infos` their info columns, [K, N, A], NaN where there is no number; None: there are none.
+    """
+    names = () if infos is None or np.isnan(infos).all() else envs.columns.names
+    columns = zip(matchups, *ended, strict=True)
+    for at, (matchup, index, was_cut, tick, episode, env_steps, returns) in enumerate(columns):
+        agents, appeared = list(envs.adapters[index].agents), envs.appeared(index)
+        return_of = dict(zip(agents, returns, strict=False))
+        if appeared is not None:
+            # An agent may have a return without having appeared: a reward before its first action.
+            return_of = {a: returns[slot] for slot, a in enumerate(agents) if slot in appeared or returns[slot]}
+        infos_of = {}
+        for number, name in enumerate(names):
+            assert infos is not None, "then there are no names"
+            given = zip(agents, infos[number, at].tolist(), strict=False)
+            if known := {a: value for a, value in given if not isnan(value) and (value or a in return_of)}:
+                infos_of[name] = known
+        yield EpisodeResult(
+            envs.env_indices[index], episode, env_steps, return_of, tick, matchup, truncated=was_cut, infos=infos_of
+        )

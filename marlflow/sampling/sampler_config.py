@@ -10,8 +10,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.info_columns import NO_COLUMNS, InfoColumns
 from marlflow.base.spaces import Spaces
 from marlflow.env import BatchedEnv, EnvAdapter
-from marlflow.sampling.lanes import PolicyOf
-from marlflow.sampling.mapping import ByRules, Rule
+from marlflow.sampling.mapping import ByRules, PolicyOf, Rule
 from marlflow.sampling.population import WORKER_MEMBERS
 
 

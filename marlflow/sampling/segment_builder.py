@@ -8,16 +8,15 @@ Info columns that are added up (`base.info_columns`), such as costs, have the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
-from marlflow.base.info_columns import InfoColumn
 from marlflow.sampling.credited import Credited
-from marlflow.sampling.ended_segments import EndedSegments
 from marlflow.sampling.env_source import Finals
+from marlflow.sampling.lanes import Lanes
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.receipts import PolicyReceipt
 from marlflow.sampling.step_buffer import Segments, StepBuffer, ranges
@@ -50,13 +49,16 @@ class EndsOfRows(NamedTuple):
 
 
 class SegmentBuilder:
-    """The rows of all lanes, at most `capacity` per lane between two cuts; some have `info_columns`."""
+    """The rows of all lanes, at most `capacity` per lane between two cuts."""
 
-    def __init__(self, entry_of: Array, num_entries: int, info_columns: Sequence[InfoColumn] = ()) -> None:
-        lanes = len(entry_of)
+    def __init__(self, of_lanes: Lanes) -> None:
+        # By number; there may be more after a cut.
+        self._policy_slots = of_lanes.table.policy_slots
         # Each lane's policy slots by number (-1: none), [lanes]; it changes between episodes only.
-        self._entry_of = entry_of
-        self._open = np.zeros(lanes, bool)
+        self._entry_of = entry_of = of_lanes.entry_of
+        lanes, num_entries = len(entry_of), len(self._policy_slots)
+        self.is_open = np.zeros(lanes, bool)
+        """Whether each lane has an open row, [lanes]."""
         # The cell of the open row; without one, the cell of the next.
         self._cell = np.zeros(lanes, np.int64)
         # The first cell of the running segment.
@@ -65,20 +67,24 @@ class SegmentBuilder:
         self._carried = np.zeros(lanes, bool)
         self._carried_version = np.zeros(lanes, np.int64)
         self._rewards = Credited(entry_of, num_entries)
-        self._columns = {of.name: Credited(entry_of, num_entries, of.adds) for of in info_columns}
+        self._columns = {of.name: Credited(entry_of, num_entries, of.adds) for of in of_lanes.columns.in_rows}
         self._credited = [self._rewards, *self._columns.values()]
         self._t_env: Array = np.zeros((lanes, 0), np.int32)
         self._t_agent: Array = np.zeros((lanes, 0), np.int32)
         self._flat: tuple[Array, ...] = ()
-        self._ended = EndedSegments()
+        # By policy: the segments that ended since the last cut, and their lanes, step by step.
+        self._ended: dict[str, list[tuple[Segments, Array]]] = {}
 
-    def renumber(self, num_entries: int) -> None:
-        """Resize for a table of `num_entries` entries, after a cut."""
+    def renumber(self) -> None:
+        """Resize for new policy slots, after a cut."""
         for credited in self._credited:
-            credited.renumber(num_entries)
+            credited.renumber(len(self._policy_slots))
 
     def widen(self, capacity: int) -> None:
         """Make room for `capacity` rows per lane."""
+        for slots in self._policy_slots:
+            if slots.buffer is not None:
+                slots.buffer.widen(capacity)
         missing = capacity - self._capacity
         if missing > 0:
             self._t_env, self._t_agent = (
@@ -96,12 +102,12 @@ class SegmentBuilder:
     def open_next(self, lanes: Array, t_env: Array, t_agent: Array) -> Array:
         """Complete the open rows of `lanes`, open their next ones, and return their cells."""
         flat_t_env, flat_t_agent = self._flat
-        was_open = self._open[lanes]
+        was_open = self.is_open[lanes]
         cell = self._cell[lanes]
         at = lanes * self._capacity + cell
         for credited in self._credited:
             credited.close(lanes, at, was_open)
-        self._open[lanes] = True
+        self.is_open[lanes] = True
         at += was_open
         cell += was_open
         self._cell[lanes] = cell
@@ -115,7 +121,7 @@ class SegmentBuilder:
         Returns the cells of the rows, [T, lanes], where lanes decided, and the segments that ended.
         """
         decided, ended = ticks.decided, ticks.ended
-        was_open, times = self._open.copy(), np.arange(len(decided))[:, None]
+        was_open, times = self.is_open.copy(), np.arange(len(decided))[:, None]
         # The cell of the last row so far; before the first one, of the row that was open, if any was.
         cells = self._cell + was_open - 1 + np.cumsum(decided, axis=0)
         latest = np.maximum.accumulate(np.where(decided, times, -1), axis=0)
@@ -123,25 +129,25 @@ class SegmentBuilder:
         before = np.where(was_open, -2, -1)
         end_before = np.maximum(np.concatenate([np.full((1, len(before)), -2), last_end[:-1]]), before)
         is_open = latest > end_before
-        self._open[:] = latest[-1] > np.maximum(last_end[-1], before)
+        self.is_open[:] = latest[-1] > np.maximum(last_end[-1], before)
         flat = np.arange(len(before)) * self._capacity
         at = np.concatenate([(flat + self._cell)[None], flat + np.maximum(cells, 0)])
         opening = np.concatenate([was_open[None], is_open])
         for credited, given in zip(self._credited, (ticks.rewards, *ticks.infos), strict=False):
-            credited.add_ticks(at, given, opening, ticks.entry_of, self._open)
+            credited.add_ticks(at, given, opening, ticks.entry_of, self.is_open)
         for column, numbers in zip(self._flat, (ticks.t_env, ticks.t_agent), strict=True):
             column[at[1:][decided]] = numbers[decided]
         lanes, when = np.nonzero((ended & is_open).T)
         stop = cells[when, lanes] + 1
         is_first = np.diff(lanes, prepend=-1) != 0
         start = np.where(is_first, self._start[lanes], np.roll(stop, 1))
-        self._cell[:] = cells[-1] + ~self._open
+        self._cell[:] = cells[-1] + ~self.is_open
         self._start[lanes] = stop
         return cells, EndsOfRows(lanes, when, start, stop, self._carried[lanes] & (start == 0))
 
     def add_segments(self, policy: str, segments: Segments, lanes: Array) -> None:
-        """Add segments that `add_ticks` ended, with the lane of each."""
-        self._ended.add(policy, segments, lanes)
+        """Add segments that ended, with the lane of each."""
+        self._ended.setdefault(policy, []).append((segments, lanes))
 
     def add(self, lanes: Array | None, rewards: Array, infos: Array | None) -> None:
         """Add to the open rows of `lanes`, which may repeat; None: of all lanes.
@@ -158,11 +164,6 @@ class SegmentBuilder:
         """Add rewards of dead agents, which belong to no row, to `reward_unattributed`."""
         self._rewards.add_unattributed(lanes, rewards)
 
-    def has_open_row(self, lanes: Array) -> Array:
-        """Return which of `lanes` have an open row, bool [N]."""
-        is_open: Array = self._open[lanes]
-        return is_open
-
     def end_segments(
         self, lanes: Array, rows: Array, terminated: Array, episode: Array, slots: PolicySlots, finals: Finals | None
     ) -> None:
@@ -172,10 +173,8 @@ class SegmentBuilder:
         `finals` may be None if the policy is not recorded.
         """
         cell, start = self._cell[lanes], self._start[lanes]
-        for credited in self._credited:
-            credited.complete(lanes, cell)
-        self._open[lanes] = False
-        self._cell[lanes] = self._start[lanes] = cell + 1
+        self._complete(lanes, cell)
+        self._start[lanes] = cell + 1
         if slots.buffer is None or finals is None:
             return
         seen, missing = dict(finals.seen), finals.missing
@@ -189,27 +188,30 @@ class SegmentBuilder:
                 seen[name] = at_last
         carried = self._carried[lanes] & (start == 0)
         segments = Segments(rows, start, cell + 1, terminated, ~terminated, carried, episode, seen)
-        self._ended.add(slots.policy, segments, lanes)
+        self.add_segments(slots.policy, segments, lanes)
 
     def end_episode(self, lanes: slice | Array) -> None:
         """End the episodes of `lanes`: rewards since the agents' ends belong to no row."""
         for credited in self._credited:
             credited.leave(lanes)
 
-    def discard(self, lanes: slice, episode: int, policy_slots: Sequence[PolicySlots]) -> int:
+    def discard(self, lanes: slice, episode: int) -> int:
         """Discard the rows of a broken episode; return how many were recorded."""
         lost = 0
-        for number, slots in enumerate(policy_slots):
+        for number, slots in enumerate(self._policy_slots):
             if slots.buffer is None:
                 continue
             played = np.flatnonzero(self._entry_of[lanes] == number) + lanes.start
             # The rows of the running segment, then the ended segments of the same episode.
-            lost += int((self._cell[played] - self._start[played] + self._open[played]).sum())
-            lost += self._ended.discard(slots.policy, lanes, episode)
+            lost += int((self._cell[played] - self._start[played] + self.is_open[played]).sum())
+            for segments, of_lanes in self._ended.pop(slots.policy, []):
+                is_lost = (of_lanes >= lanes.start) & (of_lanes < lanes.stop) & (segments.episode == episode)
+                lost += int((segments.stop - segments.start)[is_lost].sum())
+                self.add_segments(slots.policy, segments.take(~is_lost), of_lanes[~is_lost])
         # Discarded cells stay unused until the next cut.
-        self._cell[lanes] += self._open[lanes]
+        self._cell[lanes] += self.is_open[lanes]
         self._start[lanes] = self._cell[lanes]
-        self._open[lanes] = False
+        self.is_open[lanes] = False
         self._carried[lanes] &= self._start[lanes] > 0
         for credited in self._credited:
             credited.open[lanes] = 0.0
@@ -217,39 +219,41 @@ class SegmentBuilder:
 
     def drop_open(self, lanes: Array) -> None:
         """Drop the open rows of `lanes` after a cut; their rewards so far belong to no row."""
-        self._open[lanes] = self._carried[lanes] = False
+        self.is_open[lanes] = self._carried[lanes] = False
 
-    def cut(self, policy_slots: Sequence[PolicySlots], episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
+    def cut(self, episodes: Array) -> dict[str, tuple[PolicyReceipt, Batch]]:
         """Return all complete rows of recorded policies; carry open rows into the next fragment.
 
-        `policy_slots` are ordered by number; `episodes` [lanes] has the running episodes.
+        `episodes` [lanes] has the running episodes.
         """
-        for slots in policy_slots:
-            self._complete(slots.lanes)
+        for slots in self._policy_slots:
+            lanes = slots.lanes[self.is_open[slots.lanes]]
+            self._complete(lanes, self._cell[lanes])
         # As in `open_next`: rewards without an open row.
-        idle = np.flatnonzero(~self._open)
+        idle = np.flatnonzero(~self.is_open)
         for credited in self._credited:
             credited.leave(idle)
         cuts = {
             slots.policy: self._cut(number, slots, slots.buffer, episodes)
-            for number, slots in enumerate(policy_slots)
+            for number, slots in enumerate(self._policy_slots)
             if slots.buffer is not None
         }
         for credited in self._credited:
             credited.unattributed[:] = 0.0
-        self._carry(policy_slots)
+        self._carry()
         return cuts
 
-    def _complete(self, pending: Array) -> None:
-        lanes = pending[self._open[pending]]
+    def _complete(self, lanes: Array, cell: Array) -> None:
+        """Complete the open rows of `lanes`, which are in `cell`."""
+        at, was_open = lanes * self._capacity + cell, np.ones(len(lanes), bool)
         for credited in self._credited:
-            credited.complete(lanes, self._cell[lanes])
-        self._open[lanes] = False
-        self._cell[lanes] += 1
+            credited.close(lanes, at, was_open)
+        self.is_open[lanes] = False
+        self._cell[lanes] = cell + 1
 
     def _cut(self, number: int, slots: PolicySlots, buffer: StepBuffer, episodes: Array) -> tuple[PolicyReceipt, Batch]:
         running = self._running(number, slots, buffer, episodes)
-        ended = self._ended.take(slots.policy)
+        ended = [segments for segments, _ in self._ended.pop(slots.policy, [])]
         segments = Segments.concat([*ended, running]) if ended else running
         lanes = buffer.lanes[segments.row]
         # Sorted by lane, because the order of rows depends on which lane a policy played first.
@@ -303,12 +307,12 @@ class SegmentBuilder:
         carried = self._carried[lanes] & (start == 0)
         return Segments(row, start, stop, never, never, carried, episodes[lanes], bootstrap)
 
-    def _carry(self, policy_slots: Sequence[PolicySlots]) -> None:
-        for number, slots in enumerate(policy_slots):
+    def _carry(self) -> None:
+        for number, slots in enumerate(self._policy_slots):
             buffer = slots.buffer
             if buffer is None:
                 # Not used: the policy is not recorded.
-                self._carried_version[self._open & (self._entry_of == number)] = -1
+                self._carried_version[self.is_open & (self._entry_of == number)] = -1
                 continue
             row, lanes = self._open_of(number, buffer)
             cell = self._cell[lanes]
@@ -316,16 +320,16 @@ class SegmentBuilder:
             # A row that stayed open over a whole fragment keeps the version that acted.
             again = self._carried[lanes] & (cell == 0)
             self._carried_version[lanes] = np.where(again, self._carried_version[lanes], slots.version)
-        open_lanes = np.flatnonzero(self._open)
+        open_lanes = np.flatnonzero(self.is_open)
         for column in (self._t_env, self._t_agent):
             column[open_lanes, 0] = column[open_lanes, self._cell[open_lanes]]
-        self._carried = self._open.copy()
+        self._carried = self.is_open.copy()
         self._cell[:] = 0
         self._start[:] = 0
 
     def open_rows(self) -> dict[str, Array]:
         """Return the open rows after a `cut`, by `lane`, without observations and actions."""
-        lanes = np.flatnonzero(self._open)
+        lanes = np.flatnonzero(self.is_open)
         return {
             "lane": lanes,
             "gained": self._rewards.open[lanes],
@@ -344,7 +348,7 @@ class SegmentBuilder:
     def reopen(self, rows: Mapping[str, Array]) -> None:
         """Restore open rows, before any recording."""
         lanes = rows["lane"]
-        self._open[lanes] = self._carried[lanes] = True
+        self.is_open[lanes] = self._carried[lanes] = True
         self._rewards.open[lanes], self._carried_version[lanes] = rows["gained"], rows["version"]
         for name, credited in self._columns.items():
             # Numbers that were not read before are not known.
@@ -352,7 +356,7 @@ class SegmentBuilder:
         self._t_env[lanes, 0], self._t_agent[lanes, 0] = rows["t_env"], rows["t_agent"]
 
     def _open_of(self, number: int, buffer: StepBuffer) -> tuple[Array, Array]:
-        row = np.flatnonzero(self._open[buffer.lanes] & (self._entry_of[buffer.lanes] == number))
+        row = np.flatnonzero(self.is_open[buffer.lanes] & (self._entry_of[buffer.lanes] == number))
         return row, buffer.lanes[row]
 
 

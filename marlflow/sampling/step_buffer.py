@@ -5,7 +5,7 @@ Rewards and segments are in `segment_builder`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,26 +28,17 @@ class Segments(NamedTuple):
     episode: Array
     bootstrap: Mapping[str, Array]
 
-    @staticmethod
-    def of(columns: Iterable[Array], bootstrap: Mapping[str, Array]) -> Segments:
-        """Build segments from their first seven columns and bootstrap."""
-        row, start, stop, terminated, truncated, carried, episode = columns
-        return Segments(row, start, stop, terminated, truncated, carried, episode, bootstrap)
-
     def take(self, order: Array) -> Segments:
         """Select segments by index."""
-        return Segments.of(
-            [column[order] for column in self[:7]],
-            {name: column[order] for name, column in self.bootstrap.items()},
-        )
+        bootstrap = {name: column[order] for name, column in self.bootstrap.items()}
+        return Segments._make([*(column[order] for column in self[:7]), bootstrap])
 
     @staticmethod
     def concat(parts: Sequence[Segments]) -> Segments:
         """Concatenate `parts`."""
-        return Segments.of(
-            [np.concatenate(columns) for columns in zip(*(part[:7] for part in parts), strict=True)],
-            {name: np.concatenate([part.bootstrap[name] for part in parts]) for name in parts[0].bootstrap},
-        )
+        columns = zip(*(part[:7] for part in parts), strict=True)
+        bootstrap = {n: np.concatenate([part.bootstrap[n] for part in parts]) for n in parts[0].bootstrap}
+        return Segments._make([*map(np.concatenate, columns), bootstrap])
 
 
 class StepBuffer:

@@ -96,7 +96,10 @@ class Watchdog:
 
         With a timeout, raises ConfigInvalid outside of the main thread, which alone can be interrupted.
         """
-        intervals_s = [limit_s / _CHECKS_PER_TIMEOUT for limit_s in self._limits_s]
+        limits_s = [] if self.timeout_s is None else [self.timeout_s]
+        if self.deadline is not None:
+            limits_s.append(min(max(self.deadline.grace_period_s, 0.1), _CHECKS_PER_TIMEOUT * _MAX_CHECK_INTERVAL_S))
+        intervals_s = [limit_s / _CHECKS_PER_TIMEOUT for limit_s in limits_s]
         is_main = threading.current_thread() is threading.main_thread()
         # In other threads a deadline is kept between calls only.
         if not intervals_s or (self.timeout_s is None and not is_main):
@@ -111,27 +114,20 @@ class Watchdog:
             raise ConfigInvalid(["env.step_timeout_s needs the signal SIGALRM, which Windows has not; set it to null"])
         before = signal.signal(signal.SIGALRM, self._check)
         self._rearm_process_timeout()
-        signal.setitimer(signal.ITIMER_REAL, min(intervals_s), min(intervals_s))
+        # An environment may be closed inside of another guard, whose alarm continues afterwards.
+        left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, min(intervals_s), min(intervals_s))
         gc.callbacks.insert(0, self._begin_collecting)
         gc.callbacks.append(self._end_collecting)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+            signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
             gc.callbacks.remove(self._begin_collecting)
             gc.callbacks.remove(self._end_collecting)
             if self._end_process_after_s is not None:
                 faulthandler.cancel_dump_traceback_later()
-
-    @property
-    def _limits_s(self) -> list[float]:
-        grace_period_s = (
-            []
-            if self.deadline is None
-            else [min(max(self.deadline.grace_period_s, 0.1), _CHECKS_PER_TIMEOUT * _MAX_CHECK_INTERVAL_S)]
-        )
-        return grace_period_s if self.timeout_s is None else [self.timeout_s, *grace_period_s]
 
     def _rearm_process_timeout(self) -> None:
         if self._end_process_after_s is not None:

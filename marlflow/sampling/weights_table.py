@@ -9,15 +9,105 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from marlflow.base.batch import Array
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.items import Weights
-from marlflow.policy.actor import Actor, EvaluationMode, EvaluationModes, Mode, WeightedActor, mode_in
-from marlflow.policy.stacked import CohortActor
-from marlflow.sampling.frozen_cohort import CohortMembers, FrozenCohort
+from marlflow.base.random import RowRandom
+from marlflow.policy.actor import Acted, Actor, EvaluationMode, EvaluationModes, Mode, WeightedActor, mode_in
+from marlflow.policy.row_groups import RowGroups
+from marlflow.policy.stacked import ActingMembers, CohortActor, members_of
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.population import WORKER_MEMBERS
 from marlflow.sampling.protocol import FrozenPolicy
+
+_SLOT_BITS = 24
+
+
+class CohortMembers:
+    """The frozen entries of a cohort and their slots, shared by lanes of training and of evaluation.
+
+    Every entry keeps a reference to its weights until `forget`. Only those in a slot can act.
+    """
+
+    def __init__(self, make: Callable[[], Actor], like: Actor, with_critic: bool) -> None:
+        self.actors: ActingMembers = members_of(make, like)
+        # A worker never evaluates the critic, so its part is cut off.
+        self._actor_size = len(like.flat()) if with_critic and isinstance(like, WeightedActor) else None
+        self._entries: dict[str, FrozenPolicy] = {}
+        # The least recently seated first.
+        self._slots: dict[str, int] = {}
+        self._free: list[int] = []
+        # The version in each slot, [slots].
+        self.versions = np.zeros(0, np.int64)
+
+    def add(self, entry: str, frozen: FrozenPolicy) -> None:
+        """Add an entry and give it a slot; raises WeightsMismatch."""
+        self._entries[entry] = frozen
+        self.slot(entry)
+
+    def slot(self, entry: str) -> int:
+        """Return an entry's slot, for one more lane."""
+        slot = self._slots.pop(entry, None)
+        if slot is None:
+            frozen = self._entries[entry]
+            slot, flat = self._free.pop() if self._free else len(self._slots), frozen.weights.flat
+            self.actors.load(slot, flat if self._actor_size is None else flat[: self._actor_size], frozen.scheduled)
+            if slot == len(self.versions):
+                self.versions = np.append(self.versions, 0)
+            self.versions[slot] = frozen.weights.version
+        self._slots[entry] = slot
+        return slot
+
+    def in_slots(self) -> dict[int, FrozenPolicy]:
+        """Return the entries that can act, by slot."""
+        return {slot: self._entries[entry] for entry, slot in self._slots.items()}
+
+    def forget(self, entry: str) -> None:
+        """Remove an entry that no lane uses."""
+        del self._entries[entry]
+        self._give_up(entry)
+
+    def trim(self, seated: Collection[int], most_idle: int) -> None:
+        """Empty the least recently seated slots beyond `most_idle`, except those in `seated`."""
+        idle = [entry for entry, slot in self._slots.items() if slot not in seated]
+        for entry in idle[: max(0, len(idle) - most_idle)]:
+            self._give_up(entry)
+
+    def _give_up(self, entry: str) -> None:
+        if (slot := self._slots.pop(entry, None)) is not None:
+            self._free.append(slot)
+
+
+class FrozenCohort(PolicySlots):
+    """The pending lanes of frozen entries whose live policy has the slots `live`; records nothing.
+
+    A lane's row is its member's slot.
+    """
+
+    in_order = False
+
+    def __init__(
+        self, name: str, live: PolicySlots, members: CohortMembers, lanes_of_worker: int, mode: Mode = "explore"
+    ) -> None:
+        # The live actor only says whether members have a memory.
+        super().__init__(name, live.actor, live.spaces, lanes_of_worker, recorded=False, mode=mode)
+        self.live, self.members = live, members
+        self._groups = RowGroups.of(self.rows)
+
+    def set_pending(self, where: Array, deciding: Array, row_of: Array) -> None:
+        slots = row_of[deciding[where]]
+        # By version, because slots are renumbered on resume, and batched products depend on the order of members.
+        order = np.argsort((self.members.versions[slots] << _SLOT_BITS) + slots, kind="stable")
+        super().set_pending(where[order], deciding, row_of)
+        self._groups = RowGroups.of(slots[order])
+
+    def act(self, memory: Array | None, generator: RowRandom) -> Acted:
+        legal = self.seen.get("action_mask")
+        acted = self.members.actors.act(self._groups, self.seen["obs"], legal, memory, self.mode, generator)
+        self.draws = self.draws or generator.has_drawn
+        return acted
 
 
 class Seat(NamedTuple):
@@ -39,53 +129,45 @@ class WeightsTable:
     ) -> None:
         self.policy_slots = list(live)
         """By number; changed in place, so it may be shared."""
-        self._live = {slots.policy: slots for slots in live}
+        self.live = {slots.policy: slots for slots in live}
+        """By policy."""
         self._numbers = {slots.policy: number for number, slots in enumerate(live)}
-        # By entry, in order of arrival; by name.
+        # By frozen entry, in order of arrival, and by live policy that never changes.
         self._cohort_of: dict[str, FrozenCohort] = {}
+        # By name.
         self._cohorts: dict[str, FrozenCohort] = {}
-        # By live policy that never changes, and acts in the cohort of its network.
-        self._cohort_of_fixed: dict[str, FrozenCohort] = {}
         self._make_actors, self._publishing_critics = make_actors, frozenset(publishing_critics)
         self._worker_members = worker_members
 
     def __contains__(self, entry: object) -> bool:
-        return entry in self._live or entry in self._cohort_of
+        return entry in self.live or entry in self._cohort_of
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._live, *self._cohort_of])
-
-    def live(self, policy: str) -> PolicySlots | None:
-        """Return a live policy's slots, or None."""
-        return self._live.get(policy)
-
-    def number(self, policy: str) -> int:
-        """Return the number of a live policy."""
-        return self._numbers[policy]
+        return iter(dict.fromkeys([*self.live, *self._cohort_of]))
 
     def seat(self, entry: str | None, lane: int) -> Seat | None:
         """Return the seat of the entry that plays `lane` from now on; None if the entry is not in the table."""
         if entry is None:
             return None
-        if (cohort := self._cohort_of.get(entry) or self._cohort_of_fixed.get(entry)) is not None:
+        if (cohort := self._cohort_of.get(entry)) is not None:
             return Seat(self._numbers[cohort.policy], cohort.members.slot(entry))
-        if entry in self._live:
-            buffer = self._live[entry].buffer
+        if entry in self.live:
+            buffer = self.live[entry].buffer
             return Seat(self._numbers[entry], 0 if buffer is None else buffer.row(lane))
         return None
 
     def join(self, scheduled: Mapping[str, Mapping[str, float]], lanes: int) -> None:
         """Let live policies with the same network, which never change, act in one call with their scheduled values."""
         first = next(iter(scheduled))
-        live = self._live[first]
+        live = self.live[first]
         cohort = FrozenCohort(f"{first}@*", live, CohortMembers(self._make_actors[first], live.actor, False), lanes)
         self._append(cohort)
         for number, (policy, values) in enumerate(scheduled.items()):
-            actor = self._live[policy].actor
+            actor = self.live[policy].actor
             assert isinstance(actor, WeightedActor)
             # Members act in the order of their versions, whichever slots they have.
             cohort.members.add(policy, FrozenPolicy(policy, Weights(number, actor.flat()), values))
-            self._cohort_of_fixed[policy] = cohort
+            self._cohort_of[policy] = cohort
 
     def add(self, frozen: Mapping[str, FrozenPolicy], lanes: int) -> None:
         """Add missing frozen entries, for a worker of `lanes` lanes.
@@ -95,8 +177,8 @@ class WeightsTable:
         # Looked up one by one: entries that are here already need not be loaded.
         for entry in [entry for entry in frozen if entry not in self]:
             frozen_policy = frozen[entry]
-            if (live := self._live.get(frozen_policy.policy)) is None:
-                known = ", ".join(self._live)
+            if (live := self.live.get(frozen_policy.policy)) is None:
+                known = ", ".join(self.live)
                 problem = f"is of policy {frozen_policy.policy!r}, which no worker has; there are {known}"
                 raise ConfigInvalid([f"frozen entry {entry!r} {problem}"])
             cohort = self._cohort_for(frozen_policy, live, lanes)
@@ -130,12 +212,11 @@ class WeightsTable:
 
     def for_evaluation(self, lanes: int, modes: EvaluationModes) -> WeightsTable:
         """Return the same entries and actors for `lanes` other lanes, without recording, acting in `modes`."""
-        live = [slots.for_evaluation(lanes, mode_in(modes, name, name)) for name, slots in self._live.items()]
+        live = [slots.for_evaluation(lanes, mode_in(modes, name, name)) for name, slots in self.live.items()]
         table = WeightsTable(live, {}, ())
         for entry, cohort in self._cohort_of.items():
-            table._cohort_of[entry] = table._in_mode(cohort, mode_in(modes, entry, cohort.live.policy), lanes)
-        for policy, cohort in self._cohort_of_fixed.items():
-            table._cohort_of_fixed[policy] = table._in_mode(cohort, mode_in(modes, policy, policy), lanes)
+            policy = entry if entry in self.live else cohort.live.policy
+            table._cohort_of[entry] = table._in_mode(cohort, mode_in(modes, entry, policy), lanes)
         return table
 
     def acted(self) -> dict[str, EvaluationMode]:
@@ -145,7 +226,7 @@ class WeightsTable:
         """
         modes: dict[str, EvaluationMode] = {}
         for entry in self:
-            slots = self._cohort_of.get(entry) or self._cohort_of_fixed.get(entry) or self._live[entry]
+            slots = self._cohort_of.get(entry) or self.live[entry]
             if slots.draws is not None and not isinstance(slots.actor, CohortActor):
                 modes[entry] = "sampled" if slots.draws else "greedy"
         return modes

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter, time
 
 import numpy as np
 
 from marlflow.base.batch import Array, Batch
-from marlflow.base.errors import CheckpointFailed, ConfigInvalid
+from marlflow.base.errors import CheckpointFailed, ConfigInvalid, NotCompiled
 from marlflow.base.fault_kind import FaultKind
 from marlflow.base.info_columns import coefficient_name
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces
+from marlflow.env.batched.protocol import is_functional
 from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling import env_closing as closing
 from marlflow.sampling.action_history import History
 from marlflow.sampling.batched_pool import BatchedEnvPool
-from marlflow.sampling.batched_state import SnapshotState
 from marlflow.sampling.env_pool import EnvPool
+from marlflow.sampling.env_source import EnvSource
 from marlflow.sampling.episodes import TrainingEpisodes
 from marlflow.sampling.evaluation import EvaluationEnvs
 from marlflow.sampling.faults import FaultLog
@@ -30,14 +31,15 @@ from marlflow.sampling.phases import adapting_actors, concat_phases, phase_ticks
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.protocol import NOTHING_NEW, EvaluationRequest, FrozenPolicy, Request, RowWriter
 from marlflow.sampling.receipts import CompiledCalls, Evaluated, Fault, PolicyReceipt, Receipt
-from marlflow.sampling.runners import Pool, make_pool, training_runner
+from marlflow.sampling.replayed_state import ReplayedState
+from marlflow.sampling.runner import Runner
 from marlflow.sampling.sampler_config import SamplerConfig, policy_spaces
 from marlflow.sampling.saved_state import ResumeReport
 from marlflow.sampling.segment_builder import SegmentBuilder
 from marlflow.sampling.watchdog import Watchdog
 from marlflow.sampling.weights_table import WeightsTable
 from marlflow.sampling.worker_stages import WorkerStages
-from marlflow.sampling.worker_state import ReplayedState, WorkerState
+from marlflow.sampling.worker_state import SnapshotState, WorkerState
 
 
 class RolloutWorker:
@@ -80,63 +82,80 @@ class RolloutWorker:
         self._actors = {policy: actors[policy]() for policy in spaces}
         self._scheduled: dict[str, Mapping[str, float]] = {}
         self._adapting = adapting_actors(self._actors.values(), has_phases=isinstance(self._envs, EnvPool))
-        table = self._table = self._make_table(spaces, actors)
-        lanes = Lanes(self._stride, count, table, self._policy_of, config.columns)
-        self._builder = SegmentBuilder(lanes.entry_of, len(table.policy_slots), config.columns.in_rows)
+        self._table = self._make_table(spaces, actors)
+        lanes = Lanes(self._stride, count, self._table, self._policy_of, config.columns)
+        self._builder = SegmentBuilder(lanes)
         self._episodes = TrainingEpisodes(config.seed, config.env_indices, dealt=config.mapping is None)
         # A replacement of a lost worker starts after the episodes whose rows were delivered.
         self._episodes.resume_at(config.next_episodes)
         # Batched environments are saved by snapshots instead.
-        is_batched = isinstance(self._envs, BatchedEnvPool)
-        self._history = None if is_batched else History(count, self._stride, config.history_env_steps)
-        builder, episodes = self._builder, self._episodes
-        self._runner = training_runner(config, self._envs, table.policy_slots, lanes, episodes, builder, self._history)
+        is_replayed = isinstance(self._envs, EnvPool)
+        self._history = History(count, self._stride, config.history_env_steps) if is_replayed else None
+        self._runner = self._make_runner(lanes)
         self._evaluation = EvaluationEnvs(self._make_envs, self._evaluation_table, self._stride, self._policy_of)
 
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """The entries of the table of weights: policies, then frozen versions."""
-        return tuple(self._table)
-
-    def _make_envs(self, env_indices: Sequence[int]) -> Pool:
-        return make_pool(self._config, env_indices, self._watchdog, self._faults)
+    def _make_envs(self, env_indices: Sequence[int]) -> EnvSource:
+        pool = EnvPool if self._config.make_batched is None else BatchedEnvPool
+        return pool(self._config, env_indices, self._watchdog, self._faults)
 
     def _make_table(self, spaces: Mapping[str, Spaces], actors: Mapping[str, Callable[[], Actor]]) -> WeightsTable:
-        config = self._config
-        live = self._make_policy_slots(spaces)
+        config, num_lanes = self._config, self._stride * len(self._config.env_indices)
+        state = self._envs.first.state_space() if config.with_state else None
+        live = []
+        for policy, of_policy in spaces.items():
+            seen_state = state if policy in config.with_state else None
+            slots = PolicySlots(
+                policy, self._actors[policy], of_policy, num_lanes, policy in self._recorded, seen_state
+            )
+            slots.info_columns = config.columns.of_policy(policy)
+            live.append(slots)
         table = WeightsTable(live, actors, config.publishing_critics, config.worker_members)
         for cohort in config.cohorts:
             scheduled = {policy: values for policy, values in cohort.items() if policy not in self._recorded}
             if len(scheduled) > 1:
-                table.join(scheduled, self._stride * len(config.env_indices))
+                table.join(scheduled, num_lanes)
         return table
+
+    def _make_runner(self, lanes: Lanes) -> Runner:
+        """Return the loop for training episodes; raises ConfigInvalid if it cannot be compiled but must."""
+        config, envs, episodes, builder = self._config, self._envs, self._episodes, self._builder
+        functional = envs if isinstance(envs, BatchedEnvPool) and is_functional(envs.env) else None
+        reason = ""
+        if config.compiled is not False:
+            try:
+                if functional is None:
+                    raise NotCompiled("the environment is no functional one (env=functional, jaxmarl, jumanji or pgx)")
+                if envs.watchdog.timeout_s is not None:
+                    raise NotCompiled(
+                        "env.step_timeout_s is set, and in a compiled call there are no single steps to time"
+                    )
+                # Imports JAX, as the environment has.
+                from marlflow.sampling.compiled.runner import CompiledRunner
+
+                return CompiledRunner(functional, lanes, episodes, builder, config.seed)
+            except NotCompiled as error:
+                reason = str(error)
+                if config.compiled is True:
+                    raise ConfigInvalid(
+                        [f"rollouts.compiled=true, but {reason}; set rollouts.compiled=auto"]
+                    ) from error
+        runner = Runner(envs, lanes, episodes, builder, self._history)
+        if reason and functional is not None:
+            runner.compiled = CompiledCalls(note=f"rollouts are not compiled: {reason}")
+        return runner
 
     def _evaluation_table(self, num_envs: int, modes: EvaluationModes) -> WeightsTable:
         return self._table.for_evaluation(self._stride * num_envs, modes)
-
-    def _make_policy_slots(self, spaces: Mapping[str, Spaces]) -> list[PolicySlots]:
-        with_state = frozenset(self._config.with_state)
-        state = self._envs.first.state_space() if with_state else None
-        live = [
-            PolicySlots(
-                policy,
-                self._actors[policy],
-                of_policy,
-                self._stride * len(self._config.env_indices),
-                policy in self._recorded,
-                state if policy in with_state else None,
-            )
-            for policy, of_policy in spaces.items()
-        ]
-        for slots in live:
-            slots.info_columns = self._config.columns.of_policy(slots.policy)
-        return live
 
     def collect(self, ticks: int, request: Request = NOTHING_NEW) -> tuple[Receipt, dict[str, Batch]]:
         began = perf_counter()
         # At the start of a collect the driver has the receipts of all earlier rows, so no recorded row is collected
         # twice.
-        self._write_records()
+        try:
+            if self._writer is not None:
+                self._writer.write_full()
+        except OSError as error:
+            self._faults.report(self._write_fault(error))
         self._drop_unfinished(request.reset)
         self.remove_frozen(request.forget)
         self._table.trim(self._runner.lanes.entry_of, self._runner.lanes.row_of)
@@ -154,7 +173,7 @@ class RolloutWorker:
             self._episodes.deal(request.matchups)
         runner = self._runner
         # One cell more than ticks: the open row of the last collect is in cell 0.
-        self._widen(ticks + 1)
+        self._builder.widen(ticks + 1)
         counts = self._envs.counts
         runner.clear()
         results = self._collect_phases(ticks) if self._adapting else self._collect_ticks(ticks, self._worker_stages)
@@ -164,7 +183,7 @@ class RolloutWorker:
     def _add_frozen(self, frozen: Mapping[str, FrozenPolicy]) -> None:
         if frozen:
             self._table.add(frozen, len(self._runner.lanes.entry_of))
-            self._builder.renumber(len(self._table.policy_slots))
+            self._builder.renumber()
 
     def remove_frozen(self, entries: Collection[str]) -> None:
         """Remove frozen entries that no running episode uses."""
@@ -177,18 +196,11 @@ class RolloutWorker:
     def _drop_unfinished(self, policies: Collection[str]) -> None:
         # Open rows have actions of the weights before the reset, and memories were computed by them.
         for policy in policies:
-            if (slots := self._table.live(policy)) is not None:
-                lanes = np.flatnonzero(self._runner.lanes.entry_of == self._table.number(policy))
+            if (slots := self._table.live.get(policy)) is not None:
+                lanes = np.flatnonzero(self._runner.lanes.entry_of == self._table.policy_slots.index(slots))
                 self._builder.drop_open(lanes)
                 if slots.memory is not None:
                     slots.memory.begin(lanes)
-
-    def _write_records(self) -> None:
-        try:
-            if self._writer is not None:
-                self._writer.write_full()
-        except OSError as error:
-            self._faults.report(self._write_fault(error))
 
     def _write_fault(self, error: OSError) -> Fault:
         where = f"records of rollout worker {self._config.worker}"
@@ -201,7 +213,7 @@ class RolloutWorker:
             runner.begin()
             # Adapting actors need all of their phases, so a deadline does not end them early.
             runner.run(ticks, lambda: not self._adapting and self._watchdog.is_late)
-        cuts = self._builder.cut(self._table.policy_slots, runner.lanes.episode)
+        cuts = self._builder.cut(runner.lanes.episode)
         if self._history is not None:
             self._history.prune(runner.running)
         results = {policy: (cut, self._with_global_lanes(batch)) for policy, (cut, batch) in cuts.items()}
@@ -241,11 +253,8 @@ class RolloutWorker:
 
     def _abandon_episodes(self) -> None:
         # After a cut: only open rows are discarded.
-        lanes = self._runner.lanes
         for index in self._runner.running:
-            env_lanes = lanes.of(index)
-            self._builder.discard(env_lanes, int(lanes.episode[env_lanes.start]), self._table.policy_slots)
-            lanes.abandon(index)
+            self._runner.abandon(index)
         self._runner.halt()
 
     def _apply_stages(self, policy: str, cut: PolicyReceipt, batch: Batch) -> tuple[PolicyReceipt, Batch]:
@@ -278,10 +287,11 @@ class RolloutWorker:
             return self._worker_state().load_state(tree, replay_max_env_steps)
 
     def _worker_state(self) -> WorkerState:
-        self._widen(1)
-        parts = self._table.policy_slots, self._builder, self._episodes, self._runner
+        self._builder.widen(1)
+        parts = self._builder, self._episodes, self._runner
         if isinstance(self._envs, BatchedEnvPool):
             return SnapshotState(self._envs, *parts)
+        assert isinstance(self._envs, EnvPool)
         assert self._history is not None, "episodes of these environments are replayed"
         return ReplayedState(self._envs, *parts, self._history)
 
@@ -296,20 +306,14 @@ class RolloutWorker:
             policies=policies,
             agents_vanished=int(counts[0]),
             actions_corrected=int(counts[1]),
-            env_s=runner.env_s,
+            env_s=self._envs.env_s,
             policy_s=runner.policy_s,
-            bookkeeping_s=spent_s - runner.env_s - runner.policy_s - calls.compile_s,
+            bookkeeping_s=spent_s - self._envs.env_s - runner.policy_s - calls.compile_s,
             next_episodes=self._episodes.next_episodes,
             faults=self._faults.take(),
             began_s=time() - spent_s,
             compiled=calls,
         )
-
-    def _widen(self, capacity: int) -> None:
-        self._builder.widen(capacity)
-        for slots in self._table.policy_slots:
-            if slots.buffer is not None:
-                slots.buffer.widen(capacity)
 
     def _with_global_lanes(self, batch: Batch) -> Batch:
         index, agent = np.divmod(batch.segments["lane"], self._stride)
@@ -323,21 +327,16 @@ class RolloutWorker:
 
     def _load(self, weights: Mapping[str, Weights]) -> None:
         for policy, new in weights.items():
-            slots = self._table.live(policy)
+            slots = self._table.live.get(policy)
             if slots is not None and slots.version != new.version:
                 # Live entries only: a frozen entry has the version that it was frozen with.
                 slots.load(new, policy in self._config.publishing_critics)
 
-    def _snapshot(self, policies: Iterable[str]) -> dict[str, Weights]:
-        policy_slots = [slots for policy in policies if (slots := self._table.live(policy)) is not None]
-        return {
-            p.policy: Weights(p.version, p.actor.flat()) for p in policy_slots if isinstance(p.actor, WeightedActor)
-        }
-
     def evaluate(self, request: EvaluationRequest) -> Evaluated:
         self._add_frozen(request.frozen)
         # Evaluation uses the actors of training, so their weights are restored afterwards.
-        training = self._snapshot(request.weights)
+        live = [slots for policy in request.weights if (slots := self._table.live.get(policy)) is not None]
+        training = {p.policy: Weights(p.version, p.actor.flat()) for p in live if isinstance(p.actor, WeightedActor)}
         for fault in self._evaluation.widen(len(request.episodes)):
             self._faults.report(fault)
         self._load(request.weights)

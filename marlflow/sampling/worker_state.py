@@ -1,7 +1,8 @@
 """Save and restore what a rollout worker carries between collects.
 
-Not saved: weights and scheduled values, which every collect is given, and environments. Their running episodes are
-replayed here, and restored from snapshots in `batched_state`.
+Not saved: weights and scheduled values, which every collect is given, and environments. Running episodes of batched
+environments are saved as snapshots; others are replayed (`replayed_state`). Those that cannot be continued restart from
+their seeds.
 """
 
 from __future__ import annotations
@@ -9,23 +10,38 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from marlflow.base.batch import Array
+from marlflow.base.errors import CheckpointUnusable, EnvironmentFailed
 from marlflow.base.serialization import Tree
-from marlflow.env import StepResult
-from marlflow.sampling.action_history import History
-from marlflow.sampling.env_pool import EnvPool
+from marlflow.sampling.batched_pool import BatchedEnvPool
 from marlflow.sampling.env_source import EnvSource
-from marlflow.sampling.episode_replayer import FAILURES, EpisodeReplayer
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
-from marlflow.sampling.open_tables import TableByEnv, check_columns, open_tables, restore_open
 from marlflow.sampling.policy_slots import PolicySlots
 from marlflow.sampling.runner import Runner
-from marlflow.sampling.saved_state import ResumeReport, StateTable, by_env
+from marlflow.sampling.saved_state import ResumeReport, StateTable, by_env, by_lane, only_rows
 from marlflow.sampling.segment_builder import SegmentBuilder
+from marlflow.sampling.step_buffer import ranges
+
+INFOS = "infos"
+"""The table of what infos gave in the running episodes, by info column."""
+_SNAPSHOT, _LANES = "snapshot", "batched_lanes"
+
+
+class TableByEnv:
+    """A saved table, from which the rows of some environments are taken."""
+
+    def __init__(self, table: StateTable) -> None:
+        self._table, self.env = table, table["env"]
+        self._order = np.argsort(self.env, kind="stable")
+        self._sorted = self.env[self._order]
+
+    def of(self, env_indices: Sequence[int]) -> StateTable:
+        """Return the rows of `env_indices`."""
+        ends = [np.searchsorted(self._sorted, env_indices, side) for side in ("left", "right")]
+        return only_rows(self._table, self._order[ranges(ends[0], ends[1] - ends[0])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +49,14 @@ class WorkerState(ABC):
     """The state of a worker between two collects; the segment builder has room for a cell."""
 
     envs: EnvSource
-    policy_slots: list[PolicySlots]
     builder: SegmentBuilder
     episodes: TrainingEpisodes
     runner: Runner
+
+    @property
+    def policy_slots(self) -> Sequence[PolicySlots]:
+        """All policies and cohorts, by number."""
+        return self.runner.lanes.table.policy_slots
 
     def state(self) -> Tree:
         """Return the state by environment (see `saved_state`)."""
@@ -69,19 +89,21 @@ class WorkerState(ABC):
     def lane_tables(
         self, running: Sequence[int], name: str, at: Array, columns: Mapping[str, Array]
     ) -> dict[str, StateTable]:
-        """Return the open tables of the episodes in `running`, and the table `name` of the lanes `at`.
+        """Return the open rows and memories of the episodes in `running`, and the table `name` of the lanes `at`.
 
         It has `columns`, returns, and agent steps. What infos gave so far is the table `infos`, if they gave anything.
         """
         lanes = self.runner.lanes
-        of_lanes = {
-            "lane": at,
-            "returns": lanes.returns[at],
-            "t_agent": lanes.t_agent[at],
-            **columns,
-        }
-        opened = open_tables(lanes.assigned_in(running), lanes.entry_of, self.builder, self.policy_slots)
-        tables = {name: of_lanes, **opened}
+        of_lanes = {"lane": at, "returns": lanes.returns[at], "t_agent": lanes.t_agent[at], **columns}
+        tables = {name: of_lanes, "open": self.builder.open_rows()}
+        known = lanes.assigned_in(running)
+        for number, slots in enumerate(self.policy_slots):
+            if slots.buffer is not None:
+                tables[f"rows.{slots.policy}"] = self.builder.seen_in_open_rows(number, slots.buffer)
+            # No table for a policy without lanes: a frozen entry may be in the table and play nowhere.
+            played = known[lanes.entry_of[known] == number]
+            if slots.memory is not None and len(played):
+                tables[f"memory.{slots.policy}"] = {"lane": played, **slots.memory.state(played)}
         if lanes.has_infos:
             tables[INFOS] = {"lane": at, **dict(zip(lanes.columns.names, lanes.infos[:, at], strict=True))}
         return {n: by_env(table, self.envs.env_indices, lanes.stride) for n, table in tables.items()}
@@ -92,7 +114,7 @@ class WorkerState(ABC):
         Episodes of more than `replay_max_env_steps` are not replayed. Raises CheckpointUnusable if agents or policies'
         columns differ.
         """
-        check_columns(tree, self.envs.first, self.policy_slots)
+        self._check_columns(tree)
         self.episodes.resume_at({env["env"]: env["next_episode"] for env in tree["envs"]})
         tables = {name: TableByEnv(table) for name, table in tree["tables"].items()}
         for env in tree["envs"]:
@@ -109,6 +131,45 @@ class WorkerState(ABC):
         open_rows = [table for name, table in tables.items() if name.startswith("rows.")]
         lost = sum(len(table.env) - len(table.of(intact)["env"]) for table in open_rows)
         return ResumeReport(len(running) - len(intact) - restarted, restarted, lost)
+
+    def _check_columns(self, tree: Tree) -> None:
+        """Raise CheckpointUnusable if the agents or the policies' columns differ from those of a saved state."""
+        none, adapter, tables, problems = np.empty(0, np.int64), self.envs.first, tree["tables"], []
+        agents = list(adapter.agents) if adapter.declared else None
+        if tree["agents"] != agents:
+            problems.append(f"the environment has agents {agents}, and what is kept is of {tree['agents']}")
+        for slots in self.policy_slots:
+            wanted = {
+                "rows": None if slots.buffer is None else {n: c[:0, 0] for n, c in slots.buffer.data.items()},
+                "memory": None if slots.memory is None else slots.memory.state(none),
+            }
+            for kind, columns in wanted.items():
+                saved, current = _column_types(tables.get(f"{kind}.{slots.policy}")), _column_types(columns)
+                # Saved rows of a policy that is not recorded any more are ignored.
+                must_match = kind == "memory" or columns is not None
+                if f"{kind}.{slots.policy}" in tables and must_match and saved != current:
+                    problems.append(f"the {kind} of policy {slots.policy!r} are kept as {saved}, and now are {current}")
+        if problems:
+            raise CheckpointUnusable(problems)
+
+    def by_lane(self, table: StateTable) -> dict[str, Array]:
+        """Return a saved table with the `lane` of each row."""
+        return by_lane(table, self.envs.env_indices, self.runner.lanes.stride)
+
+    def restore_open(self, tables: Mapping[str, StateTable]) -> None:
+        """Restore the open rows and memories of episodes that have begun again."""
+        # The observations of open rows were not saved for a policy that was not recorded, so these rows are dropped.
+        numbered = enumerate(self.policy_slots)
+        new = [n for n, slots in numbered if slots.buffer is not None and f"rows.{slots.policy}" not in tables]
+        opened = self.by_lane(tables["open"])
+        self.builder.reopen(only_rows(opened, ~np.isin(self.runner.lanes.entry_of[opened["lane"]], new)))
+        for slots in self.policy_slots:
+            if slots.buffer is not None and (rows := tables.get(f"rows.{slots.policy}")) is not None:
+                of_lane = self.by_lane(rows)
+                slots.buffer.reopen(slots.buffer.rows_of(of_lane["lane"]), of_lane)
+            if slots.memory is not None and (memory := tables.get(f"memory.{slots.policy}")) is not None:
+                of_lane = self.by_lane(memory)
+                slots.memory.load_state(of_lane["lane"], of_lane)
 
     def index(self, env: Tree) -> int:
         """Return the position of a saved environment among those of this worker."""
@@ -133,70 +194,90 @@ class WorkerState(ABC):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedState(WorkerState):
-    """The state of a worker that replays its running episodes."""
+def _column_types(columns: StateTable | None) -> dict[str, str] | None:
+    if columns is None:
+        return None
+    return {n: f"{c.dtype} {list(c.shape[1:])}" for n, c in columns.items() if n not in ("env", "slot")}
 
-    envs: EnvPool
-    history: History
+
+@dataclass(frozen=True, slots=True)
+class SnapshotState(WorkerState):
+    """The state of a worker whose batched environments save their running episodes, with the table `snapshot`."""
+
+    envs: BatchedEnvPool
 
     def replayable(self) -> Collection[int]:
-        return self.history.replayable(self.runner.running)
+        # There is no history of actions, so a worker that steps these environments one by one restarts episodes.
+        return ()
 
     def tables(self, running: Sequence[int]) -> dict[str, StateTable]:
-        replayable, deciding = self.replayable(), self.runner.deciding
-        checked, hashes = self.runner.lanes.assigned_in(replayable), self.history.hashes.copy()
-        # Pending lanes have seen an observation that no action has followed yet, so a replay ends with it.
-        hashes[deciding] = self.history.hashes_with_pending(deciding, self.policy_slots)
-        tables = self.lane_tables(running, "lanes", checked, {"hash": hashes[checked]})
-        env_indices = np.array(self.envs.env_indices, np.int64)
-        for policy, (index, action) in self.history.actions(replayable).items():
-            if len(index):
-                tables[f"{_ACTIONS}{policy}"] = {"env": env_indices[index], "action": action}
+        known = self.runner.lanes.assigned_in(running)
+        tables = self.lane_tables(running, _LANES, known, {"alive": self.envs.alive[known]})
+        if self.envs.can_be_saved and running:
+            indices = np.array(running, np.int64)
+            columns = {f"env_{name}": column for name, column in self.envs.get_state(indices).items()}
+            tables[_SNAPSHOT] = {"env": np.array(self.envs.env_indices, np.int64)[indices], **columns}
         return tables
 
     def continue_episodes(
         self, running: Sequence[Tree], tables: Mapping[str, TableByEnv], replay_max_env_steps: int
     ) -> tuple[list[int], int]:
-        replayer = EpisodeReplayer(self.envs, self.runner.lanes, self.policy_slots, self.episodes, self.history)
-        results: dict[int, StepResult] = {}
-        intact = []
-        for env in running:
-            index, saved = self.index(env), env["running"]
-            # A replay needs every action so far, and takes as long as the episode did.
-            replayable = saved["whole"] and saved["env_steps"] <= replay_max_env_steps
-            if not replayable:
-                # Rows of this episode were delivered already; the restarted one needs another number.
-                saved = {**saved, "episode": saved["episode"] + RESTARTED_EPISODE}
+        del replay_max_env_steps  # Nothing is replayed.
+        saved = set(tables[_SNAPSHOT].env.tolist()) if _SNAPSHOT in tables and self.envs.can_be_saved else set()
+        intact = self._begin([env for env in running if env["env"] in saved], 0)
+        of_intact = [env["env"] for env in intact]
+        if intact:
+            kept = {name: table.of(of_intact) for name, table in tables.items()}
             try:
-                results[index] = (
-                    _replay(replayer, index, saved, tables, env["env"]) if replayable else replayer.begin(index, saved)
-                )
-            except FAILURES:
-                # The environment is not deterministic, or changed since: its next episode begins instead.
-                self.runner.lanes.abandon(index)
-                self.envs.discard([index])
-            else:
-                intact += [env["env"]] * replayable
-        kept = {name: table.of(intact) for name, table in tables.items()}
-        restore_open(kept, self.envs.env_indices, self.runner.lanes, self.builder, self.policy_slots)
-        self.envs.restore(results)
+                self._restore(self._indices(intact), kept)
+            except EnvironmentFailed:
+                # The environment has changed since: its episodes restart.
+                of_intact = []
+        # Rows of these episodes were delivered already; the restarted ones need other numbers.
+        restarted = self._begin([env for env in running if env["env"] not in of_intact], RESTARTED_EPISODE)
+        if restarted:
+            seeds = np.array([env["running"]["seed"] for env in restarted], np.int64)
+            for failure in self.envs.reset(self._indices(restarted), seeds).broken.values():
+                raise failure
         self.runner.resume()
-        return intact, len(results) - len(intact)
+        return of_intact, len(restarted)
 
+    def _begin(self, envs: Sequence[Tree], added: int) -> list[Tree]:
+        """Assign the lanes of saved episodes their policies and random streams; return the episodes that continue.
 
-def _replay(
-    replayer: EpisodeReplayer, index: int, running: Mapping[str, Any], tables: Mapping[str, TableByEnv], env_index: int
-) -> StepResult:
-    actions = {
-        name.removeprefix(_ACTIONS): taken
-        for name, table in tables.items()
-        if name.startswith(_ACTIONS) and len(taken := table.of([env_index])["action"])
-    }
-    infos = tables[INFOS].of([env_index]) if INFOS in tables else {}
-    return replayer.play(index, running, actions, tables["lanes"].of([env_index]), infos)
+        The others are abandoned: a policy that played in them cannot play there any more.
+        """
+        begun = []
+        for env in envs:
+            index, running = self.index(env), env["running"]
+            episode = running["episode"] + added
+            try:
+                self.runner.lanes.begin(index, episode, running["matchup"], self.envs.first, self.episodes)
+            except EnvironmentFailed:
+                self.runner.lanes.abandon(index)
+                continue
+            self.envs.seeds[index] = running["seed"]
+            self.envs.env_steps[index] = 0 if added else running["env_steps"]
+            begun.append(env)
+        return begun
 
+    def _indices(self, envs: Sequence[Tree]) -> Array:
+        return np.array([self.index(env) for env in envs], np.int64)
 
-_ACTIONS = "actions."
-INFOS = "infos"
-"""The table of what infos gave in the running episodes, by info column."""
+    def _restore(self, indices: Array, tables: Mapping[str, StateTable]) -> None:
+        lanes = self.runner.lanes
+        columns = {n.removeprefix("env_"): c for n, c in tables[_SNAPSHOT].items() if n.startswith("env_")}
+        step = self.envs.set_state(indices, columns)
+        of_lane = self.by_lane(tables[_LANES])
+        at = of_lane["lane"]
+        lanes.returns[at], lanes.t_agent[at] = of_lane["returns"], of_lane["t_agent"]
+        if INFOS in tables:
+            infos = self.by_lane(tables[INFOS])
+            for name, column in zip(lanes.columns.names, lanes.infos, strict=True):
+                # Columns that were not read before are not known.
+                column[infos["lane"]] = infos.get(name, np.nan)
+            lanes.has_infos = True
+        alive = np.zeros(len(self.envs.alive), bool)
+        alive[at] = of_lane["alive"]
+        self.restore_open(tables)
+        self.envs.show(indices, step, alive)

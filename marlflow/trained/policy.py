@@ -104,4 +104,4 @@ class TrainedPolicy:
         acted = self.actor.act(obs, legal, memory, self._spec.mode(mode), generator)
         if memory is not None and self.is_recurrent:
             memory[...] = acted.memory
-        return np.asarray(self._slots.choices(acted.action))
+        return np.asarray(self._slots.decoder.choices(acted.action))

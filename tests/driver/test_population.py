@@ -80,8 +80,9 @@ def test_a_frozen_entry_acts_by_its_weights_whatever_the_policy_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forced parameters: what was frozen pushes every cart one way, the policy itself the other."""
-    from marlflow.sampling.frozen_cohort import CohortMembers
+    from marlflow.sampling.env_pool import EnvPool
     from marlflow.sampling.policy_slots import PolicySlots
+    from marlflow.sampling.weights_table import CohortMembers
 
     loaded: dict[str, set[int]] = {}
     load, add = PolicySlots.load, CohortMembers.add
@@ -101,13 +102,13 @@ def test_a_frozen_entry_acts_by_its_weights_whatever_the_policy_learns(
     monkeypatch.setattr(PolicySlots, "load", forced_live)
     monkeypatch.setattr(CohortMembers, "add", forced_frozen)
     pushed: dict[str, set[int]] = {}
-    choices = PolicySlots.choices
+    put_actions = EnvPool.put_actions
 
-    def watched(player: PolicySlots, action: Any) -> Any:
+    def watched(envs: EnvPool, player: PolicySlots, action: Any) -> None:
         pushed.setdefault(player.policy, set()).update(action.tolist())
-        return choices(player, action)
+        put_actions(envs, player, action)
 
-    monkeypatch.setattr(PolicySlots, "choices", watched)
+    monkeypatch.setattr(EnvPool, "put_actions", watched)
     experiment = against_past_selves(MAIN, HALF)
     # The method that is watched is only called where environments are stepped one by one.
     mf.train(replace(experiment, env=replace(experiment.env, batched=False)), tmp_path)

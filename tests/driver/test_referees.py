@@ -244,7 +244,7 @@ def test_an_error_in_a_set_ends_the_run_at_the_next_round() -> None:
 
 
 def test_a_meta_game_waits_for_its_referees() -> None:
-    anything: Any = SimpleNamespace(matchmaker=league(), frozen_for_referees=lambda matchups: {})
+    anything: Any = SimpleNamespace(matchmaker=league(), frozen_in=lambda matchups, workers: {})
     workers, referees = Rounds(anything.matchmaker), Games(at_once)
     budget: Any = Budget()
     waiting = with_matches(workers, referees, anything, True, budget, MatchTimes())

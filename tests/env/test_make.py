@@ -13,6 +13,7 @@ from marlflow.env import cartpole_team, make_environment
 from marlflow.env.make import EnvMaker
 from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.faults import FaultLog
+from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
 
 TEAM = "marlflow.env.cartpole_team.parallel_env"
@@ -107,7 +108,7 @@ def test_only_the_first_environment_of_a_run_has_a_window(mode, made, monkeypatc
     maker = EnvMaker(Seen, {"render_mode": mode}, (), "Seen")
     # Two workers; what broke is opened again as it was.
     for env_indices in ([0, 1], [2]):
-        pool = EnvPool(env_indices, maker, Watchdog(None), FaultLog())
+        pool = EnvPool(SamplerConfig(maker, env_indices, None, 0), env_indices, Watchdog(None), FaultLog())
     assert Seen.made == made
     pool.discard([0])
     assert not pool.reset(np.array([0]), np.array([7]), [None]).broken

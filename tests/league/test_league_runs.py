@@ -150,7 +150,7 @@ def test_workers_keep_no_more_entries_than_a_few_and_those_that_are_seated(
 
     def watched(worker: RolloutWorker, *args: Any, **settings: Any) -> Any:
         found = collect(worker, *args, **settings)
-        frozen = [entry for entry in worker.entries if "@" in entry]
+        frozen = [entry for entry in worker._table if "@" in entry]
         sizes.append(len(frozen))
         frozen_ever.update(frozen)
         return found

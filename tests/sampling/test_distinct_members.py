@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from marlflow.base.items import Weights
-from marlflow.sampling import distinct_members
+from marlflow.sampling import dealer as dealing
 from marlflow.sampling.dealer import Dealer
 from marlflow.sampling.matchmaking import AllowedSeats, EpisodeId
 from marlflow.sampling.population import PopulationChange
@@ -83,4 +83,4 @@ def test_over_many_rounds_all_entries_are_dealt_as_often() -> None:
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(distinct_members).failed == 0
+    assert doctest.testmod(dealing).failed == 0

@@ -110,9 +110,9 @@ def test_those_that_a_dataset_records_act_alone() -> None:
 
 def test_a_cohort_holds_the_weights_of_each() -> None:
     playing = worker("mlp", True)
-    (cohort,) = set(playing._table._cohort_of_fixed.values())
+    (cohort,) = set(playing._table._cohort_of.values())
     for number in range(FIXED):
         slot = cohort.members.slot(f"main@{number}")
         found = np.concatenate([view.numpy().ravel() for view in cohort.members.actors._views[slot]])
         np.testing.assert_array_equal(found, weights("mlp", number).flat)
-    assert playing.entries == ("main", *(f"main@{n}" for n in range(FIXED)))
+    assert tuple(playing._table) == ("main", *(f"main@{n}" for n in range(FIXED)))

@@ -19,7 +19,7 @@ from marlflow.env import cartpole_team
 from marlflow.policy.actor_critic import stochastic_actor
 from marlflow.policy.recurrent_actors import recurrent_stochastic_actor
 from marlflow.policy.stacked import StackedMembers
-from marlflow.sampling import RolloutWorker, SamplerConfig, frozen_cohort
+from marlflow.sampling import RolloutWorker, SamplerConfig, weights_table
 from marlflow.sampling.protocol import EvaluationRequest, FrozenPolicy, Request
 from tests.driver.kept_runs import assert_equal
 from tests.sampling.workers import rows_in
@@ -131,7 +131,7 @@ def test_slots_without_lanes_are_given_up_by_least_recent_use() -> None:
     assert len(slots_of(unbounded)) == ENTRIES
     bounded.collect(0, Request(0, {}, {}, {}))
     assert len(slots_of(bounded)) < ENTRIES
-    assert set(bounded.entries) == {"main", *entries}
+    assert set(bounded._table) == {"main", *entries}
 
 
 def slots_of(playing: RolloutWorker) -> dict[str, int]:
@@ -140,7 +140,7 @@ def slots_of(playing: RolloutWorker) -> dict[str, int]:
 
 
 def test_least_recently_seated_entries_give_up_first_and_seated_ones_never() -> None:
-    members = frozen_cohort.CohortMembers(ACTORS["mlp"], ACTORS["mlp"](), with_critic=False)
+    members = weights_table.CohortMembers(ACTORS["mlp"], ACTORS["mlp"](), with_critic=False)
     for name, entry in list(frozen("mlp").items())[:4]:
         members.add(name, entry)
     assert members.slot("main@0") == 0  # seated again, so it is the most recent one

@@ -74,7 +74,7 @@ def test_a_frozen_entry_acts_by_its_own_weights_and_leaves_no_rows() -> None:
     receipt, batches = playing.collect(
         4, Request(0, {"main": weights(7, 0)}, {"main": {"epsilon": 0.2}}, dealt, entries)
     )
-    assert playing.entries == ("main", "main@1")
+    assert tuple(playing._table) == ("main", "main@1")
     assert [(actor.parameter[0], actor.scheduled) for actor in actors] == [(0, {"epsilon": 0.2}), (1, {"epsilon": 0.9})]
     assert actors[1].modes == {"explore"}
     assert set(batches) == set(receipt.policies) == {"main"}
@@ -106,13 +106,13 @@ def test_an_entry_to_forget_goes_when_no_running_episode_seats_it() -> None:
     playing, actors = worker(env_indices=(0, 1))
     playing.collect(1, Request(0, {"main": weights(0, 0)}, {}, {0: [AGAINST], 1: [ALONE]}, {"main@1": frozen(0, 1)}))
     playing.collect(1, Request(0, {}, {}, {0: [], 1: []}, forget=["main@1"]))
-    assert playing.entries == ("main", "main@1")  # env 0 still plays against it
+    assert tuple(playing._table) == ("main", "main@1")  # env 0 still plays against it
     assert actors[1].memories == [0, 1]
     played = 0
-    while "main@1" in playing.entries and played < 300:
+    while "main@1" in playing._table and played < 300:
         playing.collect(5, Request(0, {}, {}, {0: [ALONE] * 5, 1: [ALONE] * 5}, forget=["main@1"]))
         played += 5
-    assert playing.entries == ("main",)
+    assert tuple(playing._table) == ("main",)
     receipt, batches = playing.collect(5, Request(0, {}, {}, {0: [ALONE] * 5, 1: [ALONE] * 5}))
     assert actions_of(batches["main"], 1) == {0}
     assert batches["main"].rows == receipt.agent_steps
@@ -124,10 +124,10 @@ def test_the_table_grows_again_under_an_id_that_was_forgotten_and_others_keep_th
     seated = {"cart_0": "main", "cart_1": "main@2"}
     playing.collect(1, Request(0, {"main": weights(0, 0)}, {}, {0: [seated], 1: [seated]}, both))
     playing.collect(2, Request(0, {}, {}, {0: [], 1: []}, forget=["main@1"]))
-    assert playing.entries == ("main", "main@2")
+    assert tuple(playing._table) == ("main", "main@2")
     assert actors[2].memories == [0, 1, 2]
     playing.collect(1, Request(0, {}, {}, {0: [], 1: []}, {"main@1": frozen(9, 0)}))
-    assert playing.entries == ("main", "main@2", "main@1")
+    assert tuple(playing._table) == ("main", "main@2", "main@1")
     assert actors[3].parameter[0] == 0
     assert actors[2].memories == [0, 1, 2, 3]
 
@@ -159,7 +159,7 @@ def test_evaluation_episodes_seat_frozen_entries_as_they_are() -> None:
     )
     assert [result.matchup for result in evaluated.episodes] == seats
     assert actors[1].modes == {"greedy"}
-    assert playing.entries == ("main", "main@1")
+    assert tuple(playing._table) == ("main", "main@1")
     _, batches = playing.collect(100, Request(0, {}, {}, {0: [AGAINST] * 100}))
     assert (batches["main"]["version"] == 0).all()
     assert actors[1].modes == {"greedy", "explore"}

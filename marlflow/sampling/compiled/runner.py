@@ -5,7 +5,7 @@ Between two calls all state is where single steps keep it, so that saving, resum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -25,16 +25,14 @@ from marlflow.sampling.compiled.breaks import breaks_in
 from marlflow.sampling.compiled.program import CallInputs, Columns, FragmentProgram, Live, Player
 from marlflow.sampling.compiled.seating import seating
 from marlflow.sampling.compiled.tick_columns import Break, TickColumns, taken
-from marlflow.sampling.episode_results import Ended, results_of
 from marlflow.sampling.episodes import RESTARTED_EPISODE, TrainingEpisodes
-from marlflow.sampling.frozen_cohort import FrozenCohort
 from marlflow.sampling.lanes import NO_EPISODE, Lanes
-from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.policy_slots import Memory, PolicySlots
 from marlflow.sampling.receipts import CompiledCalls
-from marlflow.sampling.recurrent_memory import Memory
-from marlflow.sampling.runner import Runner
+from marlflow.sampling.runner import Ended, Runner, results_of
 from marlflow.sampling.segment_builder import EndsOfRows, SegmentBuilder, Ticks
 from marlflow.sampling.step_buffer import Segments
+from marlflow.sampling.weights_table import FrozenCohort
 
 _FEWEST_MEMBERS = 16
 _NOTE = "rollouts are compiled: environments, policies and resets of a fragment are one call"
@@ -54,20 +52,20 @@ class CompiledRunner(Runner):
     def __init__(
         self,
         envs: BatchedEnvPool,
-        policy_slots: Sequence[PolicySlots],
         lanes: Lanes,
         episodes: TrainingEpisodes,
         builder: SegmentBuilder,
         seed: int,
     ) -> None:
-        super().__init__(envs, policy_slots, lanes, episodes, builder)
+        super().__init__(envs, lanes, episodes, builder)
         for column in envs.columns.in_rows:
             if column.key not in info_keys(envs.env):
                 raise NotCompiled(f"its steps have no infos[{column.key!r}]")
         self._batch, self._agents = envs, list(envs.first.agents)
         self._rows_of, self._seed, self._training = builder, seed, episodes
         self._actors = {
-            number: CompiledActor(slots.actor, slots.spaces.observation) for number, slots in enumerate(policy_slots)
+            number: CompiledActor(slots.actor, slots.spaces.observation)
+            for number, slots in enumerate(self._policy_slots)
         }
         # By the number of a cohort: what it was made of, and its parameters.
         self._stacked: dict[int, tuple[Any, Any, Given]] = {}

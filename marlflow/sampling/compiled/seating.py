@@ -80,7 +80,7 @@ def _seats(
 ) -> tuple[list[int], list[int]] | None:
     numbers, rows = [], []
     for slot, agent in enumerate(agents):
-        seat = lanes.seat(matchup.get(agent) or lanes.policy_of(agent), slot)
+        seat = lanes.table.seat(matchup.get(agent) or lanes.policy_of(agent), slot)
         if seat is None or not fits(agent, seat.number):
             return None
         numbers.append(seat.number)

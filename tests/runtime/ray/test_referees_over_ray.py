@@ -159,7 +159,7 @@ def test_referees_play_as_rollout_workers_do_and_hold_nothing_afterwards() -> No
 
         sent, games = play(referees)
         assert games == play(parts.workers)[1]
-        assert ray.get(one.actor.__ray_call__.remote(lambda actor: actor._worker._worker.entries)) == ("main",)
+        assert ray.get(one.actor.__ray_call__.remote(lambda actor: tuple(actor._worker._worker._table))) == ("main",)
         assert play(referees) == (sent, games), "they are sent again"
         assert sent == 2
         kill(one.actor)

@@ -5,7 +5,7 @@ An episode continues if observations, turns and rewards equal the original's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,89 +14,130 @@ import numpy as np
 from marlflow.base.batch import Array
 from marlflow.base.encoder import ObservationOutside
 from marlflow.base.errors import EnvironmentFailed
+from marlflow.base.serialization import Tree
 from marlflow.env import StepResult
 from marlflow.sampling.action_history import History
 from marlflow.sampling.env_pool import EnvPool
-from marlflow.sampling.episodes import EpisodeSource
-from marlflow.sampling.lanes import Lanes
-from marlflow.sampling.policy_slots import PolicySlots
+from marlflow.sampling.episodes import RESTARTED_EPISODE
 from marlflow.sampling.rewards import WrongReward, info_values, last_values, reward_values
 from marlflow.sampling.saved_state import StateTable
+from marlflow.sampling.worker_state import INFOS, TableByEnv, WorkerState
+
+_ACTIONS = "actions."
 
 
-class Differs(Exception):
+class _Differs(Exception):
     """The replay of an episode differs from the original."""
 
 
 # The exceptions of a failed replay.
-FAILURES = (Differs, EnvironmentFailed, ObservationOutside, WrongReward)
+_FAILURES = (_Differs, EnvironmentFailed, ObservationOutside, WrongReward)
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeReplayer:
-    """Replays episodes in the environments and lanes of a worker."""
+class ReplayedState(WorkerState):
+    """The state of a worker that replays its running episodes."""
 
     envs: EnvPool
-    lanes: Lanes
-    policy_slots: Sequence[PolicySlots]
-    episodes: EpisodeSource
     history: History
 
-    def begin(self, index: int, running: Mapping[str, Any]) -> StepResult:
-        """Start an episode; raises one of FAILURES."""
-        adapter, lanes = self.envs.adapters[index], self.lanes
+    def replayable(self) -> Collection[int]:
+        return self.history.replayable(self.runner.running)
+
+    def tables(self, running: Sequence[int]) -> dict[str, StateTable]:
+        replayable, deciding = self.replayable(), self.runner.deciding
+        checked, hashes = self.runner.lanes.assigned_in(replayable), self.history.hashes.copy()
+        # Pending lanes have seen an observation that no action has followed yet, so a replay ends with it.
+        hashes[deciding] = self.history.hashes_with_pending(deciding, self.policy_slots)
+        tables = self.lane_tables(running, "lanes", checked, {"hash": hashes[checked]})
+        env_indices = np.array(self.envs.env_indices, np.int64)
+        for policy, (index, action) in self.history.actions(replayable).items():
+            if len(index):
+                tables[f"{_ACTIONS}{policy}"] = {"env": env_indices[index], "action": action}
+        return tables
+
+    def continue_episodes(
+        self, running: Sequence[Tree], tables: Mapping[str, TableByEnv], replay_max_env_steps: int
+    ) -> tuple[list[int], int]:
+        results: dict[int, StepResult] = {}
+        intact = []
+        for env in running:
+            index, saved = self.index(env), env["running"]
+            # A replay needs every action so far, and takes as long as the episode did.
+            replayable = saved["whole"] and saved["env_steps"] <= replay_max_env_steps
+            if not replayable:
+                # Rows of this episode were delivered already; the restarted one needs another number.
+                saved = {**saved, "episode": saved["episode"] + RESTARTED_EPISODE}
+            try:
+                results[index] = (
+                    self._replay(index, saved, tables, [env["env"]]) if replayable else self._begin(index, saved)
+                )
+            except _FAILURES:
+                # The environment is not deterministic, or changed since: its next episode begins instead.
+                self.runner.lanes.abandon(index)
+                self.envs.discard([index])
+            else:
+                intact += [env["env"]] * replayable
+        kept = {name: table.of(intact) for name, table in tables.items()}
+        self.restore_open(kept)
+        for index, result in results.items():
+            self.envs.start(index, result)
+        self.runner.resume()
+        return intact, len(results) - len(intact)
+
+    def _begin(self, index: int, running: Mapping[str, Any]) -> StepResult:
+        """Start an episode; raises one of _FAILURES."""
+        adapter, lanes = self.envs.adapters[index], self.runner.lanes
         result = self.envs.reset_one(index, running["seed"])
         lanes.begin(index, running["episode"], running["matchup"], adapter, self.episodes)
         self.history.begin_episode(index)
         self._receive(index, result, np.empty(0, np.int64))
         return result
 
-    def play(
-        self,
-        index: int,
-        running: Mapping[str, Any],
-        actions: Mapping[str, Array],
-        expected: StateTable,
-        infos: StateTable,
+    def _replay(
+        self, index: int, running: Mapping[str, Any], tables: Mapping[str, TableByEnv], env_index: Sequence[int]
     ) -> StepResult:
-        """Replay an episode with each policy's `actions`; raises one of FAILURES.
-
-        `expected` has `returns`, `t_agent` and `hash` by slot, `infos` what is known of info columns.
-        """
-        result = self.begin(index, running)
+        """Replay an episode with each policy's actions; raises one of _FAILURES."""
+        result = self._begin(index, running)
+        actions = {
+            name.removeprefix(_ACTIONS): taken
+            for name, table in tables.items()
+            if name.startswith(_ACTIONS) and len(taken := table.of(env_index)["action"])
+        }
         choices = {
-            slots.policy: iter(slots.choices(actions[slots.policy]))
+            slots.policy: iter(slots.decoder.choices(actions[slots.policy]))
             for slots in self.policy_slots
             if slots.policy in actions
         }
         for _ in range(running["env_steps"]):
             result = self._step(index, result, choices)
-        self._compare(index, result, expected, infos)
+        infos = tables[INFOS].of(env_index) if INFOS in tables else {}
+        self._compare(index, result, tables["lanes"].of(env_index), infos)
         # An action is left over: an agent did not act as often as before.
         if any(next(unused, None) is not None for unused in choices.values()):
-            raise Differs
+            raise _Differs
         # Kept, so that the next checkpoint can replay the whole episode again.
         self.history.begin_episode(index, actions)
         return result
 
     def _step(self, index: int, result: StepResult, choices: Mapping[str, Iterator[Any]]) -> StepResult:
         if result.over:
-            raise Differs
+            raise _Differs
         deciding, hashes = self._hash_pending(index, result)
         self.history.hashes[deciding] = hashes
-        self.lanes.t_agent[deciding] += 1
-        policies = [self.policy_slots[number].policy for number in self.lanes.entry_of[deciding].tolist()]
+        self.runner.lanes.t_agent[deciding] += 1
+        policies = [self.policy_slots[number].policy for number in self.runner.lanes.entry_of[deciding].tolist()]
         try:
             chosen = [next(choices[policy]) for policy in policies]
         except (KeyError, StopIteration):
-            raise Differs from None
+            raise _Differs from None
         after = self.envs.act(index, chosen)
         self._receive(index, after, deciding)
         return after
 
     def _hash_pending(self, index: int, result: StepResult) -> tuple[Array, Array]:
-        deciding = np.array(result.deciding, np.int64) + index * self.lanes.stride
-        entry_of = self.lanes.entry_of[deciding]
+        deciding = np.array(result.deciding, np.int64) + index * self.runner.lanes.stride
+        entry_of = self.runner.lanes.entry_of[deciding]
         for number, slots in enumerate(self.policy_slots):
             slots.where = np.flatnonzero(entry_of == number)
             slots.positions = slots.where.tolist()
@@ -108,7 +149,7 @@ class EpisodeReplayer:
         return deciding, self.history.hashes_with_pending(deciding, self.policy_slots)
 
     def _receive(self, index: int, result: StepResult, acted: Array) -> None:
-        adapter, lanes = self.envs.adapters[index], self.lanes
+        adapter, lanes = self.envs.adapters[index], self.runner.lanes
         # As in a step, before agents that joined have a policy.
         is_read = lanes.is_read
         if len(adapter.agents) > lanes.num_assigned[index]:
@@ -125,16 +166,16 @@ class EpisodeReplayer:
             lanes.set_last(np.array([of.slot for of in result.ended]) + index * lanes.stride, last)
 
     def _compare(self, index: int, result: StepResult, expected: StateTable, infos: StateTable) -> None:
-        lanes = self.lanes.assigned_in([index])
+        lanes = self.runner.lanes.assigned_in([index])
         if result.over or len(lanes) != len(expected["slot"]):
-            raise Differs
+            raise _Differs
         hashes = self.history.hashes.copy()
         deciding, pending_hashes = self._hash_pending(index, result)
         hashes[deciding] = pending_hashes
-        actual = {"returns": self.lanes.returns, "t_agent": self.lanes.t_agent, "hash": hashes}
-        for name, column in zip(self.lanes.columns.names, self.lanes.infos, strict=True):
+        actual = {"returns": self.runner.lanes.returns, "t_agent": self.runner.lanes.t_agent, "hash": hashes}
+        for name, column in zip(self.runner.lanes.columns.names, self.runner.lanes.infos, strict=True):
             # Unknown for columns that were not read before, and for workers to which nothing was given.
             if len(infos.get(name, ())) and not np.array_equal(column[lanes], infos[name], equal_nan=True):
-                raise Differs
+                raise _Differs
         if not all(np.array_equal(column[lanes], expected[name]) for name, column in actual.items()):
-            raise Differs
+            raise _Differs
