@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.options import JSON, TRUST, UNITS, Arguments, Command, Option
 from marlflow.cli.progress import shown_progress
 from marlflow.cli.run_folder import CHECKPOINT, STRICT, checked_run, which_checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from marlflow.driver.evaluate import EvaluationResult
     from marlflow.runtime.saved_runs import Which
+
+_ENV = "env."
 
 
 def run_evaluate(arguments: Arguments) -> int:
@@ -53,7 +58,21 @@ def _evaluate(run_dir: Path, which: Which, asked: Arguments) -> EvaluationResult
         asked["workers"],
         None if asked["trust"] else (),
         asked["strict"],
+        _settings(asked.overrides),
     )
+
+
+def _settings(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return settings of the environment, which are given as `env.<name>=<YAML>`."""
+    import yaml
+
+    found = {}
+    for name, _, text in (word.removeprefix(_ENV).partition("=") for word in overrides):
+        try:
+            found[name] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigInvalid([f"{_ENV}{name} cannot be read: {str(error).splitlines()[0]}"]) from error
+    return found
 
 
 _ABOUT = """
@@ -67,6 +86,9 @@ With against=NAMES, each member plays all sides (seats, or teams) that it can pl
 plays all other sides. It prints the mean return of the member's side and, in games in which one side's gain is
 another's loss, the shares of games won, drawn and lost. Members act as their algorithm learns to, sampled from a
 distribution or greedy by values, unless their league says otherwise (league.snapshots.acts).
+
+env.NAME=VALUE plays in an environment with another setting, in which the policies have to fit: env.batched=false
+steps it one by one.
 
 Seeds differ from those of training, and the same command plays the same games. Written into RUN:
   evaluations/<n>.json  results, and the seed, seating and returns of every episode
@@ -116,8 +138,10 @@ COMMAND = Command(
     (
         "runs/simple_tag/2026-01-31_12-00-00 episodes=200",
         "runs/a runs/b mode=greedy checkpoint=best",
+        "runs/lbf/2026-01-31_12-00-00 env.batched=false units=sum",
         "runs/connect_four/2026-01-31_12-00-00 against=random",
         "runs/a members=main,main@3 against=random,veteran,runs/b:main,main12.safetensors games=400",
     ),
     most=None,
+    overrides=_ENV,
 )

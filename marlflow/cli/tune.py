@@ -233,5 +233,5 @@ COMMAND = Command(
     operands="key=value",
     fewest=0,
     most=0,
-    takes_overrides=True,
+    overrides="",
 )

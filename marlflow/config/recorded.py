@@ -6,6 +6,7 @@ built again, and the signature of the user who started it: a configuration names
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -107,13 +108,17 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
     return text, values
 
 
-def recorded_experiment(run_dir: Path, recorded: RecordedRun, trust: Collection[str] | None) -> Experiment:
+def recorded_experiment(
+    run_dir: Path, recorded: RecordedRun, trust: Collection[str] | None, env: Mapping[str, Any] | None = None
+) -> Experiment:
     """Build the experiment of a run again, without what only training needs; call it while `recorded.working()`.
+
+    `env` has settings of the environment that replace recorded ones, by name, such as `arguments.penalty`.
 
     If the record is not this user's own, what is none of marlflow's parts is imported only if it is in `trust` (None:
     any). Raises ConfigInvalid with every problem.
     """
-    needed = _without_training(recorded.values)
+    needed = _with_settings(_without_training(recorded.values), env or {})
     if not recorded.is_own:
         needed = {key: value for key, value in needed.items() if key not in _OF_A_PLACE}
         if found := untrusted(needed, trust):
@@ -130,6 +135,21 @@ def recorded_experiment(run_dir: Path, recorded: RecordedRun, trust: Collection[
         raise ConfigInvalid([f"{run_dir / EXPERIMENT}: {problem}" for problem in problems])
     # Relative to the folder that the run was started in, which others do not work in.
     return replace(experiment, env=with_absolute_records(experiment.env, trust))
+
+
+def _with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    env = copy.deepcopy(dict(values["env"]))
+    for name, value in settings.items():
+        *outer, last = name.split(".")
+        if not all(part.isidentifier() for part in (*outer, last)) or name.startswith(TARGET):
+            raise ConfigInvalid([f"env.{name} is no setting of an environment that can be changed"])
+        place = env
+        for part in outer:
+            if not isinstance(place.get(part) or {}, dict):
+                raise ConfigInvalid([f"env.{name} cannot be set: env.{part} is {place[part]!r}, no mapping"])
+            place[part] = place = dict(place.get(part) or {})
+        place[last] = value
+    return {**values, "env": env}
 
 
 def _without_training(values: Any) -> Any:

@@ -58,6 +58,8 @@ class EvaluationResult:
     faults: Sequence[Fault]
     duration_s: float
     modes: Mapping[str, EvaluationMode]
+    env: Mapping[str, Any]
+    """Settings of the environment that are not the run's."""
     ended_s: float = field(default_factory=time.time)
 
     def __repr__(self) -> str:
@@ -88,6 +90,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
     workers: int = 0,
     trust: Collection[str] | None = (),
     strict: bool = False,
+    env: Mapping[str, Any] | None = None,
 ) -> EvaluationResult:
     """Evaluate the policies of the run in folder `run`, as they are at a `checkpoint` (see `load`).
 
@@ -104,7 +107,8 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
     evaluation, and in games against others as learned, unless the league's `snapshots.acts` says more.
 
     `workers=0` plays in this process, a higher number on Ray. The seeds differ from those of training, and the same
-    arguments play the same games. `experiment`, `trust` and `strict` are as for `load`.
+    arguments play the same games. `experiment`, `trust` and `strict` are as for `load`. `env` has settings of the
+    environment in place of the run's, as in its configuration: `{"batched": False, "arguments.penalty": 0.1}`.
 
     Raises InvalidInput with every problem before anything is played, and StageFailed if the environment breaks more
     often than the run tolerates.
@@ -112,14 +116,15 @@ def evaluate(  # noqa: PLR0913, PLR0917  all but one have defaults
     began_s, base = time.perf_counter(), Path.cwd()
     if problems := list(_argument_problems(episodes, seed, workers, mode)):
         raise ConfigInvalid(problems)
-    with finished_run(run_folder(run, "evaluate", "evaluate"), checkpoint, experiment, trust, strict) as finished:
+    run_dir = run_folder(run, "evaluate", "evaluate")
+    with finished_run(run_dir, checkpoint, experiment, trust, strict, env) as finished:
         _check_playable(finished)
         entrants = Entrants(finished.checked, finished.saved, sides_or_none(finished.checked), base, trust, strict)
         tournament = _tournament(finished, entrants, members, against, episodes, seed)
         of_run = None if tournament.team is None else finished.checked.experiment.evaluation.mode
         modes = tournament.modes(mode or of_run)
         evaluated = _play(finished.checked, tournament, modes, workers)
-    return _result(tournament, evaluated, mode, finished.saved.checkpoint.path, began_s)
+    return _result(tournament, evaluated, mode, finished.saved.checkpoint.path, began_s, env or {})
 
 
 def _several(names: str | Sequence[str]) -> Sequence[str]:
@@ -219,6 +224,7 @@ def _result(
     mode: AskedMode | None,
     checkpoint: Path,
     began_s: float,
+    env: Mapping[str, Any],
 ) -> EvaluationResult:
     played = tournament.played(evaluated.episodes)
     return EvaluationResult(
@@ -234,6 +240,7 @@ def _result(
         evaluated.faults,
         time.perf_counter() - began_s,
         tournament.acted(evaluated.acted),
+        dict(env),
     )
 
 

@@ -65,6 +65,7 @@ def as_json(evaluation: EvaluationResult, games: bool = False) -> dict[str, Any]
         "seed": evaluation.seed,
         "mode": evaluation.mode,
         "modes": dict(evaluation.modes),
+        "env": dict(evaluation.env),
         "confidence": CONFIDENCE,
         "members": {label: dict(about) for label, about in evaluation.about.items()},
         "policies": [_returns(one) for one in evaluation.returns],

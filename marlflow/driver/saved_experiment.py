@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from marlflow.base.errors import CheckpointUnusable, InvalidInput
+from marlflow.base.errors import CheckpointUnusable, ConfigInvalid, InvalidInput
 from marlflow.config.experiment import Experiment, PlacementOverrides, Rollouts, RunPlacement
 from marlflow.config.recorded import recorded_experiment, recorded_run
 from marlflow.config.validation import CheckedExperiment, ready
@@ -40,22 +41,26 @@ def finished_run(
     experiment: Experiment | None = None,
     trust: Collection[str] | None = (),
     strict: bool = False,
+    env: Mapping[str, Any] | None = None,
 ) -> Iterator[FinishedRun]:
     """Open a checkpoint of a run; in the context, the working folder is the one in which the run was started.
 
     Without `experiment`, it is built again from the folder; if the run is not this user's own, what is none of
-    marlflow's parts is imported only if it is in `trust` (None: any). If `strict`, no checkpoint is used in place of a
-    damaged one. Raises InvalidInput.
+    marlflow's parts is imported only if it is in `trust` (None: any), with the settings `env` of its environment. If
+    `strict`, no checkpoint is used in place of a damaged one. Raises InvalidInput.
     """
     run_dir = run_dir.absolute()
     saved = saved_run(run_dir, chosen(run_dir, which, lambda: evaluation_scores(run_dir), strict))
     if experiment is not None:
+        if env:
+            raise ConfigInvalid(["env is for the experiment that a run recorded; change the one that is given instead"])
         yield FinishedRun(saved, checked_experiment(experiment, saved), None)
         return
     recorded = recorded_run(run_dir)
     with recorded.working():
         # The environment is that of the run, because it was recorded; JSON has no tuples, which identities tell apart.
-        checked = checked_experiment(recorded_experiment(run_dir, recorded, trust), saved, ("policies", "league"))
+        built = recorded_experiment(run_dir, recorded, trust, env or {})
+        checked = checked_experiment(built, saved, ("policies", "league"))
         yield FinishedRun(saved, checked, recorded.started_in)
 
 

@@ -238,7 +238,7 @@ def test_the_command_line_of_the_design_composes(marlflow: Marlflow) -> None:
         ("marlflow evaluate run ep", "episodes="),
         (
             "marlflow evaluate run --members main --",
-            "--episodes --against --mode --checkpoint --strict --seed --workers --json --trust",
+            "--episodes --against --mode --units --checkpoint --strict --seed --workers --json --trust",
         ),
         ("marlflow lea", "league"),
         ("marlflow league run --e", "--export"),

@@ -384,3 +384,32 @@ def test_self_play_without_snapshots_is_evaluated_too(tmp_path: Path) -> None:
     assert one.results is not None
     first, second = one.by_side["player_0"], one.by_side["player_1"]
     assert first.games == second.games == 5
+
+
+def test_the_environment_may_have_other_settings_in_which_the_policies_fit(tmp_path: Path) -> None:
+    experiment = replace(small_run(env_steps=200), env=mf.Env("cartpole_team", {"max_cycles": 30}, num_envs=4))
+    mf.train(experiment, tmp_path)
+    usual, shorter = (mf.evaluate(tmp_path, episodes=8, env=env) for env in (None, {"max_cycles": 3, "batched": False}))
+    assert usual.env == {}
+    assert max(game.env_steps for game in usual.games) > 3
+    assert {game.env_steps for game in shorter.games} == {3}
+    assert as_json(shorter)["env"] == {"max_cycles": 3, "batched": False}
+    with pytest.raises(mf.CheckpointUnusable, match="observes"):
+        mf.evaluate(tmp_path, env={"velocities": False})
+
+
+@pytest.mark.parametrize(
+    ("env", "problem"),
+    [
+        ({"max_cycle": 3}, "there is no env.max_cycle; did you mean"),
+        ({"_target_": "os.system"}, "env._target_ is no setting"),
+        ({"max_cycles.x": 3}, "env.max_cycles.x cannot be set: env.max_cycles is 30, no mapping"),
+    ],
+)
+def test_settings_that_the_environment_has_not_are_refused(env: Any, problem: str, tmp_path: Path) -> None:
+    experiment = replace(small_run(env_steps=40), env=mf.Env("cartpole_team", {"max_cycles": 30}, num_envs=4))
+    mf.train(experiment, tmp_path)
+    with pytest.raises(mf.ConfigInvalid, match=problem):
+        mf.evaluate(tmp_path, env=env)
+    with pytest.raises(mf.ConfigInvalid, match="change the one that is given"):
+        mf.evaluate(tmp_path, experiment, env={"max_cycles": 3})
