@@ -7,6 +7,7 @@ from pathlib import Path
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.links import check_links
 from marlflow.runtime.saved_runs import EXPERIMENT, folder
+from marlflow.runtime.shipped_runs import PREFIX, unpacked
 
 RUN_MARKS = ("run.json", EXPERIMENT, "checkpoints", ".hydra")
 """A run's folder has at least one of these."""
@@ -15,10 +16,12 @@ RUN_MARKS = ("run.json", EXPERIMENT, "checkpoints", ".hydra")
 def run_folder(given: Path | str, purpose: str, verb: str) -> Path:
     """Return the path that was given; raises ConfigInvalid if it is not the folder of a run with checkpoints.
 
-    Nor may a link in it lead out of it.
+    `gallery:<name>` is a run that comes with marlflow. No link in a folder may lead out of it.
 
     `purpose` is who needs it, a command for example, and `verb` what it does with it.
     """
+    if str(given).startswith(PREFIX):
+        return unpacked(str(given).removeprefix(PREFIX))
     run_dir = Path(given)
     if not run_dir.is_dir():
         raise ConfigInvalid([f"there is no directory {given}; {purpose} needs that of a run"])

@@ -1,0 +1,62 @@
+"""Trained policies that come with marlflow, by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import marlflow as mf
+from marlflow.runtime import shipped_runs
+from marlflow.runtime.run_folders import run_folder
+from tests.sentences import refusals
+
+NAMES = shipped_runs.shipped_runs()
+SHIPPED = Path(shipped_runs.__file__).parent / "gallery"
+MOST_BYTES, MOST_OF_ALL = 1_200_000, 20_000_000
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_they_are_small_and_say_nothing_of_their_user() -> None:
+    assert NAMES
+    sizes = {name: sum(path.stat().st_size for path in (SHIPPED / name).rglob("*") if path.is_file()) for name in NAMES}
+    assert max(sizes.values()) < MOST_BYTES
+    assert sum(sizes.values()) < MOST_OF_ALL
+    for name in NAMES:
+        about = json.loads((SHIPPED / name / "run.json").read_text(encoding="utf-8"))
+        assert (about["started_in"], about["signature"]) == ("", "")
+
+
+def test_lbf_is_played_by_its_name_in_lbforaging_itself() -> None:
+    pytest.importorskip("lbforaging")
+    result = mf.evaluate("gallery:lbf_10x10_3p_3f_ppo", episodes=20, env={"batched": False})
+    # Random play eats a tenth of the food.
+    assert result.returns[0].team.mean.value > 0.6
+    team = mf.load("gallery:lbf_10x10_3p_3f_ppo")
+    assert team.agents == ("agent_0", "agent_1", "agent_2")
+
+
+def test_a_copy_is_the_users_and_made_again_if_it_was_damaged(own_cache: Path) -> None:
+    copy = run_folder("gallery:lbf_10x10_3p_3f_ppo", "a test", "load")
+    assert copy.is_relative_to(own_cache)
+    assert sorted(path.name for path in copy.parent.iterdir()) == ["lbf_10x10_3p_3f_ppo"]
+    (copy / "evaluations").mkdir()
+    assert run_folder("gallery:lbf_10x10_3p_3f_ppo", "a test", "load") == copy
+    assert (copy / "evaluations").is_dir()
+    (damaged,) = copy.glob("checkpoints/*/learner.agent.safetensors")
+    damaged.write_bytes(b"")
+    run_folder("gallery:lbf_10x10_3p_3f_ppo", "a test", "load")
+    assert damaged.stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", ["lbf", "", "../gallery", "lbf_10x10_3p_3f_ppo/checkpoints"])
+def test_other_names_are_refused(name: str, own_cache: Path) -> None:
+    (problem,) = refusals(mf.ConfigInvalid, run_folder, f"gallery:{name}", "a test", "load")
+    assert problem.startswith(f"there is no gallery:{name}")
+    assert not list(own_cache.iterdir())
