@@ -130,6 +130,11 @@ def parallel_env(
     `arguments` are the environment's own, and replace those it is registered with. Raises ConfigInvalid if it cannot be
     made or has other spaces.
     """
+    return GymnasiumTeam(registered_env(id, arguments, render_mode), max_cycles)
+
+
+def registered_env(id: str, arguments: Mapping[str, Any] | None, render_mode: str | None) -> gym.Env[Any, Any]:
+    """Make an environment as `parallel_env` does, but no team of it; raises ConfigInvalid."""
     module, _, name = id.rpartition(":")
     given = dict(arguments or {}) if render_mode is None else {**(arguments or {}), "render_mode": render_mode}
     try:
@@ -139,9 +144,8 @@ def parallel_env(
         # Not as arguments of gymnasium.make, which keeps some for itself, such as max_episode_steps.
         spec.kwargs.update(given)
         # The checker would warn of rewards that are lists.
-        env = gym.make(spec, disable_env_checker=True)
+        return gym.make(spec, disable_env_checker=True)
     except (gym.error.Error, ModuleNotFoundError) as error:
         raise ConfigInvalid([f"gymnasium cannot make {id!r}: {error}"]) from error
     except (ImportError, TypeError) as error:
         raise ConfigInvalid([f"gymnasium cannot make {id!r}: {error}{own_lines(error)}"]) from error
-    return GymnasiumTeam(env, max_cycles)
