@@ -5,7 +5,7 @@
 One policy (MLP, 64 x 64, in connect four 128 x 128) acts for all agents, and its rows are delivered. A fragment has 128
 ticks; the first fragments, which compile, do not count, and figures are medians of those in the seconds after them. In
 single steps a tick is one call of the environments and one of the policy; compiled, a fragment is one call. With
-`--two-workers`, two processes begin to measure at once, by the clock, and one alone. Needs the extras `jaxmarl`,
+`--two-workers`, two processes begin to measure at once, by the clock, and one alone. Needs the extras `lbf`, `jaxmarl`,
 `jumanji` and `pgx`; cases whose suite is not installed are left out.
 """
 
@@ -42,6 +42,8 @@ TICKS = 128
 WARM_UP = 4
 """Fragments before those that count: resets of other numbers of environments are other programs."""
 POLICY = "all"
+_PACKAGES = {"lbf": "lbforaging"}
+"""Of extras that are not called like their package."""
 
 
 class Case(NamedTuple):
@@ -59,6 +61,7 @@ CASES: Mapping[str, Case] = {
     "smax": Case("jaxmarl", {"name": "HeuristicEnemySMAX", "parameters": {"scenario": "3m"}}, (16, 64), 13.0),
     "overcooked": Case("jaxmarl", {"name": "overcooked_v2"}, (16, 128)),
     "lbf": Case("jumanji", {"name": "LevelBasedForaging-v0"}, (16, 128), 3.0),
+    "foraging": Case("lbf", {"id": "Foraging-10x10-3p-3f-v3"}, (16, 64)),
     "rware": Case("jumanji", {"name": "RobotWarehouse-v0"}, (16, 128), 25.0),
     "connector": Case("jumanji", {"name": "Connector-v3"}, (16, 128)),
     "connect_four": Case("pgx", {"name": "connect_four"}, (64, 512), 1.5, 128),
@@ -151,8 +154,9 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--two-workers", action="store_true", help="env steps per second by the clock, too")
     options = parser.parse_args(arguments)
     for name in options.cases:
-        if importlib.util.find_spec(CASES[name].suite) is None:
-            print(f"{name}: not measured, the extra {CASES[name].suite} is not installed", flush=True)
+        extra = CASES[name].suite
+        if importlib.util.find_spec(_PACKAGES.get(extra, extra)) is None:
+            print(f"{name}: not measured, the extra {extra} is not installed", flush=True)
         else:
             report(name, options.seconds, options.two_workers)
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)

@@ -23,9 +23,10 @@ _OF_ITS_USER = {"started_in": "", "signature": ""}
 
 def ship(run: Path, name: str) -> Path:
     """Copy what loading needs; return the folder."""
-    target = GALLERY / name
+    if not name.isidentifier():
+        raise SystemExit(f"NAME consists of letters, digits and _, and {name!r} does not")
+    target, checkpoint = GALLERY / name, newest(run)
     shutil.rmtree(target, ignore_errors=True)
-    checkpoint = newest(run)
     shutil.copytree(checkpoint.path, target / "checkpoints" / checkpoint.path.name)
     shutil.copy(run / EXPERIMENT, target)
     about = {**json.loads((run / _RUN).read_text(encoding="utf-8")), **_OF_ITS_USER}

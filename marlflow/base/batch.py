@@ -42,6 +42,8 @@ class Batch(TrainBatch):
         | {"memory_version", "length", "terminated", "truncated", "carried", "episode", "lane", "slot", "agent", "env"}
         | {"bootstrap_obs", "bootstrap_mask", "bootstrap_state", "bootstrap_memory", "cost_advantage"}
         | {"gained", "value", "advantage", "value_target", "discount", "next_obs", "weight", "row_id", "now", "made_by"}
+        | {"window_reward", "window_discount", "window_steps", "next", "segment", "burn_in", "priority", "present"}
+        | {"next_mask", "next_state", "next_present", "mask", "valid", "trained", "following", "central"}
     )
     """Columns that workers and stages make; numbers of infos have other names."""
     made_from: ClassVar[Mapping[str, str]] = {

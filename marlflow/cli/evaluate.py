@@ -64,13 +64,17 @@ def _evaluate(run_dir: Path, which: Which, asked: Arguments) -> EvaluationResult
 
 def _settings(overrides: Sequence[str]) -> dict[str, Any]:
     """Return settings of the environment, which are given as `env.<name>=<YAML>`."""
-    import yaml
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     found = {}
     for name, _, text in (word.removeprefix(_ENV).partition("=") for word in overrides):
         try:
-            found[name] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            # Numbers as in configurations, where 1e-3 is one.
+            value = OmegaConf.create(f"value: {text}").value
+            found[name] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+        except (YAMLError, OmegaConfBaseException) as error:
             raise ConfigInvalid([f"{_ENV}{name} cannot be read: {str(error).splitlines()[0]}"]) from error
     return found
 

@@ -23,7 +23,7 @@ def run_play(arguments: Arguments) -> int:
     which, seats = which_checkpoint(arguments["checkpoint"]), _seats(arguments["seats"])
     names = [*seats.values(), *([arguments["against"]] if arguments["against"] else [])]
     run_dir = checked_run(arguments.operands[0], "play", which, names, arguments["as"], seats)
-    options = _options(arguments, seats)
+    options = _options(arguments, run_dir, seats)
     from marlflow.trained.load import load
     from marlflow.trained.play import play
 
@@ -40,12 +40,12 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _options(arguments: Arguments, seats: Mapping[str, str]) -> PlayOptions:
+def _options(arguments: Arguments, run_dir: Path, seats: Mapping[str, str]) -> PlayOptions:
     from marlflow.trained.play import PLAYED, PlayOptions
 
     folder = arguments["record_folder"]
     if folder is None and arguments["record"]:
-        folder = Path(arguments.operands[0], PLAYED)
+        folder = run_dir / PLAYED
     options = PlayOptions(
         episodes=arguments["episodes"],
         seed=arguments["seed"],

@@ -9,7 +9,7 @@ from marlflow.base.problems import Problem
 from marlflow.config.environment import environment_name
 from marlflow.config.learners import subject_of
 from marlflow.config.validation import CheckedExperiment
-from marlflow.env.batched.protocol import is_functional
+from marlflow.env.batched.protocol import FUNCTIONAL_ENVIRONMENTS, is_functional
 from marlflow.env.batched.versions import makes_batches
 from marlflow.env.make import EnvMaker
 from marlflow.flow import Together
@@ -57,7 +57,7 @@ def _rollout_problems(checked: CheckedExperiment) -> Iterator[Problem]:
     if experiment.rollouts.compiled is not True:
         return
     if not makes_batches(experiment.env.factory):
-        reason = "is no functional environment (env=functional, jaxmarl, jumanji or pgx)"
+        reason = f"is no functional environment ({FUNCTIONAL_ENVIRONMENTS})"
         reason = f"{environment_name(experiment.env)} {reason}"
     elif experiment.env.step_timeout_s is not None:
         reason = "env.step_timeout_s is set, and in a compiled call there are no single steps to time"

@@ -132,16 +132,21 @@ def recorded_experiment(
     problems: list[str] = []
     experiment = read_values(needed, problems)
     if problems or experiment is None:
-        raise ConfigInvalid([f"{run_dir / EXPERIMENT}: {problem}" for problem in problems])
+        changed = f", with {', '.join(f'env.{name}' for name in env)} changed" if env else ""
+        raise ConfigInvalid([f"{run_dir / EXPERIMENT}{changed}: {problem}" for problem in problems])
     # Relative to the folder that the run was started in, which others do not work in.
     return replace(experiment, env=with_absolute_records(experiment.env, trust))
 
 
 def _with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    if not settings:
+        return dict(values)
+    if not isinstance(values.get("env"), Mapping):
+        raise ConfigInvalid([f"{EXPERIMENT} has no environment whose settings could be changed"])
     env = copy.deepcopy(dict(values["env"]))
     for name, value in settings.items():
         *outer, last = name.split(".")
-        if not all(part.isidentifier() for part in (*outer, last)) or name.startswith(TARGET):
+        if not all(part.isidentifier() for part in (*outer, last)) or TARGET in (*outer, last):
             raise ConfigInvalid([f"env.{name} is no setting of an environment that can be changed"])
         place = env
         for part in outer:

@@ -88,6 +88,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
+_DRAWS = "; mode=as_learned draws actions from what was learned, where that is a distribution"
+
+
 def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
     unit = "episodes" if evaluation.returns else "games"
     acted = f"{_acted(evaluation)}; " if evaluation.modes else ""
@@ -100,8 +103,11 @@ def _notes(evaluation: EvaluationResult, run: str) -> Iterator[str]:
     if len(evaluation.games) > 1 and evaluation.distinct < len(evaluation.games) / 2:
         yield (
             f"{run}only {evaluation.distinct:,} of {len(evaluation.games):,} episodes differ in anything that was seen "
-            "or done, so intervals are too narrow; mode=as_learned draws actions from what was learned"
+            f"or done, so intervals are too narrow{_DRAWS if evaluation.mode == 'greedy' else ''}"
         )
+    if evaluation.env:
+        changed = ", ".join(f"env.{name}={value}" for name, value in evaluation.env.items())
+        yield f"{run}not the run's own environment: {changed}"
     if evaluation.comparisons and not _has_winner(evaluation):
         yield f"{run}{NO_WINNER}"
     yield from (f"{run}{note}" for note in _self_play_notes(evaluation))

@@ -29,7 +29,7 @@ def same_games(episodes: Sequence[EpisodeResult], settings: Evaluation) -> str |
 def _remedies(settings: Evaluation, seatings: int) -> str:
     remedies = []
     if settings.mode == "greedy":
-        remedies.append("evaluation.mode=as_learned draws actions from what the policies have learned")
+        remedies.append("evaluation.mode=as_learned draws actions from what was learned, where that is a distribution")
     if "random" not in (settings.opponents or ()):
         remedies.append("evaluation.opponents=[random] evaluates each policy against random ones")
     return ", ".join([*remedies, f"evaluation.episodes={seatings} plays no game twice"])

@@ -49,8 +49,9 @@ class ForagingTeam(GymnasiumTeam):
             draw.ellipse(_inside(row, column), _FOOD)
             _write(draw, row, column, self.game.field[row, column])
         for number, player in enumerate(self.game.players):
-            draw.rounded_rectangle(_inside(*player.position), 6, _AGENTS[number % len(_AGENTS)])
-            _write(draw, *player.position, player.level)
+            row, column = player.position
+            draw.rounded_rectangle(_inside(row, column), 6, _AGENTS[number % len(_AGENTS)])
+            _write(draw, row, column, player.level)
         return np.asarray(image)
 
 

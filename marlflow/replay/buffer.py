@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
@@ -32,6 +32,16 @@ class Store(Protocol[Drawn_co]):
     stop: int
     first_segment: int
     stop_segment: int
+
+    @property
+    def infos(self) -> Mapping[str, At]:
+        """The columns of infos that are stored."""
+        ...
+
+    @property
+    def names(self) -> Collection[str]:
+        """The other columns that may be stored."""
+        ...
 
     @property
     def sums(self) -> Sequence[str]:
@@ -267,6 +277,10 @@ class StoredReplay(Generic[Drawn]):
         if ends != begins:
             came = ", ".join(f"{part['first']} to {part['stop']}" for part in held)
             yield f"expected the rows {first} to {stop}, but those kept are {came}"
+        for name in sorted(set(self._store.infos) - set(held[0]["columns"])):
+            yield f"expected the column {name!r} of infos, but the rows that were kept have none"
+        for name in sorted(set(held[0]["columns"]) - {*self._store.names, *self._store.infos}):
+            yield f"the rows that were kept have the column {name!r} of infos, but no policy names it"
         kinds = [{name: row_type(column) for name, column in part["columns"].items()} for part in held]
         if other := next((kind for kind in kinds if kind != kinds[0]), None):
             yield f"expected rows of {kinds[0]}, as those before, but then came {other}"

@@ -6,7 +6,7 @@ is followed by a later row, or by the bootstrap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -19,6 +19,7 @@ from marlflow.base.serialization import Tree
 from marlflow.replay.ring import Ring
 
 _FEW_SEGMENTS = 64
+_OF_WINDOWS = "reward", "discount", "next", "segment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,14 @@ class SegmentStore:
         self.first_segment = self.stop_segment = 0
         self._rows: Ring | None = None
         self._segments: Ring | None = None
+
+    @property
+    def infos(self) -> Mapping[str, At]:
+        return self._names.infos
+
+    @property
+    def names(self) -> Collection[str]:
+        return {*self._names.seen, *self._names.taken, *_OF_WINDOWS}
 
     @property
     def terms(self) -> Mapping[str, int]:

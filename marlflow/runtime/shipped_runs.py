@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 from marlflow.base.errors import ConfigInvalid
+from marlflow.base.links import check_links
 from marlflow.base.near import meant
-from marlflow.runtime.saved_runs import EXPERIMENT, folder
 
 PREFIX = "gallery:"
 _SHIPPED = Path(__file__).parent / "gallery"
@@ -21,32 +20,33 @@ def shipped_runs() -> list[str]:
 
 
 def unpacked(name: str) -> Path:
-    """Return a folder of this user's with the run `name`; raises ConfigInvalid if there is none of that name.
+    """Return a folder of this user's with the run `name`; raises ConfigInvalid if there is none, or no folder for it.
 
-    It is a copy in the user's cache folder, because evaluations are written into the folder of their run.
+    It is a copy in the user's cache folder, because evaluations are written into the folder of their run. One of other
+    files has another name, so nothing is ever replaced but what was damaged.
     """
     if name not in (names := shipped_runs()):
         raise ConfigInvalid([f"there is no {PREFIX}{name}{meant(name, names)}; there are {', '.join(names) or 'none'}"])
-    shipped = _SHIPPED / name
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "marlflow" / "gallery"
-    if not _is_copy(cache / name, shipped):
+    files = {path.relative_to(_SHIPPED): path.read_bytes() for path in (_SHIPPED / name).rglob("*") if path.is_file()}
+    content = hashlib.sha256(b"".join(str(path).encode() + files[path] for path in sorted(files))).hexdigest()[:8]
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        cache = home / "marlflow" / "gallery" / content
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Whole before it has its name: another process may look for it.
-        made = Path(tempfile.mkdtemp(dir=cache))
-        shutil.copytree(shipped, made / name)
-        shutil.rmtree(cache / name, ignore_errors=True)
-        try:
-            (made / name).rename(cache / name)
-        except OSError:
-            if not _is_copy(cache / name, shipped):
-                raise
-        shutil.rmtree(made, ignore_errors=True)
+        for path, data in files.items():
+            _write(cache / path, data)
+    except (OSError, RuntimeError) as error:
+        remedy = "set XDG_CACHE_HOME to a folder that you can write to"
+        raise ConfigInvalid([f"{PREFIX}{name} cannot be unpacked: {error}; {remedy}"]) from error
+    check_links(cache / name)
     return cache / name
 
 
-def _is_copy(path: Path, shipped: Path) -> bool:
-    """Return whether the files of `shipped` are in `path`, whose checkpoints say what else they consist of."""
-    files = [EXPERIMENT, *(str(file.relative_to(shipped)) for file in folder(shipped).glob("*/*"))]
-    return all(
-        (path / name).is_file() and (path / name).read_bytes() == (shipped / name).read_bytes() for name in files
-    )
+def _write(path: Path, data: bytes) -> None:
+    """Write a file, unless it is there; whole, because another process may read it."""
+    if path.is_file() and not path.is_symlink() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_bytes(data)
+    part.replace(path)

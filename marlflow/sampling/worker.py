@@ -15,7 +15,7 @@ from marlflow.base.info_columns import coefficient_name
 from marlflow.base.items import Weights
 from marlflow.base.serialization import Tree
 from marlflow.base.spaces import Spaces
-from marlflow.env.batched.protocol import is_functional
+from marlflow.env.batched.protocol import FUNCTIONAL_ENVIRONMENTS, is_functional
 from marlflow.policy.actor import Actor, EvaluationModes, WeightedActor
 from marlflow.policy.adapted import AdaptingActor
 from marlflow.sampling import env_closing as closing
@@ -124,7 +124,7 @@ class RolloutWorker:
         if config.compiled is not False:
             try:
                 if functional is None:
-                    raise NotCompiled("the environment is no functional one (env=functional, jaxmarl, jumanji or pgx)")
+                    raise NotCompiled(f"the environment is no functional one ({FUNCTIONAL_ENVIRONMENTS})")
                 if envs.watchdog.timeout_s is not None:
                     raise NotCompiled(
                         "env.step_timeout_s is set, and in a compiled call there are no single steps to time"

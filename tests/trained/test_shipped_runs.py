@@ -45,7 +45,8 @@ def test_lbf_is_played_by_its_name_in_lbforaging_itself() -> None:
 def test_a_copy_is_the_users_and_made_again_if_it_was_damaged(own_cache: Path) -> None:
     copy = run_folder("gallery:lbf_10x10_3p_3f_ppo", "a test", "load")
     assert copy.is_relative_to(own_cache)
-    assert sorted(path.name for path in copy.parent.iterdir()) == ["lbf_10x10_3p_3f_ppo"]
+    assert [path.name for path in copy.parent.iterdir()] == ["lbf_10x10_3p_3f_ppo"]
+    assert not list(copy.rglob(".*"))
     (copy / "evaluations").mkdir()
     assert run_folder("gallery:lbf_10x10_3p_3f_ppo", "a test", "load") == copy
     assert (copy / "evaluations").is_dir()
@@ -53,6 +54,17 @@ def test_a_copy_is_the_users_and_made_again_if_it_was_damaged(own_cache: Path) -
     damaged.write_bytes(b"")
     run_folder("gallery:lbf_10x10_3p_3f_ppo", "a test", "load")
     assert damaged.stat().st_size > 0
+    elsewhere = own_cache / "elsewhere.json"
+    (copy / "run.json").rename(elsewhere)
+    (copy / "run.json").symlink_to(elsewhere)
+    run_folder("gallery:lbf_10x10_3p_3f_ppo", "a test", "load")
+    assert not (copy / "run.json").is_symlink()
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    (problem,) = refusals(mf.ConfigInvalid, run_folder, "gallery:lbf_10x10_3p_3f_ppo", "a test", "load")
+    assert problem.endswith("set XDG_CACHE_HOME to a folder that you can write to")
 
 
 @pytest.mark.parametrize("name", ["lbf", "", "../gallery", "lbf_10x10_3p_3f_ppo/checkpoints"])

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from gymnasium import spaces
 
@@ -116,6 +116,10 @@ class SnapshotEnv(Protocol):
 def info_keys(env: BatchedEnv) -> tuple[str, ...]:
     """Return the names in the infos of every step of `env`."""
     return tuple(getattr(env, "info_keys", ()))
+
+
+FUNCTIONAL_ENVIRONMENTS: Final = "env=functional, jaxmarl, jumanji or pgx, or env=lbf with env.batched=true"
+"""Those that are functional, for messages."""
 
 
 def is_functional(env: BatchedEnv) -> bool:

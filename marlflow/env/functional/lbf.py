@@ -2,7 +2,7 @@
 
 What agents see, may do and receive is what `lbforaging.foraging.ForagingEnv` says for the same state, up to rounding of
 rewards. Initial states are drawn from the same distribution by other random numbers, with one exception: in lbforaging
-agents do not begin where others ended the episode before.
+an agent does not begin where it, or an agent after it, ended the episode before.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class LevelBasedForaging:
     def __init__(self, game: ForagingEnv) -> None:
         if game._grid_observation:
             raise ConfigInvalid(["the compiled LBF has no grid observations; set env.batched=false"])
+        weakest = int(np.sort(game.min_player_level)[:_WEAKEST].sum())
+        if game.max_food_level is None and not game.force_coop and game.min_food_level.max() > weakest:
+            above = f"min_food_level={int(game.min_food_level.max())} is above the weakest agents' levels, {weakest}"
+            raise ConfigInvalid([f"{above} together: give max_food_level"])
         self._game, self._num_agents = game, len(game.players)
         self.groups = {_AGENT: [f"{_AGENT}_{number}" for number in range(self._num_agents)]}
         self._last_cell = np.array(game.field_size, np.int32) - 1
