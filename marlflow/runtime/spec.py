@@ -105,7 +105,7 @@ class PolicySpec:
 
     @property
     def member(self) -> Member:
-        """What its learner is made for."""
+        """The policy as its learner sees it."""
         return Member(self.spaces, self.model, columns_of_rows(self.algorithm, self.columns))
 
     def actor(self) -> Actor:

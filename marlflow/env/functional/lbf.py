@@ -22,10 +22,10 @@ from marlflow.env.functional.batch import FunctionalBatch, batch_of
 from marlflow.env.functional_protocol import ByGroup, FunctionalStep
 
 _AGENT = "agent"
-# Of none, north, south, west, east and load.
+# The actions none, north, south, west, east and load, as (rows, columns).
 _MOVES = np.array([(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (0, 0)], np.int32)
 _LOAD = 5
-# The levels of so many of the weakest agents add up to the highest level of food.
+# The levels of the three weakest agents add up to the highest level of food.
 _WEAKEST = 3
 
 
@@ -97,7 +97,7 @@ class LevelBasedForaging:
         is_food = ((aims[:, None] == state.foods[None]).all(-1) & (state.food_levels > 0)).any(1)
         is_outside = ((aims < 0) | (aims > self._last_cell)).any(1)
         aims = jnp.where((is_food | is_outside)[:, None], state.agents, aims)
-        # Of several that aim at one cell, and be it that one stays there, nobody moves.
+        # If several agents aim at one cell, or one aims at a cell where another stays, none of them moves.
         rivals = (aims[:, None] == aims[None]).all(-1).sum(1)
         return jnp.where((rivals > 1)[:, None], state.agents, aims)
 
@@ -173,12 +173,12 @@ def _drawn_cell(bits: Any, free: Any) -> Any:
 
 
 def _drawn_level(bits: Any, low: Any, high: Any) -> Any:
-    """Return whole numbers from `low` to `high`, each as likely but for one in some 2**24."""
+    """Return whole numbers from `low` to `high`; their probabilities are equal to within 2**-24."""
     return low + ((bits >> 8) % (high - low + 1).astype(jnp.uint32)).astype(jnp.int32)
 
 
 def _listed(entries: Any, is_seen: Any) -> Any:
-    """Return those of `entries` [A, N, E] that are seen, one after the other, [A, N * E]; then -1, -1 and level 0."""
+    """Return the seen `entries` [A, N, E] one after the other, [A, N * E]; the rest is -1, -1 and level 0."""
     place = jnp.cumsum(is_seen, 1) - 1
     holds = is_seen[:, :, None] & (place[:, :, None] == jnp.arange(entries.shape[1]))  # [A, N, place]
     listed = jnp.einsum("anp,ane->ape", holds.astype(entries.dtype), entries)
