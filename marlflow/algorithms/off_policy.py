@@ -66,8 +66,8 @@ class OffPolicyAlgorithm(OffPolicySettings, LearningAlgorithm):
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> ReplayBuffer:
         # Rounded up, so that shards together hold at least `replay_agent_steps`.
         capacity = -(-self.replay_agent_steps // self.replay_shards)
-        (member,) = members.values()
-        return ReplayBuffer(capacity, self.n_step, self.discount, seed, self.sampling(), name, infos=member.infos)
+        infos = {column: at for member in members.values() for column, at in member.infos.items()}
+        return ReplayBuffer(capacity, self.n_step, self.discount, seed, self.sampling(), name, infos=infos)
 
 
 class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):

@@ -103,7 +103,6 @@ class R2D2(LearningAlgorithm):
         return R2D2Loss(self.burn_in_agent_steps, self.squash_epsilon, self.priority_max_share)
 
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> SequenceReplay:
-        (member,) = members.values()
         return SequenceReplay(
             self.replay_agent_steps,
             self.sequence_agent_steps,
@@ -113,7 +112,7 @@ class R2D2(LearningAlgorithm):
             seed,
             Prioritized(self.priority_alpha, initial_value(self.priority_beta)),
             name,
-            infos=member.infos,
+            infos={column: at for member in members.values() for column, at in member.infos.items()},
         )
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:

@@ -49,9 +49,8 @@ from marlflow.stages import (
     SyncTarget,
 )
 
-# A team's value is a sum, and its maximum takes the best of each term: of values with a spread of 1, as DQN has them at
-# first, it would be several times any return of a task with rare and small rewards, and each update of the target
-# network takes off only the discount.
+# The maximum of a sum takes the best of each term: with DQN's spread of 1 it would be above all returns where rewards
+# are rare and small, and each update of the target network takes off only the discount.
 _FIRST_SPREAD = 0.01
 
 

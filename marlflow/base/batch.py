@@ -150,7 +150,7 @@ class Transitions(TrainBatch):
     next_mask: Array | None = None
     version: Array | None = None
     """Versions of the acting weights."""
-    columns: Mapping[str, Array] = field(default_factory=dict)
+    infos: Mapping[str, Array] = field(default_factory=dict)
     """Columns of infos: discounted n-step sums of credited ones, such as `cost`, and each row's own of others."""
 
     @property

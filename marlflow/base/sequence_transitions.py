@@ -46,7 +46,7 @@ class SequenceTransitions(TrainBatch):
     """[rows]: versions of the acting weights."""
     mask: Array | None = None
     """bool [S, L + 1, A]: legal actions from step B."""
-    columns: Mapping[str, Array] = field(default_factory=dict)
+    infos: Mapping[str, Array] = field(default_factory=dict)
     """Columns of infos, as in Transitions."""
 
     @property

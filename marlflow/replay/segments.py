@@ -276,7 +276,7 @@ class TransitionStore(SegmentStore):
             action_mask=columns.get("action_mask"),
             next_mask=after.get("action_mask"),
             version=columns.get("version"),
-            columns={name: columns[name] for name in self._names.infos},
+            infos={name: columns[name] for name in self._names.infos},
         )
 
 

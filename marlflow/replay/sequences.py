@@ -204,7 +204,7 @@ class TransitionSequenceStore(SequenceStore):
             row_id=steps.first[:, 0],
             version=self._trained("version", steps)[steps.trained],
             mask=self._mask(steps) if "action_mask" in steps.ends else None,
-            columns=self._infos(steps),
+            infos=self._infos(steps),
         )
 
     def _mask(self, steps: SequenceSteps) -> Array:

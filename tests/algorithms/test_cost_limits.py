@@ -63,9 +63,7 @@ def test_the_cost_critic_of_ppo_learns_its_value_targets(normalize: bool) -> Non
 def costly(spaces: Spaces) -> tuple[mf.Transitions, Array]:
     drawn = transitions(spaces)
     cost = np.random.default_rng(11).standard_normal(ROWS).astype(np.float32)
-    return replace(drawn, columns={"cost": cost}), np.random.default_rng(1).standard_normal((ROWS, 4)).astype(
-        np.float32
-    )
+    return replace(drawn, infos={"cost": cost}), np.random.default_rng(1).standard_normal((ROWS, 4)).astype(np.float32)
 
 
 def terms_of(learner: Any, drawn: mf.Transitions, noise: Array) -> dict[str, float]:
@@ -90,7 +88,7 @@ def test_sac_in_a_box_is_that_of_plain_loops() -> None:
     taken = q_cost(learner.module, drawn.obs, within(drawn.action))[:, 0]
     loss = 0.0
     for row in range(ROWS):
-        target = float(drawn.columns["cost"][row]) + float(drawn.discount[row]) * following[row]
+        target = float(drawn.infos["cost"][row]) + float(drawn.discount[row]) * following[row]
         loss += float(drawn.weight[row]) * 0.5 * (taken[row] - target) ** 2 / ROWS
     assert found["cost_value"] == pytest.approx(loss, rel=1e-4)
     chosen = q_cost(learner.module, drawn.obs, action)[:, 0].mean()
@@ -110,7 +108,7 @@ def test_sac_with_discrete_actions_is_that_of_plain_loops(spaces: Spaces) -> Non
     now = q_cost(learner.module, drawn.obs, None)
     loss = chosen = 0.0
     for row in range(ROWS):
-        target = float(drawn.columns["cost"][row])
+        target = float(drawn.infos["cost"][row])
         if drawn.discount[row] > 0.0:
             policy = naive_policy(learner.module, drawn.next_obs, drawn.next_mask, row)
             target += float(drawn.discount[row]) * sum(p * following[row, a] for a, p in policy.items())

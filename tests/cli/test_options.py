@@ -110,7 +110,7 @@ def test_all_problems_are_said_at_once() -> None:
 
 def test_a_command_that_takes_overrides_passes_them_on() -> None:
     command = Command("train", lambda _: 0, (Option("samples", "trials", "whole number", "N"),), fewest=0, most=0)
-    tune = Command(command.name, command.run, command.options, fewest=0, most=0, takes_overrides=True)
+    tune = Command(command.name, command.run, command.options, fewest=0, most=0, overrides="")
     found = parse(tune, ["env=x", "samples=3", "+a.b=[1,2]", "~c=1"])
     assert (found["samples"], found.overrides) == (3, ["env=x", "+a.b=[1,2]", "~c=1"])
     with pytest.raises(ConfigInvalid, match="has no option"):

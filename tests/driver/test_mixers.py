@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import marlflow as mf
+from marlflow.algorithms import vdn
 from tests.driver.joint_learning import team_run
 from tests.driver.kept_runs import kept
 from tests.driver.resumed_runs import resumes_exactly
@@ -43,17 +44,21 @@ def groups(right: mf.Algorithm, left: mf.Algorithm | None = None, **changes: Any
 
 
 @pytest.mark.parametrize("changes", [{}, {"prioritized": True, "double": False}], ids=["uniform", "prioritized"])
-def test_vdn_of_one_agent_is_dqn_bit_for_bit(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_vdn_of_one_agent_is_dqn_bit_for_bit(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both begin with the same values.
+    monkeypatch.setattr(vdn, "_FIRST_SPREAD", 1.0)
     settings = OFF | {"huber_delta": 0.5, "epsilon": mf.Linear(1.0, 0.05, 300)} | changes
     # Joint rows are in the order of environments, whichever worker each is in.
     one = mf.Rollouts(num_workers=1, fragment_env_steps=20)
     for name, algorithm in {"dqn": mf.DQN(**settings), "vdn": mf.VDN(**settings)}.items():
         mf.train(groups(algorithm, rollouts=one), tmp_path / name)
-    dqn, vdn = (kept(tmp_path / name)["learner.right"] for name in ("dqn", "vdn"))
-    assert dqn["updates"] == (400 - 40) // 8
-    assert dqn.keys() == vdn.keys()
-    for name, value in dqn.items():
-        np.testing.assert_array_equal(vdn[name], value, err_msg=name)
+    single, joint = (kept(tmp_path / name)["learner.right"] for name in ("dqn", "vdn"))
+    assert single["updates"] == (400 - 40) // 8
+    assert single.keys() == joint.keys()
+    for name, value in single.items():
+        np.testing.assert_array_equal(joint[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize("team", [mf.VDN(**OFF), mf.QMIX(**OFF, mixer_sees="observations", prioritized=True)])

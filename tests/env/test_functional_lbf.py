@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from marlflow.env import lbf
-from marlflow.env.functional.lbf import Foraging, LevelBasedForaging
+from marlflow.env.functional.lbf import ForagingGame, ForagingState
 
 pytest.importorskip("lbforaging")
 
@@ -25,7 +25,7 @@ GAMES = {
 }
 
 
-def put(game, state: Foraging) -> None:
+def put(game, state: ForagingState) -> None:
     """Make the state of lbforaging that of the functional game."""
     for player, place, level in zip(game.players, state.agents, state.agent_levels, strict=True):
         player.setup(tuple(int(at) for at in place), int(level), game.field_size)
@@ -41,7 +41,7 @@ def put(game, state: Foraging) -> None:
 def test_it_is_lbforagings_game(kind: str) -> None:
     id, arguments = GAMES[kind]
     game = lbf.parallel_env(id, arguments=arguments).game
-    ours = LevelBasedForaging(game)
+    ours = ForagingGame(game)
     reset, step = jax.jit(ours.reset), jax.jit(ours.step)
     rng, ends, loads = np.random.default_rng(0), 0, 0
     for episode in range(12):
@@ -77,7 +77,7 @@ def _towards_food(game, player) -> int:
 def test_initial_states_are_distributed_as_in_lbforaging(kind: str) -> None:
     id, arguments = GAMES[kind]
     game = lbf.parallel_env(id, arguments=arguments).game
-    states, _ = jax.jit(jax.vmap(LevelBasedForaging(game).reset))(jax.random.split(jax.random.PRNGKey(1), 2000))
+    states, _ = jax.jit(jax.vmap(ForagingGame(game).reset))(jax.random.split(jax.random.PRNGKey(1), 2000))
     ours = [_figures(*each) for each in zip(*(np.asarray(leaf) for leaf in states[:4]), strict=True)]
     theirs = []
     for seed in range(600):

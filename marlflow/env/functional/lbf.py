@@ -29,7 +29,7 @@ _LOAD = 5
 _WEAKEST = 3
 
 
-class Foraging(NamedTuple):
+class ForagingState(NamedTuple):
     """A state of A agents and F foods: places int32 [A, 2] and [F, 2] as (row, column), levels int32 [A] and [F].
 
     Foods are ordered by row, then column; one that was eaten has level 0. `spawned`: the sum of all levels at first.
@@ -43,7 +43,7 @@ class Foraging(NamedTuple):
     env_steps: Any
 
 
-class LevelBasedForaging:
+class ForagingGame:
     """The rules of `game`, a ForagingEnv, of which only settings are read. Raises ConfigInvalid for grids."""
 
     turn_based = False
@@ -69,15 +69,15 @@ class LevelBasedForaging:
         del agent
         return spaces.Discrete(len(_MOVES))
 
-    def reset(self, key: Any) -> tuple[Foraging, FunctionalStep]:
+    def reset(self, key: Any) -> tuple[ForagingState, FunctionalStep]:
         bits = jax.random.bits(key, (2, self._most, 3), jnp.uint32)
         agents, agent_levels = self._placed_agents(bits[0])
         highest = jnp.sort(agent_levels)[:_WEAKEST].sum()
         foods, food_levels = self._placed_foods(bits[1], agents, highest)
-        state = Foraging(agents, agent_levels, foods, food_levels, food_levels.sum(), jnp.int32(0))
+        state = ForagingState(agents, agent_levels, foods, food_levels, food_levels.sum(), jnp.int32(0))
         return state, FunctionalStep({_AGENT: self._seen(state)})
 
-    def step(self, key: Any, state: Foraging, actions: ByGroup) -> tuple[Foraging, FunctionalStep]:
+    def step(self, key: Any, state: ForagingState, actions: ByGroup) -> tuple[ForagingState, FunctionalStep]:
         del key
         chosen = actions[_AGENT].astype(jnp.int32)
         has_food = state.food_levels > 0
@@ -92,7 +92,7 @@ class LevelBasedForaging:
         rewards = self._rewards(state, loads, loaded, eaten)
         return after, FunctionalStep({_AGENT: self._seen(after)}, {_AGENT: rewards}, {_AGENT: over})
 
-    def _moved(self, state: Foraging, chosen: Any) -> Any:
+    def _moved(self, state: ForagingState, chosen: Any) -> Any:
         aims = state.agents + jnp.asarray(_MOVES)[chosen]
         is_food = ((aims[:, None] == state.foods[None]).all(-1) & (state.food_levels > 0)).any(1)
         is_outside = ((aims < 0) | (aims > self._last_cell)).any(1)
@@ -101,13 +101,13 @@ class LevelBasedForaging:
         rivals = (aims[:, None] == aims[None]).all(-1).sum(1)
         return jnp.where((rivals > 1)[:, None], state.agents, aims)
 
-    def _rewards(self, state: Foraging, loads: Any, loaded: Any, eaten: Any) -> Any:
+    def _rewards(self, state: ForagingState, loads: Any, loaded: Any, eaten: Any) -> Any:
         shares = state.agent_levels[:, None] * state.food_levels[None].astype(jnp.float32)  # [A, F]
         if self._game._normalize_reward:
             shares = shares / (jnp.maximum(loaded, 1) * jnp.maximum(state.spawned, 1))
         return (loads * jnp.where(eaten, shares, -self._game.penalty)).sum(1)
 
-    def _seen(self, state: Foraging) -> Any:
+    def _seen(self, state: ForagingState) -> Any:
         """Return [A, 3 F + 3 A]: seen foods by row and column, the agent itself, and the others that it sees."""
         sight = self._game.sight
         corner = state.agents - jnp.minimum(state.agents, sight)  # of what an agent sees, [A, 2]
@@ -195,7 +195,7 @@ def batched_env(
     """Return `num_envs` environments of the game `id`, as `lbf.parallel_env` makes one; raises ConfigInvalid."""
     given = dict(arguments or {})
 
-    def made() -> LevelBasedForaging:
-        return LevelBasedForaging(lbf.parallel_env(id, max_cycles, given).game)
+    def made() -> ForagingGame:
+        return ForagingGame(lbf.parallel_env(id, max_cycles, given).game)
 
     return batch_of(num_envs, id, ("lbf", id), given, made, max_cycles, None)
