@@ -29,7 +29,7 @@ class EvaluatedPair:
 
     `returns` is the mean over episodes of the return in `units`, and `iqm` its interquartile mean; `outcomes` are the
     shares of games won, drawn and lost, or None where one side's gain is not the others' loss. `ended` is the end of
-    the evaluation in UTC, `mode` how the member acted.
+    the evaluation in UTC, `mode` how the member acted, `env` settings of the environment that are not the run's.
     """
 
     group: RunGroup
@@ -46,6 +46,7 @@ class EvaluatedPair:
     mode: str
     seed: int | None
     checkpoint: str
+    env: str
     ended: datetime
     units: Units
 
@@ -70,6 +71,7 @@ class EvaluatedPair:
             "mode": self.mode,
             "seed": self.seed,
             "checkpoint": self.checkpoint,
+            "env": self.env,
             "ended": self.ended.isoformat(timespec="seconds"),
         }
 
@@ -115,6 +117,7 @@ def _pairs(
     # Evaluations of earlier versions have no time in them.
     ended = datetime.fromtimestamp(path.stat().st_mtime if ended_s is None else ended_s, UTC)
     seed = number(data, "seed")
+    changed = ", ".join(f"env.{name}={value}" for name, value in data.get("env", {}).items())
     for member, opponent, side, episodes, of in lines:
         yield EvaluatedPair(
             group,
@@ -131,6 +134,7 @@ def _pairs(
             _mode(data, member),
             None if seed is None else int(seed),
             str(data["checkpoint"]),
+            changed,
             ended,
             units,
         )

@@ -28,7 +28,7 @@ def test_episodes_that_are_all_one_game_are_found_and_what_to_set_depends_on_wha
     text = same_games(games, mf.Evaluation(mode="greedy"))
     assert text == (
         "the 20 evaluation episodes were the same game, repeated: observations, actions and rewards are identical; "
-        "evaluation.mode=as_learned draws actions from what the policies have learned, "
+        "evaluation.mode=as_learned draws actions from what was learned, where that is a distribution, "
         "evaluation.opponents=[random] evaluates each policy against random ones, "
         "evaluation.episodes=1 plays no game twice"
     )

@@ -73,7 +73,10 @@ def _towards_food(game, player) -> int:
     return (2 if row > 0 else 1) if abs(row) > abs(column) else (4 if column > 0 else 3)
 
 
-@pytest.mark.parametrize("kind", GAMES)
+@pytest.mark.parametrize(
+    "kind",
+    ["crowded, with penalties", *(pytest.param(kind, marks=pytest.mark.slow) for kind in GAMES if "pen" not in kind)],
+)
 def test_initial_states_are_distributed_as_in_lbforaging(kind: str) -> None:
     id, arguments = GAMES[kind]
     game = lbf.parallel_env(id, arguments=arguments).game
