@@ -80,7 +80,7 @@ ACCEPTED: Mapping[str, set[str]] = {
     | OF_THE_ENVIRONMENT,
     "[nan]": {"trust"},
     "{a: 1}": {"resources", "reward_from"},
-    "{1: 2}": {"resources"},
+    "{1: 2}": {"resources", "reward_from"},
     "''": set(),
     "[]": names("""
         channels critic_sees encoder_sizes hidden_sizes kernel_sizes learns_from mapping opponents parts policies
