@@ -42,6 +42,11 @@ class Member:
     infos: Mapping[str, At] = field(default_factory=dict, hash=False)
 
 
+def infos_of(members: Mapping[str, Member]) -> dict[str, At]:
+    """Return the columns of infos of a learner's rows, which a replay stores."""
+    return {column: at for member in members.values() for column, at in member.infos.items()}
+
+
 STOCHASTIC_ACTIONS = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
 """The action spaces of policy gradients with a softmax or Gaussian policy."""
 

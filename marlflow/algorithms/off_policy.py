@@ -7,7 +7,14 @@ from typing import Any, ClassVar, TypeAlias, cast
 
 from gymnasium import spaces as gym
 
-from marlflow.algorithms.algorithm import JointAlgorithm, LearningAlgorithm, Member, TorchAlgorithm, cannot_act
+from marlflow.algorithms.algorithm import (
+    JointAlgorithm,
+    LearningAlgorithm,
+    Member,
+    TorchAlgorithm,
+    cannot_act,
+    infos_of,
+)
 from marlflow.base.joint_segments import TeamReward
 from marlflow.base.joint_sequence_transitions import JointSequenceTransitions
 from marlflow.base.joint_transitions import JointTransitions
@@ -66,8 +73,8 @@ class OffPolicyAlgorithm(OffPolicySettings, LearningAlgorithm):
     def replay(self, name: str, members: Mapping[str, Member], seed: int) -> ReplayBuffer:
         # Rounded up, so that shards together hold at least `replay_agent_steps`.
         capacity = -(-self.replay_agent_steps // self.replay_shards)
-        infos = {column: at for member in members.values() for column, at in member.infos.items()}
-        return ReplayBuffer(capacity, self.n_step, self.discount, seed, self.sampling(), name, infos=infos)
+        settings = capacity, self.n_step, self.discount, seed, self.sampling(), name
+        return ReplayBuffer(*settings, infos=infos_of(members))
 
 
 class JointOffPolicyAlgorithm(OffPolicySettings, JointAlgorithm):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member
+from marlflow.algorithms.algorithm import Capabilities, LearningAlgorithm, Member, infos_of
 from marlflow.algorithms.r2d2_loss import R2D2Loss
 from marlflow.base.items import Fragment
 from marlflow.base.problems import Problem
@@ -112,7 +112,7 @@ class R2D2(LearningAlgorithm):
             seed,
             Prioritized(self.priority_alpha, initial_value(self.priority_beta)),
             name,
-            infos={column: at for member in members.values() for column, at in member.infos.items()},
+            infos=infos_of(members),
         )
 
     def schedules(self, agent_steps: int) -> Mapping[str, float]:

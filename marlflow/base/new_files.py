@@ -19,6 +19,11 @@ def write_new(path: Path, data: bytes) -> None:
         raise
 
 
+def cache_folder(topic: str) -> Path:
+    """Return this user's folder of files about `topic` that can be made again; raises RuntimeError without a home."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "marlflow" / topic
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path to write to; its file then replaces the one at `path`, which stays after an exception."""

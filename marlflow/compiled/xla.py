@@ -9,6 +9,8 @@ import warnings
 from functools import cache
 from pathlib import Path
 
+from marlflow.base.new_files import cache_folder
+
 _FLAGS = ("--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1")
 """One thread, as torch has in each process; a user's own settings of the same flags stand."""
 _TESTED = "0.10"
@@ -67,10 +69,9 @@ def cache_problem() -> str:
 
 def _cache_folder() -> Path:
     """Return the folder of this kind of machine: a program is of one processor's instructions."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     try:
         described = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
     except (OSError, StopIteration):
         described = platform.processor()
     machine = hashlib.sha256(f"{platform.machine()} {described}".encode()).hexdigest()[:12]
-    return Path(home) / "marlflow" / "xla" / machine
+    return cache_folder("xla") / machine

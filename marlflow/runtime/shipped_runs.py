@@ -9,6 +9,7 @@ from pathlib import Path
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.links import check_links
 from marlflow.base.near import meant
+from marlflow.base.new_files import cache_folder
 
 PREFIX = "gallery:"
 _SHIPPED = Path(__file__).parent / "gallery"
@@ -30,8 +31,7 @@ def unpacked(name: str) -> Path:
     files = {path.relative_to(_SHIPPED): path.read_bytes() for path in (_SHIPPED / name).rglob("*") if path.is_file()}
     content = hashlib.sha256(b"".join(str(path).encode() + files[path] for path in sorted(files))).hexdigest()[:8]
     try:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        cache = home / "marlflow" / "gallery" / content
+        cache = cache_folder("gallery") / content
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path, data in files.items():
             _write(cache / path, data)

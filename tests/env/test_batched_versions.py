@@ -1,12 +1,14 @@
 """Every batched version gives the numbers of the PettingZoo environment, for the same seeds and actions."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
 from marlflow.env.batched.versions import batched_maker
 from marlflow.env.make import make_environment
+from marlflow.env.wrappers import agent_indicator
 from tests.env.both_versions import compare
 
 MPE = "mpe2.{}.parallel_env"
@@ -60,3 +62,18 @@ def test_the_numbers_are_those_of_pettingzoo(factory, arguments):
     make_batched = batched_maker(factory, arguments, (), True)
     steps = compare(partial(make_environment, factory, arguments), make_batched, seeds, choose, tolerance)
     assert steps >= len(seeds)
+
+
+def test_a_version_takes_wrappers_if_it_says_so() -> None:
+    def singles() -> Any:
+        raise AssertionError("not called")
+
+    def version(num_envs: int) -> Any:
+        raise AssertionError("not called")
+
+    singles.batched = version  # type: ignore[attr-defined]
+    assert batched_maker(singles, {}, [agent_indicator], "auto") is None
+    version.takes_wrappers = True  # type: ignore[attr-defined]
+    made = batched_maker(singles, {}, [agent_indicator], "auto")
+    assert made is not None
+    assert made.wrappers == (agent_indicator,)

@@ -3,6 +3,8 @@
 A factory of your own has it as its attribute `batched`, a function of `num_envs` and the same arguments:
 
     parallel_env.batched = batched_env
+
+A version that makes functional environments takes wrappers, if it says so: `batched_env.takes_wrappers = True`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,6 @@ _SHIPPED = {
 }
 # Other initial states of the same distribution, or rewards that differ by a rounding error: for `true` only.
 _OTHER_NUMBERS = frozenset({"marlflow.env.lbf.parallel_env", "marlflow.env.pendulum_team.parallel_env"})
-_FUNCTIONAL = frozenset({"marlflow.env.lbf.parallel_env"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +118,12 @@ def _find(
     if makes_batches(factory):
         return "", BatchedMaker(factory, arguments, tuple(wrappers))
     name = _shipped_name(factory, arguments)
-    if wrappers and name not in _FUNCTIONAL:
-        return "wrappers are for PettingZoo environments that are stepped one by one (env.wrappers)", None
     # Only the class's own attribute counts: a subclass of an environment with a batched version is another environment.
     version = _SHIPPED.get(name) or getattr(imported(factory), "__dict__", {}).get("batched")
     if not (isinstance(version, str) or callable(version)):
         return f"{name} has no batched version", None
+    if wrappers and not getattr(imported(version), "takes_wrappers", False):
+        return "wrappers are for PettingZoo environments that are stepped one by one (env.wrappers)", None
     own = _own_arguments(factory, arguments)
     taken = inspect.signature(imported(version)).parameters
     # An argument that the version does not have must be switched off.

@@ -199,3 +199,6 @@ def batched_env(
         return ForagingGame(lbf.parallel_env(id, max_cycles, given).game)
 
     return batch_of(num_envs, id, ("lbf", id), given, made, max_cycles, None)
+
+
+batched_env.takes_wrappers = True  # type: ignore[attr-defined]
