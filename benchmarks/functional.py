@@ -63,6 +63,7 @@ CASES: Mapping[str, Case] = {
     "lbf": Case("jumanji", {"name": "LevelBasedForaging-v0"}, (16, 128), 3.0),
     "foraging": Case("lbf", {"id": "Foraging-10x10-3p-3f-v3"}, (16, 64)),
     "rware": Case("jumanji", {"name": "RobotWarehouse-v0"}, (16, 128), 25.0),
+    "warehouse": Case("rware", {"id": "rware-tiny-4ag-v2"}, (16, 64), 8.0),
     "connector": Case("jumanji", {"name": "Connector-v3"}, (16, 128)),
     "connect_four": Case("pgx", {"name": "connect_four"}, (64, 512), 1.5, 128),
     "leduc": Case("pgx", {"name": "leduc_holdem"}, (64, 512)),
