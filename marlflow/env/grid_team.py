@@ -21,7 +21,7 @@ AGENT_COLORS = (0, 114, 178), (213, 94, 0), (0, 128, 95), (120, 94, 160), (90, 9
 
 
 class GridPicture:
-    """A picture of a grid, on which things in cells are drawn; `margin`: pixels to the cell's border."""
+    """A picture of a grid, for things in its cells or between them; `margin`: pixels to the cell's border."""
 
     def __init__(self, rows: int, columns: int) -> None:
         from PIL import Image, ImageDraw  # late: only pictures need it
@@ -32,16 +32,16 @@ class GridPicture:
             self._draw.line((0, at * _CELL, columns * _CELL, at * _CELL), _LINE)
             self._draw.line((at * _CELL, 0, at * _CELL, rows * _CELL), _LINE)
 
-    def square(self, row: int, column: int, color: tuple[int, int, int], margin: int = 3) -> None:
+    def square(self, row: float, column: float, color: tuple[int, int, int], margin: int = 3) -> None:
         """Draw a square with round corners."""
         self._draw.rounded_rectangle(_inside(row, column, margin), 6, color)
 
-    def disc(self, row: int, column: int, color: tuple[int, int, int], margin: int = 3) -> None:
+    def disc(self, row: float, column: float, color: tuple[int, int, int], margin: int = 3) -> None:
         """Draw a disc."""
         self._draw.ellipse(_inside(row, column, margin), color)
 
     def text(self, row: float, column: float, text: object) -> None:
-        """Write into a cell; `row` and `column` may be between those of two cells."""
+        """Write into a cell."""
         middle = (column + 0.5) * _CELL, (row + 0.5) * _CELL
         self._draw.text(middle, str(text), fill=_TEXT, anchor="mm", font_size=16)
 
@@ -50,7 +50,7 @@ class GridPicture:
         return np.asarray(self._image)
 
 
-def _inside(row: int, column: int, margin: int) -> tuple[int, int, int, int]:
+def _inside(row: float, column: float, margin: int) -> tuple[float, float, float, float]:
     left, top = column * _CELL, row * _CELL
     return left + margin, top + margin, left + _CELL - margin, top + _CELL - margin
 

@@ -30,8 +30,9 @@ class ForagingTeam(GridTeam):
             picture.disc(row, column, _FOOD)
             picture.text(row, column, self.game.field[row, column])
         for number, player in enumerate(self.game.players):
-            picture.square(*player.position, AGENT_COLORS[number % len(AGENT_COLORS)])
-            picture.text(*player.position, player.level)
+            row, column = player.position
+            picture.square(row, column, AGENT_COLORS[number % len(AGENT_COLORS)])
+            picture.text(row, column, player.level)
         return picture
 
 

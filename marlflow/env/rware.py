@@ -14,8 +14,8 @@ import rware  # noqa: F401  registers the environments
 from marlflow.env.grid_team import AGENT_COLORS, GridPicture, GridTeam
 
 USUAL_ID = "rware-tiny-2ag-v2"
-_GOAL, _SHELF, _REQUESTED = (60, 60, 60), (175, 170, 200), (30, 160, 160)
-_HEADINGS = ((-0.3, 0.0), (0.3, 0.0), (0.0, -0.3), (0.0, 0.3))
+_GOAL, _SHELF, _REQUESTED, _EYE = (60, 60, 60), (185, 180, 210), (30, 170, 160), (255, 255, 255)
+_HEADINGS = ((-0.2, 0.0), (0.2, 0.0), (0.0, -0.2), (0.0, 0.2))
 """Up, down, left and right, in cells."""
 
 
@@ -23,16 +23,16 @@ class WarehouseTeam(GridTeam):
     """A warehouse of rware."""
 
     def draw(self) -> GridPicture:
-        """Return a picture: square shelves and goals, requested shelves in teal, and agents with a dot ahead."""
+        """Return a picture: square shelves and goals, requested ones in teal, and round agents, wide with a load."""
         picture = GridPicture(*self.game.grid_size)
         for column, row in self.game.goals:
             picture.square(row, column, _GOAL, 1)
         for shelf in self.game.shelfs:
             picture.square(shelf.y, shelf.x, _REQUESTED if shelf in self.game.request_queue else _SHELF)
         for number, agent in enumerate(self.game.agents):
-            picture.disc(agent.y, agent.x, AGENT_COLORS[number % len(AGENT_COLORS)], 7)
+            picture.disc(agent.y, agent.x, AGENT_COLORS[number % len(AGENT_COLORS)], 4 if agent.carrying_shelf else 8)
             down, right = _HEADINGS[agent.dir.value]
-            picture.text(agent.y + down, agent.x + right, "\N{BULLET}")
+            picture.disc(agent.y + down, agent.x + right, _EYE, 13)
         return picture
 
 

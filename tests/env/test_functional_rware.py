@@ -124,7 +124,7 @@ def test_it_is_rwares_game(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = WarehouseGame(game)
     reset, step = jax.jit(ours.reset), jax.jit(ours.step)
     rng, paid, ends = np.random.default_rng(0), 0, 0
-    for episode in range(60):
+    for episode in range(40):
         state, seen = reset(jax.random.PRNGKey(episode))
         put(game, ours, state)
         np.testing.assert_array_equal(seen.observations["agent"], [game._make_obs(agent) for agent in game.agents])
@@ -144,7 +144,6 @@ def test_it_is_rwares_game(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
             if over:
                 break
         assert sorted([*state.requests.tolist(), *state.others.tolist()]) == list(range(1, len(game.shelfs) + 1))
-    print(kind, paid, ends)
     assert paid
     assert bool(ends) == any(key.startswith("max_") for key in arguments)
 
@@ -156,7 +155,7 @@ def test_agents_advance_as_in_rware(rows: int, columns: int, agents: int, monkey
     game = warehouse.parallel_env(f"rware-tiny-{agents}ag-v2", arguments=arguments).game
     game.reset(seed=0)
     advances, rng, others = jax.jit(_advances), np.random.default_rng(0), 0
-    for _ in range(600):
+    for _ in range(400):
         places = rng.permutation(rows * columns)[:agents]
         facing, goes = rng.integers(4, size=agents), rng.random(agents) < 0.9
         found = {}
@@ -177,7 +176,6 @@ def test_agents_advance_as_in_rware(rows: int, columns: int, agents: int, monkey
         # The order of a set says which of lines that are equally long advances.
         assert found[False].sum() == found[True].sum()
         others += not np.array_equal(found[False], found[True])
-    print(others)
     assert others == 0 or agents > 3
 
 
@@ -189,7 +187,7 @@ def test_initial_states_are_distributed_as_in_rware() -> None:
     places = np.searchsorted(ours._field.ravel(), states.cells)
     mine = np.stack([_figures(*each) for each in zip(places, states.directions, states.requests, strict=True)])
     theirs = []
-    for seed in range(2000):
+    for seed in range(800):
         game.reset(seed=seed)
         at = np.array([agent.y * game.grid_size[1] + agent.x for agent in game.agents])
         facing, requests = [agent.dir.value for agent in game.agents], [shelf.id for shelf in game.request_queue]

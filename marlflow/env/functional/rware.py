@@ -1,11 +1,12 @@
 """The robotic warehouse (RWARE) as a functional environment, by the rules of the package `rware`.
 
 What agents see, may do and receive is what `rware.warehouse.Warehouse` says for the same state, number for number.
-Initial states and new requests are drawn from the same distributions by other random numbers. One rule differs in few
-states: where lines of agents that are equally long aim at one free cell, rware lets the one advance that Python's order
-of a set has first, if it looks at less than half of the cells where agents are or aim at, and else the one whose first
-agent's cell appears first in the order of agents (each agent's own cell, then the one that it aims at). Here the latter
-always holds; with up to three agents, rware's rule is the same.
+Initial states and new requests are drawn from the same distributions by other random numbers.
+
+In few states another agent advances: where equally long lines of agents aim at one free cell. rware lists the cells of
+all agents, each agent's own and then the one that it aims at, and the line advances whose head is in this list first.
+If fewer than half of the listed cells are connected with the free one, though, a Python set's order of these decides.
+Here it is always the list. With up to three agents, the free cell is connected with at least half.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _NEVER = -1000
 
 
 class WarehouseState(NamedTuple):
-    """A state of A agents and S shelves, of which R are requested; shelves are numbers from 1, int32.
+    """A state of A agents and S shelves, numbered from 1 as in rware, of which R are requested; int32.
 
-    Cells are numbers of a padded grid's cells, row by row: the field with as many cells around it as an agent sees.
-    `standing` [cells]: the shelf that stands in each; 0: none, or an agent carries it. `loads` [A]: the shelf that each
+    Cells are numbered by row in the padded grid: the field, and around it as many cells as an agent sees that way.
+    `standing` [cells]: the shelf in each that no agent carries; 0: none. `loads` [A]: the shelf that each
     agent carries; 0: none. `requests` [R] and `others` [S - R]: the shelves that are requested, and those that are not.
     """
 
@@ -63,25 +64,24 @@ class WarehouseGame:
         _check(game)
         self._game, sight = game, game.sensor_range
         self.groups = {_AGENT: [f"{_AGENT}_{number}" for number in range(game.n_agents)]}
-        rows, columns = game.grid_size
-        padded = np.arange((rows + 2 * sight) * (columns + 2 * sight), dtype=np.int32).reshape(rows + 2 * sight, -1)
-        self._field = padded[sight : sight + rows, sight : sight + columns]
-        self._goals = [int(self._field[row, column]) for column, row in game.goals]
+        shape, is_free = game.grid_size, game.highways == 0
+        padded = np.arange((shape[0] + 2 * sight) * (shape[1] + 2 * sight), dtype=np.int32)
+        padded = padded.reshape(-1, shape[1] + 2 * sight)
+        self._field = padded[sight:, sight:][: shape[0], : shape[1]]  # the numbers of its cells
         self._seen_cells = (padded[: 2 * sight + 1, : 2 * sight + 1] - padded[sight, sight]).ravel()
-        at = np.indices(self._field.shape).transpose(1, 2, 0)
-        ahead = np.clip(at[:, :, None] + _UP_DOWN_LEFT_RIGHT, 0, np.array(self._field.shape) - 1)
-        self._ahead = self._of_cells(self._field[ahead[..., 0], ahead[..., 1]])
-        self._is_highway = self._of_cells(game.highways != 0)
-        last = np.array(self._field.shape) - 1 if game.normalised_coordinates else 1
-        self._place = self._of_cells((at / last)[..., ::-1].astype(np.float32))
-        self._shelves = np.zeros(padded.size, np.int32)
-        free = self._field[game.highways == 0]
-        self._shelves[free] = np.arange(1, len(free) + 1)
+        self._goals = [int(self._field[row, column]) for column, row in game.goals]
+        places = np.indices(shape, np.int32).transpose(1, 2, 0)  # [rows, columns, 2]
+        ahead = np.clip(places[:, :, None] + _UP_DOWN_LEFT_RIGHT, 0, np.array(shape) - 1)
+        largest = np.array(shape) - 1 if game.normalised_coordinates else 1
 
-    def _of_cells(self, of_field: Any) -> Any:
-        padded = np.zeros((self._field.max() + self._field.min() + 1, *of_field.shape[2:]), of_field.dtype)
-        padded[self._field] = of_field
-        return padded
+        def by_cell(of_field: Any) -> Any:
+            around = [(sight, sight), (sight, sight), *[(0, 0)] * (of_field.ndim - 2)]
+            return np.pad(of_field, around).reshape(-1, *of_field.shape[2:])
+
+        self._ahead = by_cell(self._field[ahead[..., 0], ahead[..., 1]])
+        self._is_highway = by_cell(~is_free)
+        self._place = by_cell((places / largest)[..., ::-1].astype(np.float32))  # (column, row)
+        self._shelves = by_cell(np.where(is_free, np.cumsum(is_free).reshape(shape), 0).astype(np.int32))
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         del agent
@@ -106,7 +106,7 @@ class WarehouseGame:
     def step(self, key: Any, state: WarehouseState, actions: ByGroup) -> tuple[WarehouseState, FunctionalStep]:
         chosen, is_loaded = actions[_AGENT].astype(jnp.int32), state.loads > 0
         aims = jnp.where(chosen == _FORWARD, jnp.asarray(self._ahead)[state.cells, state.directions], state.cells)
-        # A shelf that is carried is stopped by one that stands.
+        # There is no way for a carried shelf to a cell with another one.
         aims = jnp.where(is_loaded & (state.standing[aims] > 0), state.cells, aims)
         below, toggles = state.standing[state.cells], chosen == _TOGGLE
         lifts = toggles & ~is_loaded
@@ -124,14 +124,14 @@ class WarehouseGame:
         if self._game.reward_type == RewardType.TWO_STAGE:
             rewards += 0.5 * (unloads & state.has_delivered)
         limits = (after.inactive_steps, self._game.max_inactivity_steps), (after.env_steps, self._game.max_steps)
-        over = jnp.any(jnp.stack([bool(limit) & (count >= (limit or 0)) for count, limit in limits]))
-        return after, FunctionalStep({_AGENT: self._seen(after)}, {_AGENT: rewards}, {_AGENT: over})
+        over = [count >= limit for count, limit in limits if limit]
+        return after, FunctionalStep({_AGENT: self._seen(after)}, {_AGENT: rewards}, {_AGENT: sum(over) > 0})
 
     def _delivered(self, key: Any, state: WarehouseState) -> tuple[WarehouseState, Any]:
         """Return the state in which requested shelves at goals are replaced as requests, and the agents' rewards."""
         kind, rewards = self._game.reward_type, jnp.zeros(self._game.n_agents, jnp.float32)
         requests, others, delivers = state.requests, state.others, jnp.zeros(self._game.n_agents, bool)
-        # One goal after the other: what a delivery at the first requests anew may be at the second.
+        # In this order: a shelf that is requested after a delivery at one goal may already be at the next.
         for bits, goal in zip(jax.random.bits(key, (len(self._goals),), jnp.uint32), self._goals, strict=True):
             # Shelves at a goal are carried, since none can be unloaded there.
             is_there = state.cells == goal
@@ -155,7 +155,7 @@ class WarehouseGame:
         """Return [A, 8 + 7 C]: each agent's own entries, then those of the C cells around it and its own, by row."""
         seen = state.cells[:, None] + self._seen_cells  # [A, C]
         is_in = seen[:, :, None] == state.cells  # [A, C, A]
-        facing = (is_in * (state.directions + 1)).sum(2)  # 0: nobody
+        facing = (is_in * (state.directions + 1)).sum(2)  # 0: no agent
         shelves = state.standing[seen] + (is_in * state.loads).sum(2)
         is_requested = (shelves[:, :, None] == state.requests).any(2)
         # A cell without agent has direction 0.
