@@ -6,7 +6,7 @@ One policy (MLP, 64 x 64, in connect four 128 x 128) acts for all agents, and it
 ticks; the first fragments, which compile, do not count, and figures are medians of those in the seconds after them. In
 single steps a tick is one call of the environments and one of the policy; compiled, a fragment is one call. With
 `--two-workers`, two processes begin to measure at once, by the clock, and one alone. Needs the extras `lbf`, `jaxmarl`,
-`jumanji` and `pgx`; cases whose suite is not installed are left out.
+`jumanji`, `pgx` and `rware`; cases whose suite is not installed are left out.
 """
 
 from __future__ import annotations

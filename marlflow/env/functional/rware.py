@@ -37,11 +37,12 @@ _NEVER = -1000
 
 
 class WarehouseState(NamedTuple):
-    """A state of A agents and S shelves, numbered from 1 as in rware, of which R are requested; int32.
+    """A state of A agents and S shelves, numbered from 1 as in rware, of which R are requested; int32 but for one bool.
 
     Cells are numbered by row in the padded grid: the field, and around it as many cells as an agent sees that way.
-    `standing` [cells]: the shelf in each that no agent carries; 0: none. `loads` [A]: the shelf that each
-    agent carries; 0: none. `requests` [R] and `others` [S - R]: the shelves that are requested, and those that are not.
+    `standing` [cells]: the shelf in each that no agent carries; 0: none. `loads` [A]: the shelf that each agent
+    carries; 0: none. `has_delivered` [A], bool: whether it delivered since it last unloaded. `requests` [R] and
+    `others` [S - R]: the shelves that are requested, and those that are not.
     """
 
     cells: Any
