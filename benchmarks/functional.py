@@ -6,7 +6,7 @@ One policy (MLP, 64 x 64, in connect four 128 x 128) acts for all agents, and it
 ticks; the first fragments, which compile, do not count, and figures are medians of those in the seconds after them. In
 single steps a tick is one call of the environments and one of the policy; compiled, a fragment is one call. With
 `--two-workers`, two processes begin to measure at once, by the clock, and one alone. Needs the extras `lbf`, `jaxmarl`,
-`jumanji` and `pgx`; cases whose suite is not installed are left out.
+`jumanji`, `pgx` and `rware`; cases whose suite is not installed are left out.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ CASES: Mapping[str, Case] = {
     "lbf": Case("jumanji", {"name": "LevelBasedForaging-v0"}, (16, 128), 3.0),
     "foraging": Case("lbf", {"id": "Foraging-10x10-3p-3f-v3"}, (16, 64)),
     "rware": Case("jumanji", {"name": "RobotWarehouse-v0"}, (16, 128), 25.0),
+    "warehouse": Case("rware", {"id": "rware-tiny-4ag-v2"}, (16, 64), 8.0),
     "connector": Case("jumanji", {"name": "Connector-v3"}, (16, 128)),
     "connect_four": Case("pgx", {"name": "connect_four"}, (64, 512), 1.5, 128),
     "leduc": Case("pgx", {"name": "leduc_holdem"}, (64, 512)),

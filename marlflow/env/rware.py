@@ -11,16 +11,37 @@ from typing import Any
 
 import rware  # noqa: F401  registers the environments
 
-from marlflow.env import gymnasium_team
-from marlflow.env.gymnasium_team import GymnasiumTeam
+from marlflow.env.grid_team import AGENT_COLORS, GridPicture, GridTeam
+
+USUAL_ID = "rware-tiny-2ag-v2"
+_GOAL, _SHELF, _REQUESTED, _EYE = (60, 60, 60), (185, 180, 210), (30, 170, 160), (255, 255, 255)
+_HEADINGS = ((-0.2, 0.0), (0.2, 0.0), (0.0, -0.2), (0.0, 0.2))
+"""Up, down, left and right, in cells."""
+
+
+class WarehouseTeam(GridTeam):
+    """A warehouse of rware."""
+
+    def draw(self) -> GridPicture:
+        """Return a picture: square shelves and goals, requested ones in teal, and round agents, wide with a load."""
+        picture = GridPicture(*self.game.grid_size)
+        for column, row in self.game.goals:
+            picture.square(row, column, _GOAL, 1)
+        for shelf in self.game.shelfs:
+            picture.square(shelf.y, shelf.x, _REQUESTED if shelf in self.game.request_queue else _SHELF)
+        for number, agent in enumerate(self.game.agents):
+            picture.disc(agent.y, agent.x, AGENT_COLORS[number % len(AGENT_COLORS)], 4 if agent.carrying_shelf else 8)
+            down, right = _HEADINGS[agent.dir.value]
+            picture.disc(agent.y + down, agent.x + right, _EYE, 13)
+        return picture
 
 
 def parallel_env(
-    id: str = "rware-tiny-2ag-v2",
+    id: str = USUAL_ID,
     max_cycles: int = 500,
     arguments: Mapping[str, Any] | None = None,
     render_mode: str | None = None,
-) -> GymnasiumTeam:
+) -> WarehouseTeam:
     """Make the warehouse `id`, truncated after `max_cycles` env steps; `arguments` are those of its class."""
     # The warehouse's own time limit terminates episodes, so values would not be bootstrapped.
-    return gymnasium_team.parallel_env(id, {"max_steps": None, **(arguments or {})}, max_cycles, render_mode)
+    return WarehouseTeam(id, {"max_steps": None, **(arguments or {})}, max_cycles, render_mode)

@@ -23,7 +23,16 @@ PART_OF_ONE = ["openspiel_game"]
 """Modules without an environment that an environment is made of."""
 NOT_PLAYED = ["spaces_only"]
 """Stands for an environment where records have its agents and spaces, and is never stepped."""
-AROUND_OTHERS = ["functional", "batched", "gymnasium_team", "lbf", "managed_aec", "pettingzoo_registry", "rware"]
+AROUND_OTHERS = [
+    "functional",
+    "batched",
+    "grid_team",
+    "gymnasium_team",
+    "lbf",
+    "managed_aec",
+    "pettingzoo_registry",
+    "rware",
+]
 """Make environments of others: what fails in these has lines of its own."""
 
 

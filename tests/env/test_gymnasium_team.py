@@ -163,3 +163,15 @@ def test_shipped_environments_end_by_truncation(module: str, name: str, cycles: 
         assert env.agents == AGENTS[:2]
         _, _, terminated, truncated, _ = env.step(dict.fromkeys(env.agents, 0))  # type: ignore[misc]
     assert (set(terminated.values()), set(truncated.values()), env.agents) == ({False}, {True}, [])
+
+
+@pytest.mark.parametrize(("module", "name", "size"), [("lbforaging", "lbf", (8, 8)), ("rware", "rware", (11, 10))])
+def test_grids_are_drawn_without_a_window(module: str, name: str, size: tuple[int, int]) -> None:
+    pytest.importorskip(module)
+    env = make_environment(f"marlflow.env.{name}.parallel_env", {"render_mode": "rgb_array"})
+    pictures = []
+    for seed in (0, 1, 0):
+        env.reset(seed=seed)
+        pictures.append(env.render())
+    assert (pictures[0].dtype, pictures[0].shape) == (np.uint8, (32 * size[0] + 1, 32 * size[1] + 1, 3))
+    assert [np.array_equal(pictures[0], other) for other in pictures] == [True, False, True]

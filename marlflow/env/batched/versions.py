@@ -28,6 +28,7 @@ _SHIPPED = {
     "marlflow.env.lbf.parallel_env": "marlflow.env.functional.lbf.batched_env",
     "marlflow.env.matrix_games.parallel_env": f"{_HERE}.matrix_games.BatchedMatrixGame",
     "marlflow.env.pendulum_team.parallel_env": f"{_HERE}.pendulum_team.BatchedPendulumTeam",
+    "marlflow.env.rware.parallel_env": "marlflow.env.functional.rware.batched_env",
     "marlflow.env.toll.parallel_env": f"{_HERE}.toll.BatchedToll",
     "mpe2.simple_adversary_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleAdversary",
     "mpe2.simple_reference_v3.parallel_env": f"{_HERE}.particle_scenarios.SimpleReference",
@@ -39,7 +40,7 @@ _SHIPPED = {
     "pettingzoo.classic.tictactoe_v3.env": f"{_HERE}.board_games.TicTacToe",
 }
 # Other initial states of the same distribution, or rewards that differ by a rounding error: for `true` only.
-_OTHER_NUMBERS = frozenset({"marlflow.env.lbf.parallel_env", "marlflow.env.pendulum_team.parallel_env"})
+_OTHER_NUMBERS = frozenset(f"marlflow.env.{name}.parallel_env" for name in ("lbf", "pendulum_team", "rware"))
 
 
 @dataclass(frozen=True, slots=True)
