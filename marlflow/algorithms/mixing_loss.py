@@ -43,7 +43,7 @@ class MixingLoss:
             greedy = [greedy_value(*each) for each in zip(q_t_selector, q_t_value, masks, strict=True)]
             present = module.present(minibatch, "next_")
             q_tot_t = target_module.mixed(torch.cat(greedy, 1), present, minibatch, "next_")
-            return team_target(minibatch["reward"], minibatch["discount"], q_tot_t)
+            return team_target(minibatch["reward"] / module.reward_unit, minibatch["discount"], q_tot_t)
 
     def _terms(
         self,
@@ -58,7 +58,7 @@ class MixingLoss:
         return {
             "td": total.detach(),
             "td_error_mean": error.abs().mean(),
-            "q_tot_mean": q_tot.detach().mean(),
+            "q_tot_mean": (q_tot.detach() * module.reward_unit).mean(),
             "reward_spread": reward_spread(rewards, present).mean(),
         }
 

@@ -48,7 +48,8 @@ class RecurrentMixingLoss:
         actions = [minibatch[f"{policy}:action"] for policy in module.policies]
         taken = torch.cat([taken_value(own[:, :-1], action) for own, action in zip(q, actions, strict=True)], 2)
         q_tot = module.mixed_steps(taken, present[:, :-1], minibatch, self.burn_in)
-        target = self._target([own.detach() for own in q], present, target_module, minibatch)
+        reward = minibatch["reward"] / module.reward_unit
+        target = self._target([own.detach() for own in q], present, target_module, minibatch, reward)
         # Steps that do not exist may hold any number.
         error = torch.where(trained, target - q_tot, 0.0)
         total = mean_over_sequences(huber_loss(error, self.huber_delta), trained, minibatch["weight"])
@@ -62,6 +63,7 @@ class RecurrentMixingLoss:
         present: Tensor,
         target_module: RecurrentTeamQNetwork,
         minibatch: Mapping[str, Tensor],
+        reward: Tensor,
     ) -> Tensor:
         trained = minibatch["trained"]
         with torch.no_grad():
@@ -72,8 +74,7 @@ class RecurrentMixingLoss:
             q_tot_t = target_module.mixed_steps(greedy[:, 1:], present[:, 1:], minibatch, self.burn_in + 1)
             # The last trained step: the one before the first that does not exist, or the last of all.
             goes_on = torch.nn.functional.pad(trained[:, 1:], (0, 1))
-            reward, discount = minibatch["reward"], minibatch["discount"]
-            return peng_lambda_return(reward, discount, q_tot_t, ~goes_on, self.td_lambda)
+            return peng_lambda_return(reward, minibatch["discount"], q_tot_t, ~goes_on, self.td_lambda)
 
 
 def _terms(
@@ -92,6 +93,6 @@ def _terms(
     return {
         "td": total.detach(),
         "td_error_mean": (error.abs() * share).sum(1).mean(),
-        "q_tot_mean": (q_tot.detach() * share).sum(1).mean(),
+        "q_tot_mean": (q_tot.detach() * module.reward_unit * share).sum(1).mean(),
         "reward_spread": (spread * share).sum(1).mean(),
     }

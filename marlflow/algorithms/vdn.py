@@ -72,6 +72,7 @@ class VDN(JointOffPolicyAlgorithm):
     discount: float = 0.99
     n_step: int = 3
     team_reward: TeamReward = "mean"
+    normalize_rewards: bool = False
     sequence_agent_steps: int = 20
     burn_in_agent_steps: int = 10
     td_lambda: float = 0.6
@@ -116,7 +117,8 @@ class VDN(JointOffPolicyAlgorithm):
         }
         mixer, seen = self._mixer(members, torch.Generator().manual_seed(seed + len(members)))
         is_recurrent = self.trains_on(members) is JointSequenceTransitions
-        return (RecurrentTeamQNetwork if is_recurrent else TeamQNetwork)(actors, mixer, seen)
+        network = RecurrentTeamQNetwork if is_recurrent else TeamQNetwork
+        return network(actors, mixer, seen, self.normalize_rewards)
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         return self._network(spaces, model, seed).actor

@@ -1,4 +1,4 @@
-"""Observation normalization (as by VecNormalize) and value normalization (Pop-Art), with running statistics.
+"""Normalization of observations (as by VecNormalize), values (Pop-Art) and rewards, with running statistics.
 
 The statistics are published, saved and copied into target networks like other parameters.
 """
@@ -127,6 +127,28 @@ class ReturnScale(nn.Module):
             now = self.moments.deviation
             head.weight.mul_(deviation / now)
             head.bias.copy_((head.bias * deviation + mean - self.moments.mean) / now)
+
+
+class RewardScale(nn.Module):
+    """Divides rewards by their running root mean square, so that learning does not depend on their unit.
+
+    Nothing is subtracted: that would change what it is worth to end an episode early.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments = RunningMoments(1)
+
+    @property
+    def unit(self) -> Tensor:
+        """What rewards are divided by, [1]; 1 before any rows, and while all rewards are 0."""
+        square = self.moments.variance + self.moments.mean.square()
+        return torch.where(square > 0.0, square, 1.0).sqrt()
+
+    def observe(self, columns: Mapping[str, Tensor]) -> None:
+        """Update from the team's rewards, of sequences those of the trained steps."""
+        with torch.no_grad():
+            self.moments.add(_valid_rows(columns, "reward", "trained").reshape(-1, 1))
 
 
 def in_units_of(returns: ReturnScale | None, output: Tensor) -> Tensor:

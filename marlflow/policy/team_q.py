@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.policy.mixers import MixerInput
-from marlflow.policy.normalized import normalize_by
+from marlflow.policy.normalized import RewardScale, normalize_by
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent_actors import RecurrentNetworkActor, unrolled_after
 
@@ -22,16 +22,29 @@ class TeamQNetwork(nn.Module):
 
     `mixer` maps the agents' values [N, K], presence [N, K] and the rows of `mixer_input` (None: it sees nothing) to the
     team's value [N]. Agents are in the order of `actors`, and those of a policy in the order of its seats.
+    `normalize_rewards`: values are those of rewards divided by `reward_unit`, their running root mean square.
     """
 
-    def __init__(self, actors: Mapping[str, nn.Module], mixer: nn.Module, mixer_input: MixerInput | None) -> None:
+    def __init__(
+        self,
+        actors: Mapping[str, nn.Module],
+        mixer: nn.Module,
+        mixer_input: MixerInput | None,
+        normalize_rewards: bool = False,
+    ) -> None:
         super().__init__()
         self.actors = nn.ModuleDict(actors)
         self.mixer = mixer
         self.mixer_input = mixer_input
+        self._rewards = RewardScale() if normalize_rewards else None
         self.policies = tuple(actors)
         for policy, actor in actors.items():
             normalize_by(actor, f"{policy}:obs", f"{policy}:present")
+
+    @property
+    def reward_unit(self) -> Tensor | float:
+        """The reward that counts as 1."""
+        return 1.0 if self._rewards is None else self._rewards.unit
 
     def values(self, columns: Mapping[str, Tensor], prefix: Prefix = "") -> list[Tensor]:
         """Return each policy's action values, [N, K_p, A_p] each, of a minibatch of JointTransitions."""

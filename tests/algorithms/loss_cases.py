@@ -54,6 +54,7 @@ VARIANTS: Sequence[mf.Algorithm] = (
     mf.SAC(cost_limit=1.0),
     mf.MAML(order="first"),
     mf.ArCHer(token_baseline=False),
+    mf.VDN(normalize_rewards=True),
     mf.MADDPG(others="policies"),
     mf.MASAC(others="policies"),
 )

@@ -64,8 +64,8 @@ ACCEPTED: Mapping[str, set[str]] = {
     "2**63": {"cost_limit"} | THRESHOLDS | ANY_SIZE | BOUNDS_OF_SCHEDULES | OF_THE_ENVIRONMENT,
     "true": names("""
         at_start batched bootstrap_at_death compile compiled dashboard double dueling jsonl mirrored momentum
-        normalize_advantages normalize_observations normalize_values prioritized shared_torso spread squash_state
-        symmetric tensorboard token_baseline trace velocities
+        normalize_advantages normalize_observations normalize_rewards normalize_values prioritized shared_torso spread
+        squash_state symmetric tensorboard token_baseline trace velocities
     """),
     "10**400": OF_THE_ENVIRONMENT,
     "null": names("""
