@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
+from marlflow.base.batch import Array
 from marlflow.env.gymnasium_team import GymnasiumTeam, registered_env
 
 _PICTURE = "rgb_array"
@@ -56,13 +58,31 @@ def _inside(row: float, column: float, margin: int) -> tuple[float, float, float
 
 
 class GridTeam(GymnasiumTeam):
-    """The registered environment `id` with `arguments`; its mode `rgb_array` shows what a subclass draws."""
+    """The registered environment `id` with `arguments`, all of whose agents end at once.
+
+    Its mode `rgb_array` shows what a subclass draws; its state is all agents' observations, side by side.
+    """
 
     def __init__(self, id: str, arguments: Mapping[str, Any], max_cycles: int | None, render_mode: str | None) -> None:
         super().__init__(registered_env(id, arguments, None if render_mode == _PICTURE else render_mode), max_cycles)
         modes = dict.fromkeys([*self.metadata.get("render_modes", ()), _PICTURE])
         self.metadata = {**self.metadata, "render_modes": list(modes)}
         self.render_mode = render_mode
+        width = sum(spaces.flatdim(self.observation_space(agent)) for agent in self.possible_agents)
+        self.state_space = spaces.Box(-np.inf, np.inf, (width,), np.float32)
+        self._seen: Mapping[str, Any] = {}
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        self._seen, infos = super().reset(seed, options)
+        return self._seen, infos
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        self._seen, *rest = super().step(actions)
+        return self._seen, *rest
+
+    def state(self) -> Array:
+        # Grids of channels are no vectors.
+        return np.concatenate([np.ravel(self._seen[agent]) for agent in self.possible_agents]).astype(np.float32)
 
     @abstractmethod
     def draw(self) -> GridPicture:
