@@ -24,6 +24,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.base.shortened import enumerated
 from marlflow.config.compose import (
+    SUITE,
     SWEEPER_PARAMS,
     Groups,
     composed,
@@ -294,6 +295,9 @@ def _choices_settled(words: Sequence[_OverrideWord], groups: Groups, folders: Se
 
 def _option_problems(word: _OverrideWord, groups: Groups, folders: Sequence[str]) -> Iterator[str]:
     group, package = word.read.key_or_group, word.read.package
+    if group == SUITE:
+        yield f"{word.line} is no part of a run; marlflow benchmark {word.line} runs the tasks of a suite"
+        return
     options = groups.options(group)
     if not options:
         question = meant(group, groups.names(), "the groups are")
