@@ -58,9 +58,11 @@ class BenchmarkJobs:
             job = BenchmarkJob(run.begin(), str(run.folder), scoring.policies, env, scoring.episodes)
             process = job.start(output_of(run))
             self._processes.add(process)
-        assert process.stdout is not None
-        said = process.stdout.read()
-        code = process.wait()
+        with process:
+            assert process.stdout is not None
+            said = process.stdout.read()
+            # Before its standard input is closed, which would terminate it.
+            code = process.wait()
         with self._lock:
             self._processes.remove(process)
         return float(said) if code == 0 else None
