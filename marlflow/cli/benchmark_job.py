@@ -33,7 +33,7 @@ class BenchmarkJob:
     episodes: int
 
     def start(self, output: Path) -> subprocess.Popen[str]:
-        """Start its process, in one thread; what it prints goes to a file, and the score to its standard output."""
+        """Start its process, in one thread; its output goes to a file, but the score to its standard output."""
         output.parent.mkdir(parents=True, exist_ok=True)
         with output.open("w", encoding="utf-8") as file:
             # In a session of its own: Ctrl-C reaches the command alone, which then ends each process once.

@@ -21,7 +21,7 @@ from marlflow.driver.graceful_shutdown import REASON_OF, REASONS
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How runs are scored: over so many episodes, by the sum of the returns of `policies`."""
+    """How runs are scored: by the sum of the returns of `policies`, over `episodes`, with other settings `env` by task."""
 
     policies: Sequence[str]
     env: dict[str, dict[str, object]]

@@ -60,7 +60,7 @@ class BenchmarkRun:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkPlan:
-    """What is to be run: a suite, the chosen tasks and algorithms of it, seeds, and the share of the env steps."""
+    """The chosen tasks and algorithms of a suite, seeds, and the share of the env steps of each run."""
 
     suite: Suite
     tasks: Sequence[str]
@@ -123,11 +123,13 @@ def _prepared(overrides: list[str], config_dirs: Sequence[str]) -> Prepared:
 def _check(ready: Prepared, task: SuiteTask, scored: Sequence[str]) -> None:
     """Raise ConfigInvalid if the runs of a pair could not train, or could not be scored."""
     from marlflow.config.checks import check, machines_of
+    from marlflow.config.compiled import compiles_rollouts
     from marlflow.config.recorded import with_settings
 
     problems: list[str] = []
     experiment = read(ready.config, problems)
     checked = check(experiment, problems, machines_of(experiment))
+    compiles_rollouts(checked.spec)  # raises if wrappers or policies cannot be compiled
     if unknown := [policy for policy in scored if policy not in checked.spec.policies]:
         names = ", ".join(checked.spec.policies)
         raise ConfigInvalid([f"its policies are {names}, and the suite scores {', '.join(unknown)}"])

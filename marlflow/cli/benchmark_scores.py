@@ -33,7 +33,7 @@ class RunScore:
 
 
 class BenchmarkScores:
-    """The scores of the runs of a plan; scores.csv has those of all runs in the folder."""
+    """The scores of the runs of a plan, and of all other runs in its folder, as scores.csv keeps them."""
 
     def __init__(self, plan: BenchmarkPlan, runs: Sequence[BenchmarkRun], episodes: int) -> None:
         self._plan, self._runs, self._episodes = plan, runs, episodes

@@ -295,12 +295,10 @@ def _choices_settled(words: Sequence[_OverrideWord], groups: Groups, folders: Se
 
 def _option_problems(word: _OverrideWord, groups: Groups, folders: Sequence[str]) -> Iterator[str]:
     group, package = word.read.key_or_group, word.read.package
-    if group == SUITE:
-        yield f"{word.line} is no part of a run; marlflow benchmark {word.line} runs the tasks of a suite"
-        return
     options = groups.options(group)
-    if not options:
-        question = meant(group, groups.names(), "the groups are")
+    if group == SUITE or not options:
+        of_benchmark = f"; marlflow benchmark {word.line} runs the tasks of a suite"
+        question = of_benchmark if group == SUITE else meant(group, groups.names(), "the groups are")
         yield f"there is no configuration group {group!r} (in {word.line}){question}"
         return
     for value in word.values():

@@ -136,7 +136,7 @@ def notes_on(scores: SuiteScores) -> Iterator[str]:
         yield f"{texts.count(len(scores.missing), 'run')} failed, and left out: {'; '.join(scores.missing)}."
     if lacking := [one for one in scores.algorithms if one not in scores.compared]:
         yield f"{', '.join(lacking)}: without a score on each task, and so left out of what is over all tasks."
-    seeds = min((len(of) for of in scores.scores.values()), default=0)
+    seeds = min(len(of) for of in scores.scores.values() if of)
     if seeds == 1:
         yield "A single run for each algorithm and task has no interval: differences may come from the seed alone."
     elif seeds < _ENOUGH_SEEDS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import signal
 import subprocess
@@ -13,13 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from marlflow.config.suite import scaled_schedules
+from marlflow.cli.benchmark_runs import BenchmarkPlan
+from marlflow.config.suite import read_suite, scaled_schedules
 from marlflow.league.comparison import mean_estimate
 from marlflow.observe.sinks import read_metrics
 from marlflow.runtime.run_state import run_state
 from tests.cli.conftest import Marlflow, content, table
 
-EPSILON = "{_target_: marlflow.Linear, start: 1.0, end: 0.1, agent_steps: 4000}"
+EPSILON = "policies.cart.algorithm.epsilon={_target_: marlflow.Linear, start: 1.0, end: 0.1, agent_steps: 4000}"
 COMMON = ["env=cartpole_team", "env.num_agents=2", "env.num_envs=2", "rollouts.num_workers=1", "evaluation.episodes=0"]
 SHORT = ["rollouts.fragment_env_steps=50", "stop.env_steps=20000", "checkpoint.every_env_steps=50"]
 SUITE: dict[str, Any] = {
@@ -30,7 +30,9 @@ SUITE: dict[str, Any] = {
     },
     "algorithms": {
         "a2c": {"overrides": [*COMMON, *SHORT, "policy@policies.cart=a2c"]},
-        "dqn": {"overrides": [*COMMON, *SHORT, "policy@policies.cart=dqn", f"policies.cart.algorithm.epsilon={EPSILON}"]},
+        "dqn": {
+            "overrides": [*COMMON, *SHORT, "policy@policies.cart=dqn", f"policies.cart.algorithm.epsilon={EPSILON}"]
+        },
     },
 }
 WORDS = ("suite=own", "config_dir=own_conf", "seeds=2", "budget=0.05", "episodes=4")
@@ -52,6 +54,17 @@ def started(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 def runs_of(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/*/*/metrics.jsonl"))
+
+
+def assert_shows(report: Path, rows: list[dict[str, str]]) -> None:
+    """The report has the mean of each task and algorithm, with its interval."""
+    page = report.read_text(encoding="utf-8")
+    for task, algorithm in {(row["task"], row["algorithm"]) for row in rows}:
+        scores = [float(row["score"]) for row in rows if (row["task"], row["algorithm"]) == (task, algorithm)]
+        (shown,) = re.findall(rf'<tr data-task="{task}" data-algorithm="{algorithm}">(.*?)</tr>', page, re.DOTALL)
+        expected = mean_estimate(scores)
+        values = {name: float(value) for name, value in re.findall(r'data-column="(\w+)" value="([^"]*)"', shown)}
+        assert [values["value"], values["low"], values["high"]] == [expected.value, expected.low, expected.high]
 
 
 @pytest.mark.slow
@@ -92,13 +105,7 @@ def test_a_benchmark_that_was_killed_and_interrupted_is_completed_and_reported_o
     # Episodes of the hard task end after 30 env steps where they are scored.
     assert max(float(row["score"]) for row in rows if row["task"] == "Hard task") <= 60
 
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    for task, algorithm in {(row["task"], row["algorithm"]) for row in rows}:
-        scores = [float(row["score"]) for row in rows if (row["task"], row["algorithm"]) == (task, algorithm)]
-        (shown,) = re.findall(rf'<tr data-task="{task}" data-algorithm="{algorithm}">(.*?)</tr>', page, re.DOTALL)
-        expected = mean_estimate(scores)
-        values = {name: float(value) for name, value in re.findall(r'data-column="(\w+)" value="([^"]*)"', shown)}
-        assert [values["value"], values["low"], values["high"]] == [expected.value, expected.low, expected.high]
+    assert_shows(folder / "report.html", rows)
 
     before = {path: what for path, what in content(folder).items() if path.count("/") > 0}
     again = marlflow("benchmark", *WORDS)
@@ -107,7 +114,9 @@ def test_a_benchmark_that_was_killed_and_interrupted_is_completed_and_reported_o
     assert before == {path: what for path, what in content(folder).items() if path.count("/") > 0}
 
     marlflow("benchmark", *WORDS[:3], "budget=0.06", f"dir={folder}").assert_refused(
-        "dqn on easy: ", "/easy/dqn/0 has a run with other settings: ", " is 1000 there, and 1200 now; choose another dir"
+        "dqn on easy: ",
+        "/easy/dqn/0 has a run with other settings: ",
+        " is 1000 there, and 1200 now; choose another dir",
     )
 
 
@@ -136,7 +145,11 @@ def test_a_benchmark_that_is_not_there_is_refused(marlflow: Marlflow, words: lis
         ("tasks", {}, "suite own: tasks must have at least one entry"),
         ("tasks.easy.low", 40, "suite own: tasks.easy.low must be below tasks.easy.high, not 40 and 40"),
         ("tasks.easy.high", "1o", "suite own: tasks.easy.low and tasks.easy.high must be numbers"),
-        ("tasks.easy.score_env", {"max_cyles": 9}, "a2c on easy: with score_env, there is no env.max_cyles; did you mean"),
+        (
+            "tasks.easy.score_env",
+            {"max_cyles": 9},
+            "a2c on easy: with score_env, there is no env.max_cyles",
+        ),
         ("tasks.easy.overrides", ["env.max_cycle=9"], "dqn on easy: "),
         ("algorithms.dqn.overrides", "experiment=x", "algorithms.dqn.overrides must be a list of overrides"),
         ("algorithms.dqn.overrides", ["experiment=x"], "dqn on Hard task: there is no experiment 'x'"),
@@ -164,10 +177,22 @@ def test_a_folder_with_something_else_is_refused(marlflow: Marlflow, tmp_path: P
     marlflow("benchmark", *WORDS, "dir=kept", "tasks=easy").assert_refused("easy/dqn/1 has something else than a run")
 
 
+def test_all_shipped_suites_can_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("lbforaging")
+    monkeypatch.chdir(tmp_path)
+    for name, runs in (("cartpoles", 6), ("lbf", 20)):
+        suite = read_suite(name)
+        plan = BenchmarkPlan(suite, list(suite.tasks), list(suite.algorithms), [0], 1.0, [], tmp_path)
+        assert [run.state for run in plan.runs()] == ["new"] * runs
+
+
 def test_schedules_are_shortened_wherever_they_are() -> None:
     linear = {"_target_": "marlflow.base.schedules.Linear", "start": 1, "end": 0, "agent_steps": 1000}
     constant = {"_target_": "marlflow.PiecewiseConstant", "values": [3, 2, 1], "at_agent_steps": [10, 15]}
-    config = {"policies": {"a": {"algorithm": {"epsilon": linear, "learning_rate": 0.1, "agent_steps": 7}}}, "x": constant}
+    config = {
+        "policies": {"a": {"algorithm": {"epsilon": linear, "learning_rate": 0.1, "agent_steps": 7}}},
+        "x": constant,
+    }
     assert list(scaled_schedules(config, 0.05)) == [
         "policies.a.algorithm.epsilon.agent_steps=50",
         "x.at_agent_steps=[1,2]",
