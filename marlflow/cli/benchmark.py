@@ -25,7 +25,7 @@ _FAILED = 1
 
 def run_benchmark(arguments: Arguments) -> int:
     """Run what is not scored yet, write the report, and return the exit code; raises ConfigInvalid before any run."""
-    from marlflow.cli.benchmark_jobs import BenchmarkJobs, Scoring, output_of
+    from marlflow.cli.benchmark_jobs import BenchmarkJobs, Scoring, failure_of
     from marlflow.cli.benchmark_scores import BenchmarkScores
     from marlflow.runtime.resources import local_resources
 
@@ -41,7 +41,7 @@ def run_benchmark(arguments: Arguments) -> int:
     try:
         for done, (run, score) in enumerate(jobs.run(waiting), 1):
             if score is None:
-                print(f"{run.name} failed: {output_of(run)} has what it printed", file=sys.stderr, flush=True)
+                print(f"{run.name} failed: {failure_of(run)}", file=sys.stderr, flush=True)
             else:
                 scores.add(run, score)
                 print(f"{run.name}: {score:,.4g} ({done} of {len(waiting)})", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from marlflow.base.shortened import shortened
 from marlflow.cli.benchmark_job import BenchmarkJob
 from marlflow.cli.benchmark_runs import BenchmarkRun
 from marlflow.driver.graceful_shutdown import REASON_OF, REASONS
@@ -21,7 +23,7 @@ from marlflow.driver.graceful_shutdown import REASON_OF, REASONS
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How runs are scored: by the sum of the returns of `policies`, over `episodes`, with other settings `env` by task."""
+    """How runs are scored: `policies` whose returns are summed, settings `env` by task, and the number of episodes."""
 
     policies: Sequence[str]
     env: dict[str, dict[str, object]]
@@ -89,6 +91,14 @@ class BenchmarkJobs:
 def output_of(run: BenchmarkRun) -> Path:
     """Return the file with what a run's process printed."""
     return run.folder.with_name(f"{run.folder.name}.txt")
+
+
+def failure_of(run: BenchmarkRun) -> str:
+    """Return the last that a failed run's process printed, and where all of it is."""
+    path = output_of(run)
+    lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    last = lines[-1].removeprefix("error: ") if lines else "its process was killed"
+    return f"{shortened(last)}; {os.path.relpath(path)} has all that it printed"
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from marlflow.config.suite import read_suite, scaled_schedules
 from marlflow.league.comparison import mean_estimate
 from marlflow.observe.sinks import read_metrics
 from marlflow.runtime.run_state import run_state
+from tests.architecture.sources import REPOSITORY
 from tests.cli.conftest import Marlflow, content, table
 
 EPSILON = "policies.cart.algorithm.epsilon={_target_: marlflow.Linear, start: 1.0, end: 0.1, agent_steps: 4000}"
@@ -30,9 +31,7 @@ SUITE: dict[str, Any] = {
     },
     "algorithms": {
         "a2c": {"overrides": [*COMMON, *SHORT, "policy@policies.cart=a2c"]},
-        "dqn": {
-            "overrides": [*COMMON, *SHORT, "policy@policies.cart=dqn", f"policies.cart.algorithm.epsilon={EPSILON}"]
-        },
+        "dqn": {"overrides": [*COMMON, *SHORT, "policy@policies.cart=dqn", EPSILON]},
     },
 }
 WORDS = ("suite=own", "config_dir=own_conf", "seeds=2", "budget=0.05", "episodes=4")
@@ -118,6 +117,25 @@ def test_a_benchmark_that_was_killed_and_interrupted_is_completed_and_reported_o
         "/easy/dqn/0 has a run with other settings: ",
         " is 1000 there, and 1200 now; choose another dir",
     )
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_stops_no_other_and_is_named(
+    marlflow: Marlflow, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # for the processes of the runs
+    breaks = ["env=python", "env._target_=tests.cli.broken_environments.WheelComesOff", "env.max_cycles=20"]
+    values = yaml.safe_load(yaml.safe_dump(SUITE))
+    values["tasks"]["Hard task"] = {"overrides": breaks, "low": 40, "high": 80}
+    values["algorithms"] = {"a2c": values["algorithms"]["a2c"]}
+    suite.write_text(yaml.safe_dump(values))
+    said = marlflow("benchmark", *WORDS[:2], "seeds=1", "budget=0.05", "episodes=4")
+    assert said.code == 1
+    assert "a2c on Hard task, seed 0 failed: environment " in said.err
+    assert "step() raised RuntimeError: the wheel came off; " in said.err
+    assert "0.txt has all that it printed" in said.err
+    assert "note: 1 run failed, and left out: a2c on Hard task, seed 0." in said.out
+    assert [row["task"] for row in table(Path("runs/benchmark/own_budget_0.05/scores.csv"))] == ["easy"]
 
 
 @pytest.mark.parametrize(
