@@ -204,6 +204,16 @@ def test_all_shipped_suites_can_run(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         assert [run.state for run in plan.runs()] == ["new"] * runs
 
 
+def test_the_suite_of_the_page_can_run(tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "mine.yaml").write_text(block)
+    suite = read_suite("mine", [str(tmp_path)])
+    (run,) = BenchmarkPlan(suite, ["short"], ["ppo"], [3], 0.5, [str(tmp_path)], tmp_path / "runs").runs()
+    assert (run.name, run.env_steps, run.state) == ("ppo on short, seed 3", 10_000, "new")
+
+
 def test_schedules_are_shortened_wherever_they_are() -> None:
     linear = {"_target_": "marlflow.base.schedules.Linear", "start": 1, "end": 0, "agent_steps": 1000}
     constant = {"_target_": "marlflow.PiecewiseConstant", "values": [3, 2, 1], "at_agent_steps": [10, 15]}
