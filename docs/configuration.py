@@ -326,6 +326,8 @@ def text() -> str:
         *environments(),
         *wrappers(),
         f"## Whole runs: `experiment=`\n\n{choices('experiment')}",
+        f"## Benchmark suites: `marlflow benchmark suite=`\n\n{choices('suite')}",
+        "[Benchmark](benchmark.md#a-suite-of-your-own) has their keys.\n",
     ]
     return "\n".join(parts)
 

@@ -18,13 +18,14 @@ COMMANDS: Final = {
     "init": "write a folder with an environment of your own, its configuration, a test and a notebook",
     "league": "show the standings of a run's league, or export a member of it",
     "tune": "train an experiment with many settings, and end the worse trials early",
+    "benchmark": "train algorithms on the tasks of a suite over seeds, and report their scores",
     "evaluate": "play episodes of runs' policies together, or games against each other, other runs, or random",
     "report": "compare runs on one page: curves, tables and intervals over seeds",
     "play": "watch a run's policies play, write a video of them, or play against them yourself",
     "export": "write a policy's network to a file that runs without marlflow: ONNX, or PyTorch's .pt2",
 }
 """Every command, with its purpose in one line, in the order of `marlflow --help`."""
-DECLARED: Final = ("init", "league", "evaluate", "report", "play", "export", "tune")
+DECLARED: Final = ("init", "league", "evaluate", "report", "play", "export", "tune", "benchmark")
 """The commands that declare their options (`options.py`); the module of the command has its COMMAND."""
 COMPLETION = ("-sc", "--shell-completion")
 _MULTIRUN = ("-m", "--multirun")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,12 @@ def prepared(words: Words) -> Prepared:
     searchpath = [f"file://{Path(folder).resolve()}" for folder in words.config_dirs]
     with composing():
         return prepare(words.overrides, searchpath, words.multirun)
+
+
+def inline_by_default(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of a job that runs in one process, unless they choose a runtime."""
+    named = any(override.lstrip("+").partition("=")[0] == "runtime" for override in overrides)
+    return [*overrides, *([] if named else ["runtime=inline"])]
 
 
 def output_shown(words: Words) -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.cli.arguments import Words
-from marlflow.cli.job import prepared
+from marlflow.cli.job import inline_by_default, prepared
 from marlflow.cli.options import Arguments, Command, Option
 from marlflow.cli.sweep import Sweep, exit_code, records_in
 from marlflow.cli.sweep_checks import objective_problems
@@ -38,7 +38,7 @@ def run_tune(arguments: Arguments) -> int:
     """Run the trials, print their table and return the exit code; raises ConfigInvalid before anything starts."""
     from marlflow.cli.train import check_run, new_folder_of, sweep_folder
 
-    words = _words(arguments.overrides)
+    words = inline_by_default(arguments.overrides)
     parsed = Words(overrides=words, hydra_flags=["-m"], config_dirs=list(arguments["config_dir"]))
     ready = prepared(parsed)
     checked = check_run(ready, [*ready.problems, *_problems(ready, arguments)], several=True)
@@ -85,11 +85,6 @@ def _ray_tune() -> Any:
             [f"marlflow tune needs Ray Tune, which is not installed whole ({error}): pip install 'marlflow[tune]'"]
         ) from error
     return run_trials, Asha
-
-
-def _words(overrides: Sequence[str]) -> list[str]:
-    named = any(override.lstrip("+").partition("=")[0] == "runtime" for override in overrides)
-    return [*overrides, *([] if named else ["runtime=inline"])]
 
 
 def _problems(ready: Prepared, arguments: Arguments) -> Iterator[str]:

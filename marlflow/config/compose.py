@@ -26,6 +26,9 @@ from marlflow.config.optuna_defaults import set_optuna_defaults
 
 MODULE = "marlflow.conf"
 NAME = "train"
+SUITE = "suite"
+"""The group of benchmark suites, which are no part of an experiment."""
+_NOT_OF_A_RUN = ("hydra", SUITE)
 SWEEPER_PARAMS = "hydra.sweeper.params"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
@@ -69,9 +72,15 @@ class Groups:
         """Return the options of a group; none if there is no such group."""
         return list(self._files.get_group_options(group, ObjectType.CONFIG))
 
+    def file(self, path: str) -> DictConfig:
+        """Return a file of a group, `<group>/<option>`, as it is written."""
+        content = self._files.load_config(path).config
+        assert isinstance(content, DictConfig)
+        return content
+
     def names(self) -> list[str]:
-        """Return the groups."""
-        return [name for name in self._files.get_group_options("", ObjectType.GROUP) if name != "hydra"]
+        """Return the groups of which an experiment is composed."""
+        return [name for name in self._files.get_group_options("", ObjectType.GROUP) if name not in _NOT_OF_A_RUN]
 
     def choices(self, overrides: Sequence[str]) -> set[str]:
         """Return the group choices of `overrides`, as `group` or `group@package`, without composing.

@@ -24,6 +24,7 @@ from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import meant
 from marlflow.base.shortened import enumerated
 from marlflow.config.compose import (
+    SUITE,
     SWEEPER_PARAMS,
     Groups,
     composed,
@@ -295,8 +296,9 @@ def _choices_settled(words: Sequence[_OverrideWord], groups: Groups, folders: Se
 def _option_problems(word: _OverrideWord, groups: Groups, folders: Sequence[str]) -> Iterator[str]:
     group, package = word.read.key_or_group, word.read.package
     options = groups.options(group)
-    if not options:
-        question = meant(group, groups.names(), "the groups are")
+    if group == SUITE or not options:
+        of_benchmark = f"; marlflow benchmark {word.line} runs the tasks of a suite"
+        question = of_benchmark if group == SUITE else meant(group, groups.names(), "the groups are")
         yield f"there is no configuration group {group!r} (in {word.line}){question}"
         return
     for value in word.values():

@@ -118,7 +118,7 @@ def recorded_experiment(
     If the record is not this user's own, what is none of marlflow's parts is imported only if it is in `trust` (None:
     any). Raises ConfigInvalid with every problem.
     """
-    needed = _with_settings(_without_training(recorded.values), env or {})
+    needed = with_settings(_without_training(recorded.values), env or {})
     if not recorded.is_own:
         needed = {key: value for key, value in needed.items() if key not in _OF_A_PLACE}
         if found := untrusted(needed, trust):
@@ -138,7 +138,11 @@ def recorded_experiment(
     return replace(experiment, env=with_absolute_records(experiment.env, trust))
 
 
-def _with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an experiment's values with other settings of env, by name, such as `arguments.penalty`.
+
+    Raises ConfigInvalid for one that cannot be set.
+    """
     if not settings:
         return dict(values)
     if not isinstance(values.get("env"), Mapping):

@@ -13,6 +13,7 @@ import numpy as np
 from marlflow.html_report.measures import Over, ReturnSeries, aligned
 from marlflow.html_report.results import GroupComparison
 from marlflow.html_report.statistics import Floats, iqm, iqm_band
+from marlflow.html_report.suite_statistics import Profile
 from marlflow.html_report.swept import SweptSetting
 from marlflow.observe.figure import label_ticks, tick_labels
 
@@ -135,6 +136,23 @@ def by_setting(swept: SweptSetting, name: str, returns: str) -> str:
         _scale_by(axes, swept)
         axes.set_xlabel(swept.name, color=_INK, parse_math=False)
         axes.set_ylabel(returns, color=_INK, parse_math=False)
+
+    return _drawn(draw, name)
+
+
+def profiles(lines: Sequence[tuple[Profile, Look]], name: str) -> str:
+    """Return performance profiles as an SVG element, whose ids begin with `name`."""
+
+    def draw(axes: Axes) -> None:
+        for profile, look in lines:
+            if profile.low is not None and profile.high is not None:
+                axes.fill_between(profile.at, profile.low, profile.high, color=look.color, alpha=0.18, linewidth=0)
+            (drawn,) = axes.plot(profile.at, profile.share, color=look.color, linewidth=1.9)
+            if look.dashes:
+                drawn.set_dashes(look.dashes)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlabel("normalized score", color=_INK)
+        axes.set_ylabel("share of runs with a higher score", color=_INK)
 
     return _drawn(draw, name)
 

@@ -164,7 +164,7 @@ def render(content: PageContent) -> str:
     }
     names = list(dict.fromkeys(str(group.config.get("name") or group.name) for group in content.groups))
     return (
-        _templates()
+        templates()
         .get_template("index.html")
         .render(
             content=content,
@@ -187,7 +187,7 @@ def render(content: PageContent) -> str:
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
     """Return the templates, which are compiled once: that takes as long as all else of a small report."""
     folder = files("marlflow.html_report") / "templates"
     templates = Environment(

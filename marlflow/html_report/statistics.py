@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 RESAMPLES = 4_000
 # A probability has few possible values, so that its percentiles may jump.
 _RESAMPLES_OF_PAIRS = 20_000
-_TAILS = (50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE))
+TAILS = (50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE))
 # Numbers that are sorted at once: more resamples of many points would need too much memory.
 _MOST_NUMBERS = 4_000_000
 
@@ -111,7 +111,7 @@ def iqm_band(values: Floats) -> tuple[Floats, Floats]:
     for start in range(0, points, width):
         part = slice(start, start + width)
         resampled = values[:, part][chosen]  # of shape [runs, resamples, points]
-        lows[part], highs[part] = np.percentile(iqm(resampled), _TAILS, axis=0)
+        lows[part], highs[part] = np.percentile(iqm(resampled), TAILS, axis=0)
     return lows, highs
 
 
@@ -133,5 +133,5 @@ def improvement(values: Sequence[float], others: Sequence[float]) -> BootstrapIn
     rows, columns = (
         generator.multinomial(runs, np.full(runs, 1 / runs), _RESAMPLES_OF_PAIRS).astype(float) for runs in wins.shape
     )
-    low, high = np.percentile(((rows @ wins) * columns).sum(axis=1) / wins.size, _TAILS)
+    low, high = np.percentile(((rows @ wins) * columns).sum(axis=1) / wins.size, TAILS)
     return BootstrapInterval(middle, float(low), float(high))
