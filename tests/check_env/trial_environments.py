@@ -128,6 +128,14 @@ class Moody(CartPoleTeam):
         return super().reset(None, options)
 
 
+class Outside(CartPoleTeam):
+    """Shows what is outside its bounds."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
+        observations, infos = super().reset(seed, options)
+        return {agent: seen + np.float32(1e9) for agent, seen in observations.items()}, infos
+
+
 class Copies(CartPoleTeam):
     """Makes its spaces anew at each call."""
 
