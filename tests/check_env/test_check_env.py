@@ -25,6 +25,7 @@ from tests.check_env.trial_environments import (
     Forked,
     Knockout,
     Levers,
+    Lingering,
     Moody,
     Outside,
     Relay,
@@ -120,6 +121,11 @@ def test_a_wrapper_that_mends_an_environment_is_named_beside_mending_it() -> Non
     assert "wrappers=clip_observations" in problem.what
     assert problem.remedy == "or mend it in the environment"
     assert unpaid.problems[0].remedy == "mend it in the environment"
+
+
+def test_agents_that_are_listed_after_their_end_do_not_act() -> None:
+    trial = tried(Lingering, num_agents=2)
+    assert trial.speed is not None, trial.notes
 
 
 def test_what_differs_between_two_plays_of_one_seed_is_named() -> None:
