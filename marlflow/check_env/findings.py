@@ -60,7 +60,9 @@ class Findings:
         if not isinstance(error, UserCodeFailed):
             self.problems.append(EnvProblem(str(error), "mend it in the environment"))
             return
-        remedy = "what it raised stands above: mend it there" if error.user_traceback else "mend it in the environment"
+        # Reasons may name a wrapper, which is less work.
+        mending = "or mend it in the environment" if "wrapper" in error.reason else "mend it in the environment"
+        remedy = "what it raised stands above: mend it there" if error.user_traceback else mending
         if isinstance(error, EnvironmentHung):
             remedy = "raise env.step_timeout_s if it may take so long; where it was then stands above"
         self.problems.append(EnvProblem(f"{error.where}: {error.reason}", remedy, without_own_frames(error)))

@@ -107,11 +107,13 @@ class _BareEnv:
     def _parallel(self, seed: int) -> Iterator[None]:
         env = self._env
         observations, infos = env.reset(seed=seed)
-        while env.agents:
-            agents = env.agents
-            actions = {agent: self._action(agent, observations.get(agent), infos.get(agent)) for agent in agents}
-            observations, _, _, _, infos = env.step(actions)
+        acting = list(env.agents)
+        while acting:
+            actions = {agent: self._action(agent, observations.get(agent), infos.get(agent)) for agent in acting}
+            observations, _, terminations, truncations, infos = env.step(actions)
             yield
+            # Some environments list agents after their end.
+            acting = [agent for agent in env.agents if not (terminations.get(agent) or truncations.get(agent))]
 
     def _action(self, agent: str, observation: Any, info: Any) -> Any:
         mask = observation.get("action_mask") if isinstance(observation, dict) else None

@@ -8,6 +8,7 @@ import inspect
 import logging
 import math
 import threading
+import traceback
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -133,7 +134,19 @@ def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
     except (Exception, SystemExit) as error:
         given = ", ".join(f"{key}={value!r}" for key, value in env.arguments.items())
         subject = f"environment {name} cannot be made" + (f" with {given}" if given else "")
-        raise ConfigInvalid([f"{subject}: {raised(error, _FRAMES)}"]) from error
+        raise ConfigInvalid([f"{subject}: {raised(error, _FRAMES)}{_old_name_hint(error)}"]) from error
+
+
+def _old_name_hint(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    if not (isinstance(error, TypeError) and "'module' object is not callable" in str(error) and frames):
+        return ""
+    if "agent_selector(" not in (frames[-1].line or ""):
+        return ""
+    return (
+        "\nit is written for an older PettingZoo; a module of yours can give it the name that it looks for, "
+        "pettingzoo.utils.agent_selector = pettingzoo.utils.AgentSelector, and then import its environment"
+    )
 
 
 @contextmanager

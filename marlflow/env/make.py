@@ -119,7 +119,7 @@ def wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]], name: str) -> An
     if not isinstance(env, AECEnv | ParallelEnv):
         problem = f"{name} makes a {type(env).__name__}, not a PettingZoo AECEnv or ParallelEnv"
         functional = f"; a functional environment is env=functional env.make={name}"
-        hint = functional if isinstance(env, FunctionalEnv) else _single_agent_hint(env)
+        hint = functional if isinstance(env, FunctionalEnv) else _other_interface_hint(env)
         raise ConfigInvalid([problem + hint])
     for wrapper in wrappers:
         description = f"wrapper {_wrapper_name(wrapper)} of environment {name}"
@@ -232,7 +232,12 @@ def _format_arguments(arguments: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
 
 
-def _single_agent_hint(env: object) -> str:
+def _other_interface_hint(env: object) -> str:
+    methods = ("reset", "step", "observation_space", "action_space")
+    if hasattr(env, "possible_agents") and all(callable(getattr(env, method, None)) for method in methods):
+        base, name = "AECEnv" if hasattr(env, "observe") else "ParallelEnv", type(env).__name__
+        return f"; it has the methods of one, so class Mine({name}, pettingzoo.{base}) of your own, left empty, is one"
     if hasattr(env, "observation_space") and not hasattr(env, "possible_agents") and hasattr(env, "step"):
-        return "; an environment of one agent (gymnasium) is not supported"
+        of_several = "one of several agents, with Tuple spaces, is env=gymnasium_team"
+        return f"; an environment of one agent (gymnasium) is not supported, and {of_several}"
     return ""

@@ -103,5 +103,9 @@ def not_given(column: InfoColumn) -> str:
 
 def _finite(position: int, value: Any, what: str) -> float:
     if (number := _number(value)) is None:
-        raise WrongReward(position, f"{what} is {value!r}, not a finite number")
+        several = (
+            value.size > 1 if isinstance(value, np.ndarray) else isinstance(value, list | tuple) and len(value) > 1
+        )
+        way_out = "; a wrapper can weigh its objectives and add them up" if several else ""
+        raise WrongReward(position, f"{what} is {value!r}, not a finite number{way_out}")
     return number

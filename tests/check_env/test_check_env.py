@@ -25,7 +25,9 @@ from tests.check_env.trial_environments import (
     Forked,
     Knockout,
     Levers,
+    Lingering,
     Moody,
+    Outside,
     Relay,
     Tires,
     Unpaid,
@@ -111,6 +113,19 @@ def test_agents_that_nobody_declared_are_followed_by_their_names() -> None:
     assert group.agents == tuple(f"runner_{number}" for number in range(5))
     assert trial.episodes.agents_vanished == 6  # runner_0, in each episode
     assert any("neither terminated nor truncated" in note for note in trial.notes)
+
+
+def test_a_wrapper_that_mends_an_environment_is_named_beside_mending_it() -> None:
+    outside, unpaid = tried(Outside), tried(Unpaid)
+    (problem,) = outside.problems
+    assert "wrappers=clip_observations" in problem.what
+    assert problem.remedy == "or mend it in the environment"
+    assert unpaid.problems[0].remedy == "mend it in the environment"
+
+
+def test_agents_that_are_listed_after_their_end_do_not_act() -> None:
+    trial = tried(Lingering, num_agents=2)
+    assert trial.speed is not None, trial.notes
 
 
 def test_what_differs_between_two_plays_of_one_seed_is_named() -> None:

@@ -128,6 +128,31 @@ class Moody(CartPoleTeam):
         return super().reset(None, options)
 
 
+class Outside(CartPoleTeam):
+    """Shows what is outside its bounds."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
+        observations, infos = super().reset(seed, options)
+        return {agent: seen + np.float32(1e9) for agent, seen in observations.items()}, infos
+
+
+class Lingering(CartPoleTeam):
+    """Lists its agents after their end, when it cannot be stepped."""
+
+    over = False
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
+        self.over = False
+        return super().reset(seed, options)
+
+    def step(self, actions):
+        assert not self.over
+        observations, rewards, terminations, truncations, infos = super().step(actions)
+        self.over = not self.agents
+        self.agents = self.agents or list(terminations)
+        return observations, rewards, terminations, truncations, infos
+
+
 class Copies(CartPoleTeam):
     """Makes its spaces anew at each call."""
 

@@ -1,6 +1,7 @@
 """Who plays whom, and what is checked before a run, from Python."""
 
 import dataclasses
+import types
 from typing import Any
 
 import pytest
@@ -106,6 +107,19 @@ def test_an_environment_that_fails_hides_no_other_problem() -> None:
 
 def test_a_callable_that_makes_no_environment_is_named() -> None:
     assert _problems(env=mf.Env(dict)) == ["dict makes a dict, not a PettingZoo AECEnv or ParallelEnv"]
+
+
+def test_the_old_name_of_pettingzoos_agent_selector_is_explained() -> None:
+    def old_package() -> None:
+        agent_selector: Any = types.ModuleType("agent_selector")
+        agent_selector(["a"])
+
+    def something_else() -> None:
+        math: Any = types.ModuleType("math")
+        math(["a"])
+
+    remedy = "pettingzoo.utils.agent_selector = pettingzoo.utils.AgentSelector"
+    assert [remedy in _problems(env=mf.Env(factory))[0] for factory in (old_package, something_else)] == [True, False]
 
 
 def test_ready_raises_what_problems_of_says() -> None:

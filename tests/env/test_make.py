@@ -6,17 +6,32 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from pettingzoo import ParallelEnv
 from pettingzoo.utils import BaseParallelWrapper
 
 from marlflow.base.errors import ConfigInvalid
 from marlflow.env import cartpole_team, make_environment
-from marlflow.env.make import EnvMaker
+from marlflow.env.make import EnvMaker, wrapped
 from marlflow.sampling.env_pool import EnvPool
 from marlflow.sampling.faults import FaultLog
 from marlflow.sampling.sampler_config import SamplerConfig
 from marlflow.sampling.watchdog import Watchdog
 
 TEAM = "marlflow.env.cartpole_team.parallel_env"
+
+
+class LikeParallel:
+    """Has a ParallelEnv's methods without its class."""
+
+    possible_agents: ClassVar = ["a"]
+    reset = step = observation_space = action_space = print
+
+
+def test_what_has_the_methods_of_an_environment_is_one_by_the_class_that_the_message_names():
+    class Mine(LikeParallel, ParallelEnv):
+        pass
+
+    assert wrapped(Mine(), [], "mine").possible_agents == ["a"]
 
 
 def test_a_factory_is_called_with_its_arguments():
@@ -43,8 +58,9 @@ def test_wrappers_are_applied_in_order():
         ("env", {}, "is not an import path"),
         ("marlflow.env.cartpole_team", {}, "give its function, e.g. marlflow.env.cartpole_team.parallel_env"),
         (TEAM, {"num_cats": 2}, "does not take num_cats=2"),
-        ("gymnasium.make", {"id": "CartPole-v1"}, "an environment of one agent"),
+        ("gymnasium.make", {"id": "CartPole-v1"}, "one of several agents, with Tuple spaces, is env=gymnasium_team"),
         ("builtins.dict", {}, "makes a dict, not a PettingZoo AECEnv or ParallelEnv"),
+        (f"{__name__}.LikeParallel", {}, "so class Mine(LikeParallel, pettingzoo.ParallelEnv) of your own"),
     ],
 )
 def test_what_cannot_be_made_is_explained(target, arguments, problem):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,11 @@ OWN_POLICY = REPOSITORY / "docs" / "your_own_policy.md"
 LEAGUES = REPOSITORY / "docs" / "leagues.md"
 TRACKING = REPOSITORY / "docs" / "tracking.md"
 FUNCTIONAL = REPOSITORY / "docs" / "functional_environments.md"
+PACKAGES = REPOSITORY / "docs" / "packages.md"
 OWN_FILES = "--config-dir"
 OWN_MODULE = "my_module"
 # The pages that are left out have files of their own, and tests below.
-PAGES = [README, *sorted({*REPOSITORY.glob("docs/*.md")} - {CONFIGURATION, OWN_ALGORITHM, OWN_LOSS})]
+PAGES = [README, *sorted({*REPOSITORY.glob("docs/*.md")} - {CONFIGURATION, OWN_ALGORITHM, OWN_LOSS, PACKAGES})]
 LINES = list(dict.fromkeys(line for document in PAGES for line in commands(document)))
 RECORDS = "runs/expert/record"
 OTHER_RUN = "league.members.veteran="
@@ -213,6 +215,26 @@ def test_every_command_on_files_of_ones_own_is_a_plan_that_can_run(
     assert main(["plan", *words]) == 0
     output = capsys.readouterr().out
     assert "customer" in output or "agent: ppo" in output
+
+
+TRIED = re.split(r"^## ", PACKAGES.read_text(encoding="utf-8"), flags=re.M)[1:]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("section", [text for text in TRIED if "```" in text], ids=lambda text: text.partition("\n")[0])
+def test_the_command_of_every_package_that_is_installed_is_a_plan_that_can_run(section: str, here: Path) -> None:
+    found = re.search(r"^```python\n# (\w+)\.py\n(.*?)^```", section, re.M | re.S)
+    own, code = found.groups() if found else ("", "")
+    (line,) = re.findall(r"^marlflow train (.*)$", section, re.M)
+    imported = re.findall(r"^(?:from|import) (\w+)", code, re.M)
+    named = re.findall(r"(?:_target_[=:] ?|env\.id=)(\w+)", line)
+    for module in {*imported, *named} - {own}:
+        if find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    if "$NETS" in line:
+        pytest.skip("the road network is that of the reader")
+    (here / f"{own or 'none'}.py").write_text(code, encoding="utf-8")
+    assert main(["plan", *shlex.split(line)]) == 0
 
 
 def own_network() -> str:

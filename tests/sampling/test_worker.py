@@ -150,6 +150,8 @@ def test_a_reward_that_is_no_finite_number_is_an_error(reward):
         worker.collect(1)
     assert "env 6" in caught.value.where
     assert "agent 'b'" in caught.value.where
+    # Of these, two zeros alone are several numbers, as those of several objectives.
+    assert ("a wrapper can weigh its objectives" in caught.value.reason) == isinstance(reward, np.ndarray)
 
 
 SAME = (["a", "b"], {"a": 0.0, "b": 0.0}, {}, {})
