@@ -115,11 +115,17 @@ _ALL = (
     ),
     GalleryCase("vmas_balance_ppo"),
     GalleryCase("lbf_10x10_3p_3f_ppo"),
+    GalleryCase("lbf_10x10_3p_3f_mappo"),
+    GalleryCase("lbf_10x10_3p_3f_vdn"),
+    GalleryCase("lbf_10x10_3p_3f_qmix"),
 )
 CASES = {case.experiment: case for case in _ALL}
 
 WITHOUT_PAGE: Mapping[str, str] = {
     "lbf_10x10_3p_3f_ppo": "has its results in docs/results.md, of five seeds",
+    "lbf_10x10_3p_3f_mappo": "is of the benchmark suite `lbf`",
+    "lbf_10x10_3p_3f_vdn": "has its results in docs/results.md",
+    "lbf_10x10_3p_3f_qmix": "is of the benchmark suite `lbf`",
     "vmas_balance_ppo": "needs the extra `vmas`, which is not installed with all others",
 }
 """Shipped experiments that have no page, and why."""
