@@ -4,7 +4,7 @@
     python -m benchmarks.results runs/benchmark/lbf 10x10-3p-3f ppo [--episodes 400]
 
 Prints for each seed the score of scores.csv, which is of play as learned, and that of greedy play, in the units of
-papers: the sum over agents. Then their means with 95 % intervals over seeds. Draws the learning curves and a film of the
+papers: the sum over agents. Then their means with 95 % intervals over seeds. Draws learning curves and a film of the
 first seed into docs/results.
 """
 

@@ -175,3 +175,20 @@ def test_grids_are_drawn_without_a_window(module: str, name: str, size: tuple[in
         pictures.append(env.render())
     assert (pictures[0].dtype, pictures[0].shape) == (np.uint8, (32 * size[0] + 1, 32 * size[1] + 1, 3))
     assert [np.array_equal(pictures[0], other) for other in pictures] == [True, False, True]
+
+
+@pytest.mark.parametrize(("module", "name"), [("lbforaging", "lbf"), ("rware", "rware")])
+def test_the_state_of_a_grid_is_that_of_its_compiled_form(module: str, name: str) -> None:
+    pytest.importorskip(module)
+    functional = pytest.importorskip(f"marlflow.env.functional.{name}")
+    env = make_environment(f"marlflow.env.{name}.parallel_env", {"max_cycles": 3})
+    compiled = functional.batched_env(1)
+    assert env.state_space == compiled.state_space
+    seen, _ = env.reset(seed=0)
+    for _ in range(3):
+        state = env.state()  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(state, np.concatenate([seen[agent] for agent in AGENTS[:2]]))
+        assert env.state_space.contains(state)
+        seen, *_ = env.step(dict.fromkeys(env.agents, 0))
+    # Values of the last step are bootstrapped from it.
+    np.testing.assert_array_equal(env.state(), np.concatenate([seen[agent] for agent in AGENTS[:2]]))  # type: ignore[attr-defined]
