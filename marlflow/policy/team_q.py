@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from marlflow.policy.mixers import MixerInput
-from marlflow.policy.normalized import RewardScale, normalize_by
+from marlflow.policy.normalized import RewardUnit, normalize_by
 from marlflow.policy.q import QActor
 from marlflow.policy.recurrent_actors import RecurrentNetworkActor, unrolled_after
 
@@ -36,7 +36,7 @@ class TeamQNetwork(nn.Module):
         self.actors = nn.ModuleDict(actors)
         self.mixer = mixer
         self.mixer_input = mixer_input
-        self._rewards = RewardScale() if normalize_rewards else None
+        self._rewards = RewardUnit() if normalize_rewards else None
         self.policies = tuple(actors)
         for policy, actor in actors.items():
             normalize_by(actor, f"{policy}:obs", f"{policy}:present")

@@ -8,7 +8,7 @@ import torch
 
 import marlflow as mf
 from marlflow.learner.compute import ON_CPU
-from marlflow.policy.normalized import RewardScale
+from marlflow.policy.normalized import RewardUnit
 from tests.algorithms import test_recurrent_mixing_loss as recurrent
 from tests.algorithms.teams import TEAM, gradient_of, team_rows, tensors
 
@@ -46,7 +46,7 @@ def test_only_trained_steps_of_sequences_count() -> None:
     columns = recurrent.sequences()
     trained = columns["trained"]
     expected = np.sqrt(np.mean(columns["reward"][trained] ** 2))
-    scale = RewardScale()
+    scale = RewardUnit()
     scale.observe({name: torch.from_numpy(columns[name]) for name in ("reward", "trained", "valid")})
     assert float(scale.unit) == pytest.approx(expected, rel=1e-5)
 
@@ -54,7 +54,7 @@ def test_only_trained_steps_of_sequences_count() -> None:
 @pytest.mark.parametrize(("reward", "unit"), [(0.0, 1.0), (-1.0, 1.0), (0.01, 0.01)])
 def test_the_unit_of_rewards_that_do_not_vary(reward: float, unit: float) -> None:
     """Constant rewards become 1 or -1; where all are 0 nothing is divided by nearly nothing."""
-    scale = RewardScale()
+    scale = RewardUnit()
     assert float(scale.unit) == 1.0
     scale.observe({"reward": torch.full((100,), reward)})
     assert float(scale.unit) == pytest.approx(unit, rel=1e-4)
