@@ -126,13 +126,11 @@ def _prepared(overrides: list[str], config_dirs: Sequence[str]) -> Prepared:
 def _check(ready: Prepared, task: SuiteTask, scored: Sequence[str]) -> None:
     """Raise ConfigInvalid if the runs of a pair could not train, or could not be scored."""
     from marlflow.config.checks import check, machines_of
-    from marlflow.config.compiled import compiles_rollouts
     from marlflow.config.recorded import with_settings
 
     problems: list[str] = []
     experiment = read(ready.config, problems)
     checked = check(experiment, problems, machines_of(experiment))
-    compiles_rollouts(checked.spec)  # raises if wrappers or policies cannot be compiled
     if unknown := [policy for policy in scored if policy not in checked.spec.policies]:
         names = ", ".join(checked.spec.policies)
         raise ConfigInvalid([f"its policies are {names}, and the suite scores {', '.join(unknown)}"])

@@ -119,10 +119,8 @@ def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
     name = environment_name(env)
     try:
         with _warn_if_slow(f"environment {name}"):
-            adapter = open_adapter(make_env(), name=name)
-            # Raises if env.batched=true asks for a version that there is not.
-            _ = environment_maker(env).make_batched
-            return adapter
+            _try_batch(env)
+            return open_adapter(make_env(), name=name)
     # Leaving a debugger ends the command; it is no error of the environment.
     except (ConfigInvalid, BdbQuit):
         raise
@@ -135,6 +133,13 @@ def _open(make_env: Callable[[], Any], env: Env) -> EnvAdapter:
         given = ", ".join(f"{key}={value!r}" for key, value in env.arguments.items())
         subject = f"environment {name} cannot be made" + (f" with {given}" if given else "")
         raise ConfigInvalid([f"{subject}: {raised(error, _FRAMES)}{_old_name_hint(error)}"]) from error
+
+
+def _try_batch(env: Env) -> None:
+    """Raise ConfigInvalid if env.batched=true asks for a version that there is not, or that refuses the wrappers."""
+    make_batched = environment_maker(env).make_batched
+    if make_batched is not None and env.batched is True and env.wrappers:
+        make_batched(1).close()
 
 
 def _old_name_hint(error: BaseException) -> str:

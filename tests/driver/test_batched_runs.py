@@ -13,6 +13,7 @@ from marlflow.config.validation import ready
 from marlflow.env import cartpole_team
 from marlflow.env.batched.versions import batched_maker
 from marlflow.env.make import EnvMaker
+from marlflow.env.wrappers import joint_state
 from marlflow.observe.sinks import read_metrics
 from tests.runtime.small_runs import SMALL, SMALL_PPO, small_run, without_times
 
@@ -83,4 +84,12 @@ def test_a_version_that_there_is_not_is_refused_before_the_run() -> None:
         env=mf.Env("butterfly/cooperative_pong-v6", batched=True), policies={"paddle": mf.Policy(SMALL_PPO, SMALL)}
     )
     with pytest.raises(mf.ConfigInvalid, match=r"has no batched version; set env\.batched=auto"):
+        ready(replace(run, mapping=None))
+
+
+def test_wrappers_that_a_version_does_not_take_are_refused_before_the_run() -> None:
+    pytest.importorskip("lbforaging")
+    env = mf.Env("lbf", batched=True, wrappers=[joint_state])
+    run = small_run(env=env, policies={"agent": mf.Policy(SMALL_PPO, SMALL)})
+    with pytest.raises(mf.ConfigInvalid, match="joint_state of environment .* has no form"):
         ready(replace(run, mapping=None))
