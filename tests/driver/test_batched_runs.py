@@ -91,5 +91,5 @@ def test_wrappers_that_a_version_does_not_take_are_refused_before_the_run() -> N
     pytest.importorskip("lbforaging")
     env = mf.Env("lbf", batched=True, wrappers=[joint_state])
     run = small_run(env=env, policies={"agent": mf.Policy(SMALL_PPO, SMALL)})
-    with pytest.raises(mf.ConfigInvalid, match="joint_state of environment .* has no form"):
+    with pytest.raises(mf.ConfigInvalid, match=r"joint_state of environment .* has no form"):
         ready(replace(run, mapping=None))
