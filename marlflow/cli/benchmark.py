@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,11 +26,45 @@ _FAILED = 1
 
 def run_benchmark(arguments: Arguments) -> int:
     """Run what is not scored yet, write the report, and return the exit code; raises ConfigInvalid before any run."""
+    plan = _plan(arguments)
+    with _alone_in(plan.folder):
+        return _run(plan, arguments)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other benchmarks out of a folder, whose scores and runs they would replace; raises ConfigInvalid."""
+    from filelock import FileLock, Timeout
+
+    from marlflow.config.folders import folder_problems
+    from marlflow.runtime.run_state import LOCK
+
+    if problems := list(folder_problems("dir", folder)):
+        raise ConfigInvalid(problems)
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK, timeout=0, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        problem = f"another marlflow benchmark runs in {_shown(folder)}; wait for its end, or choose another dir"
+        raise ConfigInvalid([problem]) from error
+    try:
+        yield
+    finally:
+        lock.release()
+        if missing and [path.name for path in folder.iterdir()] == [LOCK]:
+            # Nothing began.
+            (folder / LOCK).unlink()
+            for path in missing:
+                path.rmdir()
+
+
+def _run(plan: BenchmarkPlan, arguments: Arguments) -> int:
     from marlflow.cli.benchmark_jobs import BenchmarkJobs, Scoring, failure_of
     from marlflow.cli.benchmark_scores import BenchmarkScores
     from marlflow.runtime.resources import local_resources
 
-    plan = _plan(arguments)
     with shown_progress():
         runs = plan.runs()
     scores = BenchmarkScores(plan, runs, arguments["episodes"])
@@ -152,8 +187,8 @@ def _interval(low: float | None, high: float | None, digits: int) -> str:
 
 _ABOUT = """
 Trains each algorithm on each task of a suite with several seeds, several runs at a time, each in a process and one
-thread, and scores its final policies: the mean over episodes of the sum of all agents' returns, acting as their
-algorithm learns to. Everything is checked before the first run begins.
+thread, and scores its final policies: the mean over episodes of the summed returns of the agents of the suite's
+policies, acting as their algorithms learn to. Everything is checked before the first run begins.
 
 A run is what marlflow train would do with the overrides of the suite. It is in dir/TASK/ALGORITHM/SEED, and what it
 printed is in SEED.txt beside it. The same command again skips the runs that are complete, and resumes the others

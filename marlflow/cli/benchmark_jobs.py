@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -18,7 +18,7 @@ from typing import NoReturn
 from marlflow.base.shortened import shortened
 from marlflow.cli.benchmark_job import BenchmarkJob
 from marlflow.cli.benchmark_runs import BenchmarkRun
-from marlflow.driver.graceful_shutdown import REASON_OF, REASONS
+from marlflow.driver.graceful_shutdown import REASON_OF, REASONS, HungUp, Terminated
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,16 @@ class BenchmarkJobs:
             print("the running jobs finish their round; interrupt again to stop at once", file=sys.stderr, flush=True)
         for process in running:
             process.terminate()
-        try:
-            for process in running:
-                process.wait()
-        except KeyboardInterrupt:
-            for process in running:
-                process.kill()
+        for process in running:
+            while process.poll() is None:
+                try:
+                    process.wait()
+                except (Terminated, HungUp):
+                    continue  # shells and schedulers send these twice; only Ctrl-C means that the user will not wait
+                except KeyboardInterrupt:
+                    for one in running:
+                        with suppress(ProcessLookupError):
+                            os.killpg(one.pid, signal.SIGKILL)
 
 
 def output_of(run: BenchmarkRun) -> Path:
@@ -106,9 +110,13 @@ def _signals_raised() -> Iterator[None]:
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         raise REASONS[REASON_OF[signal.Signals(number)]]
 
-    before = {number: signal.signal(number, end) for number in REASON_OF}
+    before = {number: signal.getsignal(number) for number in REASON_OF}
+    for number, handler in before.items():
+        # What nohup ignores stays ignored.
+        if handler != signal.SIG_IGN:
+            signal.signal(number, end)
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

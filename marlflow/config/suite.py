@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 from marlflow.base.errors import ConfigInvalid
 from marlflow.base.near import absent
 from marlflow.config.compose import SUITE, Groups, composing
+from marlflow.config.construct import imported
 from marlflow.config.folders import searchpath_problems
 from marlflow.config.suggestions import no_option
 from marlflow.config.target_nodes import TARGET
 
-_SCHEDULES = ("Linear", "CosineDecay", "PiecewiseConstant")
 _LENGTHS = ("agent_steps", "at_agent_steps")
 
 
@@ -112,14 +112,25 @@ def _are_texts(value: Any) -> bool:
 
 
 def scaled_schedules(config: Any, factor: float, path: str = "") -> Iterator[str]:
-    """Yield overrides that shorten each of marlflow's schedules in a configuration, of plain values, by a factor."""
+    """Yield overrides that shorten each schedule with `agent_steps` or `at_agent_steps` by a factor.
+
+    `config` has plain values.
+    """
     entries = config.items() if isinstance(config, dict) else enumerate(config) if isinstance(config, list) else ()
-    is_schedule = isinstance(config, dict) and str(config.get(TARGET)).rpartition(".")[2] in _SCHEDULES
+    is_schedule = isinstance(config, dict) and any(name in config for name in _LENGTHS) and _makes_schedule(config)
     for key, value in entries:
         here = f"{path}.{key}" if path else str(key)
         if is_schedule and key in _LENGTHS:
             steps = value if isinstance(value, list) else [value]
-            scaled = [max(at, round(factor * float(one))) for at, one in enumerate(steps, 1)]
+            scaled = list[int]()
+            for one in steps:
+                # They have to grow.
+                scaled.append(max(scaled[-1] + 1 if scaled else 1, round(factor * float(one))))
             yield f"{here}={scaled if isinstance(value, list) else scaled[0]}".replace(" ", "")
         else:
             yield from scaled_schedules(value, factor, here)
+
+
+def _makes_schedule(config: dict[str, Any]) -> bool:
+    # What cannot be imported is for the checks of the run to name.
+    return callable(getattr(imported(config.get(TARGET), "", []), "at", None))

@@ -81,8 +81,9 @@ class GridTeam(GymnasiumTeam):
         return self._seen, *rest
 
     def state(self) -> Array:
-        # Grids of channels are no vectors.
-        return np.concatenate([np.ravel(self._seen[agent]) for agent in self.possible_agents]).astype(np.float32)
+        agents = self.possible_agents
+        rows: list[Any] = [spaces.flatten(self.observation_space(agent), self._seen[agent]) for agent in agents]
+        return np.concatenate(rows).astype(np.float32)
 
     @abstractmethod
     def draw(self) -> GridPicture:

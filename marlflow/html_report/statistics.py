@@ -33,6 +33,12 @@ class BootstrapInterval:
     low: float | None = None
     high: float | None = None
 
+    def complement(self) -> BootstrapInterval:
+        """Return the estimate of 1 minus this share."""
+        if self.low is None or self.high is None:
+            return BootstrapInterval(1.0 - self.value)
+        return BootstrapInterval(1.0 - self.value, 1.0 - self.high, 1.0 - self.low)
+
 
 @dataclass(frozen=True, slots=True)
 class SummaryNames:

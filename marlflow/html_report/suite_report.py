@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -81,16 +82,15 @@ def suite_results(scores: SuiteScores) -> SuiteResults:
     normalized = {algorithm: scores.normalized(algorithm) for algorithm in scores.compared}
     every = [score for by_task in normalized.values() for runs in by_task for score in runs]
     at = np.linspace(min(0.0, *every), max(1.0, *every), _POINTS) if every else np.empty(0)
+    improvements = dict[tuple[str, str], BootstrapInterval]()
+    for one, other in combinations(normalized, 2):
+        improvements[one, other] = found = suite_improvement(normalized[one], normalized[other])
+        improvements[other, one] = found.complement()
     return SuiteResults(
         rows,
         {one: suite_iqm(by_task) for one, by_task in normalized.items()},
         {one: profile(by_task, at) for one, by_task in normalized.items()},
-        {
-            (one, other): suite_improvement(normalized[one], normalized[other])
-            for one in normalized
-            for other in normalized
-            if one != other
-        },
+        improvements,
     )
 
 
@@ -138,8 +138,8 @@ def notes_on(scores: SuiteScores) -> Iterator[str]:
         yield f"{', '.join(lacking)}: without a score on each task, and so left out of what is over all tasks."
     seeds = min(len(of) for of in scores.scores.values() if of)
     if seeds == 1:
-        yield "A single run for each algorithm and task has no interval: differences may come from the seed alone."
+        yield "A single run of an algorithm on a task has no interval: differences may come from the seed alone."
     elif seeds < _ENOUGH_SEEDS:
-        yield f"Intervals over {seeds} seeds are too narrow: five or more are better."
+        yield f"Intervals over all tasks are too narrow with {seeds} seeds: five or more are better."
     if seeds > 1 and not can_differ(seeds, seeds):
         yield f"With {seeds} seeds, nothing on a single task can be told from chance."

@@ -141,14 +141,16 @@ class RewardUnit(nn.Module):
 
     @property
     def unit(self) -> Tensor:
-        """What rewards are divided by, [1]; 1 before any rows, and while all rewards are 0."""
-        square = self.moments.variance + self.moments.mean.square()
-        return torch.where(square > 0.0, square, 1.0).sqrt()
+        """What rewards are divided by, [1]; 1 until a reward that is not 0."""
+        return (self.moments.variance + self.moments.mean.square()).sqrt()
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
         """Update from the team's rewards, of sequences those of the trained steps."""
         with torch.no_grad():
-            self.moments.add(_valid_rows(columns, "reward", "trained").reshape(-1, 1))
+            rewards = _valid_rows(columns, "reward", "trained").reshape(-1, 1)
+            # Zeros before the first reward would make the unit nearly nothing at once.
+            if bool(rewards.any()) or float(self.moments.count):
+                self.moments.add(rewards)
 
 
 def in_units_of(returns: ReturnScale | None, output: Tensor) -> Tensor:

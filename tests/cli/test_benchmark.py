@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
+from filelock import FileLock
 
 from marlflow.cli.benchmark_runs import BenchmarkPlan
 from marlflow.config.suite import read_suite, scaled_schedules
 from marlflow.league.comparison import mean_estimate
 from marlflow.observe.sinks import read_metrics
-from marlflow.runtime.run_state import run_state
+from marlflow.runtime.run_state import LOCK, run_state
 from tests.architecture.sources import REPOSITORY
 from tests.cli.conftest import Marlflow, content, table
 
@@ -195,6 +196,16 @@ def test_a_folder_with_something_else_is_refused(marlflow: Marlflow, tmp_path: P
     marlflow("benchmark", *WORDS, "dir=kept", "tasks=easy").assert_refused("easy/dqn/1 has something else than a run")
 
 
+@pytest.mark.usefixtures("suite")
+def test_a_folder_is_of_one_command_at_a_time(marlflow: Marlflow, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    with FileLock(tmp_path / "shared" / LOCK):
+        marlflow("benchmark", *WORDS, "dir=shared").assert_refused(
+            "another marlflow benchmark runs in shared; wait for"
+        )
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == [LOCK]
+
+
 def test_all_shipped_suites_can_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("lbforaging")
     monkeypatch.chdir(tmp_path)
@@ -214,16 +225,28 @@ def test_the_suite_of_the_page_can_run(tmp_path: Path) -> None:
     assert (run.name, run.env_steps, run.state) == ("ppo on short, seed 3", 10_000, "new")
 
 
+class WarmUp:
+    """A schedule of a user's own."""
+
+    def at(self, agent_steps: int) -> float:
+        return float(agent_steps)
+
+
 def test_schedules_are_shortened_wherever_they_are() -> None:
     linear = {"_target_": "marlflow.base.schedules.Linear", "start": 1, "end": 0, "agent_steps": 1000}
-    constant = {"_target_": "marlflow.PiecewiseConstant", "values": [3, 2, 1], "at_agent_steps": [10, 15]}
+    constant = {"_target_": "marlflow.PiecewiseConstant", "values": [3, 2, 1], "at_agent_steps": [1000, 1010]}
+    own = {"_target_": "tests.cli.test_benchmark.WarmUp", "agent_steps": 100}
+    other = {"_target_": "collections.Counter", "agent_steps": 100}
     config = {
         "policies": {"a": {"algorithm": {"epsilon": linear, "learning_rate": 0.1, "agent_steps": 7}}},
         "x": constant,
+        "y": own,
+        "z": other,
     }
     assert list(scaled_schedules(config, 0.05)) == [
         "policies.a.algorithm.epsilon.agent_steps=50",
-        "x.at_agent_steps=[1,2]",
+        "x.at_agent_steps=[50,51]",  # they have to grow
+        "y.agent_steps=5",
     ]
 
 

@@ -13,6 +13,7 @@ from pettingzoo.test import parallel_api_test, parallel_seed_test
 import marlflow as mf
 from marlflow.env import make_environment, open_adapter
 from marlflow.env.gymnasium_team import GymnasiumTeam, parallel_env
+from marlflow.env.wrappers import last_action
 from tests.env.tuple_game import ID, TupleGame
 
 AGENTS = ["agent_0", "agent_1", "agent_2"]
@@ -182,8 +183,11 @@ def test_the_state_of_a_grid_is_that_of_its_compiled_form(module: str, name: str
     pytest.importorskip(module)
     functional = pytest.importorskip(f"marlflow.env.functional.{name}")
     env = make_environment(f"marlflow.env.{name}.parallel_env", {"max_cycles": 3})
-    compiled = functional.batched_env(1)
-    assert env.state_space == compiled.state_space
+    # A wrapper widens what agents see, and not the state.
+    for compiled in (functional.batched_env(2), functional.batched_env(2).with_wrappers([last_action])):
+        compiled.reset(np.arange(2), np.arange(2))
+        assert env.state_space == compiled.state_space
+        assert compiled.state().shape == (2, *env.state_space.shape)
     seen, _ = env.reset(seed=0)
     for _ in range(3):
         state = env.state()  # type: ignore[attr-defined]

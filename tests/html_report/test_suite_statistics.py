@@ -27,6 +27,7 @@ def test_the_probability_of_improvement_is_the_mean_of_mann_whitney_s_u() -> Non
     assert suite_improvement(SECOND, FIRST).value == pytest.approx(1 - found.value)
     assert found.low is not None
     assert found.high is not None
+    assert (found.complement().low, found.complement().high) == pytest.approx((1 - found.high, 1 - found.low))
     assert found.low < found.value < found.high
 
 

@@ -92,6 +92,16 @@ class ForagingGame:
         rewards = self._rewards(state, loads, loaded, eaten)
         return after, FunctionalStep({_AGENT: self._seen(after)}, {_AGENT: rewards}, {_AGENT: over})
 
+    @property
+    def state_space(self) -> spaces.Box:
+        """All agents' observations, side by side, as `state()` of `lbf.parallel_env` has them."""
+        space = self.observation_space(self.groups[_AGENT][0])
+        return spaces.Box(-np.inf, np.inf, (self._num_agents * spaces.flatdim(space),), np.float32)
+
+    def global_state(self, state: ForagingState) -> Any:
+        # Wrappers widen what agents see, and not this.
+        return self._seen(state).reshape(-1)
+
     def _moved(self, state: ForagingState, chosen: Any) -> Any:
         aims = state.agents + jnp.asarray(_MOVES)[chosen]
         is_food = ((aims[:, None] == state.foods[None]).all(-1) & (state.food_levels > 0)).any(1)

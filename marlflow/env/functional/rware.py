@@ -128,6 +128,16 @@ class WarehouseGame:
         over = [count >= limit for count, limit in limits if limit]
         return after, FunctionalStep({_AGENT: self._seen(after)}, {_AGENT: rewards}, {_AGENT: sum(over) > 0})
 
+    @property
+    def state_space(self) -> spaces.Box:
+        """All agents' observations, side by side, as `state()` of `rware.parallel_env` has them."""
+        space = self.observation_space(self.groups[_AGENT][0])
+        return spaces.Box(-np.inf, np.inf, (self._game.n_agents * spaces.flatdim(space),), np.float32)
+
+    def global_state(self, state: WarehouseState) -> Any:
+        # Wrappers widen what agents see, and not this.
+        return self._seen(state).reshape(-1)
+
     def _delivered(self, key: Any, state: WarehouseState) -> tuple[WarehouseState, Any]:
         """Return the state in which requested shelves at goals are replaced as requests, and the agents' rewards."""
         kind, rewards = self._game.reward_type, jnp.zeros(self._game.n_agents, jnp.float32)
