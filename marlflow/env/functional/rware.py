@@ -135,7 +135,7 @@ class WarehouseGame:
         return spaces.Box(-np.inf, np.inf, (self._game.n_agents * spaces.flatdim(space),), np.float32)
 
     def global_state(self, state: WarehouseState) -> Any:
-        # Wrappers widen what agents see, and not this.
+        """Return all agents' observations side by side, [A * size]; wrappers widen what agents see, and not this."""
         return self._seen(state).reshape(-1)
 
     def _delivered(self, key: Any, state: WarehouseState) -> tuple[WarehouseState, Any]:
