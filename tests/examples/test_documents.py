@@ -47,6 +47,7 @@ LEAGUES = REPOSITORY / "docs" / "leagues.md"
 TRACKING = REPOSITORY / "docs" / "tracking.md"
 FUNCTIONAL = REPOSITORY / "docs" / "functional_environments.md"
 PACKAGES = REPOSITORY / "docs" / "packages.md"
+TRIED_WITH = REPOSITORY / "docs" / "environments.md"
 OWN_FILES = "--config-dir"
 OWN_MODULE = "my_module"
 # The pages that are left out have files of their own, and tests below.
@@ -235,6 +236,19 @@ def test_the_command_of_every_package_that_is_installed_is_a_plan_that_can_run(s
         pytest.skip("the road network is that of the reader")
     (here / f"{own or 'none'}.py").write_text(code, encoding="utf-8")
     assert main(["plan", *shlex.split(line)]) == 0
+
+
+def test_the_code_for_each_package_is_as_long_as_the_table_says() -> None:
+    table = TRIED_WITH.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[([\w-]+)\]\(packages\.md#[\w-]+\) [\d.]+ \| (\d+) \|", table, re.M)
+    lengths = {}
+    for section in TRIED:
+        found = re.search(r"^```python\n# \w+\.py\n(.*?)^```", section, re.M | re.S)
+        code = found[1] if found else ""
+        compile(code, section.partition("\n")[0], "exec")
+        lengths[section.partition("\n")[0]] = sum(bool(re.match(r" *[^# ]", line)) for line in code.splitlines())
+    assert len(rows) == 11
+    assert {name: int(lines) for name, lines in rows} == {name: lengths[name] for name, _ in rows}
 
 
 def own_network() -> str:
