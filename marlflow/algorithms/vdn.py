@@ -117,8 +117,7 @@ class VDN(JointOffPolicyAlgorithm):
         }
         mixer, seen = self._mixer(members, torch.Generator().manual_seed(seed + len(members)))
         is_recurrent = self.trains_on(members) is JointSequenceTransitions
-        network = RecurrentTeamQNetwork if is_recurrent else TeamQNetwork
-        return network(actors, mixer, seen, self.normalize_rewards)
+        return (RecurrentTeamQNetwork if is_recurrent else TeamQNetwork)(actors, mixer, seen, self.normalize_rewards)
 
     def actor(self, spaces: Spaces, model: TorsoConfig, seed: int) -> Actor:
         return self._network(spaces, model, seed).actor
@@ -141,8 +140,7 @@ class VDN(JointOffPolicyAlgorithm):
         return Prioritized(self.priority_alpha, initial_value(self.priority_beta)) if self.prioritized else Uniform()
 
     def _network(self, spaces: Spaces, model: TorsoConfig, seed: int) -> QNetwork | RecurrentQNetwork:
-        is_recurrent = isinstance(model, RecurrentTorsoConfig)
-        network = RecurrentQNetwork if is_recurrent else QNetwork
+        network = RecurrentQNetwork if isinstance(model, RecurrentTorsoConfig) else QNetwork
         return network(spaces, model, self.dueling, seed, gain=_FIRST_SPREAD)
 
     def _mixer(
