@@ -112,7 +112,7 @@ def _signals_raised() -> Iterator[None]:
 
     before = {number: signal.getsignal(number) for number in REASON_OF}
     for number, handler in before.items():
-        # What nohup ignores stays ignored.
+        # SIGHUP is ignored under nohup, and has to stay so.
         if handler != signal.SIG_IGN:
             signal.signal(number, end)
     try:

@@ -132,5 +132,5 @@ def scaled_schedules(config: Any, factor: float, path: str = "") -> Iterator[str
 
 
 def _makes_schedule(config: dict[str, Any]) -> bool:
-    # What cannot be imported is for the checks of the run to name.
+    # The checks of the run report targets that cannot be imported.
     return callable(getattr(imported(config.get(TARGET), "", []), "at", None))

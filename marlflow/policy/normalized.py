@@ -141,11 +141,11 @@ class RewardUnit(nn.Module):
 
     @property
     def unit(self) -> Tensor:
-        """What rewards are divided by, [1]; 1 until a reward that is not 0."""
+        """The divisor of rewards, [1]; 1 until a reward differs from 0."""
         return (self.moments.variance + self.moments.mean.square()).sqrt()
 
     def observe(self, columns: Mapping[str, Tensor]) -> None:
-        """Update from the team's rewards, of sequences those of the trained steps."""
+        """Update from the team's rewards; in sequences, only trained steps count."""
         with torch.no_grad():
             rewards = _valid_rows(columns, "reward", "trained").reshape(-1, 1)
             # Zeros before the first reward would make the unit nearly nothing at once.

@@ -163,7 +163,7 @@ class WarehouseGame:
         ), rewards
 
     def _seen(self, state: WarehouseState) -> Any:
-        """Return [A, 8 + 7 C]: each agent's own entries, then those of the C cells around it and its own, by row."""
+        """Return [A, 8 + 7 C]: 8 entries of each agent, then 7 of each of the C cells that it senses, by row."""
         seen = state.cells[:, None] + self._seen_cells  # [A, C]
         is_in = seen[:, :, None] == state.cells  # [A, C, A]
         facing = (is_in * (state.directions + 1)).sum(2)  # 0: no agent
@@ -179,7 +179,7 @@ class WarehouseGame:
 
 
 def _advances(cells: Any, aims: Any) -> Any:
-    """Return which agents leave their `cells` for the cells that they aim at, bool [A].
+    """Return which agents move from `cells` to `aims`, bool [A].
 
     An agent may take the cell of one that leaves it. Of several that aim at a cell, the one with the longest line of
     agents behind it advances. Two do not swap places; a longer cycle moves on.
