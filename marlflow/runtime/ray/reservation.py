@@ -25,7 +25,8 @@ from marlflow.runtime.resources import (
 )
 from marlflow.runtime.spec import RunSpec
 
-PLACING_TIMEOUT_S = 30.0
+PLACING_TIMEOUT_S = 10.0
+PLACINGS = 3
 SETTLING_S = 5.0
 """Seconds that Ray may take to show the resources that an earlier run has released."""
 
@@ -46,20 +47,33 @@ def reserve(spec: RunSpec) -> Reservation:
     # The only machine is this one, whose CUDA can be checked here.
     if len(whole) == 1:
         errors += without_cuda(spec)
-    machines = [] if errors else _free_resources(requests)
-    if errors := errors or [*problems(requests, total(machines), machines, total(whole))]:
+    if errors:
         raise ConfigInvalid(errors)
-    layout = bundles(requests, total(machines), machines)
     # The group holds the resources until the end of the run, so that a lost actor always finds room to restart.
-    group = placement_group(layout.bundles, strategy="SPREAD" if spec.spread else "PACK")
-    if not group.wait(PLACING_TIMEOUT_S):
-        remove_placement_group(group)
-        raise ConfigInvalid([_unplaceable(requests, layout, machines)])
+    group, layout = _placed(requests, total(whole), strategy="SPREAD" if spec.spread else "PACK")
     options = {request.name: _options(group, layout, number) for number, request in enumerate(requests)}
     # The inference actor has no state that is not sent again, so Ray itself may restart it.
     if spec.inference is not None:
         options["inference"] |= {"max_restarts": -1, "max_task_retries": -1}
     return Reservation(group, options)
+
+
+def _placed(
+    requests: Sequence[ResourceRequest], whole: Mapping[str, float], strategy: str
+) -> tuple[PlacementGroup, BundleLayout]:
+    """Return a placement group that has its resources, and its layout."""
+    # What Ray shows as free may be older than another run's reservation. Equal shares of it are then too large, and the
+    # next attempt asks for smaller ones.
+    for _ in range(PLACINGS):
+        machines = _free_resources(requests)
+        if errors := problems(requests, total(machines), machines, whole):
+            raise ConfigInvalid(errors)
+        layout = bundles(requests, total(machines), machines)
+        group = placement_group(layout.bundles, strategy=strategy)
+        if group.wait(PLACING_TIMEOUT_S):
+            return group, layout
+        remove_placement_group(group)
+    raise ConfigInvalid([_unplaceable(requests, layout, machines)])
 
 
 def _options(group: PlacementGroup, layout: BundleLayout, number: int) -> dict[str, Any]:

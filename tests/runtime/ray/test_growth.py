@@ -22,9 +22,10 @@ from marlflow.algorithms.dqn import DQNLoss
 from marlflow.base.batch import Array
 from marlflow.base.spaces import Spaces
 from marlflow.config.checks import runtime_of
+from marlflow.config.validation import ready
 from marlflow.env.cartpole_team import CartPoleTeam
 from marlflow.runtime.protocol import Runtime
-from marlflow.runtime.ray import RayRuntime
+from marlflow.runtime.ray import RayRuntime, reservation
 from tests.conftest import RAY_CPUS
 from tests.runtime.driven_runs import driven
 from tests.runtime.small_runs import policies, small_run
@@ -91,6 +92,24 @@ def cpus_left(count: int) -> Iterator[None]:
         yield
     finally:
         remove_placement_group(others)
+
+
+def test_numbers_of_free_cpus_that_are_too_old_only_cost_an_attempt(
+    ray_session: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reservation, "PLACING_TIMEOUT_S", 2.0)
+    spec = ready(small_run(rollouts=mf.Rollouts(num_workers=3, fragment_env_steps=20))).spec
+    with cpus_left(2):
+        # As before the others came, and then as it is.
+        old = [[{"CPU": float(RAY_CPUS)}]]
+        now = reservation._free_resources
+        monkeypatch.setattr(reservation, "_free_resources", lambda requests: old.pop() if old else now(requests))
+        placed = reservation.reserve(spec)
+        shares = [options["num_cpus"] for options in placed.options.values()]
+        remove_placement_group(placed.group)
+    assert not old
+    assert min(shares) > 0
+    assert 1.9 < sum(shares) <= 2
 
 
 @dataclass(frozen=True)
