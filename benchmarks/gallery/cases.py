@@ -118,6 +118,11 @@ _ALL = (
     GalleryCase("lbf_10x10_3p_3f_mappo"),
     GalleryCase("lbf_10x10_3p_3f_vdn"),
     GalleryCase("lbf_10x10_3p_3f_qmix"),
+    GalleryCase("lbf_10x10_3p_3f_ppo_dqn"),
+    GalleryCase("rware_tiny_2ag_ppo"),
+    GalleryCase("smax_3m_ppo"),
+    GalleryCase("smax_3m_qmix_ppo", has_opponents=True),
+    GalleryCase("overcooked_cramped_room_ppo"),
 )
 CASES = {case.experiment: case for case in _ALL}
 
@@ -126,6 +131,11 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "lbf_10x10_3p_3f_mappo": "is of the benchmark suite `lbf`",
     "lbf_10x10_3p_3f_vdn": "has its results in docs/results.md",
     "lbf_10x10_3p_3f_qmix": "is of the benchmark suite `lbf`",
+    "lbf_10x10_3p_3f_ppo_dqn": "has its results in docs/results.md",
+    "rware_tiny_2ag_ppo": "has its results in docs/results.md",
+    "smax_3m_ppo": "has its results in docs/results.md",
+    "smax_3m_qmix_ppo": "has its results in docs/results.md",
+    "overcooked_cramped_room_ppo": "has its results in docs/results.md",
     "vmas_balance_ppo": "needs the extra `vmas`, which is not installed with all others",
 }
 """Shipped experiments that have no page, and why."""

@@ -206,13 +206,28 @@ def test_a_folder_is_of_one_command_at_a_time(marlflow: Marlflow, tmp_path: Path
     assert [path.name for path in (tmp_path / "shared").iterdir()] == [LOCK]
 
 
-def test_all_shipped_suites_can_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("lbforaging")
+SHIPPED = {
+    "cartpoles": ("marlflow", 6),
+    "lbf": ("lbforaging", 20),
+    "overcooked": ("jaxmarl", 2),
+    "rware": ("rware", 2),
+    "smax": ("jaxmarl", 3),
+}
+"""Suites: the package of their environments, and the runs with one seed."""
+
+
+def test_the_suites_above_are_all() -> None:
+    assert set(SHIPPED) == {path.stem for path in (REPOSITORY / "conf" / "suite").glob("*.yaml")}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_suites_can_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package, runs = SHIPPED[name]
+    pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
-    for name, runs in (("cartpoles", 6), ("lbf", 20)):
-        suite = read_suite(name)
-        plan = BenchmarkPlan(suite, list(suite.tasks), list(suite.algorithms), [0], 1.0, [], tmp_path)
-        assert [run.state for run in plan.runs()] == ["new"] * runs
+    suite = read_suite(name)
+    plan = BenchmarkPlan(suite, list(suite.tasks), list(suite.algorithms), [0], 1.0, [], tmp_path)
+    assert [run.state for run in plan.runs()] == ["new"] * runs
 
 
 def test_the_suite_of_the_page_can_run(tmp_path: Path) -> None:
