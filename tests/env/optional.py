@@ -6,7 +6,7 @@ MODULES = {
     **{name: name for name in ("jaxmarl", "jumanji", "pgx", "rware", "vmas")},
     "lbf": "lbforaging",
     "vmas_balance_ppo": "vmas",
-    **{name: "jaxmarl" for name in ("overcooked_cramped_room_ppo", "smax_3m_ppo", "smax_3m_qmix_ppo")},
+    **dict.fromkeys(("overcooked_cramped_room_ppo", "smax_3m_ppo", "smax_3m_qmix_ppo"), "jaxmarl"),
 }
 
 
