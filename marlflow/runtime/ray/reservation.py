@@ -62,8 +62,8 @@ def _placed(
     requests: Sequence[ResourceRequest], whole: Mapping[str, float], strategy: str
 ) -> tuple[PlacementGroup, BundleLayout]:
     """Return a placement group that has its resources, and its layout."""
-    # What Ray shows as free may be older than another run's reservation. Equal shares of it are then too large, and the
-    # next attempt asks for smaller ones.
+    # Ray may still show as free what another run has just reserved. Equal shares of it are then too large, and the next
+    # attempt asks for smaller ones.
     for _ in range(PLACINGS):
         machines = _free_resources(requests)
         if errors := problems(requests, total(machines), machines, whole):
