@@ -49,7 +49,12 @@ def suite(tmp_path: Path) -> Path:
 
 def started(folder: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "marlflow", "benchmark", *words]
-    return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    # Tests that run in the background of a script ignore Ctrl-C, and a benchmark whose parent does so ignores it too.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def runs_of(folder: Path) -> list[Path]:
