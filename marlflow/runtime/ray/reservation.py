@@ -26,7 +26,9 @@ from marlflow.runtime.resources import (
 from marlflow.runtime.spec import RunSpec
 
 PLACING_TIMEOUT_S = 10.0
+"""Seconds that Ray may take to place a group."""
 PLACINGS = 3
+"""Groups that are asked for, each laid out by what is free then."""
 SETTLING_S = 5.0
 """Seconds that Ray may take to show the resources that an earlier run has released."""
 
@@ -61,7 +63,7 @@ def reserve(spec: RunSpec) -> Reservation:
 def _placed(
     requests: Sequence[ResourceRequest], whole: Mapping[str, float], strategy: str
 ) -> tuple[PlacementGroup, BundleLayout]:
-    """Return a placement group that has its resources, and its layout."""
+    """Return a placement group that has its resources, and its layout; raises ConfigInvalid if they are not there."""
     # Ray may still show as free what another run has just reserved. Equal shares of it are then too large, and the next
     # attempt asks for smaller ones.
     for _ in range(PLACINGS):
