@@ -293,16 +293,21 @@ def mask_in_info(env: _Env) -> Any:
 
 def random_opening(env: _Env, moves: int = 20) -> Any:
     """Begin each episode of an AEC environment with 0 to `moves` random moves (see RandomOpening)."""
-    if not isinstance(env, AECEnv):
-        raise ConfigInvalid(["it takes an AEC environment, in which agents take turns, not a Parallel one"])
+    if problem := random_opening_problem(env, isinstance(env, AECEnv), moves):
+        raise ConfigInvalid([problem])
+    return RandomOpening(env, moves)
+
+
+def random_opening_problem(env: Any, in_turns: bool, moves: int) -> str:
+    """Return why `env` cannot begin with random moves, or ""; `in_turns`: its agents act one after the other."""
+    if not in_turns:
+        return "it takes an AEC environment, in which agents take turns, not a Parallel one"
     if moves < 1:
-        raise ConfigInvalid([f"moves is at least 1, not {moves}"])
+        return f"moves is at least 1, not {moves}"
     for agent in declared_agents(env):
         if not isinstance(env.action_space(agent), spaces.Discrete):
-            raise ConfigInvalid(
-                [f"agent {agent!r} has {describe_space(env.action_space(agent))} actions, not Discrete"]
-            )
-    return RandomOpening(env, moves)
+            return f"agent {agent!r} has {describe_space(env.action_space(agent))} actions, not Discrete"
+    return ""
 
 
 def _common_space(verb: str, agents: Sequence[str], space_of: Callable[[str], _Space]) -> Any:

@@ -170,11 +170,59 @@ def test_equal_wrappers_share_what_is_compiled() -> None:
     assert isinstance(one.observation_space("player_0"), spaces.Box)
 
 
+class Counting:
+    """Two players in turns; each move adds 3 or 4 (only 3 at 0), and a sum of 10 or more pays and ends the game."""
+
+    groups: ClassVar[Any] = {"player": ["player_0", "player_1"]}
+    turn_based = True
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0.0, 99.0, (2,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2, start=3)
+
+    def reset(self, key: Any) -> Any:
+        state = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+        return state, self.see(state)
+
+    def see(self, state: Any) -> Any:
+        total, moves = state
+        seen = jnp.broadcast_to(jnp.stack([total, moves]).astype(jnp.float32), (2, 2))
+        legal = jnp.broadcast_to(jnp.stack([jnp.asarray(True), total > 0]), (2, 2))
+        return FunctionalStep(
+            {"player": seen}, decides={"player": jnp.arange(2) == moves % 2}, action_masks={"player": legal}
+        )
+
+    def step(self, key: Any, state: Any, actions: Any) -> Any:
+        total, moves = state
+        after = total + actions["player"][moves % 2].astype(jnp.int32), moves + 1
+        over = after[0] >= 10
+        return after, self.see(after)._replace(rewards={"player": over * 1.0}, terminated={"player": over})
+
+
+def test_a_random_opening_is_of_legal_moves_all_lengths_are_equally_likely_and_nothing_happens_in_it() -> None:
+    env = wrapped(batched_env(1200, Counting, max_env_steps=30), [partial(wrappers.random_opening, moves=3)], "it")
+    games = np.arange(1200)
+    seen, again = (np.asarray(env.reset(games, games).observations["player"])[:, 0] for _ in range(2))
+    np.testing.assert_array_equal(seen, again)
+    sums, counts = np.unique(seen, axis=0, return_counts=True)
+    expected = {(0, 0): 1 / 4, (3, 1): 1 / 4, (6, 2): 1 / 8, (7, 2): 1 / 8, (9, 3): 1 / 16}
+    # Three moves with a sum of 10 or 11 end the game, which then begins without an opening.
+    expected[0, 0] += 3 / 16
+    assert {tuple(pair) for pair in sums.astype(int).tolist()} == set(expected)
+    for pair, count in zip(sums.astype(int).tolist(), counts, strict=True):
+        share = expected[tuple(pair)]
+        # Six standard deviations.
+        assert abs(count / 1200 - share) < 6 * (share * (1 - share) / 1200) ** 0.5, pair
+
+
 @pytest.mark.parametrize(
     ("of", "problem"),
     [
         (wrappers.joint_state, "wrapper joint_state of environment .* has no form for functional environments, as"),
         (wrappers.agent_indicator, "wrapper agent_indicator of environment .*'walker_0' sees .*put padding before it"),
+        (wrappers.random_opening, "wrapper random_opening of .*: it takes an AEC environment, in which agents take turns"),
         (
             Wrapper("scale", wrappers.reward_scale, {"scale": -1}),
             "wrapper scale of .*: scale must be more than 0, not -1",

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
@@ -181,11 +182,53 @@ class LastAction(FunctionalWrapper):
         return (lambda state: found(state[0])) if name in ("global_state", "render") else found
 
 
+class RandomOpening(FunctionalWrapper):
+    """`wrappers.random_opening` of a functional environment, with moves of JAX's random numbers."""
+
+    def __init__(self, env: FunctionalEnv, moves: int = 20) -> None:
+        from marlflow.env.wrappers import random_opening_problem  # late: SuperSuit takes half a second
+
+        super().__init__(env)
+        if problem := random_opening_problem(_SpacesOfEnv(env), env.turn_based, moves):
+            raise ConfigInvalid([problem])
+        self._moves = moves
+        self._actions = {name: env.action_space(agents[0]) for name, agents in env.groups.items()}
+
+    def reset(self, key: Any) -> tuple[Any, FunctionalStep]:
+        begins, counts, plays = jax.random.split(key, 3)
+        first = self.env.reset(begins)
+
+        def move(number: Any, before: Any) -> Any:
+            state, step, is_quiet = before
+            chooses, steps = jax.random.split(jax.random.fold_in(plays, number))
+            state, step = self.env.step(steps, state, self._random_actions(chooses, step))
+            quiet = [jnp.all(~jnp.asarray(of, bool)) for of in (*step.terminated.values(), *step.truncated.values())]
+            quiet += [jnp.all(jnp.asarray(of) == 0) for of in step.rewards.values()]
+            begun = FunctionalStep(step.observations, decides=step.decides, action_masks=step.action_masks)
+            return state, begun, jnp.logical_and(is_quiet, jnp.all(jnp.stack(quiet)))
+
+        count = jax.random.randint(counts, (), 0, self._moves + 1)
+        state, step, is_quiet = jax.lax.fori_loop(0, count, move, (*first, jnp.asarray(True)))
+        return jax.tree.map(lambda played, fresh: jnp.where(is_quiet, played, fresh), (state, step), first)
+
+    def _random_actions(self, key: Any, step: FunctionalStep) -> ByGroup:
+        """Return a legal action of each agent, all of them equally likely; of those not to move, any."""
+        actions = {}
+        for number, (name, agents) in enumerate(self.env.groups.items()):
+            space = self._actions[name]
+            legal = step.action_masks.get(name, np.ones((len(agents), int(space.n)), bool))
+            scores = jnp.where(jnp.asarray(legal, bool), 0.0, -jnp.inf)
+            drawn = jax.random.categorical(jax.random.fold_in(key, number), scores)
+            actions[name] = drawn + int(space.start)
+        return actions
+
+
 # The forms of shipped wrappers, by their names in `marlflow.env.wrappers`.
 _SHIPPED: Mapping[str, Wrapping] = {
     "agent_indicator": AgentIndicator,
     "clip_observations": ClipObservations,
     "last_action": LastAction,
+    "random_opening": RandomOpening,
     "reward_scale": RewardScale,
     "widen_bounds": WidenBounds,
 }
