@@ -121,7 +121,11 @@ _ALL = (
     GalleryCase("lbf_10x10_3p_3f_ppo_dqn"),
     GalleryCase("rware_tiny_2ag_ppo"),
     GalleryCase("smax_3m_ppo"),
+    GalleryCase("smax_3m_mappo"),
+    GalleryCase("smax_3m_qmix"),
     GalleryCase("smax_3m_qmix_ppo", has_opponents=True),
+    GalleryCase("pgx_connect_four_self_play"),
+    GalleryCase("pgx_connect_four_pfsp"),
     GalleryCase("overcooked_cramped_room_ppo"),
 )
 CASES = {case.experiment: case for case in _ALL}
@@ -134,7 +138,11 @@ WITHOUT_PAGE: Mapping[str, str] = {
     "lbf_10x10_3p_3f_ppo_dqn": "has its results in docs/results.md",
     "rware_tiny_2ag_ppo": "has its results in docs/results.md",
     "smax_3m_ppo": "has its results in docs/results.md",
+    "smax_3m_mappo": "has its results in docs/results.md",
+    "smax_3m_qmix": "has its results in docs/results.md",
     "smax_3m_qmix_ppo": "has its results in docs/results.md",
+    "pgx_connect_four_self_play": "has its results in docs/results.md",
+    "pgx_connect_four_pfsp": "has its results in docs/results.md",
     "overcooked_cramped_room_ppo": "has its results in docs/results.md",
     "vmas_balance_ppo": "needs the extra `vmas`, which is not installed with all others",
 }

@@ -6,7 +6,10 @@ MODULES = {
     **{name: name for name in ("jaxmarl", "jumanji", "pgx", "rware", "vmas")},
     "lbf": "lbforaging",
     "vmas_balance_ppo": "vmas",
-    **dict.fromkeys(("overcooked_cramped_room_ppo", "smax_3m_ppo", "smax_3m_qmix_ppo"), "jaxmarl"),
+    **dict.fromkeys(
+        ("overcooked_cramped_room_ppo", "smax_3m_ppo", "smax_3m_mappo", "smax_3m_qmix", "smax_3m_qmix_ppo"), "jaxmarl"
+    ),
+    **dict.fromkeys(("pgx_connect_four_self_play", "pgx_connect_four_pfsp"), "pgx"),
 }
 
 
