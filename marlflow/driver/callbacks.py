@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from marlflow.base.errors import CheckpointUnusable
 from marlflow.base.fault_kind import FaultKind
+from marlflow.base.serialization import Tree
 from marlflow.config.experiment import Experiment
+from marlflow.driver.service import Service
 from marlflow.env.frames import lines_of
 from marlflow.observe.callback import Callback, EvaluationEvent, FaultEvent, RunEnd, StopRun
 from marlflow.observe.report import Report, RunInfo
@@ -41,7 +43,7 @@ class _Called:
         return self.file is None and max(self.failures.values(), default=0) >= MOST_FAILURES_IN_A_ROW
 
 
-class Callbacks:
+class Callbacks(Service):
     """Calls marlflow's `own` sinks by file, then `log.sinks`, then `callbacks`, each in their order.
 
     `failed` receives a fault for each exception. `stop_reason` is the first reason to stop the run; None before.
@@ -99,8 +101,8 @@ class Callbacks:
             each.failures.clear()
             self._call(each, "ended", result)
 
-    def state(self) -> str:
-        """Return the states of all callbacks as JSON; of one that fails, the last state."""
+    def state(self) -> Tree:
+        # As JSON; of a callback that fails, the last state.
         for each in self._all:
             if each.file is None and not each.is_off:
                 try:
@@ -110,8 +112,8 @@ class Callbacks:
                     self._fail(each, "state", error)
         return json.dumps({each.path: json.loads(each.state) for each in self._all if each.state != "{}"})
 
-    def load_state(self, state: str) -> None:
-        """Keep the states of callbacks for `began`; raises CheckpointUnusable if they are malformed."""
+    def load_state(self, state: Tree) -> None:
+        # Callbacks have their states in `began`. Raises CheckpointUnusable if these are malformed.
         try:
             states = json.loads(state)
         except ValueError as error:
