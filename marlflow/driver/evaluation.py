@@ -27,7 +27,7 @@ _FIRST_S = 30.0
 
 
 class Evaluator(Service):
-    """Evaluates the `published` policies at an interval of env steps and at the end of the run.
+    """Evaluates the `published` policies at an interval of env steps, when a callback asks, and at the end of the run.
 
     `report` is called before an evaluation replaces an unreported one. `spent_s`: seconds spent so far. `expected_s`:
     estimated duration of the final one. `elapsed_s` returns the seconds of the run so far, of which evaluations get a
@@ -68,9 +68,12 @@ class Evaluator(Service):
         if self._self_play is not None:
             for text in self._self_play.check(round.receipts):
                 self._notify(text)
-        if self._settings.episodes and self._metrics.env_steps >= self._due_env_steps:
+        asked, episodes = self._callbacks.take_evaluation_request(), self._settings.episodes
+        if is_due := episodes > 0 and self._metrics.env_steps >= self._due_env_steps:
             self._due_env_steps += self._settings.every_env_steps
-            await self._evaluate(self._settings.episodes, self._share.left_s(self._elapsed_s(), self.spent_s))
+        if asked or is_due:
+            episodes = episodes or self._settings.episodes_at_the_end
+            await self._evaluate(episodes, self._share.left_s(self._elapsed_s(), self.spent_s))
 
     def at_end(self) -> None:
         progress = [self._settings.episodes_at_the_end]
