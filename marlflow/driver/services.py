@@ -17,10 +17,10 @@ from marlflow.config.plans import RoundHooks, build_plan
 from marlflow.config.validation import CheckedExperiment
 from marlflow.driver.checkpoint_timing import CheckpointTiming
 from marlflow.driver.checkpointing import Checkpointer
+from marlflow.driver.dealing import Dealing
 from marlflow.driver.evaluation import Evaluator
 from marlflow.driver.faults import BudgetedWorkers, FaultBudget
 from marlflow.driver.graceful_shutdown import GracefulShutdown
-from marlflow.driver.league_metrics import Dealing
 from marlflow.driver.matches import MatchTimes, with_matches
 from marlflow.driver.nash_conv import NashConvEvaluator
 from marlflow.driver.notices import Notices
